@@ -1,0 +1,90 @@
+"""The values that every room passes around: frozen, hashable, without behaviour.
+
+Owns the small public vocabulary (topic-partition, offset, node, time). Must not know any other module of the
+package. Invariant: nothing here can change after it was made.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import NamedTuple
+
+
+class TopicPartition(NamedTuple):
+    """One partition of a topic."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class OffsetAndMetadata(NamedTuple):
+    """A committed position: always the *next* offset to read, never the last one that was read.
+
+    ``leader_epoch`` is the epoch of the last consumed batch, or ``None`` when it is not known.
+    """
+
+    offset: int
+    metadata: str = ""
+    leader_epoch: int | None = None
+
+
+class OffsetAndTimestamp(NamedTuple):
+    """The first offset whose record is stamped at or after the time that was asked for (milliseconds since 1970)."""
+
+    offset: int
+    timestamp: int
+    leader_epoch: int | None = None
+
+
+class Node(NamedTuple):
+    """A broker as the cluster's metadata names it."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+
+class PartitionInfo(NamedTuple):
+    """What the metadata says of one partition; ``leader`` is ``None`` while there is none."""
+
+    topic: str
+    partition: int
+    leader: int | None
+    leader_epoch: int | None
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+
+
+class ConsumerGroupMetadata(NamedTuple):
+    """Who this consumer is inside its group, as a transactional producer needs it (KIP-447)."""
+
+    group_id: str
+    generation_id: int = -1
+    member_id: str = ""
+    group_instance_id: str | None = None
+
+
+class TimestampType(enum.IntEnum):
+    """Who stamped a record (the numbers are those of Spark's ``timestampType`` column)."""
+
+    NO_TIMESTAMP_TYPE = -1
+    CREATE_TIME = 0
+    LOG_APPEND_TIME = 1
+
+
+class IsolationLevel(enum.IntEnum):
+    """Whether records of open and aborted transactions are delivered (the numbers are the protocol's)."""
+
+    READ_UNCOMMITTED = 0
+    READ_COMMITTED = 1
+
+
+class Now(NamedTuple):
+    """The time as the cores see it, in whole milliseconds: ``mono`` for deadlines, ``wall`` for what is stored."""
+
+    mono: int
+    wall: int
