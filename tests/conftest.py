@@ -1,0 +1,50 @@
+"""What all tests share: the hypothesis profiles, a real Kafka on request, and the rule that in CI nothing is skipped.
+
+Owns the behaviour of the test run itself; must not know what is tested. Invariant: with ``OTTLA_NO_SKIPS=1`` no test that stands in
+``NEVER_SKIPPED`` ends as skipped: it fails and says why it would have been skipped.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+pytest_plugins = ["tests.interop.real_kafka"]
+
+NEVER_SKIPPED = tuple(Path(__file__).parent / folder for folder in ("interop", "spark", "end_to_end"))
+NO_SKIPS = os.environ.get("OTTLA_NO_SKIPS") == "1"
+
+# A machine that is busy is no reason to fail: how long an example takes is not what these tests are about.
+hypothesis.settings.register_profile("dev", deadline=None)
+hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev"))
+
+
+def refuse_skip(report: pytest.TestReport | pytest.CollectReport, path: Path) -> None:
+    """Turn a skip that is not allowed here into a failure. An expected failure (``xfail``) counts as run."""
+    if not (NO_SKIPS and report.skipped and not hasattr(report, "wasxfail")):
+        return
+    if any(path.is_relative_to(folder) for folder in NEVER_SKIPPED):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        report.outcome = "failed"
+        report.longrepr = f"skipped, and OTTLA_NO_SKIPS=1 allows no skip here: {reason.removeprefix('Skipped: ')}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    refuse_skip(report, item.path)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    refuse_skip(report, collector.path)
+    return report

@@ -1,0 +1,94 @@
+"""A real Apache Kafka for the tests: one node a test session, and Kafka's own tools.
+
+Owns the fixtures ``real_kafka`` and ``kafka_tool``, loaded as a plugin by ``tests/conftest.py`` so that every folder of tests can ask
+for them. Must not know anything of Ottla: what is tested against it must be somebody else's work. Invariant: without Maven or Java a test is
+skipped with the reason (``OTTLA_NO_SKIPS=1`` turns that into a failure), and no node outlives the test process, however that ends.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+TOOL = Path(__file__).parents[2] / "tools" / "kafka"
+FETCH_TIMEOUT = 600.0
+"""Seconds: the first call may have to bring 60 MB of jars."""
+PORTS = range(20_000, 30_000, 2)
+"""Below the range from which an operating system takes ports for outgoing connections: what is free now stays free."""
+
+
+class KafkaTool(Protocol):
+    """Runs one of Kafka's own tools."""
+
+    def __call__(
+        self, tool: str, *args: str | os.PathLike[str], stdin: str | None = None, timeout: float = 60.0
+    ) -> str:
+        """What the class ``tool`` printed on stdout, fed with ``stdin``.
+
+        ``timeout`` is in seconds. A tool that exits with anything but 0 fails the test and shows all it said.
+        """
+        ...
+
+
+def free_port_pair() -> int:
+    """A port that is free on the loopback address, and so is the one after it (a node needs two)."""
+    for port in random.sample(PORTS, len(PORTS)):
+        with socket.socket() as first, socket.socket() as second:
+            try:
+                first.bind(("127.0.0.1", port))
+                second.bind(("127.0.0.1", port + 1))
+            except OSError:
+                continue
+            return port
+    raise RuntimeError(f"no two free ports side by side between {PORTS.start} and {PORTS.stop}")
+
+
+def run_tool(*args: str | os.PathLike[str], stdin: str | None = None, timeout: float, owner: int | None = None) -> str:
+    """Run ``tools/kafka`` with ``args`` and return its stdout; failing, the test fails with all it said."""
+    environment = os.environ if owner is None else {**os.environ, "OTTLA_KAFKA_OWNER": str(owner)}
+    done = subprocess.run(
+        [TOOL, *args], input=stdin or "", capture_output=True, text=True, timeout=timeout, env=environment
+    )
+    if done.returncode:
+        command = " ".join(str(part) for part in ("tools/kafka", *args))
+        pytest.fail(f"{command} ended with {done.returncode}\n{done.stdout}{done.stderr}", pytrace=False)
+    return done.stdout
+
+
+@pytest.fixture(scope="session")
+def kafka_tool() -> KafkaTool:
+    """Kafka's own tools: ``kafka_tool("org.apache.kafka.tools.DumpLogSegments", "--files", path)`` gives what was printed."""
+    home = os.environ.get("JAVA_HOME")
+    java = Path(home, "bin", "java") if home else Path("java")
+    if shutil.which(java) is None:
+        pytest.skip("no Java for a real Kafka: install Java 17 or newer")
+    if shutil.which("mvn") is None:
+        pytest.skip("no Maven to fetch a real Kafka: install Maven")
+    run_tool("fetch", timeout=FETCH_TIMEOUT)
+
+    def run(tool: str, *args: str | os.PathLike[str], stdin: str | None = None, timeout: float = 60.0) -> str:
+        return run_tool("run", tool, *args, stdin=stdin, timeout=timeout)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def real_kafka(kafka_tool: KafkaTool) -> Iterator[str]:
+    """The address (``127.0.0.1:PORT``) of a real, empty, single-node Apache Kafka that all tests of the session share.
+
+    Use fresh names for topics and groups. Internal topics have 5 partitions and ``group.initial.rebalance.delay.ms`` is 0.
+    """
+    port = free_port_pair()
+    address = run_tool("start", str(port), timeout=60.0, owner=os.getpid()).strip()
+    try:
+        yield address
+    finally:
+        run_tool("stop", str(port), timeout=30.0)
