@@ -1,7 +1,7 @@
 """What all tests share: the hypothesis profiles, a real Kafka on request, and the rule that in CI nothing is skipped.
 
-Owns the behaviour of the test run itself; must not know what is tested. Invariant: with ``OTTLA_NO_SKIPS=1`` no test that stands in
-``NEVER_SKIPPED`` ends as skipped: it fails and says why it would have been skipped.
+Owns the behaviour of the test run itself; must not know what is tested. Invariant: with ``OTTLA_NO_SKIPS=1`` no test
+that stands in ``NEVER_SKIPPED`` ends as skipped: it fails and says why it would have been skipped.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-pytest_plugins = ["tests.interop.real_kafka"]
+pytest_plugins = ["pytester", "tests.interop.real_kafka"]
 
 NEVER_SKIPPED = tuple(Path(__file__).parent / folder for folder in ("interop", "spark", "end_to_end"))
 NO_SKIPS = os.environ.get("OTTLA_NO_SKIPS") == "1"

@@ -1,8 +1,9 @@
 """A real Apache Kafka for the tests: one node a test session, and Kafka's own tools.
 
-Owns the fixtures ``real_kafka`` and ``kafka_tool``, loaded as a plugin by ``tests/conftest.py`` so that every folder of tests can ask
-for them. Must not know anything of Ottla: what is tested against it must be somebody else's work. Invariant: without Maven or Java a test is
-skipped with the reason (``OTTLA_NO_SKIPS=1`` turns that into a failure), and no node outlives the test process, however that ends.
+Owns the fixtures ``real_kafka`` and ``kafka_tool``, loaded as a plugin by ``tests/conftest.py`` so that every folder of
+tests can ask for them. Must not know anything of Ottla: what is tested against it must be somebody else's work.
+Invariant: without Maven or Java a test is skipped with the reason (``OTTLA_NO_SKIPS=1`` turns that into a failure), and
+no node outlives the test process, however that ends.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import pytest
 TOOL = Path(__file__).parents[2] / "tools" / "kafka"
 FETCH_TIMEOUT = 600.0
 """Seconds: the first call may have to bring 60 MB of jars."""
+Argument = str | os.PathLike[str]
 PORTS = range(20_000, 30_000, 2)
 """Below the range from which an operating system takes ports for outgoing connections: what is free now stays free."""
 
@@ -28,9 +30,7 @@ PORTS = range(20_000, 30_000, 2)
 class KafkaTool(Protocol):
     """Runs one of Kafka's own tools."""
 
-    def __call__(
-        self, tool: str, *args: str | os.PathLike[str], stdin: str | None = None, timeout: float = 60.0
-    ) -> str:
+    def __call__(self, tool: str, *args: Argument, stdin: str = "", timeout: float = 60.0) -> str:
         """What the class ``tool`` printed on stdout, fed with ``stdin``.
 
         ``timeout`` is in seconds. A tool that exits with anything but 0 fails the test and shows all it said.
@@ -51,7 +51,7 @@ def free_port_pair() -> int:
     raise RuntimeError(f"no two free ports side by side between {PORTS.start} and {PORTS.stop}")
 
 
-def run_tool(*args: str | os.PathLike[str], stdin: str | None = None, timeout: float, owner: int | None = None) -> str:
+def run_tool(*args: Argument, stdin: str = "", timeout: float, owner: int | None = None) -> str:
     """Run ``tools/kafka`` with ``args`` and return its stdout; failing, the test fails with all it said."""
     environment = os.environ if owner is None else {**os.environ, "OTTLA_KAFKA_OWNER": str(owner)}
     done = subprocess.run(
@@ -65,7 +65,7 @@ def run_tool(*args: str | os.PathLike[str], stdin: str | None = None, timeout: f
 
 @pytest.fixture(scope="session")
 def kafka_tool() -> KafkaTool:
-    """Kafka's own tools: ``kafka_tool("org.apache.kafka.tools.DumpLogSegments", "--files", path)`` gives what was printed."""
+    """Kafka's own tools, each a call: ``kafka_tool("org.apache.kafka.tools.DumpLogSegments", "--files", path)``."""
     home = os.environ.get("JAVA_HOME")
     java = Path(home, "bin", "java") if home else Path("java")
     if shutil.which(java) is None:
@@ -74,7 +74,7 @@ def kafka_tool() -> KafkaTool:
         pytest.skip("no Maven to fetch a real Kafka: install Maven")
     run_tool("fetch", timeout=FETCH_TIMEOUT)
 
-    def run(tool: str, *args: str | os.PathLike[str], stdin: str | None = None, timeout: float = 60.0) -> str:
+    def run(tool: str, *args: Argument, stdin: str = "", timeout: float = 60.0) -> str:
         return run_tool("run", tool, *args, stdin=stdin, timeout=timeout)
 
     return run
@@ -84,7 +84,7 @@ def kafka_tool() -> KafkaTool:
 def real_kafka(kafka_tool: KafkaTool) -> Iterator[str]:
     """The address (``127.0.0.1:PORT``) of a real, empty, single-node Apache Kafka that all tests of the session share.
 
-    Use fresh names for topics and groups. Internal topics have 5 partitions and ``group.initial.rebalance.delay.ms`` is 0.
+    Use fresh names for topics and groups. Internal topics have 5 partitions, ``group.initial.rebalance.delay.ms`` is 0.
     """
     port = free_port_pair()
     address = run_tool("start", str(port), timeout=60.0, owner=os.getpid()).strip()
