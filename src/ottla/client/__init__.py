@@ -1,0 +1,1 @@
+"""What the network thread of a client runs: state machines and request managers that are asked and never act."""

@@ -1,0 +1,1 @@
+"""The event-sourced group coordinator: decides with values, then applies events; never acts itself."""

@@ -1,0 +1,35 @@
+"""Bytes <-> messages, on kio: framing, headers, version negotiation, and the blobs and records that groups exchange.
+
+The only room that knows a version number or imports kio. Invariant: what is decoded here was complete and had nothing left over.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kio.schema.errors import ErrorCode as ErrorCode
+
+_MILLISECOND = timedelta(milliseconds=1)
+NO_THROTTLE = timedelta(0)
+"""What every answer of ours says of throttling."""
+
+
+def milliseconds(duration: timedelta) -> int:
+    """A duration of a message as whole milliseconds."""
+    return duration // _MILLISECOND
+
+
+def duration(count: int) -> timedelta:
+    """Whole milliseconds as a duration of a message."""
+    return timedelta(milliseconds=count)
+
+
+def __getattr__(name: str) -> Any:
+    # kio's error codes pull in all of kio: not at import.
+    if name == "ErrorCode":
+        from kio.schema.errors import ErrorCode
+
+        return ErrorCode
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

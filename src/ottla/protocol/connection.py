@@ -1,0 +1,162 @@
+"""The client's side of one connection, without the socket: requests in, bytes out; bytes in, responses out.
+
+Owns the opening dialogue (ApiVersions, with its fallback), correlation ids, version negotiation and the order of responses. Must
+not know sockets, time or what a message means. Invariant: responses come back in the order of their requests; anything else is a
+``ProtocolError`` and the connection is of no more use.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from ottla import __version__
+from ottla.errors import ProtocolError, UnsupportedApiError, error_class
+from ottla.protocol.apis import SPOKEN, Api, Fact, VersionRange, without
+from ottla.protocol.codec import Message, RequestHeader, decode_response, encode_request
+from ottla.protocol.framing import MAX_FRAME, FrameReader, Piece
+
+_UNSUPPORTED_VERSION = 35
+
+
+class Response(NamedTuple):
+    """An answer: the ticket that its request was sent with, and the neutral message."""
+
+    ticket: object
+    message: Message
+
+
+class ConnectionState(enum.Enum):
+    """Where the opening dialogue stands."""
+
+    HANDSHAKE = "ApiVersions was sent"
+    READY = "versions are known, requests may be sent"
+
+
+class _InFlight(NamedTuple):
+    header: RequestHeader
+    ticket: object
+
+
+class ClientConnection:
+    """One connection to a broker. ``start()`` first; ``send()`` once ``state`` is READY."""
+
+    def __init__(self, client_id: str, *, max_frame: int = MAX_FRAME) -> None:
+        self.state = ConnectionState.HANDSHAKE
+        self.versions: Mapping[Api, VersionRange] = {}
+        self.features: Mapping[str, int] = {}
+        self._client_id = client_id
+        self._reader = FrameReader(max_frame)
+        self._in_flight: deque[_InFlight] = deque()
+        self._next_id = 0
+
+    def __repr__(self) -> str:
+        return f"<ClientConnection {self.state.name}, {len(self._in_flight)} in flight>"
+
+    def start(self) -> list[Piece]:
+        """The first bytes to send: which versions do you speak?"""
+        return self._ask_versions(SPOKEN[Api.API_VERSIONS].maximum)
+
+    def send(self, ticket: object, api: Api, message: Message) -> list[Piece]:
+        """The bytes of a request; its answer will come with ``ticket``. Raises ``UnsupportedApiError``."""
+        return self._send(ticket, api, self.version_for(api, message), message)
+
+    def version_for(self, api: Api, message: Message) -> int:
+        """The newest version that both sides speak and that can carry this message."""
+        theirs = self.versions.get(api)
+        common = SPOKEN[api].common(theirs) if theirs is not None else None
+        if common is None:
+            offered = f"{theirs.minimum} to {theirs.maximum}" if theirs is not None else "none"
+            raise UnsupportedApiError(
+                f"the broker offers {api.name} versions {offered}; Ottla speaks {SPOKEN[api].minimum} to {SPOKEN[api].maximum}"
+            )
+        version = min(common.maximum, _newest_for(api, message))
+        if version < common.minimum:
+            raise UnsupportedApiError(f"{api.name} by topic name needs version {version}, the broker starts at {common}")
+        return version
+
+    def get_buffer(self) -> memoryview:
+        """Memory for the next bytes from the socket."""
+        return self._reader.get_buffer()
+
+    def buffer_updated(self, count: int) -> tuple[Response | None, list[Piece]]:
+        """Bytes arrived: the response they complete, if any, and what must be sent at once (the opening dialogue)."""
+        frame = self._reader.buffer_updated(count)
+        return (None, []) if frame is None else self._on_frame(frame)
+
+    def receive(self, data: bytes) -> tuple[list[Response], list[Piece]]:
+        """The same for bytes that are in memory already, all at once."""
+        responses: list[Response] = []
+        out: list[Piece] = []
+        for frame in self._reader.feed(data):
+            response, more = self._on_frame(frame)
+            out += more
+            if response is not None:
+                responses.append(response)
+        return responses, out
+
+    def _on_frame(self, frame: bytearray) -> tuple[Response | None, list[Piece]]:
+        if not self._in_flight:
+            raise ProtocolError(f"a response of {len(frame)} bytes arrived that nothing asked for")
+        header, ticket = self._in_flight.popleft()
+        if self.state is ConnectionState.HANDSHAKE:
+            return None, self._on_versions(header, frame)
+        correlation_id, message = decode_response(header.api, header.version, frame)
+        self._check_order(header, correlation_id)
+        return Response(ticket, message), []
+
+    def _ask_versions(self, version: int) -> list[Piece]:
+        from ottla.protocol.messages import api_versions_request
+
+        message = api_versions_request.ApiVersionsRequest(client_software_name="ottla", client_software_version=__version__)
+        return self._send(None, Api.API_VERSIONS, version, message)
+
+    def _on_versions(self, header: RequestHeader, frame: bytearray) -> list[Piece]:
+        # A broker that does not know our version answers in version 0, whose body begins with the error code after the id.
+        refused = len(frame) >= 6 and int.from_bytes(frame[4:6], "big") == _UNSUPPORTED_VERSION
+        if refused and header.version > 0:
+            return self._ask_versions(0)
+        correlation_id, message = decode_response(header.api, header.version, frame)
+        self._check_order(header, correlation_id)
+        if message.error_code:
+            raise error_class(message.error_code)("the broker refused ApiVersions")
+        self.versions = {
+            Api(item.api_key): VersionRange(item.min_version, item.max_version)
+            for item in message.api_keys
+            if item.api_key in Api.__members__.values()
+        }
+        self.features = {item.name: item.max_version_level for item in message.finalized_features}
+        self.state = ConnectionState.READY
+        return []
+
+    def _send(self, ticket: object, api: Api, version: int, message: Message) -> list[Piece]:
+        self._next_id = (self._next_id + 1) & 0x7FFFFFFF
+        header = RequestHeader(api, version, self._next_id, self._client_id)
+        pieces = encode_request(header, message)
+        self._in_flight.append(_InFlight(header, ticket))
+        return pieces
+
+    def _check_order(self, header: RequestHeader, correlation_id: int) -> None:
+        if correlation_id != header.correlation_id:
+            raise ProtocolError(
+                f"the response to {header.api.name} has correlation id {correlation_id}, expected {header.correlation_id}"
+            )
+
+
+_TOPICS_OF: Mapping[Api, Any] = {
+    Api.PRODUCE: lambda message: message.topic_data,
+    Api.FETCH: lambda message: (*message.topics, *message.forgotten_topics_data),
+    Api.OFFSET_COMMIT: lambda message: message.topics,
+    Api.OFFSET_FETCH: lambda message: [topic for group in message.groups for topic in group.topics or ()],
+}
+"""APIs that name topics by id in their newest versions -> the topics of a request."""
+
+
+def _newest_for(api: Api, message: Message) -> int:
+    """The newest version of ``api`` that can carry this message: names only, if some topic has no id."""
+    topics = _TOPICS_OF.get(api)
+    if topics is not None and not all(topic.topic_id for topic in topics(message)):
+        return without(api, Fact.BY_TOPIC_ID)
+    return SPOKEN[api].maximum

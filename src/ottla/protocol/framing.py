@@ -1,0 +1,137 @@
+"""Frames: four bytes of length, then that many bytes. Cuts a byte stream into frames and builds frames out of pieces.
+
+Owns the limits of a frame; must not know what is inside one, nor sockets. Invariant: a stream that broke a limit stays broken:
+every later call raises the same error, since nothing after a bad length can be trusted.
+
+A reader lends out the buffer it wants filled (``get_buffer``) and is told how much arrived (``buffer_updated``), so that a large
+frame goes from the kernel into its own memory in as few calls as the socket allows, without a copy.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Protocol
+
+from ottla.errors import ProtocolError
+
+MAX_FRAME = 104_857_600
+"""Kafka's default for ``socket.request.max.bytes``: 100 MiB."""
+
+_LENGTH = struct.Struct(">i")
+_PREALLOCATED = 1 << 20
+"""A frame's buffer grows to its announced length only as bytes arrive, so that a lying length costs its sender, not us."""
+
+
+class FileRange(Protocol):
+    """Bytes that stay where they are until they are sent, e.g. a part of a segment file. Only its size is known here."""
+
+    def __len__(self) -> int: ...
+
+
+Piece = bytes | FileRange
+"""What an outgoing frame is made of: bytes in memory and ranges of files."""
+
+
+class FrameReader:
+    """Cuts an incoming stream into frames.
+
+    Raises ``ProtocolError`` for a negative length or one above ``limit``.
+    """
+
+    def __init__(self, limit: int = MAX_FRAME) -> None:
+        self._limit = limit
+        self._header = bytearray(4)
+        self._body: bytearray | None = None
+        self._size = 0
+        self._filled = 0
+        self._broken: str | None = None
+
+    def __repr__(self) -> str:
+        return f"<FrameReader {self._filled} of {self._size if self._body is not None else 'header'}>"
+
+    def get_buffer(self) -> memoryview:
+        """The memory that the next bytes of the stream belong in; never empty."""
+        self._check()
+        if self._body is None:
+            return memoryview(self._header)[self._filled :]
+        if self._filled == len(self._body):
+            grown = min(self._size, max(len(self._body) * 4, _PREALLOCATED))
+            self._body.extend(bytes(grown - len(self._body)))
+        return memoryview(self._body)[self._filled :]
+
+    def buffer_updated(self, count: int) -> bytearray | None:
+        """Take note that ``count`` bytes arrived in the last buffer; return a frame when that completed one."""
+        self._check()
+        self._filled += count
+        if self._body is None:
+            if self._filled < 4:
+                return None
+            self._size = self._length()
+            self._filled = 0
+            self._body = bytearray(min(self._size, _PREALLOCATED))
+        if self._filled < self._size:
+            return None
+        frame, self._body, self._filled = self._body, None, 0
+        return frame
+
+    def feed(self, data: bytes) -> list[bytearray]:
+        """All frames that ``data`` completes, for callers that hold the bytes already."""
+        frames: list[bytearray] = []
+        rest = memoryview(data)
+        while rest:
+            buffer = self.get_buffer()
+            count = min(len(buffer), len(rest))
+            buffer[:count] = rest[:count]
+            buffer.release()
+            rest = rest[count:]
+            frame = self.buffer_updated(count)
+            if frame is not None:
+                frames.append(frame)
+        return frames
+
+    @property
+    def in_frame(self) -> bool:
+        """Whether a frame has begun and is not complete: the end of the stream now would cut it off."""
+        return self._body is not None or self._filled > 0
+
+    def _length(self) -> int:
+        (length,) = _LENGTH.unpack(self._header)
+        if length < 0:
+            self._broken = f"a frame announces the negative length {length}: the peer does not speak Kafka's protocol"
+        elif length > self._limit:
+            self._broken = f"a frame announces {length} bytes, the limit is {self._limit}"
+        self._check()
+        return int(length)
+
+    def _check(self) -> None:
+        if self._broken is not None:
+            raise ProtocolError(self._broken)
+
+
+class Gather:
+    """A writable that keeps file ranges apart from bytes, in order: what kio writes an outgoing message to."""
+
+    def __init__(self) -> None:
+        self._pieces: list[Piece] = []
+        self._tail = bytearray(4)
+        self._size = 0
+
+    def write(self, data: Piece) -> int:
+        """Append bytes, or a file range as it is."""
+        size = len(data)
+        if isinstance(data, bytes):
+            self._tail += data
+        elif size:
+            self._pieces.append(bytes(self._tail))
+            self._pieces.append(data)
+            self._tail = bytearray()
+        self._size += size
+        return size
+
+    def frame(self) -> list[Piece]:
+        """The pieces written so far, with the length in front."""
+        pieces = [*self._pieces, bytes(self._tail)] if self._tail else list(self._pieces)
+        first = pieces[0]
+        assert isinstance(first, bytes)
+        pieces[0] = _LENGTH.pack(self._size) + first[4:]
+        return pieces

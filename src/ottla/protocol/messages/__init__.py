@@ -1,0 +1,119 @@
+"""One neutral shape for each message: kio's newest class, loaded when it is first touched.
+
+``from ottla.protocol.messages import join_group_request`` gives a module that holds ``JoinGroupRequest`` and its nested classes;
+the classes behind it are made on first use, because making all of them costs more than starting a broker.
+
+Owns the choice of the neutral class; must not know sockets or cores. Invariant: a neutral class has every field that any spoken
+version has. For the four APIs whose newest version dropped topic names in favour of ids, the two versions are merged.
+
+The ``.pyi`` files beside this one are made by ``tools/make_message_stubs.py`` from the same classes (a test keeps them in step);
+they spell kio's bounded integers as plain ``int`` and its durations as ``timedelta``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import types
+import typing
+from functools import cache
+from typing import Any
+
+from ottla.protocol.apis import MERGED, SPOKEN, Api
+
+
+class _LazyModule(types.ModuleType):
+    """A module whose classes appear with the first attribute that is asked of it."""
+
+    def __init__(self, name: str, api: Api, side: str) -> None:
+        super().__init__(name)
+        self._api, self._side = api, side
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        self.__dict__.update(load(self._api, self._side))
+        try:
+            return self.__dict__[name]
+        except KeyError:
+            raise AttributeError(f"{self.__name__} has no message {name!r}") from None
+
+
+def kio_module(api_name: str, version: int, side: str) -> types.ModuleType:
+    """kio's module of one version of a message, ``side`` being "request" or "response"."""
+    return importlib.import_module(f"kio.schema.{api_name}.v{version}.{side}")
+
+
+def classes_of(module: types.ModuleType) -> dict[str, type[Any]]:
+    """The message classes that a kio module defines, by name, nested ones first."""
+    return {
+        name: value
+        for name, value in vars(module).items()
+        if isinstance(value, type) and dataclasses.is_dataclass(value) and value.__module__ == module.__name__
+    }
+
+
+@cache
+def load(api: Api, side: str) -> dict[str, type[Any]]:
+    """All classes of one neutral message, by name; the outermost is the last."""
+    name = api.name.lower()
+    newest = classes_of(kio_module(name, SPOKEN[api].maximum, side))
+    if name not in MERGED:
+        return newest
+    by_name = classes_of(kio_module(name, MERGED[name], side))
+    merged: dict[str, type[Any]] = {}
+    for class_name, new in newest.items():
+        merged[class_name] = _merge(new, by_name.get(class_name), merged)
+    return merged
+
+
+def _merge(new: type[Any], old: type[Any] | None, merged: dict[str, type[Any]]) -> type[Any]:
+    """A class with the fields of ``new`` and the names that only ``old`` has; nested classes are replaced by merged ones."""
+    kept = {field.name for field in dataclasses.fields(new)}
+    names = [
+        field
+        for field in (dataclasses.fields(old) if old is not None else ())
+        if field.name not in kept and field.metadata.get("kafka_type") == "string"
+    ]
+    fields = [(field.name, _merged_type(field.type, merged), _merged_field(field)) for field in (*dataclasses.fields(new), *names)]
+    result = dataclasses.make_dataclass(new.__name__, fields, frozen=True, slots=True, kw_only=True)
+    result.__doc__ = new.__doc__
+    return result
+
+
+def _merged_field(field: dataclasses.Field[Any]) -> Any:
+    """The field as it was; what names a topic may be left out, as one of the two names is enough."""
+    kind = field.metadata.get("kafka_type")
+    if field.default is not dataclasses.MISSING:
+        return dataclasses.field(default=field.default, metadata=field.metadata)
+    if field.name in ("name", "topic"):
+        return dataclasses.field(default="", metadata=field.metadata)
+    if kind == "uuid":
+        return dataclasses.field(default=None, metadata=field.metadata)
+    return dataclasses.field(metadata=field.metadata)
+
+
+def _merged_type(annotation: Any, merged: dict[str, type[Any]]) -> Any:
+    if dataclasses.is_dataclass(annotation) and isinstance(annotation, type):
+        return merged.get(annotation.__name__, annotation)
+    arguments = typing.get_args(annotation)
+    if not arguments:
+        return annotation
+    replaced = tuple(_merged_type(argument, merged) for argument in arguments)
+    if isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union:
+        return typing.Union[replaced]  # noqa: UP007
+    return typing.get_origin(annotation)[replaced]
+
+
+def message_class(api: Api, side: str) -> type[Any]:
+    """The neutral class of a whole request or response."""
+    return list(load(api, side).values())[-1]
+
+
+def __getattr__(name: str) -> _LazyModule:
+    api_name, _, side = name.rpartition("_")
+    if side in ("request", "response") and api_name.upper() in Api.__members__:
+        module = _LazyModule(f"{__name__}.{name}", Api[api_name.upper()], side)
+        globals()[name] = module
+        return module
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

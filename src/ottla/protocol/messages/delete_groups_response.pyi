@@ -1,0 +1,16 @@
+"""delete_groups_response: made by tools/make_message_stubs.py; do not edit."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from kio.schema.errors import ErrorCode
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeletableGroupResult:
+    group_id: str
+    error_code: ErrorCode
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteGroupsResponse:
+    throttle_time: timedelta
+    results: tuple[DeletableGroupResult, ...]

@@ -1,0 +1,15 @@
+"""delete_topics_request: made by tools/make_message_stubs.py; do not edit."""
+
+import uuid
+from dataclasses import dataclass
+from datetime import timedelta
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteTopicState:
+    name: str | None = ...
+    topic_id: uuid.UUID | None
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteTopicsRequest:
+    topics: tuple[DeleteTopicState, ...]
+    timeout: timedelta

@@ -1,0 +1,13 @@
+"""init_producer_id_response: made by tools/make_message_stubs.py; do not edit."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from kio.schema.errors import ErrorCode
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InitProducerIdResponse:
+    throttle_time: timedelta
+    error_code: ErrorCode
+    producer_id: int = ...
+    producer_epoch: int
