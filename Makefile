@@ -1,0 +1,64 @@
+# What a checkout can do. Needs python3 (3.11 or newer) and make; everything else goes into .venv.
+PYTHON ?= python3
+PYTEST_ARGS ?=
+
+venv := .venv
+bin := $(venv)/bin
+installed := $(venv)/.installed
+# The room that is compiled: a change there needs a new build, a change anywhere else needs nothing.
+compiled := src/ottla/records
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test test-slow bench lint format pins clean
+.DELETE_ON_ERROR:
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
+
+install: $(installed) ## .venv with everything in it, and Java for Spark (demo, test, bench and lint begin with it)
+	@tools/ensure_java.sh || true
+
+demo: install ## the main job: real flights through the broker, consumer groups and Spark
+	@$(bin)/ottla demo
+
+test: install ## the whole test suite but for the tests that take minutes
+	@$(bin)/pytest -m "not slow" $(PYTEST_ARGS)
+
+test-slow: install ## the tests that take minutes
+	@$(bin)/pytest -m slow --timeout 1200 $(PYTEST_ARGS)
+
+bench: install ## one script for each claim in the README
+	@set -e; for script in $(sort $(wildcard benchmarks/[a-z]*.py)); do echo "== $$script"; $(bin)/python $$script; done
+
+lint: $(installed) ## style, types and the doors between the rooms
+	@$(bin)/ruff check .
+	@$(bin)/ruff format --check .
+	@$(bin)/mypy
+	@$(bin)/lint-imports
+
+format: $(installed) ## mend the style
+	@$(bin)/ruff check --fix .
+	@$(bin)/ruff format .
+
+pins: $(installed) ## write constraints.txt anew from what is installed
+	@$(bin)/python tools/write_constraints.py
+
+clean: ## away with all that was made here, but for Kafka's jars (.kafka)
+	rm -rf $(venv) build dist demo-output spark-warehouse metastore_db derby.log
+	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache src/*.egg-info
+	rm -f $(compiled)/*.so $(compiled)/*.c
+	find src tests benchmarks examples tools -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(bin)/python:
+	@tools/make_venv.sh $(PYTHON) $(venv)
+
+# The old build goes first: Python prefers a compiled module to its source even when the source is newer. Packages needed to build come
+# from constraints.txt as well, under the name that old and new versions of pip look for.
+$(installed): pyproject.toml constraints.txt $(wildcard setup.py $(compiled)/*.py $(compiled)/*.pxd) | $(bin)/python
+	@echo "installing Ottla and all it needs into $(venv) (a minute or two the first time)"
+	@rm -f $(compiled)/*.so
+	@PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 \
+	  $(bin)/python -m pip install --quiet --editable '.[demo,dev]'
+	@ls $(compiled)/*.so >/dev/null 2>&1 || echo "no C compiler with Python's headers here: $(compiled) runs uncompiled," \
+	  "slower; to compile it: apt-get install gcc python3-dev, then make --always-make install"
+	@touch $@

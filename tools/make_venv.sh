@@ -1,0 +1,24 @@
+#!/bin/sh
+# tools/make_venv.sh PYTHON DIR: a virtual environment in DIR made by PYTHON (3.11 or newer), or one line that says what is missing.
+# Where Debian keeps venv in a package of its own, that is installed if it needs no answer from anybody (root, nobody at a terminal).
+set -u
+
+python=$1
+venv=$2
+
+fail() { echo "$1" >&2; exit 1; }
+has_venv() { "$python" -c 'import ensurepip, venv' >/dev/null 2>&1; }
+
+command -v "$python" >/dev/null 2>&1 || fail "$python is missing: install Python 3.11 or newer"
+version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+"$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+  || fail "$python is Python $version and Ottla needs 3.11 or newer: install one and say make PYTHON=python3.11 install"
+if ! has_venv; then
+  if [ "$(id -u)" = 0 ] && [ ! -t 0 ] && command -v apt-get >/dev/null 2>&1; then
+    echo "Python's venv is missing: installing python$version-venv with apt-get"
+    apt-get update -qq >/dev/null 2>&1
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "python$version-venv" >/dev/null 2>&1
+  fi
+  has_venv || fail "$python can not make virtual environments: apt-get install python$version-venv, then run make again"
+fi
+"$python" -m venv "$venv" || { rm -rf "$venv"; fail "$python could not make the virtual environment $venv"; }
