@@ -1,0 +1,147 @@
+"""The blobs that members of a ``consumer`` group exchange through the coordinator: Subscription and Assignment.
+
+Owns their versions; must not know who asks or assigns. Invariant: what is decoded is a plain value of ours whatever
+version the peer wrote, and whatever is wrong with a blob leaves here as ``ProtocolError``.
+
+Source: the message schemas ConsumerProtocolSubscription and ConsumerProtocolAssignment of Apache Kafka (KIP-429 owned
+partitions, KIP-792 generation, KIP-881 rack). As Kafka itself does, a blob of a version we do not know is read as the
+newest one that we do, and bytes after the last known field are left alone.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from ottla.errors import ProtocolError
+from ottla.types import TopicPartition
+
+NEWEST = 3
+"""The newest version of both blobs, and the one that is written: every reader takes the fields it knows."""
+
+_VERSION = struct.Struct(">h")
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """What a member wants: its topics, and what it brings along for the assignor.
+
+    ``owned`` and ``generation`` are what it had when it last was in the group (``-1``: never); ``rack`` is where it runs.
+    """
+
+    topics: tuple[str, ...]
+    user_data: bytes | None = None
+    owned: tuple[TopicPartition, ...] = ()
+    generation: int = -1
+    rack: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What a member gets from the leader."""
+
+    partitions: tuple[TopicPartition, ...]
+    user_data: bytes | None = None
+
+
+def encode_subscription(subscription: Subscription) -> bytes:
+    """The blob of a JoinGroup protocol of type ``consumer``."""
+    schema = _schema("subscription", NEWEST)
+    return _encode(
+        schema.ConsumerProtocolSubscription(
+            topics=subscription.topics,
+            user_data=subscription.user_data,
+            owned_partitions=_by_topic(schema.TopicPartition, subscription.owned),
+            generation_id=subscription.generation,
+            rack_id=subscription.rack,
+        )
+    )
+
+
+def decode_subscription(blob: bytes) -> Subscription:
+    """A member's subscription; fields that its version lacks have their defaults.
+
+    Raises ``ProtocolError`` for bytes that are no subscription.
+    """
+    message = _decode("subscription", "ConsumerProtocolSubscription", blob)
+    return Subscription(
+        topics=_not_null(message.topics),
+        user_data=message.user_data,
+        owned=_flat(getattr(message, "owned_partitions", ())),
+        generation=getattr(message, "generation_id", -1),
+        rack=getattr(message, "rack_id", None),
+    )
+
+
+def encode_assignment(assignment: Assignment) -> bytes:
+    """The blob of one member in a leader's SyncGroup."""
+    schema = _schema("assignment", NEWEST)
+    return _encode(
+        schema.ConsumerProtocolAssignment(
+            assigned_partitions=_by_topic(schema.TopicPartition, assignment.partitions), user_data=assignment.user_data
+        )
+    )
+
+
+def decode_assignment(blob: bytes) -> Assignment:
+    """A member's assignment; no bytes at all mean none (what the coordinator gives a member that the leader left out).
+
+    Raises ``ProtocolError`` for bytes that are no assignment.
+    """
+    if not blob:
+        return Assignment(())
+    message = _decode("assignment", "ConsumerProtocolAssignment", blob)
+    return Assignment(_flat(message.assigned_partitions), message.user_data)
+
+
+def _schema(kind: str, version: int) -> Any:
+    return importlib.import_module(f"kio.schema.consumer_protocol_{kind}.v{version}.data")
+
+
+def _encode(message: Any) -> bytes:
+    from kio.serial import entity_writer
+
+    target = io.BytesIO()
+    target.write(_VERSION.pack(NEWEST))
+    try:
+        entity_writer(type(message))(target, message)
+    except Exception as error:
+        raise ProtocolError(f"{type(message).__name__} can not be encoded: {error}", cause=error) from error
+    return target.getvalue()
+
+
+def _decode(kind: str, name: str, blob: bytes) -> Any:
+    from kio.serial import entity_reader
+
+    if len(blob) < _VERSION.size:
+        raise ProtocolError(f"{name} of {len(blob)} bytes is too short to have a version")
+    (version,) = _VERSION.unpack_from(blob)
+    if version < 0:
+        raise ProtocolError(f"{name} has the negative version {version}")
+    try:
+        message, _ = entity_reader(getattr(_schema(kind, min(version, NEWEST)), name))(blob, _VERSION.size)
+    except Exception as error:
+        raise ProtocolError(f"{name} version {version} can not be decoded: {type(error).__name__}: {error}", cause=error) from error
+    return message
+
+
+def _by_topic(cls: Any, partitions: Iterable[TopicPartition]) -> tuple[Any, ...]:
+    topics: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        topics.setdefault(topic, []).append(partition)
+    return tuple(cls(topic=topic, partitions=tuple(numbers)) for topic, numbers in topics.items())
+
+
+def _flat(topics: tuple[Any, ...] | None) -> tuple[TopicPartition, ...]:
+    return tuple(TopicPartition(item.topic, number) for item in _not_null(topics) for number in _not_null(item.partitions))
+
+
+def _not_null(items: tuple[Any, ...] | None) -> tuple[Any, ...]:
+    """kio reads the length -1 as null wherever it stands; these arrays are not nullable."""
+    if items is None:
+        raise ProtocolError("an array of a ConsumerProtocol blob is null")
+    return items
