@@ -1,0 +1,65 @@
+"""The assignors give what Kafka's give: the examples of its documentation and the traces of a real group."""
+
+from __future__ import annotations
+
+import pytest
+
+from ottla.assignors import ASSIGNORS, MemberSubscription
+from ottla.types import TopicPartition
+
+
+def shares(name: str, members: dict[str, MemberSubscription], partitions: dict[str, int]) -> dict[str, list[str]]:
+    return {member: [str(one) for one in share] for member, share in ASSIGNORS[name].assign(members, partitions).items()}
+
+
+def subscribed(*topics: str, instance_id: str | None = None) -> MemberSubscription:
+    return MemberSubscription(topics, instance_id)
+
+
+def test_the_table_is_keyed_by_the_name_on_the_wire() -> None:
+    assert {name: assignor.name for name, assignor in ASSIGNORS.items()} == {"range": "range", "roundrobin": "roundrobin"}
+
+
+def test_range_cuts_each_topic_and_the_first_get_one_more() -> None:
+    members = {"c1": subscribed("t0", "t1"), "c0": subscribed("t0", "t1")}
+    assert shares("range", members, {"t0": 3, "t1": 3}) == {
+        "c0": ["t0-0", "t0-1", "t1-0", "t1-1"],
+        "c1": ["t0-2", "t1-2"],
+    }
+
+
+def test_round_robin_deals_over_all_topics() -> None:
+    members = {"c1": subscribed("t0", "t1"), "c0": subscribed("t0", "t1")}
+    assert shares("roundrobin", members, {"t0": 3, "t1": 3}) == {
+        "c0": ["t0-0", "t0-2", "t1-1"],
+        "c1": ["t0-1", "t1-0", "t1-2"],
+    }
+
+
+def test_round_robin_passes_over_members_that_did_not_subscribe() -> None:
+    members = {"c0": subscribed("t0"), "c1": subscribed("t0", "t1"), "c2": subscribed("t0", "t1", "t2")}
+    assert shares("roundrobin", members, {"t0": 1, "t1": 2, "t2": 3}) == {
+        "c0": ["t0-0"],
+        "c1": ["t1-0"],
+        "c2": ["t1-1", "t2-0", "t2-1", "t2-2"],
+    }
+
+
+@pytest.mark.parametrize("name", sorted(ASSIGNORS))
+def test_static_members_come_first_by_instance_id(name: str) -> None:
+    members = {"a": subscribed("t"), "z": subscribed("t", instance_id="i1"), "b": subscribed("t", instance_id="i2")}
+    assert shares(name, members, {"t": 3}) == {"z": ["t-0"], "b": ["t-1"], "a": ["t-2"]}
+
+
+@pytest.mark.parametrize("name", sorted(ASSIGNORS))
+def test_more_members_than_partitions(name: str) -> None:
+    members = {member: subscribed("t") for member in "abc"}
+    assert shares(name, members, {"t": 2}) == {"a": ["t-0"], "b": ["t-1"], "c": []}
+
+
+@pytest.mark.parametrize("name", sorted(ASSIGNORS))
+def test_nothing_to_share(name: str) -> None:
+    assert ASSIGNORS[name].assign({}, {"t": 2}) == {}
+    assert ASSIGNORS[name].assign({"a": subscribed("absent")}, {"t": 2}) == {"a": ()}
+    assert ASSIGNORS[name].assign({"a": subscribed()}, {}) == {"a": ()}
+    assert ASSIGNORS[name].assign({"a": subscribed("t", "t")}, {"t": 1}) == {"a": (TopicPartition("t", 0),)}
