@@ -1,0 +1,67 @@
+"""Record batches and ``Record``: Kafka's version 2 format, read and written, the hot path of the whole package.
+
+Owns everything between the bytes of a batch and what an application handles. Must not know of connections, groups or logs.
+Invariant: bytes from outside are bounds-checked before they are believed, and every refusal is a ``CorruptRecordError``.
+
+``batch``, ``record``, ``columns`` and ``reader`` are compiled by Cython where a C compiler is at hand, and the very same files
+run (slowly) where not: ``COMPILED`` says which. ``OTTLA_RECORDS=python`` in the environment takes the source even so, for
+tests.
+"""
+
+from __future__ import annotations
+
+import os
+
+from ottla.records import _twin
+
+if os.environ.get("OTTLA_RECORDS") == "python":
+    _twin.prefer_source()
+
+from ottla.records.batch import (
+    COMPILED,
+    check_crc,
+    control_marker,
+    find_timestamp,
+    verify_batch,
+)
+from ottla.records.compression import DEFAULT_MAX_BATCH_BYTES
+from ottla.records.encode import NewRecord, encode_batch, encode_end_transaction
+from ottla.records.fetched import PartitionRecords, Records
+from ottla.records.header import (
+    HEADER_SIZE,
+    BatchHeader,
+    Compression,
+    ControlType,
+    InvalidBatchError,
+    iter_headers,
+    read_header,
+    restamp,
+)
+from ottla.records.reader import PartitionReader, StoredRecord, iter_records
+from ottla.records.record import Record
+
+__all__ = [
+    "COMPILED",
+    "DEFAULT_MAX_BATCH_BYTES",
+    "HEADER_SIZE",
+    "BatchHeader",
+    "Compression",
+    "ControlType",
+    "InvalidBatchError",
+    "NewRecord",
+    "PartitionReader",
+    "PartitionRecords",
+    "Record",
+    "Records",
+    "StoredRecord",
+    "check_crc",
+    "control_marker",
+    "encode_batch",
+    "encode_end_transaction",
+    "find_timestamp",
+    "iter_headers",
+    "iter_records",
+    "read_header",
+    "restamp",
+    "verify_batch",
+]

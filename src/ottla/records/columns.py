@@ -1,0 +1,510 @@
+"""Indexed batches to Arrow buffers: two passes without the GIL, no Python object a record.
+
+Owns the filling of validity bits, offsets and data. Must not know ``pyarrow``, nor which columns there are. Invariants: every
+buffer is filled to its last byte before it is handed out; an index was bounds-checked when it was made, so nothing can fail
+here; the caller keeps each column below 2 GiB.
+
+Source of the layouts: "Arrow Columnar Format", variable-size binary and list layouts.
+"""
+
+from __future__ import annotations
+
+try:
+    import cython
+except ImportError:
+    from ottla.records import _cython as cython
+if cython.compiled:
+    from cython.cimports.libc.string import memcpy
+    from cython.cimports.ottla.records.batch import BatchIndex
+
+from ottla.records.batch import new_buffer
+from ottla.records.record import decode_headers
+
+COMPILED = cython.compiled
+KEY, VALUE = 1, 3
+
+
+@cython.cfunc
+def _ints(buffer: bytearray) -> cython.p_int:
+    if cython.compiled:
+        raw: cython.p_char = buffer
+        return cython.cast(cython.p_int, raw)
+    return memoryview(buffer).cast("i")
+
+
+@cython.cfunc
+def _longs(buffer: bytearray) -> cython.p_longlong:
+    if cython.compiled:
+        raw: cython.p_char = buffer
+        return cython.cast(cython.p_longlong, raw)
+    return memoryview(buffer).cast("q")
+
+
+@cython.cfunc
+def _bytes(buffer: bytearray) -> cython.p_uchar:
+    if cython.compiled:
+        raw: cython.p_uchar = buffer
+        return raw
+    return memoryview(buffer)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _copy(
+    target: cython.p_uchar,
+    at: cython.Py_ssize_t,
+    source: cython.p_const_uchar,
+    start: cython.Py_ssize_t,
+    size: cython.Py_ssize_t,
+) -> cython.void:
+    if cython.compiled:
+        memcpy(target + at, source + start, size)
+    else:
+        target[at : at + size] = source[start : start + size]
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _measure(
+    index: BatchIndex,
+    start: cython.Py_ssize_t,
+    stop: cython.Py_ssize_t,
+    field: cython.int,
+    offsets: cython.p_int,
+    row: cython.Py_ssize_t,
+    at: cython.Py_ssize_t,
+) -> tuple[cython.Py_ssize_t, cython.Py_ssize_t]:
+    """First pass: the offset after each value; returns the last one and how many values are null."""
+    nulls: cython.Py_ssize_t = 0
+    size: cython.int
+    number: cython.Py_ssize_t
+    fields: cython.p_int = index.fields
+    for number in range(start, stop):
+        size = fields[number * 7 + field + 1]
+        if size < 0:
+            nulls += 1
+        else:
+            at += size
+        row += 1
+        offsets[row] = at
+    return at, nulls
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _fill(
+    index: BatchIndex,
+    start: cython.Py_ssize_t,
+    stop: cython.Py_ssize_t,
+    field: cython.int,
+    target: cython.p_uchar,
+    at: cython.Py_ssize_t,
+) -> cython.Py_ssize_t:
+    """Second pass: the bytes of each value, one after the other."""
+    number: cython.Py_ssize_t
+    size: cython.int
+    fields: cython.p_int = index.fields
+    data: cython.p_const_uchar = index.data
+    for number in range(start, stop):
+        size = fields[number * 7 + field + 1]
+        if size > 0:
+            _copy(target, at, data, fields[number * 7 + field], size)
+            at += size
+    return at
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _mark(
+    index: BatchIndex,
+    start: cython.Py_ssize_t,
+    stop: cython.Py_ssize_t,
+    field: cython.int,
+    bits: cython.p_uchar,
+    row: cython.Py_ssize_t,
+) -> cython.void:
+    """Set the validity bit of each value that is not null."""
+    number: cython.Py_ssize_t
+    fields: cython.p_int = index.fields
+    for number in range(start, stop):
+        if fields[number * 7 + field + 1] >= 0:
+            bits[row // 8] |= 1 << (row % 8)
+        row += 1
+
+
+def binary_column(segments: list, rows: int, field: int):
+    """(validity or ``None``, offsets, data, nulls) of all keys or all values."""
+    index: BatchIndex
+    start: cython.Py_ssize_t
+    stop: cython.Py_ssize_t
+    row: cython.Py_ssize_t = 0
+    at: cython.Py_ssize_t = 0
+    nulls: cython.Py_ssize_t = 0
+    some: cython.Py_ssize_t
+    which: cython.int = field
+    offsets_buffer = new_buffer(4 * (rows + 1))
+    offsets: cython.p_int = _ints(offsets_buffer)
+    offsets[0] = 0
+    for index, start, stop in segments:
+        with cython.nogil:
+            at, some = _measure(index, start, stop, which, offsets, row, at)
+        nulls += some
+        row += stop - start
+    data_buffer = new_buffer(at)
+    data: cython.p_uchar = _bytes(data_buffer)
+    at = 0
+    for index, start, stop in segments:
+        with cython.nogil:
+            at = _fill(index, start, stop, which, data, at)
+    return (_validity(segments, rows, which) if nulls else None), offsets_buffer, data_buffer, nulls
+
+
+@cython.cfunc
+def _validity(segments: list, rows: cython.Py_ssize_t, field: cython.int) -> bytearray:
+    index: BatchIndex
+    start: cython.Py_ssize_t
+    stop: cython.Py_ssize_t
+    row: cython.Py_ssize_t = 0
+    buffer = bytearray((rows + 7) // 8)
+    bits: cython.p_uchar = _bytes(buffer)
+    for index, start, stop in segments:
+        _mark(index, start, stop, field, bits, row)
+        row += stop - start
+    return buffer
+
+
+def offset_column(segments: list, rows: int) -> bytearray:
+    """The records' offsets, 64 bits each."""
+    index: BatchIndex
+    start: cython.Py_ssize_t
+    stop: cython.Py_ssize_t
+    number: cython.Py_ssize_t
+    row: cython.Py_ssize_t = 0
+    buffer = new_buffer(8 * rows)
+    target: cython.p_longlong = _longs(buffer)
+    for index, start, stop in segments:
+        with cython.nogil:
+            for number in range(start, stop):
+                target[row] = index.base_offset + index.fields[number * 7]
+                row += 1
+    return buffer
+
+
+def timestamp_column(segments: list, rows: int) -> bytearray:
+    """The records' timestamps in microseconds, 64 bits each; one that does not fit becomes the nearest that does."""
+    index: BatchIndex
+    start: cython.Py_ssize_t
+    stop: cython.Py_ssize_t
+    number: cython.Py_ssize_t
+    time: cython.longlong
+    row: cython.Py_ssize_t = 0
+    buffer = new_buffer(8 * rows)
+    target: cython.p_longlong = _longs(buffer)
+    for index, start, stop in segments:
+        with cython.nogil:
+            for number in range(start, stop):
+                time = index.times[number]
+                if time > 9223372036854775:
+                    time = 9223372036854775
+                elif time < -9223372036854775:
+                    time = -9223372036854775
+                target[row] = time * 1000
+                row += 1
+    return buffer
+
+
+def repeated_ints(runs: list, rows: int) -> bytearray:
+    """A column of 32-bit integers out of (value, how often) pairs."""
+    value: cython.int
+    times: cython.Py_ssize_t
+    number: cython.Py_ssize_t
+    row: cython.Py_ssize_t = 0
+    buffer = new_buffer(4 * rows)
+    target: cython.p_int = _ints(buffer)
+    for value, times in runs:
+        with cython.nogil:
+            for number in range(row, row + times):
+                target[number] = value
+        row += times
+    return buffer
+
+
+def repeated_bytes(runs: list, rows: int):
+    """(offsets, data) of a column out of (bytes, how often) pairs."""
+    times: cython.Py_ssize_t
+    size: cython.Py_ssize_t
+    number: cython.Py_ssize_t
+    row: cython.Py_ssize_t = 0
+    at: cython.Py_ssize_t = 0
+    source: cython.p_const_uchar
+    total = 0
+    for text, times in runs:
+        total += len(text) * times
+    offsets_buffer, data_buffer = new_buffer(4 * (rows + 1)), new_buffer(total)
+    offsets: cython.p_int = _ints(offsets_buffer)
+    data: cython.p_uchar = _bytes(data_buffer)
+    offsets[0] = 0
+    for text, times in runs:
+        source = text
+        size = len(text)
+        with cython.nogil:
+            for number in range(times):
+                _copy(data, at, source, 0, size)
+                at += size
+                row += 1
+                offsets[row] = at
+    return offsets_buffer, data_buffer
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _varint(data: cython.p_const_uchar, position: cython.Py_ssize_t) -> tuple[cython.int, cython.Py_ssize_t]:
+    """A varint of 32 bits at most that was checked when the batch was indexed, and the position after it."""
+    raw: cython.uint = 0
+    byte: cython.uint
+    shift: cython.int = 0
+    half: cython.int
+    sign: cython.int
+    while True:
+        byte = data[position]
+        position += 1
+        raw |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            half = raw >> 1
+            sign = raw & 1
+            return half ^ -sign, position
+        shift += 7
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _count_headers(
+    index: BatchIndex,
+    start: cython.Py_ssize_t,
+    stop: cython.Py_ssize_t,
+    offsets: cython.p_int,
+    row: cython.Py_ssize_t,
+) -> tuple[cython.Py_ssize_t, cython.bint]:
+    """First pass: the list offset after each row; returns the last one and whether all names are plain ASCII."""
+    number: cython.Py_ssize_t
+    at: cython.Py_ssize_t
+    end: cython.Py_ssize_t
+    left: cython.int
+    size: cython.int
+    total: cython.Py_ssize_t = offsets[row]
+    ascii_only: cython.bint = True
+    data: cython.p_const_uchar = index.data
+    for number in range(start, stop):
+        if index.fields[number * 7 + 6] > 1:
+            left, at = _varint(data, index.fields[number * 7 + 5])
+            total += left
+            while left > 0:
+                size, at = _varint(data, at)
+                end = at + size
+                while at < end:
+                    if data[at] >= 0x80:
+                        ascii_only = False
+                    at += 1
+                size, at = _varint(data, at)
+                if size > 0:
+                    at += size
+                left -= 1
+        row += 1
+        offsets[row] = total
+    return total, ascii_only
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _measure_headers(
+    index: BatchIndex,
+    start: cython.Py_ssize_t,
+    stop: cython.Py_ssize_t,
+    name_offsets: cython.p_int,
+    value_offsets: cython.p_int,
+    bits: cython.p_uchar,
+    header: cython.Py_ssize_t,
+) -> cython.Py_ssize_t:
+    """Second pass: the offsets after each name and value, and which values are not null; returns the next header's number."""
+    number: cython.Py_ssize_t
+    at: cython.Py_ssize_t
+    left: cython.int
+    size: cython.int
+    data: cython.p_const_uchar = index.data
+    for number in range(start, stop):
+        if index.fields[number * 7 + 6] > 1:
+            left, at = _varint(data, index.fields[number * 7 + 5])
+            while left > 0:
+                size, at = _varint(data, at)
+                at += size
+                name_offsets[header + 1] = name_offsets[header] + size
+                size, at = _varint(data, at)
+                if size >= 0:
+                    at += size
+                    bits[header // 8] |= 1 << (header % 8)
+                else:
+                    size = 0
+                value_offsets[header + 1] = value_offsets[header] + size
+                header += 1
+                left -= 1
+    return header
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _fill_headers(
+    index: BatchIndex,
+    start: cython.Py_ssize_t,
+    stop: cython.Py_ssize_t,
+    names: cython.p_uchar,
+    name_offsets: cython.p_int,
+    values: cython.p_uchar,
+    value_offsets: cython.p_int,
+    header: cython.Py_ssize_t,
+) -> cython.Py_ssize_t:
+    """Third pass: the bytes of names and values; returns the next header's number."""
+    number: cython.Py_ssize_t
+    at: cython.Py_ssize_t
+    left: cython.int
+    size: cython.int
+    data: cython.p_const_uchar = index.data
+    for number in range(start, stop):
+        if index.fields[number * 7 + 6] > 1:
+            left, at = _varint(data, index.fields[number * 7 + 5])
+            while left > 0:
+                size, at = _varint(data, at)
+                _copy(names, name_offsets[header], data, at, size)
+                at += size
+                size, at = _varint(data, at)
+                if size > 0:
+                    _copy(values, value_offsets[header], data, at, size)
+                    at += size
+                header += 1
+                left -= 1
+    return header
+
+
+def header_column(segments: list, rows: int):
+    """(validity or ``None``, list offsets, nulls, names, values) of all headers; a record without any has a null list.
+
+    ``names`` is (offsets, data); ``values`` is (validity, offsets, data, nulls).
+    """
+    index: BatchIndex
+    start: cython.Py_ssize_t
+    stop: cython.Py_ssize_t
+    row: cython.Py_ssize_t = 0
+    total: cython.Py_ssize_t = 0
+    ascii_only: cython.bint = True
+    plain: cython.bint
+    offsets_buffer = new_buffer(4 * (rows + 1))
+    offsets: cython.p_int = _ints(offsets_buffer)
+    offsets[0] = 0
+    for index, start, stop in segments:
+        with cython.nogil:
+            total, plain = _count_headers(index, start, stop, offsets, row)
+        ascii_only = ascii_only and plain
+        row += stop - start
+    validity, nulls = _list_validity(offsets_buffer, rows, total)
+    names, values = _ascii_headers(segments, total) if ascii_only else _decoded_headers(segments)
+    return validity, offsets_buffer, nulls, names, values
+
+
+@cython.cfunc
+def _list_validity(offsets_buffer: bytearray, rows: cython.Py_ssize_t, total: cython.Py_ssize_t):
+    """Validity of the lists, where an empty one counts as null, and how many those are."""
+    number: cython.Py_ssize_t
+    nulls: cython.Py_ssize_t = 0
+    buffer = bytearray((rows + 7) // 8)
+    if total == 0:
+        return buffer, rows
+    offsets: cython.p_int = _ints(offsets_buffer)
+    bits: cython.p_uchar = _bytes(buffer)
+    for number in range(rows):
+        if offsets[number + 1] > offsets[number]:
+            bits[number // 8] |= 1 << (number % 8)
+        else:
+            nulls += 1
+    return (buffer if nulls else None), nulls
+
+
+@cython.cfunc
+def _ascii_headers(segments: list, total: cython.Py_ssize_t):
+    """Names and values copied as they lie."""
+    index: BatchIndex
+    start: cython.Py_ssize_t
+    stop: cython.Py_ssize_t
+    header: cython.Py_ssize_t = 0
+    name_offsets_buffer, value_offsets_buffer = new_buffer(4 * (total + 1)), new_buffer(4 * (total + 1))
+    validity = bytearray((total + 7) // 8)
+    name_offsets: cython.p_int = _ints(name_offsets_buffer)
+    value_offsets: cython.p_int = _ints(value_offsets_buffer)
+    bits: cython.p_uchar = _bytes(validity)
+    name_offsets[0] = value_offsets[0] = 0
+    if total:
+        for index, start, stop in segments:
+            with cython.nogil:
+                header = _measure_headers(index, start, stop, name_offsets, value_offsets, bits, header)
+    names_buffer, values_buffer = new_buffer(name_offsets[total]), new_buffer(value_offsets[total])
+    names: cython.p_uchar = _bytes(names_buffer)
+    values: cython.p_uchar = _bytes(values_buffer)
+    header = 0
+    if total:
+        for index, start, stop in segments:
+            with cython.nogil:
+                header = _fill_headers(index, start, stop, names, name_offsets, values, value_offsets, header)
+    nulls = total - int.from_bytes(validity, "little").bit_count()
+    return (name_offsets_buffer, names_buffer), (validity, value_offsets_buffer, values_buffer, nulls)
+
+
+@cython.cfunc
+def _decoded_headers(segments: list):
+    """The same where a name is not ASCII and may not even be UTF-8, which an Arrow string must be: by way of Python."""
+    index: BatchIndex
+    start: cython.Py_ssize_t
+    stop: cython.Py_ssize_t
+    row: cython.Py_ssize_t
+    at: cython.Py_ssize_t
+    names = []
+    values = []
+    for index, start, stop in segments:
+        for row in range(start, stop):
+            at = index.fields[row * 7 + 5]
+            for name, value in decode_headers(_slice(index, at, index.fields[row * 7 + 6])):
+                names.append(name.encode())
+                values.append(value)
+    validity = sum(1 << number for number, value in enumerate(values) if value is not None)
+    return _joined(names), (
+        validity.to_bytes((len(values) + 7) // 8, "little"),
+        *_joined([value or b"" for value in values]),
+        values.count(None),
+    )
+
+
+@cython.cfunc
+def _slice(index: BatchIndex, start: cython.Py_ssize_t, size: cython.Py_ssize_t) -> bytes:
+    if cython.compiled:
+        return index.data[start : start + size]
+    return bytes(index.data[start : start + size])
+
+
+def _joined(parts: list):
+    """(offsets, data) of a list of bytes."""
+    buffer = new_buffer(4 * (len(parts) + 1))
+    offsets: cython.p_int = _ints(buffer)
+    offsets[0] = 0
+    total: cython.int = 0
+    number: cython.Py_ssize_t
+    for number in range(len(parts)):
+        total += len(parts[number])
+        offsets[number + 1] = total
+    return buffer, b"".join(parts)

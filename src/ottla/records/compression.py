@@ -1,0 +1,144 @@
+"""Codecs by their number in a batch's attributes, over ``cramjam``, never beyond a limit.
+
+Owns the framing that Kafka puts around codecs (the Java snappy stream) and the bound on what a batch may inflate to. Must
+not know what the bytes mean. Invariant: no more than ``limit`` bytes are ever allocated for an answer, and it is refused as
+soon as it is known to be longer; whatever a codec finds wrong becomes ``InvalidBatchError``.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import cramjam
+
+from ottla.records.header import INVALID_RECORD, Compression, InvalidBatchError
+
+DEFAULT_MAX_BATCH_BYTES = 128 * 1024 * 1024
+"""What one batch may inflate to unless said otherwise, in bytes."""
+
+_SMALLEST_GUESS = 64 * 1024
+_GROWTH = 4
+_XERIAL_MAGIC = b"\x82SNAPPY\x00"
+_XERIAL_HEADER = struct.Struct(">8sii")
+_XERIAL_BLOCK = 32 * 1024
+_BLOCK_SIZE = struct.Struct(">i")
+_OUTPUT_FULL = "failed to write whole buffer"
+
+
+def compress(codec: Compression, data: bytes | bytearray) -> bytes | bytearray:
+    """``data`` as the codec writes it; ``Compression.NONE`` gives it back as it is."""
+    return _COMPRESS[codec](data)
+
+
+def decompress(codec: Compression, data: memoryview, limit: int = DEFAULT_MAX_BATCH_BYTES) -> bytes | bytearray | memoryview:
+    """``data`` inflated. Raises ``InvalidBatchError`` where it is damaged or would be longer than ``limit`` bytes."""
+    return _DECOMPRESS[codec](data, limit)
+
+
+def _too_long(limit: int, declared: int | None = None) -> InvalidBatchError:
+    size = "more than that" if declared is None else f"{declared} bytes"
+    return InvalidBatchError(
+        f"compressed batch refused: it may inflate to {limit} bytes and declares or holds {size}",
+        code=INVALID_RECORD,
+        hint="raise the limit on the size of an inflated batch if the sender can be trusted",
+    )
+
+
+def _into(codec: Any, data: memoryview, limit: int, declared: int | None) -> bytearray:
+    """Inflate into a buffer of the declared size, or of a guess that grows until it fits or reaches the limit."""
+    if declared is not None and declared > limit:
+        raise _too_long(limit, declared)
+    size = min(limit, max(_SMALLEST_GUESS, _GROWTH * len(data)) if declared is None else declared)
+    while True:
+        output = bytearray(size)
+        try:
+            del output[codec(data, output) :]
+            return output
+        except cramjam.DecompressionError as error:
+            if _OUTPUT_FULL not in str(error):
+                raise InvalidBatchError(f"compressed records can not be read: {error}", code=INVALID_RECORD) from error
+        if size >= limit:
+            raise _too_long(limit)
+        size = min(limit, max(_SMALLEST_GUESS, size * _GROWTH))
+
+
+def _none(data: memoryview, limit: int) -> memoryview:
+    return data
+
+
+def _gzip(data: memoryview, limit: int) -> bytearray:
+    declared = int.from_bytes(data[-4:], "little") if len(data) >= 18 else None
+    return _into(cramjam.gzip.decompress_into, data, limit, declared)
+
+
+def _lz4(data: memoryview, limit: int) -> bytearray:
+    has_size = len(data) >= 14 and data[4] & 0x08
+    return _into(cramjam.lz4.decompress_into, data, limit, int.from_bytes(data[6:14], "little") if has_size else None)
+
+
+def _zstd(data: memoryview, limit: int) -> bytearray:
+    return _into(cramjam.zstd.decompress_into, data, limit, _zstd_content_size(data))
+
+
+def _zstd_content_size(data: memoryview) -> int | None:
+    """The size that the first frame declares (RFC 8878, 3.1.1.1), or ``None`` where it does not say."""
+    if len(data) < 18 or data[:4] != b"\x28\xb5\x2f\xfd":
+        return None
+    descriptor = data[4]
+    single_segment = bool(descriptor & 0x20)
+    width = (1 if single_segment else 0, 2, 4, 8)[descriptor >> 6]
+    if width == 0:
+        return None
+    start = 5 + (0 if single_segment else 1) + (0, 1, 2, 4)[descriptor & 0x03]
+    return int.from_bytes(data[start : start + width], "little") + (256 if width == 2 else 0)
+
+
+def _snappy_block(data: memoryview, limit: int) -> bytearray:
+    try:
+        declared = cramjam.snappy.decompress_raw_len(data)
+    except cramjam.DecompressionError as error:
+        raise InvalidBatchError(f"compressed records can not be read: {error}", code=INVALID_RECORD) from error
+    return _into(cramjam.snappy.decompress_raw_into, data, limit, declared)
+
+
+def _snappy(data: memoryview, limit: int) -> bytearray:
+    """One raw block, or the Java library's stream: a header, then blocks that each follow their own length."""
+    if data[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
+        return _snappy_block(data, limit)
+    output = bytearray()
+    position = _XERIAL_HEADER.size
+    while position < len(data):
+        start = position + _BLOCK_SIZE.size
+        size = _BLOCK_SIZE.unpack_from(data, position)[0] if start <= len(data) else -1
+        if size < 0 or start + size > len(data):
+            raise InvalidBatchError(f"snappy stream cut short at byte {position} of {len(data)}", code=INVALID_RECORD)
+        output += _snappy_block(data[start : start + size], limit - len(output))
+        position = start + size
+    return output
+
+
+def _snappy_stream(data: bytes | bytearray) -> bytearray:
+    output = bytearray(_XERIAL_HEADER.pack(_XERIAL_MAGIC, 1, 1))
+    for start in range(0, len(data), _XERIAL_BLOCK):
+        block = bytes(cramjam.snappy.compress_raw(data[start : start + _XERIAL_BLOCK]))
+        output += _BLOCK_SIZE.pack(len(block)) + block
+    return output
+
+
+_COMPRESS: dict[int, Callable[[bytes | bytearray], bytes | bytearray]] = {
+    Compression.NONE: lambda data: data,
+    Compression.GZIP: lambda data: bytes(cramjam.gzip.compress(data)),
+    Compression.SNAPPY: _snappy_stream,
+    Compression.LZ4: lambda data: bytes(cramjam.lz4.compress(data)),
+    Compression.ZSTD: lambda data: bytes(cramjam.zstd.compress(data, 3)),
+}
+
+_DECOMPRESS: dict[int, Callable[[memoryview, int], bytes | bytearray | memoryview]] = {
+    Compression.NONE: _none,
+    Compression.GZIP: _gzip,
+    Compression.SNAPPY: _snappy,
+    Compression.LZ4: _lz4,
+    Compression.ZSTD: _zstd,
+}

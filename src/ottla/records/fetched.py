@@ -1,0 +1,162 @@
+"""What a poll hands out: ``Records`` over the slices of each partition, walked as objects or taken as Arrow columns.
+
+Owns the two containers. Must not know how batches are laid out (``batch``, ``columns``) nor where they came from. Invariants:
+lengths are exact, nothing here changes after it was made, and iterating never raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ottla.records.batch import BatchIndex
+from ottla.records.record import Record, RecordIterator, make_record
+from ottla.types import OffsetAndMetadata, TopicPartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Segment = tuple[BatchIndex, int, int]
+"""An indexed batch, its first row, and the row after the last."""
+
+
+class PartitionRecords:
+    """Consecutive records of one partition, out of one response. ``len()`` and iteration are as of a list.
+
+    ``next_offset`` and ``next_leader_epoch`` are the position after them, past whatever is never delivered.
+    """
+
+    __slots__ = ("_count", "next_leader_epoch", "next_offset", "partition", "segments", "topic")
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        segments: Sequence[Segment],
+        count: int,
+        next_offset: int,
+        next_leader_epoch: int | None,
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.segments = segments
+        self.next_offset = next_offset
+        self.next_leader_epoch = next_leader_epoch
+        self._count = count
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """Where the records come from."""
+        return TopicPartition(self.topic, self.partition)
+
+    @property
+    def first_offset(self) -> int:
+        """Offset of the first record."""
+        index, start, _ = self.segments[0]
+        return index.offset(start)
+
+    @property
+    def last_offset(self) -> int:
+        """Offset of the last record."""
+        index, _, stop = self.segments[-1]
+        return index.offset(stop - 1)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Record]:
+        return RecordIterator(self.segments)
+
+    def __repr__(self) -> str:
+        return (
+            f"<PartitionRecords {self.topic}-{self.partition}"
+            f" offsets {self.first_offset}..{self.last_offset}, {self._count} records>"
+        )
+
+
+class Records:
+    """The records of one poll, in order within each partition.
+
+    Iterating gives ``Record`` objects, made as they are asked for; ``to_arrow()`` and ``to_batches()`` give columns without
+    making them; ``by_partition()`` splits. Any library that takes Arrow streams reads a ``Records`` as it is.
+    """
+
+    __slots__ = ("_count", "parts")
+
+    def __init__(self, parts: Iterable[PartitionRecords] = ()) -> None:
+        self.parts = tuple(parts)
+        self._count = sum(map(len, self.parts))
+
+    @classmethod
+    def empty(cls) -> Records:
+        """No records."""
+        return _EMPTY
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __bool__(self) -> bool:
+        return self._count > 0
+
+    def __iter__(self) -> Iterator[Record]:
+        return RecordIterator([segment for part in self.parts for segment in part.segments])
+
+    def __getitem__(self, position: int) -> Record:
+        row = position + self._count if position < 0 else position
+        if 0 <= row < self._count:
+            for part in self.parts:
+                for index, start, stop in part.segments:
+                    if row < stop - start:
+                        return make_record(index, start + row)
+                    row -= stop - start
+        raise IndexError(f"record {position} of {self._count}")
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{tp}: {len(records)}" for tp, records in self.by_partition().items())
+        return f"<Records {self._count}{f' ({counts})' if counts else ''}>"
+
+    def partitions(self) -> list[TopicPartition]:
+        """The partitions that have records here, each once, in the order of their first record."""
+        return list(dict.fromkeys(part.topic_partition for part in self.parts))
+
+    def by_partition(self) -> dict[TopicPartition, Records]:
+        """The records of each partition."""
+        parts: dict[TopicPartition, list[PartitionRecords]] = {}
+        for part in self.parts:
+            parts.setdefault(part.topic_partition, []).append(part)
+        return {topic_partition: Records(its) for topic_partition, its in parts.items()}
+
+    def next_offsets(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """For each partition what to commit once all of its records here are done with."""
+        return {
+            part.topic_partition: OffsetAndMetadata(part.next_offset, leader_epoch=part.next_leader_epoch)
+            for part in self.parts
+        }
+
+    def to_arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """All records as a ``pyarrow.Table`` with the columns of Spark's Kafka schema and ``headers``, or those named.
+
+        ``key`` and ``value`` are the raw bytes: deserializers are for ``Record``. Needs ``pip install 'ottla[arrow]'``.
+        Raises ``ValueError`` for an unknown column.
+        """
+        from ottla.records import arrow
+
+        return arrow.to_table(self.parts, columns)
+
+    def to_batches(self, max_rows: int | None = None, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """As ``to_arrow``, but one ``pyarrow.RecordBatch`` after the other, of ``max_rows`` rows at most.
+
+        No column of a batch reaches 2 GiB, so that 32-bit offsets serve.
+        """
+        from ottla.records import arrow
+
+        return arrow.to_batches(self.parts, columns, max_rows)
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        """All records and columns as an Arrow stream (the Arrow PyCapsule interface)."""
+        from ottla.records import arrow
+
+        return arrow.c_stream(self.parts, requested_schema)
+
+
+_EMPTY = Records()

@@ -1,0 +1,210 @@
+"""The 61 bytes in front of every record batch: reading them, finding them, rewriting the two fields a broker owns.
+
+Owns the layout of the version 2 header and the meaning of its attribute bits. Must not know what is inside the records
+that follow. Invariant: nothing is read outside the buffer that was given, and every refusal says at which byte.
+
+Source: "Record Batch" in the protocol's documentation (KIP-98, KIP-101, KIP-360).
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Iterator
+from mmap import mmap
+from typing import NamedTuple, TypeAlias
+
+from ottla.errors import CorruptRecordError
+from ottla.types import TimestampType
+
+Buffer: TypeAlias = bytes | bytearray | memoryview | mmap
+
+HEADER_SIZE = 61
+"""Bytes from the base offset to the record count, both included."""
+
+LENGTH_OVERHEAD = 12
+"""Bytes in front of what ``batch_length`` counts: the base offset and the length itself."""
+
+CRC_OFFSET = 17
+CRC_START = 21
+"""Where the checksum lies, and the first byte that it covers."""
+
+MAGIC_OFFSET = 16
+MAGIC = 2
+"""The one format that Kafka 4 writes and reads."""
+
+CODEC_MASK, LOG_APPEND_TIME_BIT, TRANSACTIONAL_BIT, CONTROL_BIT, DELETE_HORIZON_BIT = 0x07, 0x08, 0x10, 0x20, 0x40
+
+CORRUPT_MESSAGE, UNSUPPORTED_FOR_MESSAGE_FORMAT, UNSUPPORTED_COMPRESSION_TYPE, INVALID_RECORD = 2, 43, 76, 87
+
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+_SIZE = struct.Struct(">qi")
+_LEADER_EPOCH_OFFSET = 12
+_MAX_SEQUENCE = 2**31 - 1
+_MAX_BASE_OFFSET = 2**63 - 2**32
+
+
+class InvalidBatchError(CorruptRecordError):
+    """A batch that this room refuses. ``code`` is the protocol's error code that a broker answers with.
+
+    ``CORRUPT_MESSAGE`` (2) where the bytes were damaged, so that sending them again may help; ``INVALID_RECORD`` (87) where
+    the sender wrote nonsense; ``UNSUPPORTED_COMPRESSION_TYPE`` (76); ``UNSUPPORTED_FOR_MESSAGE_FORMAT`` (43).
+    ``topic``, ``partition`` and ``offset`` (the position that can not be read) are ``None`` where only bytes were looked at.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: int = CORRUPT_MESSAGE,
+        hint: str | None = None,
+        topic: str | None = None,
+        partition: int | None = None,
+        offset: int | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.code = code
+        self.topic, self.partition, self.offset = topic, partition, offset
+
+
+class Compression(enum.IntEnum):
+    """The codec of a batch; the numbers are those of its attributes."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+class ControlType(enum.Enum):
+    """How a transaction ended, as the marker that closes it says."""
+
+    ABORT = "abort"
+    COMMIT = "commit"
+
+
+class BatchHeader(NamedTuple):
+    """The header of one batch, field by field in the order of the wire."""
+
+    base_offset: int
+    batch_length: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole batch, header and records."""
+        return LENGTH_OVERHEAD + self.batch_length
+
+    @property
+    def last_offset(self) -> int:
+        """Offset of the last record; after compaction that record may be gone, the offset stays."""
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        """Where to read on after this batch."""
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def compression(self) -> Compression:
+        """The codec of the records; an unknown one raises ``InvalidBatchError``."""
+        try:
+            return Compression(self.attributes & CODEC_MASK)
+        except ValueError:
+            raise InvalidBatchError(
+                f"unknown compression codec {self.attributes & CODEC_MASK} in the batch at offset {self.base_offset}",
+                code=UNSUPPORTED_COMPRESSION_TYPE,
+            ) from None
+
+    @property
+    def timestamp_type(self) -> TimestampType:
+        """Whether the producer or the broker stamped the records."""
+        return TimestampType.LOG_APPEND_TIME if self.attributes & LOG_APPEND_TIME_BIT else TimestampType.CREATE_TIME
+
+    @property
+    def is_transactional(self) -> bool:
+        """Whether the records belong to a transaction."""
+        return bool(self.attributes & TRANSACTIONAL_BIT)
+
+    @property
+    def is_control(self) -> bool:
+        """Whether the batch is a marker for clients and brokers, never delivered to an application."""
+        return bool(self.attributes & CONTROL_BIT)
+
+    @property
+    def has_delete_horizon(self) -> bool:
+        """Whether ``base_timestamp`` is the time after which tombstones may go (KIP-534)."""
+        return bool(self.attributes & DELETE_HORIZON_BIT)
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequence number of the last record, which follows 2**31 - 1 with 0; -1 without an idempotent producer."""
+        if self.base_sequence < 0:
+            return -1
+        return (self.base_sequence + self.last_offset_delta) & _MAX_SEQUENCE
+
+
+def read_header(data: Buffer, position: int = 0) -> BatchHeader:
+    """The header at ``position``, whose batch may be longer than the buffer.
+
+    Raises ``InvalidBatchError`` where fewer than 61 bytes are left, the length can not be that of a batch, or the format is
+    not version 2.
+    """
+    if position < 0 or position + HEADER_SIZE > len(data):
+        left = max(0, len(data) - position)
+        raise InvalidBatchError(f"truncated batch header at byte {position}: {left} bytes left of {HEADER_SIZE}")
+    header = BatchHeader._make(_HEADER.unpack_from(data, position))
+    if header.magic != MAGIC:
+        raise InvalidBatchError(
+            f"record format {header.magic} at byte {position}, where only version 2 is understood",
+            code=UNSUPPORTED_FOR_MESSAGE_FORMAT,
+            hint="formats 0 and 1 are older than Kafka 0.11: let the topic be rewritten by a newer broker",
+        )
+    if header.batch_length < HEADER_SIZE - LENGTH_OVERHEAD:
+        raise InvalidBatchError(f"batch at byte {position} claims {header.batch_length} bytes, too few for its own header")
+    if not 0 <= header.base_offset <= _MAX_BASE_OFFSET:
+        raise InvalidBatchError(f"batch at byte {position} claims base offset {header.base_offset}", code=INVALID_RECORD)
+    if header.record_count < 0 or header.last_offset_delta < 0:
+        raise InvalidBatchError(
+            f"batch at byte {position} claims {header.record_count} records up to offset delta {header.last_offset_delta}",
+            code=INVALID_RECORD,
+        )
+    return header
+
+
+def iter_headers(data: Buffer, start: int = 0, end: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
+    """Position and header of each whole batch between ``start`` and ``end``; a partial last one is not given.
+
+    Raises ``InvalidBatchError`` as ``read_header`` does.
+    """
+    end = len(data) if end is None else min(end, len(data))
+    position = start
+    while position + LENGTH_OVERHEAD <= end:
+        _, batch_length = _SIZE.unpack_from(data, position)
+        after = position + LENGTH_OVERHEAD + batch_length
+        if after > end:
+            return
+        yield position, read_header(data, position)
+        position = after
+
+
+def restamp(data: bytearray | memoryview, position: int, base_offset: int, leader_epoch: int) -> None:
+    """Give the batch at ``position`` its place in a log: the two fields that no checksum covers, rewritten in place."""
+    struct.pack_into(">q", data, position, base_offset)
+    struct.pack_into(">i", data, position + _LEADER_EPOCH_OFFSET, leader_epoch)
+
+
+def pack_header(header: BatchHeader) -> bytes:
+    """The 61 bytes of a header."""
+    return _HEADER.pack(*header)

@@ -1,0 +1,293 @@
+"""``Record``: what an application handles; and the walk that makes records out of an indexed batch.
+
+Owns the record object, its lazy headers and deserialized values. Must not know of fetches or positions. Invariants: a record
+holds copies of its own bytes and nothing of the buffer it came from; making one never fails; a user's deserializer runs when
+``key`` or ``value`` is asked for, once unless it raises.
+"""
+
+from __future__ import annotations
+
+try:
+    import cython
+except ImportError:
+    from ottla.records import _cython as cython
+if cython.compiled:
+    from cython.cimports.ottla.records.batch import BatchIndex
+
+from ottla.errors import DeserializationError
+from ottla.types import TimestampType
+
+COMPILED = cython.compiled
+
+
+@cython.final
+@cython.cclass
+class Origin:
+    """What the records of one batch have in common, held once for all of them."""
+
+    __slots__ = ("key_deserializer", "leader_epoch", "partition", "timestamp_type", "topic", "value_deserializer")
+
+    topic: str
+    partition: int
+    leader_epoch: object
+    timestamp_type: object
+    key_deserializer: object
+    value_deserializer: object
+
+    def __init__(
+        self, topic, partition, leader_epoch=None, timestamp_type=TimestampType.CREATE_TIME, key_deserializer=None, value_deserializer=None
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.leader_epoch = leader_epoch
+        self.timestamp_type = timestamp_type
+        self.key_deserializer = key_deserializer
+        self.value_deserializer = value_deserializer
+
+    def is_of(self, leader_epoch, timestamp_type) -> bool:
+        """Whether a batch with these two properties may share this origin."""
+        return self.leader_epoch == leader_epoch and self.timestamp_type == timestamp_type
+
+
+@cython.final
+@cython.freelist(256)
+@cython.cclass
+class Record:
+    """One record of one partition.
+
+    ``topic``, ``partition``, ``offset``; ``timestamp`` in milliseconds since 1970 and ``timestamp_type``, who set it; ``key``
+    and ``value`` as bytes or as the deserializers made them, ``None`` for null; ``headers``, a tuple of (name, bytes or
+    ``None``) in the order they were sent; ``leader_epoch`` of the batch, ``None`` where unknown.
+
+    ``key`` and ``value`` raise ``DeserializationError`` where a deserializer does. Records with the same content are equal.
+    """
+
+    __slots__ = ("_headers", "_key", "_key_object", "_offset", "_origin", "_timestamp", "_value", "_value_object")
+
+    _origin: Origin
+    _offset: cython.longlong
+    _timestamp: cython.longlong
+    _key: bytes
+    _value: bytes
+    _headers: object
+    _key_object: object
+    _value_object: object
+
+    def __init__(
+        self,
+        topic,
+        partition,
+        offset,
+        key=None,
+        value=None,
+        *,
+        headers=(),
+        timestamp=-1,
+        timestamp_type=TimestampType.CREATE_TIME,
+        leader_epoch=None,
+    ) -> None:
+        self._origin = Origin(topic, partition, leader_epoch, timestamp_type)
+        self._offset = offset
+        self._timestamp = timestamp
+        self._key = key
+        self._value = value
+        self._headers = tuple((name, content) for name, content in headers)
+        self._key_object = None
+        self._value_object = None
+
+    @property
+    def topic(self) -> str:
+        return self._origin.topic
+
+    @property
+    def partition(self) -> int:
+        return self._origin.partition
+
+    @property
+    def offset(self) -> int:
+        return self._offset
+
+    @property
+    def timestamp(self) -> int:
+        return self._timestamp
+
+    @property
+    def timestamp_type(self):
+        return self._origin.timestamp_type
+
+    @property
+    def leader_epoch(self):
+        return self._origin.leader_epoch
+
+    @property
+    def key(self):
+        if self._origin.key_deserializer is None:
+            return self._key
+        if self._key_object is None:
+            self._key_object = _deserialize(self, "key", self._origin.key_deserializer, self._key)
+        return self._key_object
+
+    @property
+    def value(self):
+        if self._origin.value_deserializer is None:
+            return self._value
+        if self._value_object is None:
+            self._value_object = _deserialize(self, "value", self._origin.value_deserializer, self._value)
+        return self._value_object
+
+    @property
+    def headers(self):
+        if not isinstance(self._headers, tuple):
+            self._headers = decode_headers(self._headers)
+        return self._headers
+
+    def _content(self):
+        origin: Origin = self._origin
+        return (
+            origin.topic,
+            origin.partition,
+            self._offset,
+            self.key,
+            self.value,
+            self.headers,
+            self._timestamp,
+            origin.timestamp_type,
+            origin.leader_epoch,
+        )
+
+    def __eq__(self, other) -> bool:
+        if not isinstance(other, Record):
+            return NotImplemented
+        mine: Record = self
+        theirs: Record = other
+        return mine._content() == theirs._content()
+
+    def __hash__(self) -> int:
+        return hash((self._origin.topic, self._origin.partition, self._offset))
+
+    def __repr__(self) -> str:
+        epoch = "" if self._origin.leader_epoch is None else f", leader_epoch={self._origin.leader_epoch}"
+        headers = f", headers={self.headers!r}" if self.headers else ""
+        return (
+            f"Record(topic={self._origin.topic!r}, partition={self._origin.partition}, offset={self._offset},"
+            f" timestamp={self._timestamp}, timestamp_type={self._origin.timestamp_type.name},"
+            f" key={self._key!r}, value={self._value!r}{headers}{epoch})"
+        )
+
+    def __reduce__(self):
+        topic, partition, offset, key, value, headers, timestamp, timestamp_type, leader_epoch = self._content()
+        return _rebuild, (topic, partition, offset, key, value, headers, timestamp, timestamp_type, leader_epoch)
+
+
+def _rebuild(topic, partition, offset, key, value, headers, timestamp, timestamp_type, leader_epoch) -> Record:
+    return Record(
+        topic,
+        partition,
+        offset,
+        key,
+        value,
+        headers=headers,
+        timestamp=timestamp,
+        timestamp_type=timestamp_type,
+        leader_epoch=leader_epoch,
+    )
+
+
+def _deserialize(record, part: str, deserializer, raw):
+    try:
+        return deserializer(raw)
+    except Exception as error:
+        message = f"{part} of {record.topic}-{record.partition} at offset {record.offset} can not be deserialized: {error!r}"
+        raise DeserializationError(message, record.topic, record.partition, record.offset, raw) from error
+
+
+def _varint(data: bytes, position: int) -> tuple[int, int]:
+    raw = shift = 0
+    while True:
+        byte = data[position]
+        position += 1
+        raw |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (raw >> 1) ^ -(raw & 1), position
+        shift += 7
+
+
+def decode_headers(data: bytes) -> tuple[tuple[str, bytes | None], ...]:
+    """The headers of a record whose bytes were walked before. A name that is not UTF-8 gets replacement characters, as in Java."""
+    count, position = _varint(data, 0)
+    headers = []
+    for _ in range(count):
+        size, position = _varint(data, position)
+        name = data[position : position + size].decode("utf-8", "replace")
+        position += size
+        size, position = _varint(data, position)
+        if size < 0:
+            headers.append((name, None))
+        else:
+            headers.append((name, data[position : position + size]))
+            position += size
+    return tuple(headers)
+
+
+@cython.final
+@cython.cclass
+class RecordIterator:
+    """Makes the records of a list of (index, first row, row after the last), one at a time."""
+
+    _segments: object
+    _index: BatchIndex
+    _origin: Origin
+    _row: cython.Py_ssize_t
+    _stop: cython.Py_ssize_t
+
+    def __init__(self, segments) -> None:
+        self._segments = iter(segments)
+        self._index = None
+        self._row = 0
+        self._stop = 0
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        while self._row >= self._stop:
+            self._index, self._row, self._stop = next(self._segments)
+            self._origin = self._index.origin
+        row: cython.Py_ssize_t = self._row
+        self._row = row + 1
+        return _make(self._index, self._origin, row)
+
+
+@cython.cfunc
+def _make(index: BatchIndex, origin: Origin, row: cython.Py_ssize_t) -> Record:
+    at: cython.Py_ssize_t = row * 7
+    start: cython.Py_ssize_t
+    size: cython.Py_ssize_t
+    record: Record = Record.__new__(Record)
+    record._origin = origin
+    record._offset = index.base_offset + index.fields[at]
+    record._timestamp = index.times[row]
+    start, size = index.fields[at + 1], index.fields[at + 2]
+    record._key = None if size < 0 else _bytes(index.data, start, size)
+    start, size = index.fields[at + 3], index.fields[at + 4]
+    record._value = None if size < 0 else _bytes(index.data, start, size)
+    start, size = index.fields[at + 5], index.fields[at + 6]
+    record._headers = () if size <= 1 else _bytes(index.data, start, size)
+    if not cython.compiled:
+        record._key_object = record._value_object = None
+    return record
+
+
+@cython.cfunc
+@cython.inline
+def _bytes(data: cython.p_const_uchar, start: cython.Py_ssize_t, size: cython.Py_ssize_t) -> bytes:
+    if cython.compiled:
+        return data[start : start + size]
+    return bytes(data[start : start + size])
+
+
+def make_record(index: BatchIndex, row: int) -> Record:
+    """The record of one row."""
+    if not 0 <= row < index.count:
+        raise IndexError(row)
+    return _make(index, index.origin, row)
