@@ -1,0 +1,19 @@
+"""The child process that is the demo's broker.
+
+Owns the broker's life and nothing else. Must not know what is sent through it. Invariant: the data stays in the folder it was given.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ottla.demo.processes import Emit
+from ottla.embedded import Broker
+from ottla.signals import wait_for_signal
+
+
+def main(arguments: dict[str, Any], emit: Emit) -> None:
+    """Serve until SIGTERM. Reports ``listening`` with ``bootstrap_servers``."""
+    with Broker(data_dir=arguments["data_dir"]) as broker:
+        emit("listening", bootstrap_servers=broker.bootstrap_servers)
+        wait_for_signal()

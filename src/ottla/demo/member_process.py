@@ -1,0 +1,81 @@
+"""The child process that is one member of the group ``dispatch``: it counts flights by carrier.
+
+Owns the handler, its pace and its file. Must not know the other members: the group does that for it. Invariant: a flight's line is
+in the file before its offset is committed, so that a kill may repeat a flight but never lose one.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import IO, Any
+
+from ottla import Consumer, OffsetAndMetadata, TopicPartition
+from ottla.demo.processes import Emit
+from ottla.errors import CommitFailedError
+from ottla.signals import stop_on_signals
+
+HANDLED_AT_ONCE = 50
+"""Flights that are written, and slept for, together."""
+
+
+class Member:
+    """Reads, counts, writes, commits; reports what it owns and what it committed."""
+
+    def __init__(self, consumer: Consumer, lines: IO[str], pace: float, emit: Emit) -> None:
+        self._consumer, self._lines, self._pace, self._emit = consumer, lines, pace, emit
+        self._handled = 0
+
+    def run(self, topic: str) -> None:
+        """Handle flights until SIGTERM."""
+        with stop_on_signals(self._consumer):
+            self._consumer.subscribe([topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
+            while True:
+                records = list(self._consumer.poll(timeout=0.5))
+                for start in range(0, len(records), HANDLED_AT_ONCE):
+                    self._handle(records[start : start + HANDLED_AT_ONCE])
+                if records:
+                    self._commit()
+
+    def _handle(self, flights: list[Any]) -> None:
+        began = time.monotonic()
+        self._lines.writelines(f"{each.topic}\t{each.partition}\t{each.offset}\t{each.key.decode()}\n" for each in flights)
+        self._lines.flush()
+        self._handled += len(flights)
+        time.sleep(max(0.0, began + len(flights) / self._pace - time.monotonic()))
+
+    def _commit(self) -> None:
+        try:
+            self._consumer.commit()
+        except CommitFailedError as error:  # the group moved on: whoever owns the partitions now repeats what was not committed
+            self._emit("commit_failed", reason=str(error))
+        else:
+            committed = self._consumer.committed(self._consumer.assignment())
+            self._emit("committed", handled=self._handled, offsets=committed)
+
+    def _assigned(self, partitions: list[TopicPartition]) -> None:
+        self._emit("assigned", partitions=[each.partition for each in partitions])
+
+    def _revoked(self, partitions: list[TopicPartition]) -> None:
+        self._emit("revoked", partitions=[each.partition for each in partitions])
+
+    def _lost(self, partitions: list[TopicPartition]) -> None:
+        self._emit("lost", partitions=[each.partition for each in partitions])
+
+
+def main(arguments: dict[str, Any], emit: Emit) -> None:
+    """Be a member until SIGTERM. Reports ``assigned``, ``revoked``, ``lost``, ``committed`` and ``commit_failed``."""
+    with (
+        Path(arguments["file"]).open("a", encoding="ascii") as lines,
+        Consumer(
+            bootstrap_servers=arguments["bootstrap_servers"],
+            group_id=arguments["group"],
+            client_id=arguments["name"],
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            partition_assignment_strategy=["roundrobin"],
+            session_timeout=arguments["session_timeout"],
+            heartbeat_interval=1.0,
+        ) as consumer,
+    ):
+        Member(consumer, lines, arguments["pace"], emit).run(arguments["topic"])
