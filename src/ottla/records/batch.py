@@ -152,6 +152,7 @@ def _walk(
     key: cython.longlong
     value: cython.longlong
     previous: cython.longlong = -1
+    latest: cython.longlong = 0x7FFFFFFFFFFFFFFF
     for number in range(count):
         start = position
         length, position = _varint(data, position, end, 32)
@@ -186,9 +187,9 @@ def _walk(
             if delta <= previous or delta > last_delta:
                 return 9, start
             if time >= 0:
-                if base_timestamp > 0x7FFFFFFFFFFFFFFF - time:
+                if base_timestamp > latest - time:
                     return 10, start
-            elif base_timestamp < -0x7FFFFFFFFFFFFFFF - 1 - time:
+            elif base_timestamp < -latest - 1 - time:
                 return 10, start
             previous = delta
             times[number] = base_timestamp + time

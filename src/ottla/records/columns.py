@@ -202,6 +202,7 @@ def timestamp_column(segments: list, rows: int) -> bytearray:
     stop: cython.Py_ssize_t
     number: cython.Py_ssize_t
     time: cython.longlong
+    latest: cython.longlong = 2**63 // 1000 - 1
     row: cython.Py_ssize_t = 0
     buffer = new_buffer(8 * rows)
     target: cython.p_longlong = _longs(buffer)
@@ -209,10 +210,10 @@ def timestamp_column(segments: list, rows: int) -> bytearray:
         with cython.nogil:
             for number in range(start, stop):
                 time = index.times[number]
-                if time > 9223372036854775:
-                    time = 9223372036854775
-                elif time < -9223372036854775:
-                    time = -9223372036854775
+                if time > latest:
+                    time = latest
+                elif time < -latest:
+                    time = -latest
                 target[row] = time * 1000
                 row += 1
     return buffer

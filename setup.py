@@ -1,0 +1,16 @@
+"""Builds the compiled twins of the hot modules; everything else about the package stands in ``pyproject.toml``.
+
+Without a C compiler the extensions are left out and the same source runs as it stands (``ottla.records.COMPILED`` is then False).
+"""
+
+from Cython.Build import cythonize
+from setuptools import Extension, setup
+
+RECORDS = ("batch", "columns", "reader", "record")
+
+extensions = [
+    Extension(f"ottla.records.{name}", [f"src/ottla/records/{name}.py"], optional=True, extra_compile_args=["-O3"])
+    for name in RECORDS
+]
+
+setup(ext_modules=cythonize(extensions, language_level=3, include_path=["src"]))
