@@ -10,6 +10,7 @@
     +-- WakeupError                 another thread called wakeup()
     +-- OttlaTimeoutError           a deadline passed                                              (also a TimeoutError)
     +-- ConnectionFailedError       no broker could be reached; lists every address and why each failed
+    +-- DisconnectedError           the connection to a broker broke, or could not be made
     +-- ProtocolError               the peer sent something that is not Kafka's protocol
     |   +-- CorruptRecordError      a batch that fails its checksum, its lengths or its codec
     |   +-- UnsupportedApiError     no version of a request is known to both sides
@@ -97,6 +98,12 @@ class ConnectionFailedError(OttlaError):
         listed = "; ".join(f"{address}: {reason}" for address, reason in attempts.items())
         super().__init__(f"{message}: {listed}" if listed else message, hint=hint)
         self.attempts = dict(attempts)
+
+
+class DisconnectedError(OttlaError):
+    """The connection to one broker broke, or could not be made; the message names the node, its address and the reason."""
+
+    retriable = True
 
 
 class ProtocolError(OttlaError):

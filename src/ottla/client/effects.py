@@ -1,7 +1,7 @@
 """What the request managers ask of the network, as values.
 
-Owns the two shapes that every manager takes and gives. Must not know sockets, threads or clocks. Invariant: each ``Send`` comes back
-exactly once to the manager that asked for it, as ``on_response`` or as ``on_failure``.
+Owns the two shapes that every manager takes and gives. Must not know sockets, threads or clocks. Invariant: each ``Send`` comes
+back exactly once to the manager that asked for it, as ``on_response`` or as ``on_failure``.
 """
 
 from __future__ import annotations

@@ -1,0 +1,140 @@
+"""The client's core: request managers, connections and commands, in one place that knows no socket and no thread.
+
+Owns the order of things in one pass and the isolation of managers from each other. Must not know what a manager is for. Invariant: an
+exception of one manager, or of one command's handler, never keeps another from being asked; it is logged and told to the application.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from ottla.client.backoff import RandomPort
+from ottla.client.connections import Connections, Effect
+from ottla.client.effects import Poll, RequestManager
+from ottla.client.metadata import Metadata, MetadataManager
+from ottla.client.notifications import ErrorNotification
+from ottla.config import ClientConfig, ConsumerConfig
+from ottla.errors import OttlaError
+from ottla.types import Node, Now
+
+_log = logging.getLogger(__name__)
+
+
+class CorePoll(NamedTuple):
+    """What the shell is to do now, and when to poll again at the latest (monotonic ms; ``None``: on the next event)."""
+
+    effects: list[Effect]
+    wake_at: int | None
+
+
+class ClientCore:
+    """One pass of the shell: ``handle_command`` for each command, ``poll``, perform the effects, report what happened to ``connections``."""
+
+    def __init__(self, config: ClientConfig, random: RandomPort) -> None:
+        self.config = config
+        self.random = random
+        self.connections = Connections(config, random)
+        allow_auto_create = isinstance(config, ConsumerConfig) and config.allow_auto_create_topics
+        self.metadata_manager = MetadataManager(config, random, self.notify, allow_auto_create=allow_auto_create)
+        self._managers: list[RequestManager] = [self.metadata_manager]
+        self._handlers: dict[type[Any], Callable[[Any, Now], None]] = {}
+        self._notifications: list[object] = []
+        self._metadata: Metadata | None = None
+        self._lost = 0
+
+    @property
+    def metadata(self) -> Metadata:
+        """The latest snapshot of the cluster."""
+        return self.metadata_manager.current
+
+    def add_manager(self, manager: RequestManager) -> None:
+        """Ask this manager in every pass, after those that were added before."""
+        self._managers.append(manager)
+
+    def register(self, command: type[Any], handler: Callable[[Any, Now], None]) -> None:
+        """Who handles the commands of one class; a second handler for a class is a mistake."""
+        if command in self._handlers:
+            raise ValueError(f"{command.__name__} has a handler already")
+        self._handlers[command] = handler
+
+    def handle_command(self, command: object, now: Now) -> None:
+        """Hand a command of the application to whoever registered its class."""
+        try:
+            self._handlers[type(command)](command, now)
+        except Exception as error:
+            self._surface(error, f"the command {type(command).__name__}")
+
+    def notify(self, notification: object) -> None:
+        """Tell the application something of our own accord."""
+        self._notifications.append(notification)
+
+    def take_notifications(self) -> list[object]:
+        """What there is to tell since the last call, in order."""
+        taken, self._notifications = self._notifications, []
+        return taken
+
+    def learn_node(self, node: Node, now: Now) -> None:
+        """A broker that an answer named before the metadata did (a coordinator, a new leader)."""
+        self.connections.learn_node(node, now)
+
+    def poll(self, now: Now) -> CorePoll:
+        """One pass: deliver answers, ask every manager, move the connections on."""
+        self._deliver(now)
+        self._follow_metadata(now)
+        wake_at = [at for manager in self._managers if (at := self._ask(manager, now)) is not None]
+        effects, next_at = self.connections.poll(now)
+        self._watch_losses()
+        if next_at is not None:
+            wake_at.append(next_at)
+        if self.connections.has_completions:
+            wake_at.append(now.mono)
+        return CorePoll(effects, min(wake_at, default=None))
+
+    def shut_down(self, error: OttlaError, now: Now) -> list[Effect]:
+        """Close everything: whatever was asked and not answered fails with ``error``, and every manager hears of it."""
+        self.connections.shut_down(error, now)
+        self._deliver(now)
+        return self.connections.poll(now).effects
+
+    def _ask(self, manager: RequestManager, now: Now) -> int | None:
+        try:
+            poll = manager.poll(now)
+        except Exception as error:
+            self._surface(error, type(manager).__name__)
+            # It may go on failing: not at once, or the thread would spin.
+            poll = Poll(wake_at=now.mono + self.config.retry_backoff_max_ms)
+        for send in poll.sends:
+            self.connections.enqueue(manager, send, now)
+        return poll.wake_at
+
+    def _deliver(self, now: Now) -> None:
+        for manager, tag, message, error in self.connections.take_completions():
+            try:
+                if error is not None:
+                    manager.on_failure(tag, error, now)
+                else:
+                    manager.on_response(tag, message, now)
+            except Exception as bug:
+                self._surface(bug, type(manager).__name__)
+
+    def _follow_metadata(self, now: Now) -> None:
+        """Whatever changed what is known of the cluster, the connections learn it before anybody is asked."""
+        if self.metadata_manager.rebootstrap_required(now):
+            self.connections.rebootstrap("the cluster's metadata is lost: back to the bootstrap servers", now)
+        current = self.metadata_manager.current
+        if self._metadata is None or current.nodes is not self._metadata.nodes:
+            self.connections.set_nodes(current.nodes, now)
+        self._metadata = current
+
+    def _watch_losses(self) -> None:
+        """A broken connection often means that a broker moved or went: look again."""
+        if self.connections.lost != self._lost:
+            self._lost = self.connections.lost
+            self.metadata_manager.request_update()
+
+    def _surface(self, error: Exception, where: str) -> None:
+        _log.error("%s failed", where, exc_info=error)
+        wrapped = error if isinstance(error, OttlaError) else OttlaError(f"{where} failed: {error!r}", cause=error)
+        self.notify(ErrorNotification(wrapped))

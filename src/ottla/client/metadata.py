@@ -1,0 +1,309 @@
+"""What the cluster looks like, as a snapshot that never changes, and the manager that keeps it fresh.
+
+Owns ``Metadata`` (nodes, topics, leaders) and the Metadata requests. Must not know sockets, subscriptions or positions. Invariant: the
+leader epoch of a partition only moves up, unless its topic was made anew (another topic id); an answer that is behind is not believed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from ottla.client.backoff import ExponentialBackoff, RandomPort
+from ottla.client.effects import AnyNode, Poll, Send
+from ottla.client.notifications import TopicErrorNotification
+from ottla.config import ClientConfig
+from ottla.errors import BrokerError, OttlaError, broker_error
+from ottla.protocol.apis import Api
+from ottla.types import Node, Now, PartitionInfo, TopicPartition
+
+_REBOOTSTRAP_REQUIRED = 129
+
+
+class Leader(NamedTuple):
+    """Who leads a partition, and since which epoch (``None``: the broker is too old to say)."""
+
+    node: Node
+    epoch: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicMetadata:
+    """What is known of one topic. ``error`` is what the broker said instead of describing it."""
+
+    name: str
+    topic_id: uuid.UUID | None
+    partitions: tuple[PartitionInfo, ...] = ()
+    error: BrokerError | None = None
+    is_internal: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """An immutable snapshot. ``version`` counts the answers that went into it; 0 is the one that knows nothing."""
+
+    version: int = 0
+    cluster_id: str | None = None
+    controller_id: int | None = None
+    nodes: Mapping[int, Node] = field(default_factory=lambda: MappingProxyType({}))
+    topics: Mapping[str, TopicMetadata] = field(default_factory=lambda: MappingProxyType({}))
+    _names: Mapping[uuid.UUID, str] = field(default_factory=lambda: MappingProxyType({}), repr=False)
+    _partitions: Mapping[TopicPartition, PartitionInfo] = field(default_factory=lambda: MappingProxyType({}), repr=False)
+    _last_seen: Mapping[TopicPartition, int] = field(default_factory=lambda: MappingProxyType({}), repr=False)
+
+    @property
+    def controller(self) -> Node | None:
+        """The controller, as far as brokers tell it to clients."""
+        return self.nodes.get(self.controller_id) if self.controller_id is not None else None
+
+    def topic_name(self, topic_id: uuid.UUID) -> str | None:
+        """The name of a topic id."""
+        return self._names.get(topic_id)
+
+    def topic_id(self, name: str) -> uuid.UUID | None:
+        """The id of a topic; ``None`` if the topic or its id is not known."""
+        topic = self.topics.get(name)
+        return topic.topic_id if topic is not None else None
+
+    def partitions_for(self, topic: str) -> tuple[PartitionInfo, ...]:
+        """All partitions of a topic, in order; empty if nothing is known of it."""
+        known = self.topics.get(topic)
+        return known.partitions if known is not None else ()
+
+    def partition(self, tp: TopicPartition) -> PartitionInfo | None:
+        """What is known of one partition."""
+        return self._partitions.get(tp)
+
+    def leader(self, tp: TopicPartition) -> Leader | None:
+        """The leader, if there is one, its node is known and no newer epoch has been seen elsewhere."""
+        known = self._partitions.get(tp)
+        if known is None or known.leader is None or known.leader not in self.nodes:
+            return None
+        if known.leader_epoch is not None and known.leader_epoch < self._last_seen.get(tp, -1):
+            return None
+        return Leader(self.nodes[known.leader], known.leader_epoch)
+
+    def last_seen_epoch(self, tp: TopicPartition) -> int | None:
+        """The highest leader epoch that anything has told of a partition."""
+        return self._last_seen.get(tp)
+
+
+class MetadataManager:
+    """Keeps ``current`` fresh: asks when told to, when it has grown old, and again with back-off while answers are bad.
+
+    At most one request is in flight. ``set_topics(None)`` follows all topics.
+    """
+
+    def __init__(
+        self, config: ClientConfig, random: RandomPort, notify: Callable[[object], None], *, allow_auto_create: bool = False
+    ) -> None:
+        self.current = Metadata()
+        self.failure: OttlaError | None = None
+        """Why the latest request failed; ``None`` after a good answer."""
+        self._config = config
+        self._backoff = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms, random)
+        self._notify = notify
+        self._allow_auto_create = allow_auto_create
+        self._topics: frozenset[str] | None = frozenset()
+        self._transient: dict[str, int | None] = {}
+        self._wanted = True
+        self._in_flight = False
+        self._attempts = 0
+        self._not_before = 0
+        self._refresh_at: int | None = None
+        self._failing_since: int | None = None
+
+    def __repr__(self) -> str:
+        state = "in flight" if self._in_flight else "wanted" if self._wanted else "fresh"
+        return f"<MetadataManager version {self.current.version}, {state}>"
+
+    def set_topics(self, topics: frozenset[str] | None) -> None:
+        """Follow these topics from now on; ``None``: all of them. New ones are asked for at once."""
+        added = topics is None if self._topics is not None else False
+        if topics is not None:
+            added = not topics <= (self._topics or frozenset(self.current.topics))
+        self._topics = topics
+        if added:
+            self._ask_at_once()
+
+    def add_transient(self, topics: Iterable[str]) -> None:
+        """Ask for these topics too, and keep them for one ``metadata.max.age.ms`` after they were last asked for here."""
+        new = [topic for topic in topics if topic not in self.current.topics]
+        self._transient.update(dict.fromkeys(topics))
+        if new:
+            self._ask_at_once()
+
+    def request_update(self) -> int:
+        """Ask again soon. What was asked for has come when ``current.version`` is above the number returned."""
+        self._wanted = True
+        return self.current.version + self._in_flight
+
+    def observe_epoch(self, tp: TopicPartition, epoch: int) -> None:
+        """Somebody told of a leader epoch (a record batch, a committed offset): older metadata is not to be used any more."""
+        if epoch > self.current._last_seen.get(tp, -1):
+            last_seen = MappingProxyType({**self.current._last_seen, tp: epoch})
+            self.current = dataclasses.replace(self.current, _last_seen=last_seen)
+            self._wanted = True
+
+    def update_leaders(self, leaders: Mapping[TopicPartition, tuple[int, int]], nodes: Iterable[Node]) -> bool:
+        """Leaders (node id, epoch) that came with an error (KIP-951). Whether any of them was news."""
+        known = {**self.current.nodes, **{node.node_id: node for node in nodes}}
+        partitions, last_seen = dict(self.current._partitions), dict(self.current._last_seen)
+        changed = False
+        for tp, (leader, epoch) in leaders.items():
+            if tp in partitions and leader in known and epoch > last_seen.get(tp, -1):
+                partitions[tp] = partitions[tp]._replace(leader=leader, leader_epoch=epoch)
+                last_seen[tp] = epoch
+                changed = True
+        if changed:
+            topics = {
+                name: dataclasses.replace(topic, partitions=tuple(partitions[TopicPartition(*p[:2])] for p in topic.partitions))
+                for name, topic in self.current.topics.items()
+            }
+            self.current = _snapshot(self.current, self.current.version + 1, known, topics, last_seen)
+        return changed
+
+    def rebootstrap_required(self, now: Now) -> bool:
+        """Whether to begin again with the bootstrap servers: a broker said so, or none has answered for too long (KIP-1102). Said once."""
+        if self._config.metadata_recovery_strategy != "rebootstrap" or self._failing_since is None:
+            return False
+        told = isinstance(self.failure, BrokerError) and self.failure.code == _REBOOTSTRAP_REQUIRED
+        waited = now.mono - self._failing_since >= self._config.metadata_recovery_rebootstrap_trigger_ms
+        if told or waited:
+            self._failing_since = None
+        return told or waited
+
+    def poll(self, now: Now) -> Poll:
+        """One Metadata request when it is due."""
+        self._expire_transient(now)
+        if self._in_flight:
+            return Poll()
+        due_at = self._not_before if self._wanted or self._refresh_at is None else max(self._refresh_at, self._not_before)
+        if now.mono < due_at:
+            return Poll(wake_at=due_at)
+        self._in_flight, self._wanted = True, False
+        return Poll((Send(Api.METADATA, self._request(), AnyNode(), None, self._config.request_timeout_ms),))
+
+    def on_response(self, tag: Any, message: Any, now: Now) -> None:
+        """Make the next snapshot of an answer."""
+        del tag
+        self._in_flight = False
+        if message.error_code:
+            return self._failed(broker_error(int(message.error_code), "the broker refused to describe the cluster"), now)
+        self.failure = self._failing_since = None
+        self.current = merge(self.current, message)
+        self._refresh_at = now.mono + self._config.metadata_max_age_ms
+        refused = [topic for topic in self.current.topics.values() if topic.error is not None]
+        for topic in refused:
+            if topic.error is not None and not topic.error.retriable:
+                self._notify(TopicErrorNotification(topic.name, topic.error))
+        self._attempts = self._attempts + 1 if refused else 0
+        self._not_before = now.mono + self._backoff.delay(max(self._attempts - 1, 0))
+        self._wanted = self._wanted or bool(refused)
+        return None
+
+    def on_failure(self, tag: Any, error: OttlaError, now: Now) -> None:
+        """Try again after a while."""
+        del tag
+        self._in_flight = False
+        self._failed(error, now)
+
+    def _failed(self, error: OttlaError, now: Now) -> None:
+        self.failure = error
+        if self._failing_since is None:
+            self._failing_since = now.mono
+        self._not_before = now.mono + self._backoff.delay(self._attempts)
+        self._attempts += 1
+        self._wanted = True
+
+    def _ask_at_once(self) -> None:
+        self._wanted = True
+        if self.failure is None:
+            self._not_before = 0
+
+    def _expire_transient(self, now: Now) -> None:
+        for topic, expires in list(self._transient.items()):
+            if expires is None:
+                self._transient[topic] = now.mono + self._config.metadata_max_age_ms
+            elif expires <= now.mono:
+                del self._transient[topic]
+
+    def _request(self) -> Any:
+        from ottla.protocol.messages import metadata_request
+
+        topics = None
+        if self._topics is not None:
+            names = sorted(self._topics | self._transient.keys())
+            topics = tuple(metadata_request.MetadataRequestTopic(topic_id=None, name=name) for name in names)
+        return metadata_request.MetadataRequest(
+            topics=topics,
+            allow_auto_topic_creation=self._allow_auto_create and topics is not None,
+            include_topic_authorized_operations=False,
+        )
+
+
+def merge(old: Metadata, message: Any) -> Metadata:
+    """The snapshot after an answer: its topics and nodes, but no partition falls behind what was known of it."""
+    nodes = {item.node_id: Node(item.node_id, item.host, item.port, item.rack) for item in message.brokers}
+    last_seen: dict[TopicPartition, int] = {}
+    topics: dict[str, TopicMetadata] = {}
+    for item in message.topics:
+        name = item.name if item.name is not None else old.topic_name(item.topic_id)
+        if name is not None:
+            topics[name] = _topic(old, name, item, last_seen)
+    controller = message.controller_id if message.controller_id >= 0 else None
+    base = dataclasses.replace(old, cluster_id=message.cluster_id, controller_id=controller)
+    return _snapshot(base, old.version + 1, nodes, topics, last_seen)
+
+
+def _topic(old: Metadata, name: str, item: Any, last_seen: dict[TopicPartition, int]) -> TopicMetadata:
+    error = broker_error(int(item.error_code), f"topic {name!r}") if item.error_code else None
+    before = old.topic_id(name)
+    made_anew = item.topic_id is not None and before is not None and before != item.topic_id
+    partitions: list[PartitionInfo] = []
+    for part in sorted(item.partitions, key=lambda part: int(part.partition_index)):
+        info = PartitionInfo(
+            name,
+            part.partition_index,
+            part.leader_id if part.leader_id >= 0 else None,
+            part.leader_epoch if part.leader_epoch >= 0 else None,
+            tuple(part.replica_nodes),
+            tuple(part.isr_nodes),
+        )
+        partitions.append(_not_behind(old, info, last_seen, made_anew))
+    return TopicMetadata(name, item.topic_id, tuple(partitions), error, item.is_internal)
+
+
+def _not_behind(old: Metadata, info: PartitionInfo, last_seen: dict[TopicPartition, int], made_anew: bool) -> PartitionInfo:
+    tp = TopicPartition(info.topic, info.partition)
+    seen = old.last_seen_epoch(tp)
+    if made_anew or seen is None or info.leader_epoch is None or info.leader_epoch >= seen:
+        if info.leader_epoch is not None:
+            last_seen[tp] = info.leader_epoch
+        return info
+    last_seen[tp] = seen
+    return old.partition(tp) or info
+
+
+def _snapshot(
+    base: Metadata,
+    version: int,
+    nodes: Mapping[int, Node],
+    topics: Mapping[str, TopicMetadata],
+    last_seen: Mapping[TopicPartition, int],
+) -> Metadata:
+    return dataclasses.replace(
+        base,
+        version=version,
+        nodes=MappingProxyType(dict(nodes)),
+        topics=MappingProxyType(dict(topics)),
+        _names=MappingProxyType({topic.topic_id: topic.name for topic in topics.values() if topic.topic_id is not None}),
+        _partitions=MappingProxyType(
+            {TopicPartition(p.topic, p.partition): p for topic in topics.values() for p in topic.partitions}
+        ),
+        _last_seen=MappingProxyType(dict(last_seen)),
+    )
