@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from ottla.errors import ProtocolError, UnsupportedApiError
+from ottla.protocol import bounds
 from ottla.protocol.apis import SPOKEN, Api, Fact, facts_of
 from ottla.protocol.framing import Gather, Piece
 from ottla.protocol.lifting import lift, lower, wire_class
@@ -96,10 +97,10 @@ def decode_request(frame: Buffer) -> tuple[RequestHeader, Message]:
     key, version, correlation_id = peek_request(frame)
     api = spoken_api(key, version)
     cls = wire_class(api, version, "request")
-    frame = memoryview(frame).toreadonly()
-    head, offset = _decode(cls.__header_schema__, frame, 0, f"{api.name} request header")
-    body, end = _decode(cls, frame, offset, f"{api.name} request version {version}")
-    _check_end(frame, end, f"{api.name} request version {version}")
+    view = memoryview(frame).toreadonly()
+    head, offset = _decode(cls.__header_schema__, view, 0, f"{api.name} request header")
+    body, end = _decode(cls, view, offset, f"{api.name} request version {version}")
+    _check_end(view, end, f"{api.name} request version {version}")
     return RequestHeader(api, version, correlation_id, head.client_id), lift(api, "request", body)
 
 
@@ -107,10 +108,10 @@ def decode_response(api: Api, version: int, frame: Buffer) -> tuple[int, Message
     """The correlation id and the neutral message of a response frame to a request of this API and version."""
     cls = wire_class(api, version, "response")
     what = f"{api.name} response version {version}"
-    frame = memoryview(frame).toreadonly()
-    head, offset = _decode(cls.__header_schema__, frame, 0, f"{what} header")
-    body, end = _decode(cls, frame, offset, what)
-    _check_end(frame, end, what)
+    view = memoryview(frame).toreadonly()
+    head, offset = _decode(cls.__header_schema__, view, 0, f"{what} header")
+    body, end = _decode(cls, view, offset, what)
+    _check_end(view, end, what)
     return int(head.correlation_id), lift(api, "response", body)
 
 
@@ -125,7 +126,8 @@ def spoken_api(key: int, version: int) -> Api:
     return api
 
 
-def _decode(cls: type[Any], frame: Buffer, offset: int, what: str) -> tuple[Any, int]:
+def _decode(cls: type[Any], frame: memoryview, offset: int, what: str) -> tuple[Any, int]:
+    bounds.check(cls, frame, offset)
     try:
         entity, size = _reader(cls)(frame, offset)
     except Exception as error:
@@ -133,6 +135,6 @@ def _decode(cls: type[Any], frame: Buffer, offset: int, what: str) -> tuple[Any,
     return entity, offset + size
 
 
-def _check_end(frame: Buffer, end: int, what: str) -> None:
+def _check_end(frame: memoryview, end: int, what: str) -> None:
     if end != len(frame):
         raise ProtocolError(f"{what} ends at byte {end} of a frame of {len(frame)} bytes")

@@ -8,24 +8,13 @@ version lacks gets the protocol's default on lifting and is left out on lowering
 from __future__ import annotations
 
 import dataclasses
-import types
-import typing
 from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 from ottla.protocol.apis import SPOKEN, Api
 from ottla.protocol.messages import classes_of, kio_module, load, message_class
-
-_F = TypeVar("_F")
-
-if TYPE_CHECKING:
-
-    def cache(function: _F) -> _F:
-        """``functools.cache``, whose stub takes no classes as arguments."""
-        return function
-else:
-    from functools import cache
+from ottla.protocol.schema import cache, is_nullable, is_tuple, nested_class
 
 _IMPLICIT: dict[str, object] = {
     "string": "",
@@ -87,13 +76,13 @@ def converter(source: type[Any], target: type[Any]) -> Convert:
 
 def _field_converter(source: Any, field: dataclasses.Field[Any]) -> Convert | None:
     target = field.type
-    inner_source, inner_target = _nested_class(source), _nested_class(target)
+    inner_source, inner_target = nested_class(source), nested_class(target)
     change: Convert | None = None
     if inner_source is not None and inner_target is not None and inner_source is not inner_target:
         one = converter(inner_source, inner_target)
-        change = _for_tuples(one) if _is_tuple(target) else _unless_none(one)
-    if _nullable(source) and not _nullable(target):
-        empty = () if _is_tuple(target) else _IMPLICIT.get(field.metadata.get("kafka_type", ""), 0)
+        change = _for_tuples(one) if is_tuple(target) else _unless_none(one)
+    if is_nullable(source) and not is_nullable(target):
+        empty = () if is_tuple(target) else _IMPLICIT.get(field.metadata.get("kafka_type", ""), 0)
         return _or_else(change, empty)
     return change
 
@@ -111,9 +100,9 @@ def _or_else(change: Convert | None, empty: object) -> Convert:
 
 
 def _implicit_default(field: dataclasses.Field[Any]) -> object:
-    if _is_tuple(field.type):
-        return None if _nullable(field.type) else ()
-    if _nullable(field.type):
+    if is_tuple(field.type):
+        return None if is_nullable(field.type) else ()
+    if is_nullable(field.type):
         return None
     kind = field.metadata.get("kafka_type", "")
     if kind == "error_code":
@@ -121,26 +110,6 @@ def _implicit_default(field: dataclasses.Field[Any]) -> object:
 
         return ErrorCode.none
     return _IMPLICIT.get(kind, 0)
-
-
-def _nested_class(annotation: Any) -> type[Any] | None:
-    if isinstance(annotation, type) and dataclasses.is_dataclass(annotation):
-        return annotation
-    for argument in typing.get_args(annotation):
-        found = _nested_class(argument)
-        if found is not None:
-            return found
-    return None
-
-
-def _is_tuple(annotation: Any) -> bool:
-    if typing.get_origin(annotation) is tuple:
-        return True
-    return any(typing.get_origin(argument) is tuple for argument in typing.get_args(annotation))
-
-
-def _nullable(annotation: Any) -> bool:
-    return types.NoneType in typing.get_args(annotation)
 
 
 # Bodies that changed shape: once a single item at the top, later a list.
@@ -259,7 +228,7 @@ def converter_of_tuple(items: Any, target: type[Any] | None) -> Any:
 
 
 def _nested_field(target: type[Any], name: str) -> type[Any] | None:
-    return next(_nested_class(field.type) for field in dataclasses.fields(target) if field.name == name)
+    return next(nested_class(field.type) for field in dataclasses.fields(target) if field.name == name)
 
 
 def _make(target: type[Any], **values: Any) -> Any:

@@ -1,9 +1,11 @@
 """list_groups_response: made by tools/make_message_stubs.py; do not edit."""
 
+import uuid
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from kio.schema.errors import ErrorCode
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedGroup:

@@ -2,9 +2,10 @@
 
 import uuid
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from kio.schema.errors import ErrorCode
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataResponseBroker:

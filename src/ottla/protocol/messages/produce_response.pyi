@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 
 from kio.schema.errors import ErrorCode
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchIndexAndErrorMessage:
     batch_index: int

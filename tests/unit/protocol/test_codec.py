@@ -1,0 +1,150 @@
+"""Whole requests and responses: what is refused, and why."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from ottla.errors import ProtocolError, UnsupportedApiError
+from ottla.protocol import NO_THROTTLE, ErrorCode, duration
+from ottla.protocol.apis import Api, Fact
+from ottla.protocol.codec import RequestHeader, decode_request, decode_response, encode_request, encode_response
+from ottla.protocol.framing import Piece
+from ottla.protocol.messages import (
+    fetch_response,
+    find_coordinator_request,
+    heartbeat_request,
+    join_group_request,
+    leave_group_response,
+    metadata_request,
+    offset_fetch_request,
+)
+
+
+def body_of(pieces: list[Piece]) -> bytes:
+    return b"".join(bytes(piece) for piece in pieces if isinstance(piece, bytes))[4:]
+
+
+def request(api: Api, version: int, message: object) -> bytes:
+    return body_of(encode_request(RequestHeader(api, version, 7, "me"), message))
+
+
+HEARTBEAT = heartbeat_request.HeartbeatRequest(group_id="g", generation_id=3, member_id="m")
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_a_request_keeps_its_header_and_body(version: int) -> None:
+    header, message = decode_request(request(Api.HEARTBEAT, version, HEARTBEAT))
+    assert header == RequestHeader(Api.HEARTBEAT, version, 7, "me")
+    assert message == HEARTBEAT
+
+
+def test_bytes_left_over_are_refused() -> None:
+    with pytest.raises(ProtocolError, match=r"HEARTBEAT request version 4 ends at byte 23 of a frame of 24 bytes"):
+        decode_request(request(Api.HEARTBEAT, 4, HEARTBEAT) + b"\0")
+
+
+def test_every_cut_is_refused() -> None:
+    frame = request(Api.HEARTBEAT, 4, HEARTBEAT)
+    for size in range(len(frame)):
+        with pytest.raises(ProtocolError):
+            decode_request(frame[:size])
+
+
+@pytest.mark.parametrize(
+    ("key", "version", "why"),
+    [(999, 0, "API key 999"), (12, 5, r"HEARTBEAT version 5 .* only 0 to 4"), (0, 2, "PRODUCE version 2")],
+)
+def test_what_is_not_spoken_is_refused_by_name(key: int, version: int, why: str) -> None:
+    with pytest.raises(UnsupportedApiError, match=why):
+        decode_request(struct.pack(">hhih", key, version, 1, -1))
+
+
+@pytest.mark.parametrize("count", [1_000_000, 2**31 - 1])
+def test_an_array_that_lies_about_its_length_is_refused_before_memory_is_reserved(count: int) -> None:
+    frame = struct.pack(">hhih", Api.METADATA, 1, 1, -1) + struct.pack(">i", count)
+    with pytest.raises(ProtocolError, match=f"announces {count} items, 0 bytes are left"):
+        decode_request(frame)
+
+
+def test_a_compact_array_that_lies_is_refused() -> None:
+    frame = struct.pack(">hhih", Api.METADATA, 9, 1, -1) + b"\0" + b"\xff\xff\xff\xff\x0f"
+    with pytest.raises(ProtocolError, match="announces"):
+        decode_request(frame)
+
+
+def test_join_group_0_has_one_timeout_for_both() -> None:
+    message = join_group_request.JoinGroupRequest(
+        group_id="g", session_timeout=duration(6000), member_id="", protocol_type="consumer", protocols=()
+    )
+    _, lifted = decode_request(request(Api.JOIN_GROUP, 0, message))
+    assert lifted.rebalance_timeout == duration(6000)
+
+
+def test_metadata_0_asks_for_all_topics_with_an_empty_list() -> None:
+    message = metadata_request.MetadataRequest(topics=(), include_topic_authorized_operations=False)
+    _, lifted = decode_request(request(Api.METADATA, 0, message))
+    assert lifted.topics is None
+    _, lifted = decode_request(request(Api.METADATA, 1, message))
+    assert lifted.topics == ()
+
+
+def test_find_coordinator_had_one_key() -> None:
+    message = find_coordinator_request.FindCoordinatorRequest(key_type=0, coordinator_keys=("g",))
+    for version in (0, 3, 4, 6):
+        _, lifted = decode_request(request(Api.FIND_COORDINATOR, version, message))
+        assert lifted.coordinator_keys == ("g",)
+
+
+def test_offset_fetch_had_one_group() -> None:
+    topics = offset_fetch_request.OffsetFetchRequestTopics(name="t", partition_indexes=(0, 1))
+    group = offset_fetch_request.OffsetFetchRequestGroup(group_id="g", topics=(topics,))
+    message = offset_fetch_request.OffsetFetchRequest(groups=(group,), require_stable=True)
+    for version in range(1, 10):
+        _, lifted = decode_request(request(Api.OFFSET_FETCH, version, message))
+        assert lifted.groups[0].group_id == "g"
+        assert lifted.groups[0].topics == (topics,)
+        assert lifted.require_stable == (version >= 7)
+
+
+def test_leave_group_had_one_error() -> None:
+    member = leave_group_response.MemberResponse(member_id="m", group_instance_id=None, error_code=ErrorCode.unknown_member_id)
+    message = leave_group_response.LeaveGroupResponse(throttle_time=NO_THROTTLE, error_code=ErrorCode.none, members=(member,))
+    frame = body_of(encode_response(RequestHeader(Api.LEAVE_GROUP, 1, 5, None), message))
+    _, lifted = decode_response(Api.LEAVE_GROUP, 1, frame)
+    assert lifted.error_code == ErrorCode.unknown_member_id
+
+
+class Range:
+    def __len__(self) -> int:
+        return 100
+
+
+def test_records_may_stay_in_a_file() -> None:
+    records = Range()
+    partition = fetch_response.PartitionData(
+        partition_index=0,
+        error_code=ErrorCode.none,
+        high_watermark=1,
+        aborted_transactions=None,
+        records=records,  # type: ignore[arg-type]
+    )
+    topic = fetch_response.FetchableTopicResponse(topic="t", partitions=(partition,))
+    message = fetch_response.FetchResponse(throttle_time=NO_THROTTLE, error_code=ErrorCode.none, session_id=0, responses=(topic,))
+    for version in (4, 12, 18):
+        pieces = encode_response(RequestHeader(Api.FETCH, version, 5, None), message)
+        assert records in pieces
+        announced = struct.unpack(">i", pieces[0][:4])[0]  # type: ignore[index]
+        assert announced == sum(len(piece) for piece in pieces) - 4
+
+
+def test_facts_follow_the_version() -> None:
+    assert Fact.NEEDS_MEMBER_ID not in RequestHeader(Api.JOIN_GROUP, 3, 1, None).facts
+    assert Fact.NEEDS_MEMBER_ID in RequestHeader(Api.JOIN_GROUP, 4, 1, None).facts
+
+
+def test_what_can_not_be_encoded_says_which_message() -> None:
+    broken = heartbeat_request.HeartbeatRequest(group_id="g" * 40_000, generation_id=3, member_id="m")
+    with pytest.raises(ProtocolError, match="HEARTBEAT request version 0 can not be encoded"):
+        encode_request(RequestHeader(Api.HEARTBEAT, 0, 1, None), broken)

@@ -1,0 +1,114 @@
+"""The client's side of a connection, driven without a socket."""
+
+from __future__ import annotations
+
+import struct
+import uuid
+
+import pytest
+
+from ottla.errors import ProtocolError, UnsupportedApiError
+from ottla.protocol import NO_THROTTLE, ErrorCode, duration
+from ottla.protocol.apis import Api, VersionRange
+from ottla.protocol.codec import RequestHeader, decode_request, encode_response
+from ottla.protocol.connection import ClientConnection, ConnectionState
+from ottla.protocol.framing import Piece
+from ottla.protocol.messages import (
+    api_versions_response,
+    fetch_request,
+    heartbeat_request,
+    heartbeat_response,
+)
+
+HEARTBEAT = heartbeat_request.HeartbeatRequest(group_id="g", generation_id=3, member_id="m")
+
+
+def joined(pieces: list[Piece]) -> bytes:
+    return b"".join(piece for piece in pieces if isinstance(piece, bytes))
+
+
+def versions_answer(header: RequestHeader, **offered: VersionRange) -> bytes:
+    keys = tuple(
+        api_versions_response.ApiVersion(api_key=Api[name.upper()], min_version=low, max_version=high)
+        for name, (low, high) in offered.items()
+    )
+    message = api_versions_response.ApiVersionsResponse(error_code=ErrorCode.none, api_keys=keys, throttle_time=NO_THROTTLE)
+    return joined(encode_response(header, message))
+
+
+def ready(**offered: VersionRange) -> ClientConnection:
+    connection = ClientConnection("me")
+    header, _ = decode_request(joined(connection.start())[4:])
+    responses, out = connection.receive(versions_answer(header, **offered))
+    assert (responses, out) == ([], [])
+    assert connection.state is ConnectionState.READY
+    return connection
+
+
+def heartbeat_answer(frame: bytes) -> bytes:
+    header, _ = decode_request(frame[4:])
+    return joined(
+        encode_response(header, heartbeat_response.HeartbeatResponse(throttle_time=NO_THROTTLE, error_code=ErrorCode.none))
+    )
+
+
+def test_the_newest_version_of_both_is_used() -> None:
+    connection = ready(heartbeat=VersionRange(0, 3))
+    header, message = decode_request(joined(connection.send("t", Api.HEARTBEAT, HEARTBEAT))[4:])
+    assert (header.version, header.client_id, message) == (3, "me", HEARTBEAT)
+
+
+def test_an_old_broker_is_asked_again_in_version_0() -> None:
+    connection = ClientConnection("me")
+    first, _ = decode_request(joined(connection.start())[4:])
+    refusal = struct.pack(">iihi", 10, first.correlation_id, 35, 0)
+    responses, again = connection.receive(refusal)
+    header, _ = decode_request(joined(again)[4:])
+    assert (responses, header.version) == ([], 0)
+    connection.receive(versions_answer(header, heartbeat=VersionRange(0, 1)))
+    assert connection.versions == {Api.HEARTBEAT: VersionRange(0, 1)}
+
+
+def test_answers_come_back_with_their_tickets_in_order() -> None:
+    connection = ready(heartbeat=VersionRange(0, 4))
+    frames = [joined(connection.send(ticket, Api.HEARTBEAT, HEARTBEAT)) for ticket in "abc"]
+    responses, _ = connection.receive(b"".join(heartbeat_answer(frame) for frame in frames))
+    assert [response.ticket for response in responses] == ["a", "b", "c"]
+
+
+def test_an_answer_out_of_order_is_an_error() -> None:
+    connection = ready(heartbeat=VersionRange(0, 4))
+    connection.send("a", Api.HEARTBEAT, HEARTBEAT)
+    second = joined(connection.send("b", Api.HEARTBEAT, HEARTBEAT))
+    with pytest.raises(ProtocolError, match="correlation id 3, expected 2"):
+        connection.receive(heartbeat_answer(second))
+
+
+def test_an_answer_nobody_asked_for_is_an_error() -> None:
+    with pytest.raises(ProtocolError, match="nothing asked for"):
+        ready().receive(struct.pack(">ii", 4, 1))
+
+
+def test_an_api_that_the_broker_lacks_is_named() -> None:
+    with pytest.raises(UnsupportedApiError, match="the broker offers HEARTBEAT versions none"):
+        ready().send("a", Api.HEARTBEAT, HEARTBEAT)
+    with pytest.raises(UnsupportedApiError, match="FETCH versions 0 to 3"):
+        ready(fetch=VersionRange(0, 3)).send("a", Api.FETCH, fetch(None))
+
+
+def fetch(topic_id: uuid.UUID | None) -> fetch_request.FetchRequest:
+    topic = fetch_request.FetchTopic(topic="t", topic_id=topic_id, partitions=())
+    return fetch_request.FetchRequest(max_wait=duration(1), min_bytes=1, topics=(topic,), forgotten_topics_data=())
+
+
+def test_topics_without_id_hold_the_version_back() -> None:
+    connection = ready(fetch=VersionRange(4, 18))
+    assert connection.version_for(Api.FETCH, fetch(None)) == 12
+    assert connection.version_for(Api.FETCH, fetch(uuid.uuid4())) == 18
+
+
+def test_an_http_server_is_not_kafka() -> None:
+    connection = ClientConnection("me")
+    connection.start()
+    with pytest.raises(ProtocolError, match="announces"):
+        connection.receive(b"HTTP/1.1 400 Bad Request\r\n\r\n")

@@ -1,0 +1,81 @@
+"""Cutting a stream into frames, and building frames of pieces."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from ottla.errors import ProtocolError
+from ottla.protocol.framing import MAX_FRAME, FrameReader, Gather
+
+
+def framed(body: bytes) -> bytes:
+    return struct.pack(">i", len(body)) + body
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 5, 1000])
+def test_frames_come_out_whole_however_the_bytes_arrive(step: int) -> None:
+    bodies = [b"", b"a", b"second", bytes(300)]
+    stream = b"".join(framed(body) for body in bodies)
+    reader = FrameReader()
+    found = [frame for at in range(0, len(stream), step) for frame in reader.feed(stream[at : at + step])]
+    assert found == bodies
+    assert not reader.in_frame
+
+
+def test_a_large_frame_is_filled_in_place() -> None:
+    body = bytes(range(256)) * 20_000
+    reader = FrameReader()
+    reader.feed(framed(body)[:4])
+    left, frame = memoryview(body), None
+    while left:
+        buffer = reader.get_buffer()
+        count = min(len(buffer), len(left))
+        buffer[:count] = left[:count]
+        left = left[count:]
+        buffer.release()
+        frame = reader.buffer_updated(count)
+    assert frame == body
+
+
+@pytest.mark.parametrize(("length", "why"), [(-1, "negative length -1"), (MAX_FRAME + 1, "the limit is")])
+def test_a_bad_length_breaks_the_stream_for_good(length: int, why: str) -> None:
+    reader = FrameReader()
+    with pytest.raises(ProtocolError, match=why):
+        reader.feed(struct.pack(">i", length))
+    with pytest.raises(ProtocolError, match=why):
+        reader.feed(framed(b"fine"))
+
+
+def test_a_lying_length_reserves_little() -> None:
+    reader = FrameReader()
+    reader.feed(struct.pack(">i", MAX_FRAME) + b"x")
+    assert len(reader.get_buffer()) < 2 << 20
+    assert reader.in_frame
+
+
+class Range:
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.size
+
+
+def test_gather_keeps_ranges_apart_and_counts_them() -> None:
+    gather, middle, empty = Gather(), Range(1000), Range(0)
+    gather.write(b"head")
+    gather.write(middle)
+    gather.write(empty)
+    gather.write(b"tail")
+    first, second, third = gather.frame()
+    assert first == struct.pack(">i", 1008) + b"head"
+    assert second is middle
+    assert third == b"tail"
+
+
+def test_gather_without_ranges_is_one_piece() -> None:
+    gather = Gather()
+    gather.write(b"body")
+    assert gather.frame() == [framed(b"body")]
