@@ -1,0 +1,45 @@
+"""The source files that the rules of the house are checked against, parsed once.
+
+Owns where sources are; must not know any rule. Invariant: a file that is not ours (built, cached, generated) is not in it.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+CHECKOUT = Path(__file__).parents[2]
+PACKAGE = CHECKOUT / "src" / "ottla"
+FOLDERS = ("src", "tests", "tools", "benchmarks", "examples", "docs", ".ci")
+BUILT = {".so", ".pyd", ".pyc", ".c", ".png", ".html"}
+
+
+def name(path: Path) -> str:
+    """How a file is called in messages and in lists of exceptions: its path inside the checkout."""
+    return path.relative_to(CHECKOUT).as_posix()
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    """The parsed source of ``path``."""
+    return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+
+
+def python_files(*folders: str) -> list[Path]:
+    """All our Python sources below ``folders`` of the checkout."""
+    return [path for folder in folders for path in _files(CHECKOUT / folder) if path.suffix == ".py"]
+
+
+def text_files() -> list[Path]:
+    """All that we write and commit: sources, documents, settings, scripts."""
+    top = [path for path in sorted(CHECKOUT.iterdir()) if path.is_file() and not path.name.startswith(".coverage")]
+    return top + [path for folder in FOLDERS for path in _files(CHECKOUT / folder)]
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    for path in sorted(folder.rglob("*")):
+        generated = "__pycache__" in path.parts or any(part.endswith(".egg-info") for part in path.parts)
+        if path.is_file() and path.suffix not in BUILT and not generated:
+            yield path

@@ -1,0 +1,54 @@
+"""The doors between the rooms, as ``make lint`` checks them, and that they would be found broken."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.architecture.sources import CHECKOUT
+
+LINT_IMPORTS = Path(sys.executable).with_name("lint-imports")
+
+
+def lint_imports(folder: Path) -> subprocess.CompletedProcess[str]:
+    """Check the package below ``folder`` against the contracts of this checkout."""
+    command = [str(LINT_IMPORTS), "--config", str(CHECKOUT / ".importlinter"), "--no-cache"]
+    environment = {"PYTHONPATH": str(folder), "COLUMNS": "200", "PATH": ""}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_every_import_goes_through_a_door() -> None:
+    done = lint_imports(CHECKOUT / "src")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("module", "line", "verdict"),
+    [
+        ("client/burglar", "import ottla.runtime", "ottla.client is not allowed to import ottla.runtime"),
+        ("client/burglar", "import ottla.coordinator", "ottla.client is not allowed to import ottla.coordinator"),
+        ("broker/burglar", "import ottla.client", "ottla.broker is not allowed to import ottla.client"),
+        ("coordinator/burglar", "import ottla.broker", "ottla.coordinator is not allowed to import ottla.broker"),
+        ("assignors/burglar", "import ottla.client", "ottla.assignors is not allowed to import ottla.client"),
+        ("errors", "import ottla.protocol", "ottla.errors is not allowed to import ottla.protocol"),
+        ("client/burglar", "import time", "ottla.client is not allowed to import time"),
+        ("coordinator/burglar", "from random import random", "ottla.coordinator is not allowed to import random"),
+        ("broker/burglar", "import os.path", "ottla.broker is not allowed to import os"),
+        ("broker/burglar", "from kio.schema import types", "ottla.broker is not allowed to import kio"),
+        ("runtime/burglar", "import pyspark.sql", "ottla.runtime is not allowed to import pyspark"),
+        ("cellar/__init__", "", "ottla.cellar"),
+    ],
+)
+def test_a_forbidden_import_is_found(tmp_path: Path, module: str, line: str, verdict: str) -> None:
+    shutil.copytree(CHECKOUT / "src" / "ottla", tmp_path / "ottla", ignore=shutil.ignore_patterns("*.so", "*.c"))
+    file = tmp_path / "ottla" / f"{module}.py"
+    file.parent.mkdir(exist_ok=True)
+    with file.open("a") as source:
+        source.write(f"\n{line}\n")
+    done = lint_imports(tmp_path)
+    assert done.returncode != 0
+    assert verdict in done.stdout
