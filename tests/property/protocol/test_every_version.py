@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import struct
 from typing import Any
@@ -78,14 +79,11 @@ _NOT_CARRIED = {
 @given(which=st.sampled_from(EVERY), body=st.binary(max_size=120))
 def test_no_bytes_crash_the_decoder(which: tuple[Api, int], body: bytes) -> None:
     api, version = which
-    for attempt in (
-        lambda: decode_request(struct.pack(">hhi", api, version, 1) + body),
-        lambda: decode_response(api, version, body),
-    ):
-        try:
-            attempt()
-        except ProtocolError as error:
-            assert str(error)
+    # Any other exception than this one, or an abort of the process, fails the test.
+    with contextlib.suppress(ProtocolError):
+        decode_request(struct.pack(">hhi", api, version, 1) + body)
+    with contextlib.suppress(ProtocolError):
+        decode_response(api, version, body)
 
 
 @settings(max_examples=60)
@@ -96,7 +94,5 @@ def test_a_flipped_byte_is_decoded_or_refused(data: st.DataObject, which: tuple[
     frame = bytearray(flatten(encode_request(RequestHeader(api, version, 1, "c"), message)))
     position = data.draw(st.integers(4, len(frame) - 1))
     frame[position] ^= data.draw(st.integers(1, 255))
-    try:
+    with contextlib.suppress(ProtocolError):
         decode_request(bytes(frame))
-    except ProtocolError as error:
-        assert str(error)
