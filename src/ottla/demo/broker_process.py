@@ -1,6 +1,7 @@
 """The child process that is the demo's broker.
 
-Owns the broker's life and nothing else. Must not know what is sent through it. Invariant: the data stays in the folder it was given.
+Owns the broker's life and nothing else. Must not know what is sent through it. Invariant: its data stays in the folder
+it was given.
 """
 
 from __future__ import annotations

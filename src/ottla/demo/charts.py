@@ -1,0 +1,93 @@
+"""The two pictures of a run.
+
+Owns how they look: colours that colour-blind people can tell apart (Okabe and Ito), and markers that tell lines apart without any.
+Must not know where the numbers come from. Invariant: a picture needs no display and no network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+from matplotlib import pyplot
+from matplotlib.patches import Patch
+from matplotlib.ticker import MultipleLocator
+
+from ottla.demo.dispatch import NEWCOMER, VICTIM
+from ottla.demo.owners import Tenure
+
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
+INK, PALE = "#333333", "#dddddd"
+MARKERS = ("o", "s", "^")
+SIZE = (9.0, 4.6)
+DPI = 110
+AIRPORTS = {"EWR": "Newark", "JFK": "Kennedy", "LGA": "LaGuardia"}
+FEWEST_FLIGHTS = 100
+"""An hour with fewer departures from an airport is not drawn: its average says nothing."""
+
+
+def draw_delays(rows: Sequence[Mapping[str, Any]], file: Path) -> None:
+    """Average departure delay by scheduled hour, a line for each airport. ``rows``: origin, hour, flights, delay (minutes)."""
+    figure, axes = _canvas()
+    for number, origin in enumerate(sorted({str(row["origin"]) for row in rows})):
+        of_origin = [row for row in rows if row["origin"] == origin]
+        fewest = min(FEWEST_FLIGHTS, max(row["flights"] for row in of_origin))
+        points = sorted((row["hour"], row["delay"]) for row in of_origin if row["flights"] >= fewest)
+        hours, delays = zip(*points, strict=True)
+        look = {"color": COLOURS[number], "marker": MARKERS[number], "markersize": 6, "linewidth": 2}
+        axes.plot(hours, delays, label=AIRPORTS.get(origin, origin), **look)
+    axes.set_title("Flights that leave New York late in the day leave late", loc="left", fontweight="bold", color=INK)
+    axes.set_xlabel("scheduled hour of departure (local time, 2013)")
+    axes.set_ylabel("average departure delay (minutes)")
+    axes.axhline(0, color=INK, linewidth=0.8)
+    axes.grid(axis="y", color=PALE)
+    axes.set_axisbelow(True)
+    axes.xaxis.set_major_locator(MultipleLocator(2))
+    axes.legend(loc="upper left", frameon=False, fontsize=11)
+    _save(figure, file)
+
+
+def draw_owners(tenures: Sequence[Tenure], moments: Mapping[str, float], file: Path) -> None:
+    """Who owned which partition when. ``moments``: ``start``, ``kill``, ``join`` and ``end`` in seconds."""
+    figure, axes = _canvas()
+    began = moments["start"]
+    members = sorted({tenure.member for tenure in tenures})
+    colour = dict(zip(members, COLOURS, strict=False))
+    for tenure in tenures:
+        look: dict[str, Any] = {"facecolor": colour[tenure.member], "edgecolor": "white", "linewidth": 0.5}
+        if tenure.orphan:
+            look = {"facecolor": "white", "edgecolor": colour[tenure.member], "hatch": "////", "linewidth": 0.8}
+        axes.broken_barh([(tenure.start - began, tenure.end - tenure.start)], (tenure.partition - 0.38, 0.76), **look)
+    partitions = sorted({tenure.partition for tenure in tenures})
+    top = partitions[0] - 0.62
+    for name, text in (("kill", f"{VICTIM} is killed"), ("join", f"{NEWCOMER} joins")):
+        if name in moments:
+            at = moments[name] - began
+            axes.axvline(at, color=INK, linewidth=1.4, linestyle=(0, (4, 2)))
+            axes.annotate(f" {text}", (at, top), color=INK, fontsize=9, va="bottom", ha="left", annotation_clip=False)
+    axes.set_yticks(partitions, [f"flights-{partition}" for partition in partitions])
+    axes.set_ylim(partitions[-1] + 0.6, top)
+    axes.set_xlim(0, moments["end"] - began)
+    axes.set_xlabel("seconds since the group was formed")
+    axes.set_title("Who read which partition in group dispatch", loc="left", fontweight="bold", color=INK, pad=22)
+    legend = [Patch(facecolor=colour[member], label=member) for member in members]
+    legend.append(Patch(facecolor="white", edgecolor=INK, hatch="////", label="dead owner, nobody reads"))
+    axes.legend(handles=legend, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=len(legend), frameon=False, fontsize=9)
+    _save(figure, file)
+
+
+def _canvas() -> tuple[Any, Any]:
+    figure, axes = pyplot.subplots(figsize=SIZE, layout="constrained")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(colors=INK)
+    return figure, axes
+
+
+def _save(figure: Any, file: Path) -> None:
+    figure.savefig(file, dpi=DPI)
+    pyplot.close(figure)

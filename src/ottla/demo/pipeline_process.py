@@ -1,0 +1,142 @@
+"""The child process that is the Spark job: flights in, enriched flights out as Parquet, and the delays that are in them.
+
+Owns the Spark session and its two readings of the topic, as a stream in group ``delays`` and as a batch. Must not know the figures
+it will be compared with. Invariant: a join never multiplies a flight: each table has one row a key before it is joined.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from ottla.demo import data
+from ottla.demo.processes import Emit
+
+GROUP = "delays"
+ROWS_PER_BATCH = 100_000
+FLIGHT = (
+    "year int, month int, day int, dep_time int, sched_dep_time int, dep_delay int, arr_time int, sched_arr_time int, "
+    "arr_delay int, carrier string, flight int, tailnum string, origin string, dest string, air_time int, distance int, hour int, minute int, "
+    "time_hour string"
+)
+SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.memory": "1g",
+    "spark.sql.shuffle.partitions": "4",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.python.unix.domain.socket.enabled": "true",
+}
+
+
+def main(arguments: dict[str, Any], emit: Emit) -> None:
+    """Run the job once. Reports ``ready``, ``progress`` (rows), ``streamed``, ``delays`` and ``batch``."""
+    job = Job(arguments["bootstrap_servers"], arguments["topic"], Path(arguments["out"]))
+    emit("ready", spark=job.spark.version)
+    job.stream(lambda rows: emit("progress", rows=rows))
+    emit("streamed", **job.streamed())
+    emit(
+        "delays", by_hour=job.delays("origin", "hour"), by_origin=job.delays("origin"), by_carrier=job.delays("carrier", "airline")
+    )
+    emit("batch", **job.batch())
+    job.spark.stop()
+
+
+class Job:
+    """One run on ``local[*]``."""
+
+    def __init__(self, bootstrap_servers: str, topic: str, out: Path) -> None:
+        self._source = {
+            "kafka.bootstrap.servers": bootstrap_servers,
+            "subscribe": topic,
+            "startingOffsets": "earliest",
+            "includeHeaders": "true",
+        }
+        self._parquet, self._checkpoint = str(out / "flights"), str(out / "checkpoint")
+        os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+        scratch = {"spark.local.dir": str(out / "spark"), "spark.sql.warehouse.dir": str(out / "spark" / "warehouse")}
+        builder = SparkSession.builder.master("local[*]").appName("ottla demo")
+        for name, value in {**SETTINGS, **scratch}.items():
+            builder = builder.config(name, value)
+        self.spark = builder.getOrCreate()
+
+    def stream(self, on_rows: Callable[[int], None]) -> None:
+        """Everything that is in the topic now, each flight once, through the joins into Parquet."""
+        options = {**self._source, "groupId": GROUP, "maxOffsetsPerTrigger": str(ROWS_PER_BATCH)}
+        messages = self.spark.readStream.format("ottla").options(**options).load()
+        query = (
+            self._enriched(messages)
+            .writeStream.format("parquet")
+            .option("path", self._parquet)
+            .option("checkpointLocation", self._checkpoint)
+            .trigger(availableNow=True)
+            .start()
+        )
+        while not query.awaitTermination(1):
+            on_rows(sum(progress["numInputRows"] for progress in query.recentProgress))
+
+    def streamed(self) -> dict[str, int]:
+        """Totals of what the stream wrote; ``whole``: flights whose timestamp and header still say what their row says."""
+        scheduled = F.date_trunc("hour", "scheduled_departure") == F.to_timestamp("time_hour")
+        whole = F.count_if(scheduled & (F.col("header_origin") == F.col("origin")))
+        return _totals(self.spark.read.parquet(self._parquet), whole.alias("whole"))
+
+    def delays(self, *keys: str) -> list[dict[str, Any]]:
+        """Flights that left, and their average departure delay in minutes, for each combination of ``keys``."""
+        departed = self.spark.read.parquet(self._parquet).where(F.col("dep_delay").isNotNull())
+        grouped = departed.groupBy(*keys).agg(F.count("*").alias("flights"), F.avg("dep_delay").alias("delay"))
+        return [row.asDict() for row in grouped.orderBy(*keys).collect()]
+
+    def batch(self) -> dict[str, int]:
+        """The same totals from a second reading of the topic, as a batch."""
+        messages = self.spark.read.format("ottla").options(**self._source).load()
+        return _totals(_parsed(messages))
+
+    def _enriched(self, messages: DataFrame) -> DataFrame:
+        airlines = self._table("airlines", "carrier").select("carrier", F.col("name").alias("airline"))
+        airports = self._table("airports", "faa").select(
+            F.col("faa").alias("dest"),
+            F.col("name").alias("dest_airport"),
+            F.col("lat").alias("dest_lat"),
+            F.col("lon").alias("dest_lon"),
+        )
+        weather = self._table("weather", "origin", "time_hour").select(
+            "origin", "time_hour", "temp", "wind_speed", "precip", "pressure", "visib"
+        )
+        return (
+            _parsed(messages)
+            .join(F.broadcast(airlines), "carrier", "left")
+            .join(F.broadcast(airports), "dest", "left")
+            .join(F.broadcast(weather), ["origin", "time_hour"], "left")
+        )
+
+    def _table(self, name: str, *key: str) -> DataFrame:
+        table = pa.Table.from_pandas(data.table_of(name), preserve_index=False)
+        return self.spark.createDataFrame(table).dropDuplicates(list(key))
+
+
+def _parsed(messages: DataFrame) -> DataFrame:
+    flight = F.from_json(F.col("value").cast("string"), FLIGHT).alias("flight")
+    origin = F.col("headers")[0]["value"].cast("string").alias("header_origin")
+    message = (F.col("timestamp").alias("scheduled_departure"), origin, "partition", "offset")
+    return messages.select(flight, *message).select("flight.*", "scheduled_departure", "header_origin", "partition", "offset")
+
+
+def _totals(flights: DataFrame, *more: Column) -> dict[str, int]:
+    """Rows, different flights among them, and two sums that would show a flight that was changed on the way."""
+    totals = flights.agg(
+        F.count("*").alias("rows"),
+        F.countDistinct("partition", "offset").alias("distinct"),
+        F.sum("distance").alias("distance"),
+        F.sum("dep_delay").alias("departure_delay"),
+        *more,
+    ).first()
+    assert totals is not None
+    return {name: int(value or 0) for name, value in totals.asDict().items()}
