@@ -1,0 +1,21 @@
+"""Kafka for PySpark without a JAR: ``format("ottla")``, a batch and micro-batch source on Spark's Python Data Source API.
+
+Spark finds it by itself, through the top-level module ``pyspark_ottla``; nothing has to be imported or registered.
+
+::
+
+    options.py     pure    option names and values -> frozen ``SourceOptions``
+    offsets.py     pure    offsets <-> the JSON that Spark keeps in its checkpoint
+    planning.py    pure    which records a batch takes, and how tasks share them
+    data_loss.py   pure    records that were asked for and are no longer there
+    columns.py             the rows' schema, and which columns a query wants
+    source.py      driver  the data source: options and schema in, readers out
+    batch.py       driver  the batch reader
+    stream.py      driver  the micro-batch reader
+    cluster.py     driver  what a planner asks of a Kafka cluster
+    reading.py   executor  ranges of offsets -> Arrow batches
+    workers.py   executor  what a worker process keeps from task to task
+
+Must not know anything below ``Consumer``. Invariant: nothing does I/O in a constructor, since Spark makes, pickles and makes
+again all of these objects in several processes.
+"""

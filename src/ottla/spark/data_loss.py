@@ -1,0 +1,101 @@
+"""Records that were asked for and are no longer there.
+
+Owns the ways in which that happens, the search for them in offsets, and the words in which it is told. Must not do I/O. Invariant:
+a gap that compaction or a transaction left inside a log is no loss; only a log that begins later, ends earlier or is gone is one.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from ottla.errors import OttlaError
+from ottla.spark.offsets import Offsets
+from ottla.spark.planning import OffsetRange
+
+log = logging.getLogger(__name__)
+
+
+class LossKind(enum.Enum):
+    """How records came to be missing."""
+
+    LOG_BEGINS_LATER = "the log now begins at offset {bound}: retention, or delete-records, was faster than this query"
+    LOG_ENDS_EARLIER = "the log now ends at offset {bound}: the topic was made anew, or lost its tail with a broker"
+    PARTITION_GONE = "the partition does not exist any more"
+    FOUND_LATE = "the partition was new, and its log began at offset {bound} when this query first saw it"
+
+
+class Loss(NamedTuple):
+    """Offsets of one partition that can not be read: ``start`` up to, and without, ``end``; ``end`` may be unknown."""
+
+    kind: LossKind
+    topic: str
+    partition: int
+    start: int
+    end: int | None
+    bound: int | None = None
+    """Where the log begins or ends now."""
+
+    def __str__(self) -> str:
+        lost = f"offsets {self.start} to {self.end - 1} " if self.end is not None else f"offsets from {self.start} on "
+        return f"{self.topic}-{self.partition}: {lost}can not be read: {self.kind.value.format(bound=self.bound)}"
+
+
+class DataLossError(OttlaError):
+    """Records between the offsets a query wanted are gone. ``losses`` says which and why."""
+
+    hint = (
+        "to go on without them, set option failOnDataLoss to false; to keep it from happening again, "
+        "run the query more often than the topic's retention.ms and retention.bytes delete"
+    )
+
+    def __init__(self, losses: Iterable[Loss]) -> None:
+        self.losses = tuple(losses)
+        super().__init__("; ".join(map(str, self.losses)))
+
+
+def report(losses: Iterable[Loss], *, fail: bool) -> None:
+    """Raise ``DataLossError`` for any loss, or say so in one warning."""
+    found = tuple(losses)
+    if found and fail:
+        raise DataLossError(found)
+    if found:
+        log.warning("data loss, and failOnDataLoss is false: %s", "; ".join(map(str, found)))
+
+
+def losses_between(starts: Offsets, ends: Offsets) -> list[Loss]:
+    """What a plan from ``starts`` to ``ends`` can not read: partitions that are gone, and logs cut off before their start."""
+    losses = []
+    for tp, start in sorted(starts.items()):
+        end = ends.get(tp)
+        if end is None:
+            losses.append(Loss(LossKind.PARTITION_GONE, *tp, start, None))
+        elif end < start:
+            losses.append(Loss(LossKind.LOG_ENDS_EARLIER, *tp, end, start, end))
+    return losses
+
+
+def losses_of_new(earliest: Offsets) -> list[Loss]:
+    """What partitions that appeared after a stream began have lost before it saw them: ``earliest`` is where their logs begin."""
+    return [Loss(LossKind.FOUND_LATE, *tp, 0, begin, begin) for tp, begin in sorted(earliest.items()) if begin > 0]
+
+
+def loss_in(wanted: OffsetRange, begin: int | None, end: int | None) -> tuple[Loss | None, OffsetRange | None]:
+    """Hold a range against its log, which now reaches from ``begin`` to ``end`` (``None``: it is gone).
+
+    Returns what is lost and what is left to be read, ``None`` for nothing.
+    """
+    topic, partition = wanted.topic_partition
+    if begin is None or end is None:
+        return Loss(LossKind.PARTITION_GONE, topic, partition, wanted.start, wanted.end), None
+    if end < wanted.end:
+        left = wanted._replace(start=max(wanted.start, begin), end=end)
+        lost = Loss(LossKind.LOG_ENDS_EARLIER, topic, partition, max(wanted.start, end), wanted.end, end)
+        return lost, left if left.size > 0 else None
+    if begin > wanted.start:
+        left = wanted._replace(start=begin)
+        lost = Loss(LossKind.LOG_BEGINS_LATER, topic, partition, wanted.start, min(begin, wanted.end), begin)
+        return lost, left if left.size > 0 else None
+    return None, wanted

@@ -1,0 +1,178 @@
+"""Ranges of offsets to Arrow batches, on an executor.
+
+Owns the loop from ``poll()`` to Spark, and the watch over what a range has lost. Must not know how the ranges were planned. The
+consumer's network thread fetches on while Spark takes a batch. Invariants: a row is handed out once; a range ends when the
+consumer's *position* reaches its end, since the last offsets may be gaps of compaction or marks of transactions; a range whose
+records do not come ends in an error or, where the log has lost them, as ``failOnDataLoss`` says.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from ottla import errors
+from ottla.errors import OttlaError, OttlaTimeoutError
+from ottla.spark import workers
+from ottla.spark.data_loss import loss_in, report
+from ottla.spark.options import SourceOptions
+from ottla.spark.planning import OffsetRange
+from ottla.types import TopicPartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from ottla.consumer import Consumer
+    from ottla.records import Records
+
+MAX_ROWS = 20_000
+"""Rows of a batch: from 1,000 on Spark takes them at full speed."""
+
+MAX_BYTES = 64 * 2**20
+"""Bytes of a batch, about."""
+
+POLL = 0.1
+"""Seconds of one poll: how soon it is seen that a position moved without a record."""
+
+DOUBT = 1.0
+"""Seconds without progress after which a range is held against its log."""
+
+
+def read_ranges(ranges: Iterable[OffsetRange], columns: tuple[str, ...], options: SourceOptions) -> Iterator[pa.RecordBatch]:
+    """The rows of ``ranges``, which are of different partitions, with ``columns`` alone.
+
+    Raises ``DataLossError``; ``OttlaTimeoutError`` where no record came for ``kafkaConsumer.pollTimeoutMs``; and whatever the client
+    raises that trying again does not help.
+    """
+    workers.start_task()
+    wanted = tuple(ranges)
+    if not wanted:
+        return
+    with workers.borrowed_consumer(options.client) as consumer:
+        yield from _Reading(consumer, wanted, columns, options).batches()
+
+
+class _Reading:
+    """The state of one task: what is left of each range."""
+
+    def __init__(
+        self, consumer: Consumer, ranges: tuple[OffsetRange, ...], columns: tuple[str, ...], options: SourceOptions
+    ) -> None:
+        self._consumer = consumer
+        self._columns = columns
+        self._options = options
+        self._left = {each.topic_partition: each for each in ranges}
+        self._waiting_since = time.monotonic()
+        self._doubted_at = self._waiting_since
+        self._last_error: OttlaError | None = None
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Poll until nothing is left."""
+        self._consumer.assign(list(self._left))
+        for tp, each in self._left.items():
+            self._consumer.seek(tp, each.start)
+        while self._left:
+            records = self._poll()
+            if records:
+                yield from self._to_batches(records)
+            if self._move_on():
+                self._waiting_since = self._doubted_at = time.monotonic()
+            elif not records:
+                self._wait()
+
+    def _poll(self) -> Records | None:
+        try:
+            return self._consumer.poll(timeout=POLL)
+        except errors.OffsetOutOfRangeError:
+            self._hold_against_logs()
+        except OttlaError as error:
+            if not error.retriable:
+                raise
+            self._last_error = error
+        return None
+
+    def _move_on(self) -> bool:
+        """Take over the consumer's positions and let go of ranges that are read to their end; whether anything moved."""
+        moved = False
+        for tp, each in list(self._left.items()):
+            position = self._consumer.position(tp)
+            if position >= each.end:
+                del self._left[tp]
+                self._consumer.pause([tp])
+            elif position > each.start:
+                self._left[tp] = each._replace(start=position)
+            moved = moved or position > each.start
+        return moved
+
+    def _wait(self) -> None:
+        """Nothing came: look whether it still can, and give up when patience is over."""
+        now = time.monotonic()
+        if now - self._waiting_since >= self._options.poll_timeout:
+            raise OttlaTimeoutError(
+                f"no record came for {self._options.poll_timeout:g} s, and {', '.join(map(str, self._left.values()))} are left to read",
+                hint="is a broker slow or gone? option kafkaConsumer.pollTimeoutMs is how long a task waits",
+                cause=self._last_error,
+            )
+        if now - self._doubted_at >= DOUBT:
+            self._doubted_at = now
+            self._hold_against_logs()
+
+    def _hold_against_logs(self) -> None:
+        """Report what the logs have lost of what is left, and go on behind it."""
+        partitions = list(self._left)
+        begins, ends = self._bounds(partitions)
+        losses = []
+        for tp in partitions:
+            loss, left = loss_in(self._left[tp], begins.get(tp), ends.get(tp))
+            if loss is None:
+                continue
+            losses.append(loss)
+            if left is None:
+                del self._left[tp]
+                self._consumer.pause([tp])
+            else:
+                self._left[tp] = left
+                self._consumer.seek(tp, left.start)
+        report(losses, fail=self._options.fail_on_data_loss)
+
+    def _bounds(self, partitions: list[TopicPartition]) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+        """Where the logs begin and end; a partition that is gone is missing."""
+        begins: dict[TopicPartition, int] = {}
+        ends: dict[TopicPartition, int] = {}
+        for tp in partitions:
+            try:
+                begins.update(self._consumer.beginning_offsets([tp], timeout=self._options.poll_timeout))
+                ends.update(self._consumer.end_offsets([tp], timeout=self._options.poll_timeout))
+            except errors.UnknownTopicOrPartitionError:
+                continue
+        return begins, ends
+
+    def _to_batches(self, records: Records) -> Iterator[pa.RecordBatch]:
+        beyond = [tp for tp, after in records.next_offsets().items() if after.offset > self._left[tp].end]
+        if not beyond:
+            for batch in records.to_batches(MAX_ROWS, self._columns):
+                yield from _pieces(batch)
+            return
+        for tp, of_partition in records.by_partition().items():
+            end = self._left[tp].end
+            for batch in of_partition.to_batches(MAX_ROWS, (*self._columns, *({"offset"} - {*self._columns}))):
+                yield from _pieces(_before(batch, end).select(self._columns))
+
+
+def _before(batch: pa.RecordBatch, end: int) -> pa.RecordBatch:
+    """The rows in front of offset ``end``; offsets ascend."""
+    import pyarrow.compute as pc
+
+    offsets = batch.column("offset")
+    if offsets[-1].as_py() < end:
+        return batch
+    return batch.slice(0, pc.sum(pc.less(offsets, end)).as_py())
+
+
+def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The batch in pieces that are not too large, none of them empty."""
+    count = max(1, -(-batch.nbytes // MAX_BYTES))
+    rows = -(-batch.num_rows // count)
+    for start in range(0, batch.num_rows, max(1, rows)):
+        yield batch.slice(start, rows)

@@ -1,0 +1,133 @@
+"""The micro-batch reader: where a stream begins, how far the next batch goes, and what its tasks read.
+
+Owns the sequence of offsets that Spark writes into its checkpoint. Must not know how rows are fetched. Invariants: whatever Spark
+asks again after a failure is planned as the first time; an offset with nothing new behind it comes back unchanged; no failure to
+commit a group's progress ends the query.
+
+Spark's order for batch N: ``latestOffset(start)``, write the offset log, ``commit(end of N - 1)``, ``partitions``, tasks ``read``,
+write the commit log, ``latestOffset(end of N)``. So ``start`` is always done with, and after the last batch ``commit`` does not
+come, but ``latestOffset`` does: both report progress.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+from ottla.spark.cluster import Cluster, Progress
+from ottla.spark.data_loss import losses_between, losses_of_new, report
+from ottla.spark.offsets import EARLIEST, LATEST, Offsets, StreamOffset
+from ottla.spark.options import SourceOptions
+from ottla.spark.planning import limit_ends, plan_tasks, ranges_between
+from ottla.types import TopicPartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+IDLE_INTERVAL = 0.05
+"""Seconds between two looks at the cluster while nothing is new; Spark itself would look every 10 ms."""
+
+
+class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans in one process that lives as long as the query, reads on the executors; Spark pickles it from the one to the other."""
+
+    def __init__(self, options: SourceOptions, columns: tuple[str, ...]) -> None:
+        self._options = options
+        self._columns = columns
+        self._cluster = Cluster(options)
+        self._progress = Progress(self._cluster, options.group_id)
+        self._initial: dict[TopicPartition, int] | None = None
+        self._target: dict[TopicPartition, int] | None = None
+        self._seen: dict[TopicPartition, int] | None = None
+        self._looked_at = 0.0
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Where a query without a checkpoint begins; asked more than once, and the same each time."""
+        if self._initial is None:
+            starting = self._options.starting_offsets
+            assert starting is not None
+            partitions = self._cluster.partitions()
+            starting.check_covers("startingOffsets", partitions)
+            earliest = self._cluster.earliest(starting.unresolved(partitions, EARLIEST))
+            latest = self._cluster.latest(starting.unresolved(partitions, LATEST))
+            self._initial = starting.resolve(partitions, earliest, latest)
+        return StreamOffset(self._initial).to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """``maxOffsetsPerTrigger``, or all there is."""
+        most = self._options.max_offsets_per_trigger
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Fix the end of the query to what is there now."""
+        self._target = self._look()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """Where the logs ended when last looked at: what a query's progress shows as its source's latest offset."""
+        return None if self._seen is None else StreamOffset(self._seen).to_json()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """How far the batch that begins at ``start`` goes; ``start`` itself where nothing is new."""
+        begin = StreamOffset.from_json(start)
+        first = begin.positions == self._initial and begin.first_start is None
+        self._progress.reached(begin.positions)
+        ends = self._look() if self._target is None else self._target
+        if isinstance(limit, ReadMaxRows):
+            ends = limit_ends({**self._new_starts(begin.positions, ends), **begin.positions}, ends, limit.max_rows)
+        if first:
+            return StreamOffset(ends, first_start=begin.positions).to_json()
+        if ends == begin.positions:
+            self._idle(begin.positions)
+            return start
+        return StreamOffset(ends).to_json()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """One input partition a task of the batch between two offsets."""
+        finish = StreamOffset.from_json(end)
+        starts = StreamOffset.from_json(start).positions if finish.first_start is None else finish.first_start
+        fail = self._options.fail_on_data_loss
+        report(losses_between(starts, finish.positions), fail=fail)
+        appeared = self._new_starts(starts, finish.positions)
+        report(losses_of_new(appeared), fail=fail)
+        tasks = plan_tasks(
+            ranges_between({**appeared, **starts}, finish.positions),
+            min_partitions=self._options.min_partitions,
+            max_partitions=self._options.max_partitions,
+            cores=os.cpu_count() or 1,
+        )
+        return [InputPartition(task) for task in tasks]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one task; runs on an executor."""
+        from ottla.spark.reading import read_ranges
+
+        return read_ranges(partition.value or (), self._columns, self._options)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """The batch up to ``end`` is done with. Never raises: Spark would end the query."""
+        self._progress.reached(StreamOffset.from_json(end).positions)
+
+    def stop(self) -> None:
+        """Let go of the cluster. (Spark mostly ends the process instead.)"""
+        self._cluster.close()
+
+    def _look(self) -> dict[TopicPartition, int]:
+        self._looked_at = time.monotonic()
+        self._seen = self._cluster.latest(self._cluster.partitions())
+        return self._seen
+
+    def _idle(self, positions: Offsets) -> None:
+        """Nothing is new: the last word to the group where the query ends here, else a pause before the next look."""
+        if self._target is not None:
+            self._progress.reached(positions, final=True)
+        else:
+            time.sleep(max(0.0, self._looked_at + IDLE_INTERVAL - time.monotonic()))
+
+    def _new_starts(self, starts: Offsets, ends: Offsets) -> dict[TopicPartition, int]:
+        """Where to begin in partitions that appeared behind ``starts``: at the beginning of their logs."""
+        return self._cluster.earliest(sorted(ends.keys() - starts.keys()))

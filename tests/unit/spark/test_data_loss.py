@@ -1,0 +1,57 @@
+"""What counts as lost, what is left to read, and the words."""
+
+import logging
+
+import pytest
+
+from ottla.spark.data_loss import DataLossError, Loss, LossKind, loss_in, losses_between, losses_of_new, report
+from ottla.spark.planning import OffsetRange
+from ottla.types import TopicPartition
+
+A, B, C = TopicPartition("a", 0), TopicPartition("b", 0), TopicPartition("c", 0)
+WANTED = OffsetRange("a", 0, 10, 20)
+
+
+def test_a_log_that_still_holds_the_range_has_lost_nothing() -> None:
+    assert loss_in(WANTED, 0, 20) == (None, WANTED)
+    assert loss_in(WANTED, 10, 25) == (None, WANTED)
+
+
+def test_a_log_that_begins_later() -> None:
+    assert loss_in(WANTED, 13, 30) == (Loss(LossKind.LOG_BEGINS_LATER, "a", 0, 10, 13, 13), OffsetRange("a", 0, 13, 20))
+    assert loss_in(WANTED, 25, 30) == (Loss(LossKind.LOG_BEGINS_LATER, "a", 0, 10, 20, 25), None)
+
+
+def test_a_log_that_ends_earlier() -> None:
+    assert loss_in(WANTED, 0, 15) == (Loss(LossKind.LOG_ENDS_EARLIER, "a", 0, 15, 20, 15), OffsetRange("a", 0, 10, 15))
+    assert loss_in(WANTED, 0, 5) == (Loss(LossKind.LOG_ENDS_EARLIER, "a", 0, 10, 20, 5), None)
+
+
+def test_a_partition_that_is_gone() -> None:
+    assert loss_in(WANTED, None, None) == (Loss(LossKind.PARTITION_GONE, "a", 0, 10, 20), None)
+
+
+def test_a_plan_tells_of_partitions_gone_or_cut_off() -> None:
+    losses = losses_between({A: 10, B: 10, C: 10}, {A: 12, B: 4})
+    assert losses == [Loss(LossKind.LOG_ENDS_EARLIER, "b", 0, 4, 10, 4), Loss(LossKind.PARTITION_GONE, "c", 0, 10, None)]
+
+
+def test_a_new_partition_that_begins_at_zero_has_lost_nothing() -> None:
+    assert losses_of_new({A: 0, B: 7}) == [Loss(LossKind.FOUND_LATE, "b", 0, 0, 7, 7)]
+
+
+def test_the_error_names_topic_partition_range_and_what_to_do() -> None:
+    with pytest.raises(DataLossError) as raised:
+        report([Loss(LossKind.LOG_BEGINS_LATER, "a", 0, 10, 13, 13)], fail=True)
+    text = str(raised.value)
+    for word in ("a-0", "offsets 10 to 12", "begins at offset 13", "failOnDataLoss to false", "retention"):
+        assert word in text
+
+
+def test_the_warning_is_one_line_for_all(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        report(losses_between({A: 10, B: 10}, {}), fail=False)
+        report([], fail=True)
+    assert len(caplog.records) == 1
+    assert "a-0: offsets from 10 on" in caplog.text
+    assert "b-0: offsets from 10 on" in caplog.text

@@ -1,0 +1,160 @@
+"""Options: what is accepted, what it means, and what is said about a wrong one."""
+
+import logging
+
+import pytest
+
+from ottla.errors import ConfigError
+from ottla.spark.offsets import EARLIEST, LATEST, OffsetSpec
+from ottla.spark.options import FORBIDDEN, REFUSED, Subscription, parse_options
+from ottla.types import TopicPartition
+
+SERVERS = {"kafka.bootstrap.servers": "one:9092"}
+TOPIC = {**SERVERS, "subscribe": "orders"}
+
+
+def test_the_least_that_must_be_given() -> None:
+    options = parse_options(TOPIC)
+    assert options.subscription == Subscription(topics=("orders",))
+    assert options.client == (("bootstrap.servers", "one:9092"),)
+    assert (options.fail_on_data_loss, options.include_headers, options.group_id) == (True, False, None)
+    assert (options.poll_timeout, options.max_offsets_per_trigger, options.min_partitions, options.max_partitions) == (
+        120.0,
+        None,
+        None,
+        None,
+    )
+
+
+def test_every_option_is_read_whatever_its_case() -> None:
+    given = {
+        "KAFKA.Bootstrap.Servers": "one:9092,two:9092",
+        "kafka.isolation.level": "read_committed",
+        "ASSIGN": '{"orders": [2, 0], "bills": [1]}',
+        "startingoffsets": '{"orders": {"0": 23, "1": -2}}',
+        "endingOffsets": "latest",
+        "maxOffsetsPerTrigger": " 1000 ",
+        "minPartitions": "3",
+        "maxPartitions": "8",
+        "failOnDataLoss": "FALSE",
+        "includeHeaders": "true",
+        "groupId": "billing",
+        "kafkaConsumer.pollTimeoutMs": "1500",
+    }
+    options = parse_options(given)
+    assert options.subscription.partitions == (TopicPartition("bills", 1), TopicPartition("orders", 0), TopicPartition("orders", 2))
+    assert options.client == (("bootstrap.servers", "one:9092,two:9092"), ("isolation.level", "read_committed"))
+    assert options.starting_offsets == OffsetSpec(None, {TopicPartition("orders", 0): 23, TopicPartition("orders", 1): EARLIEST})
+    assert options.ending_offsets == OffsetSpec(LATEST)
+    assert (options.max_offsets_per_trigger, options.min_partitions, options.max_partitions) == (1000, 3, 8)
+    assert (options.fail_on_data_loss, options.include_headers, options.group_id, options.poll_timeout) == (
+        False,
+        True,
+        "billing",
+        1.5,
+    )
+
+
+def test_topics_are_separated_by_commas_and_counted_once() -> None:
+    assert parse_options({**SERVERS, "subscribe": " a, b,a ,"}).subscription.topics == ("a", "b")
+
+
+def test_a_pattern_must_match_the_whole_name() -> None:
+    subscription = parse_options({**SERVERS, "subscribePattern": "orders-.*|bills"}).subscription
+    assert [name for name in ("orders-eu", "bills", "old-orders-eu", "bills2") if subscription.matches(name)] == [
+        "orders-eu",
+        "bills",
+    ]
+
+
+def test_the_clients_group_is_another_name_for_ours() -> None:
+    options = parse_options({**TOPIC, "kafka.group.id": "g"})
+    assert options.group_id == "g"
+    assert "group.id" not in dict(options.client)
+    assert parse_options({**TOPIC, "kafka.group.id": "g", "groupId": "g"}).group_id == "g"
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"subscribe": "t"}, ["kafka.bootstrap.servers", "missing"]),
+        ({**TOPIC, "kafka.bootstrap.servers": " "}, ["kafka.bootstrap.servers", "missing"]),
+        (SERVERS, ["exactly one", "assign, subscribe and subscribePattern", "none"]),
+        ({**TOPIC, "subscribePattern": "o.*"}, ["exactly one", "subscribe and subscribePattern are"]),
+        ({**SERVERS, "subscribe": " , "}, ["subscribe", "no topic"]),
+        ({**SERVERS, "subscribePattern": "a(b"}, ["subscribePattern", "character 2", "Python's dialect"]),
+        ({**SERVERS, "assign": "orders"}, ["assign", "JSON", '{"topic": [0, 1]}']),
+        ({**SERVERS, "assign": '{"orders": 0}'}, ["assign", '{"topic": [0, 1]}']),
+        ({**SERVERS, "assign": '{"orders": [-1]}'}, ["assign"]),
+        ({**SERVERS, "assign": "{}"}, ["assign", "no partition"]),
+        ({**SERVERS, "assign": "[]"}, ["assign", '{"topic": [0, 1]}']),
+        ({**TOPIC, "startingOffsets": "earlyest"}, ["startingOffsets", "earliest, latest or {"]),
+        ({**TOPIC, "startingOffsets": '{"orders": {"0": -3}}'}, ["startingOffsets", "-3", "orders-0"]),
+        ({**TOPIC, "startingOffsets": '{"orders": {"x": 3}}'}, ["startingOffsets", "'x'"]),
+        ({**TOPIC, "startingOffsets": '{"orders": 3}'}, ["startingOffsets", "orders"]),
+        ({**TOPIC, "maxOffsetsPerTrigger": "0"}, ["maxOffsetsPerTrigger", "above 0"]),
+        ({**TOPIC, "minPartitions": "many"}, ["minPartitions", "'many'"]),
+        ({**TOPIC, "minPartitions": "5", "maxPartitions": "4"}, ["minPartitions", "maxPartitions"]),
+        ({**TOPIC, "failOnDataLoss": "maybe"}, ["failOnDataLoss", "true or false"]),
+        ({**TOPIC, "groupId": "a", "kafka.group.id": "b"}, ["groupId", "'a'", "'b'"]),
+        ({**TOPIC, "groupId": ""}, ["groupId", "leave it out"]),
+        ({**TOPIC, "startingOffset": "latest"}, ["startingOffset", "did you mean startingOffsets?"]),
+        ({**TOPIC, "maxOffsetPerTrigger": "1"}, ["did you mean maxOffsetsPerTrigger?"]),
+        ({**TOPIC, "group_id": "1"}, ["did you mean groupId?"]),
+        ({"bootstrap.servers": "x:1", **TOPIC}, ["did you mean kafka.bootstrap.servers?"]),
+    ],
+)
+def test_a_wrong_option_says_what_is_wrong(given: dict[str, str], words: list[str]) -> None:
+    with pytest.raises(ConfigError) as raised:
+        parse_options(given)
+    for word in words:
+        assert word in str(raised.value)
+
+
+@pytest.mark.parametrize("name", sorted(REFUSED))
+def test_an_option_of_sparks_connector_that_is_not_honoured_is_refused_by_name(name: str) -> None:
+    with pytest.raises(ConfigError, match=name):
+        parse_options({**TOPIC, name.lower(): "1"})
+
+
+@pytest.mark.parametrize("name", sorted(FORBIDDEN))
+def test_a_setting_that_would_undo_the_source_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"kafka.{name} is not supported"):
+        parse_options({**TOPIC, f"kafka.{name}": "x"})
+
+
+def test_what_spark_adds_is_passed_over_in_silence_and_anything_else_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        parse_options(
+            {**TOPIC, "path": "x", "owner": "me", "provider": "ottla", "option.subscribe": "orders", "checkpointLocation": "c"}
+        )
+        assert not caplog.records
+        parse_options({**TOPIC, "colour": "blue"})
+    assert "'colour'" in caplog.text
+
+
+def test_defaults_of_a_batch_and_of_a_stream() -> None:
+    batch, stream = parse_options(TOPIC).for_batch(), parse_options(TOPIC).for_stream()
+    assert (batch.starting_offsets, batch.ending_offsets) == (OffsetSpec(EARLIEST), OffsetSpec(LATEST))
+    assert stream.starting_offsets == OffsetSpec(LATEST)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("startingOffsets", "latest"),
+        ("startingOffsets", '{"orders": {"0": -1}}'),
+        ("endingOffsets", "earliest"),
+        ("endingOffsets", '{"orders": {"0": -2}}'),
+        ("maxOffsetsPerTrigger", "5"),
+        ("groupId", "billing"),
+    ],
+)
+def test_what_a_batch_can_not_do(name: str, value: str) -> None:
+    with pytest.raises(ConfigError, match=name):
+        parse_options({**TOPIC, name: value}).for_batch()
+
+
+def test_a_stream_has_no_ending_offsets() -> None:
+    with pytest.raises(ConfigError, match="endingOffsets"):
+        parse_options({**TOPIC, "endingOffsets": "latest"}).for_stream()

@@ -1,0 +1,74 @@
+"""Rate limit, splitting and packing on examples small enough to check by hand."""
+
+from ottla.spark.planning import OffsetRange, limit_ends, pack_ranges, plan_tasks, ranges_between, split_ranges
+from ottla.types import TopicPartition
+
+A, B, C = TopicPartition("a", 0), TopicPartition("b", 0), TopicPartition("c", 0)
+
+
+def a(start: int, end: int, partition: int = 0) -> OffsetRange:
+    return OffsetRange("a", partition, start, end)
+
+
+def test_a_limit_that_is_not_reached_changes_nothing() -> None:
+    assert limit_ends({A: 0, B: 5}, {A: 10, B: 15}, 20) == {A: 10, B: 15}
+
+
+def test_a_limit_is_shared_in_proportion_to_what_waits() -> None:
+    assert limit_ends({A: 0, B: 1000}, {A: 901, B: 1101}, 102) == {A: 91, B: 1011}
+
+
+def test_a_small_partition_is_not_starved() -> None:
+    assert limit_ends({A: 0, B: 0}, {A: 1_000_000, B: 1}, 10) == {A: 9, B: 1}
+
+
+def test_with_fewer_records_than_partitions_those_with_most_waiting_come_first() -> None:
+    assert limit_ends({A: 0, B: 0, C: 0}, {A: 5, B: 7, C: 6}, 2) == {A: 0, B: 1, C: 1}
+
+
+def test_a_partition_cut_off_before_its_start_keeps_its_end() -> None:
+    assert limit_ends({A: 100, B: 0}, {A: 40, B: 10}, 3) == {A: 40, B: 3}
+
+
+def test_a_range_is_cut_where_it_is_largest() -> None:
+    assert split_ranges([a(0, 90), a(0, 10, 1)], 4) == [a(0, 30), a(30, 60), a(60, 90), a(0, 10, 1)]
+
+
+def test_no_piece_is_empty() -> None:
+    assert split_ranges([a(5, 7)], 10) == [a(5, 6), a(6, 7)]
+
+
+def test_ranges_are_packed_into_tasks_of_like_size() -> None:
+    ranges = [a(0, 60, 0), a(0, 30, 1), a(0, 30, 2), a(0, 10, 3), a(0, 50, 4)]
+    tasks = pack_ranges(ranges, 2)
+    assert sorted(sum(each.size for each in task) for task in tasks) == [90, 90]
+    assert sorted(each for task in tasks for each in task) == sorted(ranges)
+
+
+def test_pieces_of_one_partition_never_share_a_task() -> None:
+    tasks = pack_ranges([a(0, 5), a(5, 10), a(10, 15), a(0, 1, 1)], 2)
+    assert len(tasks) == 3
+    assert all(len({each.partition for each in task}) == len(task) for task in tasks)
+
+
+def test_tasks_without_being_told_how_many() -> None:
+    small = [a(0, 10, number) for number in range(8)]
+    large = [a(0, 1_000_000, number) for number in range(8)]
+    assert len(plan_tasks(small, min_partitions=None, max_partitions=None, cores=2)) == 2
+    assert len(plan_tasks(large, min_partitions=None, max_partitions=None, cores=2)) == 8
+    assert len(plan_tasks(small, min_partitions=None, max_partitions=None, cores=64)) == 8
+
+
+def test_tasks_when_told_how_many() -> None:
+    ranges = [a(0, 10, number) for number in range(4)]
+    assert len(plan_tasks(ranges, min_partitions=7, max_partitions=None, cores=2)) == 7
+    assert len(plan_tasks(ranges, min_partitions=None, max_partitions=3, cores=64)) == 3
+    assert len(plan_tasks(ranges, min_partitions=3, max_partitions=3, cores=1)) == 3
+
+
+def test_an_empty_range_is_no_task() -> None:
+    assert plan_tasks([a(3, 3), a(4, 3, 1)], min_partitions=2, max_partitions=None, cores=2) == []
+
+
+def test_what_lies_between_two_points() -> None:
+    assert ranges_between({A: 1, B: 9, C: 4}, {A: 3, B: 2, C: 4}) == [OffsetRange("a", 0, 1, 3)]
