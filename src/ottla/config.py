@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import functools
 import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping
@@ -283,12 +282,10 @@ _KNOWN_TO_KAFKA = frozenset({
 """Settings of Kafka's consumer that are not honoured here; all of ``ssl.*`` and ``sasl.*`` besides."""
 
 
-@functools.cache
 def _table(cls: type[ClientConfig]) -> Mapping[str, Setting]:
     return {field.name: field.metadata["setting"] for field in dataclasses.fields(cls)}
 
 
-@functools.cache
 def _spellings(cls: type[ClientConfig]) -> Mapping[str, tuple[str, bool]]:
     """Every accepted spelling -> (field, whether the value is in seconds)."""
     spellings: dict[str, tuple[str, bool]] = {}

@@ -222,22 +222,23 @@ class Connections:
         if link is not None:
             self._address_failed(link, reason, now)
 
-    def on_received(self, connection_id: int, count: int, now: Now) -> None:
-        """``count`` bytes were put in the connection's buffer."""
+    def on_received(self, connection_id: int, count: int, now: Now) -> bool:
+        """``count`` bytes were put in the connection's buffer. False: the connection is of no more use, read no further."""
         link = self._by_id.get(connection_id)
         if link is None or link.connection is None:
-            return
+            return False
         try:
             response, pieces = link.connection.buffer_updated(count)
         except Exception as error:
-            return self._broken(link, _as_ottla_error(error), now)
+            self._broken(link, _as_ottla_error(error), now)
+            return False
         if pieces:
             self._effects.append(Write(connection_id, pieces))
         if link.state is LinkState.HANDSHAKE and link.connection.state is ConnectionState.READY:
             self._on_ready(link, now)
         if response is not None:
             self._on_answer(link, response.message, now)
-        return None
+        return True
 
     def receive(self, connection_id: int, data: bytes, now: Now) -> None:
         """The same for bytes that are in memory already: in-memory links of tests and the simulator."""

@@ -1,0 +1,15 @@
+"""The clock: where ``Now`` comes from.
+
+Owns the reading of the time; must not know who asks. Invariant: ``mono`` never goes back.
+"""
+
+from __future__ import annotations
+
+import time
+
+from ottla.types import Now
+
+
+def now() -> Now:
+    """The time now, monotonic and wall, in whole milliseconds."""
+    return Now(time.monotonic_ns() // 1_000_000, time.time_ns() // 1_000_000)

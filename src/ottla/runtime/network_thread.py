@@ -1,0 +1,157 @@
+"""The network thread of a client: runs one ``ClientCore`` on real sockets and the real clock.
+
+Owns the thread, its inbox and the order of one pass: commands, core, sockets, sleep. Must not know what the core is for. Invariant:
+nothing kills the thread silently: an error of a pass is logged, told to the application, and the next pass comes.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from ottla.client.connections import Close, Connect, Effect, Resolve, Write
+from ottla.client.core import ClientCore
+from ottla.client.notifications import ErrorNotification
+from ottla.errors import ForkedError, IllegalStateError, OttlaError
+from ottla.runtime import clock
+from ottla.runtime.notifications import NotificationQueue
+from ottla.runtime.resolver import Resolved, ResolveFailed, resolve_in_background
+from ottla.runtime.sockets import Sockets
+from ottla.types import Now
+
+_log = logging.getLogger(__name__)
+
+
+class NetworkThread:
+    """A daemon thread that owns a core. ``submit`` and ``close`` may be called from any thread of the process that made it."""
+
+    def __init__(self, core: ClientCore, *, name: str = "ottla-network", now: Callable[[], Now] = clock.now) -> None:
+        self.notifications = NotificationQueue()
+        """What the core tells the application."""
+        self._core = core
+        self._now = now
+        self._sockets: Sockets | None = None
+        self._inbox: deque[object] = deque()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._pid = os.getpid()
+        self._closing = False
+        self._asleep = False
+
+    @property
+    def running(self) -> bool:
+        """Whether commands are still handled."""
+        return self._thread.is_alive() and not self._closing
+
+    def start(self) -> None:
+        """Begin; nothing was opened before."""
+        self._check_fork()
+        self._sockets = Sockets(self._core.config, self._core.connections, self._now)
+        self._thread.start()
+
+    def submit(self, command: object) -> None:
+        """Have the core handle a command in the next pass. Raises ``IllegalStateError`` once closed, ``ForkedError`` in a forked child."""
+        self._check_fork()
+        if self._closing:
+            raise IllegalStateError("the client is closed")
+        self._post(command)
+
+    def close(self, timeout: float) -> bool:
+        """End the thread: commands that were submitted are handled, what is not answered fails. Whether it ended within ``timeout`` (seconds).
+
+        Does nothing in a forked child: the thread and its sockets are the parent's.
+        """
+        if os.getpid() != self._pid:
+            return True
+        self._closing = True
+        if self._sockets is not None:
+            self._sockets.wake()
+            self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def _check_fork(self) -> None:
+        if os.getpid() != self._pid:
+            raise ForkedError(f"this client belongs to process {self._pid}, this is process {os.getpid()}")
+
+    def _post(self, item: object) -> None:
+        # First the item, then the question whether anybody sleeps; the thread does it the other way round: no wake-up is lost.
+        self._inbox.append(item)
+        if self._asleep and self._sockets is not None:
+            self._sockets.wake()
+
+    def _run(self) -> None:
+        assert self._sockets is not None
+        sockets = self._sockets
+        try:
+            while not self._closing:
+                try:
+                    self._sleep(sockets, self._pass(sockets))
+                except Exception as error:
+                    self._on_error(error)
+                    sockets.wait(self._core.config.retry_backoff_max_ms / 1000)
+            self._finish(sockets)
+        except BaseException as error:
+            self._on_error(error)
+            raise
+        finally:
+            self._closing = True
+            sockets.close_all()
+            self.notifications.wake()
+
+    def _pass(self, sockets: Sockets) -> int | None:
+        """One pass; gives the time to wake at the latest."""
+        now = self._now()
+        while self._inbox:
+            self._handle(self._inbox.popleft(), now)
+        effects, wake_at = self._core.poll(now)
+        for effect in effects:
+            self._perform(sockets, effect)
+        self._publish()
+        return wake_at
+
+    def _sleep(self, sockets: Sockets, wake_at: int | None) -> None:
+        self._asleep = True
+        if self._inbox or self._closing:
+            timeout: float | None = 0
+        else:
+            timeout = None if wake_at is None else max(wake_at - self._now().mono, 0) / 1000
+        sockets.wait(timeout)
+        self._asleep = False
+
+    def _handle(self, item: object, now: Now) -> None:
+        if isinstance(item, Resolved):
+            self._core.connections.on_resolved(item.host, item.port, item.addresses, now)
+        elif isinstance(item, ResolveFailed):
+            self._core.connections.on_resolve_failed(item.host, item.port, item.reason, now)
+        else:
+            self._core.handle_command(item, now)
+
+    def _perform(self, sockets: Sockets, effect: Effect) -> None:
+        match effect:
+            case Write(connection_id, pieces):
+                sockets.write(connection_id, pieces)
+            case Connect(connection_id, address, connection):
+                sockets.connect(connection_id, address, connection)
+            case Close(connection_id, reason):
+                _log.debug("connection %d closed: %s", connection_id, reason)
+                sockets.close(connection_id)
+            case Resolve(host, port):
+                resolve_in_background(host, port, self._post)
+
+    def _publish(self) -> None:
+        notifications = self._core.take_notifications()
+        if notifications:
+            self.notifications.put_all(notifications)
+
+    def _finish(self, sockets: Sockets) -> None:
+        self._pass(sockets)
+        for effect in self._core.shut_down(IllegalStateError("the client was closed"), self._now()):
+            self._perform(sockets, effect)
+        self._publish()
+
+    def _on_error(self, error: BaseException) -> None:
+        _log.error("the network thread of a client failed", exc_info=error)
+        wrapped = error if isinstance(error, OttlaError) else OttlaError(f"the network thread failed: {error!r}", cause=error)
+        self.notifications.put_all([ErrorNotification(wrapped)])

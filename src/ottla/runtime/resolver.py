@@ -1,0 +1,50 @@
+"""Names to addresses, on helper threads: ``getaddrinfo`` may block for many seconds.
+
+Owns the look-ups; must not know what an address is for. Invariant: each look-up is reported exactly once, from a helper thread, and none
+keeps the process from ending.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ottla.client.link import Address
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """The addresses of a name, in the order to try them."""
+
+    host: str
+    port: int
+    addresses: tuple[Address, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ResolveFailed:
+    """Why a name has no address."""
+
+    host: str
+    port: int
+    reason: str
+
+
+Report = Callable[[Resolved | ResolveFailed], None]
+
+
+def resolve_in_background(host: str, port: int, report: Report) -> None:
+    """Look a name up on a thread of its own and call ``report`` there with the outcome."""
+    name = f"ottla-resolve-{host}"
+    threading.Thread(target=lambda: report(resolve(host, port)), name=name, daemon=True).start()
+
+
+def resolve(host: str, port: int) -> Resolved | ResolveFailed:
+    """Look a name up here and now."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
+    except (OSError, UnicodeError) as error:
+        return ResolveFailed(host, port, getattr(error, "strerror", None) or str(error))
+    return Resolved(host, port, tuple(Address(str(place[0]), int(place[1])) for *_, place in found))

@@ -1,0 +1,205 @@
+"""The sockets of a client: opens, closes and moves bytes, and decides nothing.
+
+Owns the selector and every socket of one network thread. Must not know requests, brokers or retries. Invariant: what
+happens to a socket is reported to ``Connections`` once; one that the core has closed reports nothing more.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import selectors
+import socket
+from collections import deque
+from collections.abc import Callable
+
+from ottla.client.connections import Connections
+from ottla.client.link import Address
+from ottla.config import ClientConfig
+from ottla.protocol.connection import ClientConnection
+from ottla.protocol.framing import Piece
+from ottla.types import Now
+
+READ_BUDGET = 8 << 20
+"""Bytes read from one connection in one pass, so that a busy broker does not keep the others waiting."""
+
+_AT_ONCE = 64
+"""Pieces handed to the operating system in one call."""
+
+_UNDER_WAY = frozenset({0, errno.EINPROGRESS, errno.EWOULDBLOCK, getattr(errno, "WSAEWOULDBLOCK", errno.EWOULDBLOCK)})
+
+
+class _Socket:
+    """One socket, its side of the dialogue, and the bytes that still wait to be sent on it."""
+
+    __slots__ = ("connecting", "connection", "connection_id", "outgoing", "sock")
+
+    def __init__(self, connection_id: int, sock: socket.socket, connection: ClientConnection) -> None:
+        self.connection_id = connection_id
+        self.sock = sock
+        self.connection = connection
+        self.connecting = True
+        self.outgoing: deque[memoryview] = deque()
+
+    @property
+    def interest(self) -> int:
+        """What the selector should watch for."""
+        if self.connecting:
+            return selectors.EVENT_WRITE
+        return selectors.EVENT_READ | (selectors.EVENT_WRITE if self.outgoing else 0)
+
+
+class Sockets:
+    """Used by one thread only, but for ``wake``."""
+
+    def __init__(self, config: ClientConfig, connections: Connections, clock: Callable[[], Now]) -> None:
+        self._config = config
+        self._connections = connections
+        self._clock = clock
+        self._sockets: dict[int, _Socket] = {}
+        self._selector = selectors.DefaultSelector()
+        self._wake_in, self._wake_out = socket.socketpair()
+        self._wake_in.setblocking(False)
+        self._wake_out.setblocking(False)
+        self._selector.register(self._wake_in, selectors.EVENT_READ)
+
+    def wake(self) -> None:
+        """End the present or the next ``wait`` at once; callable from any thread."""
+        try:
+            self._wake_out.send(b"\0")
+        except OSError:
+            pass  # full: it is awake already; closed: there is nobody to wake
+
+    def connect(self, connection_id: int, address: Address, connection: ClientConnection) -> None:
+        """Begin to connect."""
+        family = socket.AF_INET6 if ":" in address.ip else socket.AF_INET
+        try:
+            sock = socket.socket(family, socket.SOCK_STREAM)
+        except OSError as error:
+            return self._connections.on_connect_failed(connection_id, _reason(error), self._clock())
+        try:
+            self._set_options(sock)
+            code = sock.connect_ex((address.ip, address.port))
+            if code not in _UNDER_WAY:
+                raise OSError(code, os.strerror(code))
+        except OSError as error:
+            sock.close()
+            return self._connections.on_connect_failed(connection_id, _reason(error), self._clock())
+        link = self._sockets[connection_id] = _Socket(connection_id, sock, connection)
+        self._selector.register(sock, link.interest, link)
+        return None
+
+    def write(self, connection_id: int, pieces: list[Piece]) -> None:
+        """Send bytes now as far as the socket takes them, the rest as soon as it can."""
+        link = self._sockets.get(connection_id)
+        if link is None:
+            return
+        for piece in pieces:
+            assert isinstance(piece, bytes), "a client sends no ranges of files"
+            link.outgoing.append(memoryview(piece))
+        self._flush(link)
+
+    def close(self, connection_id: int) -> None:
+        """Close one socket; nothing more is reported of it."""
+        link = self._sockets.pop(connection_id, None)
+        if link is not None:
+            self._selector.unregister(link.sock)
+            link.sock.close()
+
+    def close_all(self) -> None:
+        """Close every socket and the selector."""
+        for connection_id in list(self._sockets):
+            self.close(connection_id)
+        self._selector.close()
+        self._wake_in.close()
+        self._wake_out.close()
+
+    def wait(self, timeout: float | None) -> None:
+        """Sleep until something happens, ``wake`` is called, or ``timeout`` (seconds) is over; then move bytes."""
+        for key, events in self._selector.select(timeout):
+            link = key.data
+            if link is None:
+                self._drain_wake()
+            elif link.connecting:
+                self._finish_connecting(link)
+            else:
+                if events & selectors.EVENT_WRITE:
+                    self._flush(link)
+                if events & selectors.EVENT_READ:
+                    self._read(link)
+
+    def _set_options(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self._config.receive_buffer_bytes >= 0:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._config.receive_buffer_bytes)
+        if self._config.send_buffer_bytes >= 0:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._config.send_buffer_bytes)
+
+    def _drain_wake(self) -> None:
+        try:
+            while len(self._wake_in.recv(4096)) == 4096:
+                pass
+        except BlockingIOError:
+            pass
+
+    def _finish_connecting(self, link: _Socket) -> None:
+        code = link.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            self.close(link.connection_id)
+            return self._connections.on_connect_failed(link.connection_id, os.strerror(code), self._clock())
+        link.connecting = False
+        self._selector.modify(link.sock, link.interest, link)
+        return self._connections.on_connected(link.connection_id, self._clock())
+
+    def _read(self, link: _Socket) -> None:
+        """Read until the socket is empty, the budget is spent, or the connection is of no more use."""
+        budget = READ_BUDGET
+        now = self._clock()
+        while budget > 0 and link.connection_id in self._sockets:
+            buffer = link.connection.get_buffer()
+            try:
+                count = link.sock.recv_into(buffer)
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as error:
+                return self._lost(link, _reason(error))
+            size = len(buffer)
+            buffer.release()
+            if count == 0:
+                return self._lost(link, "the peer closed the connection")
+            budget -= count
+            if not self._connections.on_received(link.connection_id, count, now):
+                return None  # the core has closed it: the effect follows
+            if count < size:
+                return None  # the socket is empty: asking again would only tell so
+
+    def _flush(self, link: _Socket) -> None:
+        if link.connecting:
+            return
+        watched = link.interest
+        try:
+            while link.outgoing:
+                self._send_some(link)
+        except (BlockingIOError, InterruptedError):
+            pass
+        except OSError as error:
+            return self._lost(link, _reason(error))
+        if self._selector.get_key(link.sock).events != link.interest or watched != link.interest:
+            self._selector.modify(link.sock, link.interest, link)
+        return None
+
+    def _send_some(self, link: _Socket) -> None:
+        sent = link.sock.sendmsg([*link.outgoing][:_AT_ONCE]) if hasattr(link.sock, "sendmsg") else link.sock.send(link.outgoing[0])
+        while link.outgoing and sent >= len(link.outgoing[0]):
+            sent -= len(link.outgoing.popleft())
+        if sent:
+            link.outgoing[0] = link.outgoing[0][sent:]
+
+    def _lost(self, link: _Socket, reason: str) -> None:
+        self.close(link.connection_id)
+        self._connections.on_closed(link.connection_id, reason, self._clock())
+
+
+def _reason(error: OSError) -> str:
+    return error.strerror or str(error) or type(error).__name__
