@@ -411,7 +411,7 @@ def control_marker(data, position: int = 0) -> ControlType | None:
     _require_whole(data, position, header)
     if not header.is_control:
         raise InvalidBatchError(f"batch at offset {header.base_offset} is no control batch", code=INVALID_RECORD)
-    index = index_batch(data, position, header)
+    index: BatchIndex = index_batch(data, position, header)
     if index.count == 0:
         return None
     start: cython.Py_ssize_t = index.fields[1]

@@ -8,7 +8,7 @@ soon as it is known to be longer; whatever a codec finds wrong becomes ``Invalid
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import cramjam
@@ -46,6 +46,10 @@ def _too_long(limit: int, declared: int | None = None) -> InvalidBatchError:
     )
 
 
+def _unreadable(error: Exception) -> InvalidBatchError:
+    return InvalidBatchError(f"compressed records can not be read: {error}", code=INVALID_RECORD)
+
+
 def _into(codec: Any, data: memoryview, limit: int, declared: int | None) -> bytearray:
     """Inflate into a buffer of the declared size, or of a guess that grows until it fits or reaches the limit."""
     if declared is not None and declared > limit:
@@ -58,7 +62,7 @@ def _into(codec: Any, data: memoryview, limit: int, declared: int | None) -> byt
             return output
         except cramjam.DecompressionError as error:
             if _OUTPUT_FULL not in str(error):
-                raise InvalidBatchError(f"compressed records can not be read: {error}", code=INVALID_RECORD) from error
+                raise _unreadable(error) from error
         if size >= limit:
             raise _too_long(limit)
         size = min(limit, max(_SMALLEST_GUESS, size * _GROWTH))
@@ -69,8 +73,9 @@ def _none(data: memoryview, limit: int) -> memoryview:
 
 
 def _gzip(data: memoryview, limit: int) -> bytearray:
-    declared = int.from_bytes(data[-4:], "little") if len(data) >= 18 else None
-    return _into(cramjam.gzip.decompress_into, data, limit, declared)
+    # The size at the end is that of the last member, and anything at all where the data is cut short: a hint, not more.
+    hint = int.from_bytes(data[-4:], "little") if len(data) >= 18 else limit + 1
+    return _into(cramjam.gzip.decompress_into, data, limit, hint if hint <= limit else None)
 
 
 def _lz4(data: memoryview, limit: int) -> bytearray:
@@ -95,28 +100,41 @@ def _zstd_content_size(data: memoryview) -> int | None:
     return int.from_bytes(data[start : start + width], "little") + (256 if width == 2 else 0)
 
 
-def _snappy_block(data: memoryview, limit: int) -> bytearray:
+def _snappy_size(block: memoryview) -> int:
     try:
-        declared = cramjam.snappy.decompress_raw_len(data)
+        return int(cramjam.snappy.decompress_raw_len(block))
     except cramjam.DecompressionError as error:
-        raise InvalidBatchError(f"compressed records can not be read: {error}", code=INVALID_RECORD) from error
-    return _into(cramjam.snappy.decompress_raw_into, data, limit, declared)
+        raise _unreadable(error) from error
 
 
 def _snappy(data: memoryview, limit: int) -> bytearray:
-    """One raw block, or the Java library's stream: a header, then blocks that each follow their own length."""
-    if data[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
-        return _snappy_block(data, limit)
-    output = bytearray()
+    """One raw block, or the Java library's stream of blocks, each of which declares its size."""
+    blocks = list(_java_blocks(data)) if data[: len(_XERIAL_MAGIC)] == _XERIAL_MAGIC else [data]
+    sizes = [_snappy_size(block) for block in blocks]
+    if sum(sizes) > limit:
+        raise _too_long(limit, sum(sizes))
+    output = bytearray(sum(sizes))
+    with memoryview(output) as view:
+        at = 0
+        for block, size in zip(blocks, sizes, strict=True):
+            try:
+                cramjam.snappy.decompress_raw_into(block, view[at : at + size])
+            except cramjam.DecompressionError as error:
+                raise _unreadable(error) from error
+            at += size
+    return output
+
+
+def _java_blocks(data: memoryview) -> Iterator[memoryview]:
+    """The blocks of the Java library's stream: a header, then blocks that each follow their own length."""
     position = _XERIAL_HEADER.size
     while position < len(data):
         start = position + _BLOCK_SIZE.size
         size = _BLOCK_SIZE.unpack_from(data, position)[0] if start <= len(data) else -1
         if size < 0 or start + size > len(data):
             raise InvalidBatchError(f"snappy stream cut short at byte {position} of {len(data)}", code=INVALID_RECORD)
-        output += _snappy_block(data[start : start + size], limit - len(output))
+        yield data[start : start + size]
         position = start + size
-    return output
 
 
 def _snappy_stream(data: bytes | bytearray) -> bytearray:

@@ -20,22 +20,19 @@ from ottla.types import TimestampType
 COMPILED = cython.compiled
 
 
-@cython.final
-@cython.cclass
 class Origin:
     """What the records of one batch have in common, held once for all of them."""
 
     __slots__ = ("key_deserializer", "leader_epoch", "partition", "timestamp_type", "topic", "value_deserializer")
 
-    topic: str
-    partition: int
-    leader_epoch: object
-    timestamp_type: object
-    key_deserializer: object
-    value_deserializer: object
-
     def __init__(
-        self, topic, partition, leader_epoch=None, timestamp_type=TimestampType.CREATE_TIME, key_deserializer=None, value_deserializer=None
+        self,
+        topic,
+        partition,
+        leader_epoch=None,
+        timestamp_type=TimestampType.CREATE_TIME,
+        key_deserializer=None,
+        value_deserializer=None,
     ) -> None:
         self.topic = topic
         self.partition = partition

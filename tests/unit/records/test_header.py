@@ -1,0 +1,120 @@
+"""Headers of record batches: fields, derived facts, refusals, and the two fields that are rewritten in place."""
+
+from __future__ import annotations
+
+import mmap
+from pathlib import Path
+
+import pytest
+
+from ottla.errors import CorruptRecordError
+from ottla.records import (
+    HEADER_SIZE,
+    Compression,
+    NewRecord,
+    check_crc,
+    encode_batch,
+    iter_headers,
+    read_header,
+    restamp,
+    verify_batch,
+)
+from ottla.types import TimestampType
+
+TWO = [NewRecord(b"a", b"1", timestamp=1000), NewRecord(b"b", b"2", timestamp=900)]
+
+
+def batch(**fields: object) -> bytearray:
+    return bytearray(encode_batch(TWO, **fields))  # type: ignore[arg-type]
+
+
+def test_every_field_is_read_back() -> None:
+    data = batch(base_offset=7, leader_epoch=3, producer_id=11, producer_epoch=2, base_sequence=5, transactional=True)
+    header = read_header(data)
+    assert header.base_offset == 7
+    assert header.size == len(data) == header.batch_length + 12
+    assert (header.leader_epoch, header.magic) == (3, 2)
+    assert (header.last_offset, header.next_offset, header.record_count) == (8, 9, 2)
+    assert (header.base_timestamp, header.max_timestamp) == (1000, 1000)
+    assert (header.producer_id, header.producer_epoch, header.base_sequence, header.last_sequence) == (11, 2, 5, 6)
+    assert header.is_transactional
+    assert not header.is_control
+    assert not header.has_delete_horizon
+    assert header.compression is Compression.NONE
+    assert header.timestamp_type is TimestampType.CREATE_TIME
+
+
+@pytest.mark.parametrize("codec", Compression)
+def test_the_codec_stands_in_the_attributes(codec: Compression) -> None:
+    assert read_header(batch(compression=codec)).compression is codec
+
+
+def test_log_append_time_is_the_time_of_the_batch() -> None:
+    header = read_header(batch(timestamp_type=TimestampType.LOG_APPEND_TIME, log_append_time=5000))
+    assert header.timestamp_type is TimestampType.LOG_APPEND_TIME
+    assert header.max_timestamp == 5000
+
+
+@pytest.mark.parametrize(("base", "last"), [(-1, -1), (0, 1), (2**31 - 2, 2**31 - 1), (2**31 - 1, 0)])
+def test_the_last_sequence_wraps_to_zero(base: int, last: int) -> None:
+    assert read_header(batch(base_sequence=base)).last_sequence == last
+
+
+def test_headers_are_read_from_any_buffer(tmp_path: Path) -> None:
+    data = b"xyz" + batch(base_offset=4)
+    path = tmp_path / "segment.log"
+    path.write_bytes(data)
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+        for buffer in (data, bytearray(data), memoryview(data), mapped):
+            assert read_header(buffer, 3).base_offset == 4
+            assert verify_batch(buffer, 3).base_offset == 4
+            assert check_crc(buffer, 3)
+            assert [position for position, _ in iter_headers(buffer, 3)] == [3]
+
+
+def test_whole_batches_are_listed_and_a_partial_last_one_is_not() -> None:
+    first, second = bytes(batch(base_offset=0)), bytes(batch(base_offset=2))
+    data = first + second
+    assert [(position, header.base_offset) for position, header in iter_headers(data)] == [(0, 0), (len(first), 2)]
+    assert [position for position, _ in iter_headers(data, len(first))] == [len(first)]
+    for cut in (1, 11, 60, len(second) - 1):
+        assert [position for position, _ in iter_headers(first + second[:cut])] == [0]
+        assert [position for position, _ in iter_headers(data, end=len(first) + cut)] == [0]
+
+
+def test_restamp_changes_two_fields_and_no_checksum() -> None:
+    data = bytearray(b"..") + batch()
+    before = read_header(data, 2)
+    restamp(data, 2, 2**40, 9)
+    assert read_header(data, 2) == before._replace(base_offset=2**40, leader_epoch=9)
+    assert check_crc(data, 2)
+    restamp(memoryview(data)[2:], 0, 5, 6)
+    assert read_header(data, 2) == before._replace(base_offset=5, leader_epoch=6)
+
+
+@pytest.mark.parametrize(
+    ("position", "raw", "says"),
+    [
+        (8, b"\x00\x00\x00\x30", "48 bytes, too few"),
+        (8, b"\xff\xff\xff\xff", "-1 bytes, too few"),
+        (16, b"\x01", "format 1"),
+        (0, b"\xff" * 8, "base offset -1"),
+        (57, b"\xff\xff\xff\xff", "-1 records"),
+        (23, b"\x80\x00\x00\x00", "offset delta -2147483648"),
+    ],
+)
+def test_an_impossible_header_is_refused_where_it_lies(position: int, raw: bytes, says: str) -> None:
+    data = batch()
+    data[position : position + len(raw)] = raw
+    with pytest.raises(CorruptRecordError, match=says):
+        read_header(data)
+    with pytest.raises(CorruptRecordError, match=r"at byte 5\b"):
+        read_header(b"....." + data, 5)
+
+
+@pytest.mark.parametrize("size", [0, 1, HEADER_SIZE - 1])
+def test_a_truncated_header_is_refused(size: int) -> None:
+    with pytest.raises(CorruptRecordError, match=f"at byte 0: {size} bytes left of 61"):
+        read_header(bytes(batch())[:size])
+    with pytest.raises(CorruptRecordError, match="at byte -1"):
+        read_header(bytes(batch()), -1)
