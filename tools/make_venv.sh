@@ -9,8 +9,9 @@ venv=$2
 fail() { echo "$1" >&2; exit 1; }
 has_venv() { "$python" -c 'import ensurepip, venv' >/dev/null 2>&1; }
 
-command -v "$python" >/dev/null 2>&1 || fail "$python is missing: install Python 3.11 or newer"
-version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+# A name that is found need not run: version managers put one there for each Python they know of.
+version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) \
+  || fail "$python is missing or does not run: install Python 3.11 or newer"
 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
   || fail "$python is Python $version and Ottla needs 3.11 or newer: install one and say make PYTHON=python3.11 install"
 if ! has_venv; then
