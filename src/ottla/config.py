@@ -1,11 +1,12 @@
 """The settings of a client: the one place that knows their names, types, defaults and bounds, and that parses them.
 
-Owns the frozen dataclasses ``ClientConfig``, ``ConsumerConfig`` and ``AdminConfig``; each field is one row of the table of settings.
-Must not know who uses a setting. Invariant: a config that exists is valid; nothing else in the package parses a setting's name.
+Owns the frozen dataclasses ``ClientConfig``, ``ConsumerConfig`` and ``AdminConfig``; each field is one row of the table of
+settings. Must not know who uses a setting. Invariant: a config that exists is valid; nothing else in the package parses a
+setting's name.
 
-A setting goes by Kafka's own name with dots (``request.timeout.ms``), by the same with underscores (``request_timeout_ms``), both in
-milliseconds, and, for durations, by the Pythonic name without the suffix (``request_timeout``), in seconds or as ``timedelta``.
-Source of names and defaults: the consumer and admin configurations of Apache Kafka 4.3.
+A setting goes by Kafka's own name with dots (``request.timeout.ms``) or with underscores (``request_timeout_ms``), both in
+milliseconds, and, for durations, by the Pythonic name without the suffix (``request_timeout``), in seconds or as
+``timedelta``. Source of names and defaults: the consumer and admin configurations of Apache Kafka 4.3.
 """
 
 from __future__ import annotations
@@ -207,18 +208,22 @@ class ClientConfig:
             spelled[name] = spelling
             if value is not None:
                 given[name] = _read(_table(cls)[name], spelling, value, in_seconds)
-        config = cls(**given)
+        config = cls(**{**cls._implied(given), **given})
         config._check(frozenset(given))
         return config
+
+    @classmethod
+    def _implied(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Defaults that depend on what was given."""
+        return {}
 
     def _check(self, given: frozenset[str]) -> None:
         """Rules between settings; ``given`` are the fields that were set by the user."""
         if not self.bootstrap_servers:
             raise ConfigError("bootstrap.servers is missing", hint='for example bootstrap_servers="localhost:9092"')
         if self.request_timeout_ms > self.default_api_timeout_ms and "default_api_timeout_ms" in given:
-            raise ConfigError(
-                f"default.api.timeout.ms is {self.default_api_timeout_ms}, below request.timeout.ms, which is {self.request_timeout_ms}"
-            )
+            below = f"below request.timeout.ms, which is {self.request_timeout_ms}"
+            raise ConfigError(f"default.api.timeout.ms is {self.default_api_timeout_ms}, {below}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,28 +245,30 @@ class ConsumerConfig(ClientConfig):
     max_poll_records: int = _count(500, 1)
     max_poll_interval_ms: int = _milliseconds(300_000, 1)
     enable_auto_commit: bool = _row(True, _boolean)
+    """Off where there is no group."""
     auto_commit_interval_ms: int = _milliseconds(5_000)
     auto_offset_reset: str = _row("latest", _one_of("earliest", "latest", "none"))
     allow_auto_create_topics: bool = _row(True, _boolean)
-    isolation_level: IsolationLevel = _row(IsolationLevel.READ_UNCOMMITTED, _isolation)
+    isolation_level: IsolationLevel = _row(IsolationLevel.READ_UNCOMMITTED, _isolation)  # noqa: RUF009 - a field
     fetch_min_bytes: int = _count(1)
     fetch_max_bytes: int = _count(52_428_800)
     fetch_max_wait_ms: int = _milliseconds(500)
     max_partition_fetch_bytes: int = _count(1_048_576)
     check_crcs: bool = _row(True, _boolean)
-    key_deserializer: Deserializer | None = _row(None, _callable)
-    value_deserializer: Deserializer | None = _row(None, _callable)
+    key_deserializer: Deserializer | None = _row(None, _callable)  # noqa: RUF009 - a field
+    value_deserializer: Deserializer | None = _row(None, _callable)  # noqa: RUF009 - a field
+
+    @classmethod
+    def _implied(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {} if "group_id" in given else {"enable_auto_commit": False}
 
     def _check(self, given: frozenset[str]) -> None:
         super()._check(given)
         if self.heartbeat_interval_ms >= self.session_timeout_ms:
-            raise ConfigError(
-                f"heartbeat.interval.ms is {self.heartbeat_interval_ms}: it must be below session.timeout.ms, which is {self.session_timeout_ms}"
-            )
-        if self.group_id is None:
-            if self.enable_auto_commit and "enable_auto_commit" in given:
-                raise ConfigError("enable.auto.commit needs a group", hint="set group_id, or leave enable_auto_commit out")
-            object.__setattr__(self, "enable_auto_commit", False)
+            above = f"it must be below session.timeout.ms, which is {self.session_timeout_ms}"
+            raise ConfigError(f"heartbeat.interval.ms is {self.heartbeat_interval_ms}: {above}")
+        if self.group_id is None and self.enable_auto_commit:
+            raise ConfigError("enable.auto.commit needs a group", hint="set group_id, or leave enable_auto_commit out")
         self._warn_of_ignored(given)
 
     def _warn_of_ignored(self, given: frozenset[str]) -> None:

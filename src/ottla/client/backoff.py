@@ -1,7 +1,7 @@
 """How long to wait before the next try: exponential, with jitter, from an injected source of randomness.
 
-Owns the formula ``min(max, base * 2^attempts) * U(0.8, 1.2)`` of Kafka's clients (KIP-144, KIP-580). Must not know what is retried, nor the time.
-Invariant: a delay is never above ``1.2 * max``, however many attempts there were.
+Owns the formula ``min(max, base * 2^attempts) * U(0.8, 1.2)`` of Kafka's clients (KIP-144, KIP-580). Must not know what
+is retried, nor the time. Invariant: a delay is never above ``1.2 * max``, however many attempts there were.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """Which request goes over which connection, and when a connection is opened, given up, tried again or let go.
 
-Owns the links, the queue of requests that wait for one, reconnect back-off (KIP-144), set-up time-outs (KIP-601), request time-outs, the
-limit of requests in flight, idle connections, bootstrap and rebootstrap (KIP-899). Must not know sockets, or what a request is about.
-Invariant: each ``Send`` that was enqueued becomes exactly one ``Completion``.
+Owns the links, the queue of requests that wait for one, reconnect back-off (KIP-144), set-up time-outs (KIP-601),
+request time-outs, the limit of requests in flight, idle connections, bootstrap and rebootstrap (KIP-899). Must not know
+sockets, or what a request is about. Invariant: each ``Send`` that was enqueued becomes exactly one ``Completion``.
 
-The shell performs the effects of ``poll`` and reports what became of them through the ``on_...`` methods; between two polls it may report
-as much as it likes. A connection is named by a number that is never used again, so that a late report of a closed one does no harm.
+The shell performs the effects of ``poll`` and reports what became of them through the ``on_...`` methods; between two
+polls it may report as much as it likes. A connection is named by a number that is never used again, so that a late
+report of a closed one does no harm.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ MAX_IN_FLIGHT = 100
 """Requests in flight on one connection at most, as in Kafka's consumer."""
 
 STAGGER = 250
-"""Milliseconds after which another broker is tried beside one that has not answered yet (after RFC 8305), while any broker will do."""
+"""Milliseconds after which, where any broker will do, another is tried beside one that has not answered yet (as RFC 8305)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +138,7 @@ class Connections:
         return done
 
     def set_nodes(self, nodes: Mapping[int, Node], now: Now) -> None:
-        """What the cluster's metadata says now. Links to brokers that moved are let go; a bootstrap link to a broker becomes its own."""
+        """What the cluster's metadata says now. Links to brokers that moved are let go."""
         self._nodes = dict(nodes)
         for node in nodes.values():
             self._adopt(ToNode(node.node_id), node)
@@ -312,12 +313,15 @@ class Connections:
 
     def _adopt(self, key: ToNode, node: Node) -> None:
         """The connection to a bootstrap server that turns out to be this broker is kept as the broker's own."""
-        server = HostPort(node.host, node.port)
-        link = self._links.get(server)
-        if key not in self._links and link is not None and link.state is LinkState.READY:
-            del self._links[server]
-            link.key = key
-            self._links[key] = link
+        if key in self._links:
+            return
+        place = (node.host, node.port)
+        for server, link in self._links.items():
+            if isinstance(server, HostPort) and link.state is LinkState.READY and place in (server, link.addresses[0]):
+                del self._links[server]
+                link.key, link.host, link.port = key, node.host, node.port
+                self._links[key] = link
+                return
 
     # -- the life of a link -----------------------------------------------------------------------------------------------
 
@@ -416,7 +420,8 @@ class Connections:
     # -- the life of a request --------------------------------------------------------------------------------------------
 
     def _send(self, link: Link, request: Request, now: Now) -> None:
-        assert link.connection is not None and link.connection_id is not None
+        assert link.connection is not None
+        assert link.connection_id is not None
         try:
             pieces = link.connection.send(request, request.send.api, request.send.message)
         except Exception as error:
@@ -468,7 +473,8 @@ class Connections:
             return
         for request in link.in_flight:
             if not request.done and request.deadline <= now.mono:
-                text = f"{request.send.api.name} was not answered by {_who(link)} at {link.address} within {request.send.timeout / 1000:g} s"
+                within = f"within {request.send.timeout / 1000:g} s"
+                text = f"{request.send.api.name} was not answered by {_who(link)} at {link.address} {within}"
                 self._complete(request, error=OttlaTimeoutError(text))
         if link.in_flight and self._dead_at(link) <= now.mono:
             api = link.in_flight[0].send.api.name
@@ -505,7 +511,7 @@ _AWAITED: Mapping[LinkState, str] = {
     LinkState.HANDSHAKE: "connected, but no answer to ApiVersions: is it a Kafka port?",
 }
 
-assert set(_AWAITED) == OPENING_STATES and CONNECTED_STATES - {LinkState.READY} < OPENING_STATES
+assert set(_AWAITED) == OPENING_STATES
 
 
 def _who(link: Link) -> str:

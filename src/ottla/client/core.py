@@ -1,7 +1,8 @@
 """The client's core: request managers, connections and commands, in one place that knows no socket and no thread.
 
-Owns the order of things in one pass and the isolation of managers from each other. Must not know what a manager is for. Invariant: an
-exception of one manager, or of one command's handler, never keeps another from being asked; it is logged and told to the application.
+Owns the order of things in one pass and the isolation of managers from each other. Must not know what a manager is for.
+Invariant: an exception of one manager, or of one command's handler, never keeps another from being asked; it is logged
+and told to the application.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class CorePoll(NamedTuple):
 
 
 class ClientCore:
-    """One pass of the shell: ``handle_command`` for each command, ``poll``, perform the effects, report what happened to ``connections``."""
+    """One pass of the shell: ``handle_command`` for each command, ``poll``, perform the effects, report to ``connections``."""
 
     def __init__(self, config: ClientConfig, random: RandomPort) -> None:
         self.config = config

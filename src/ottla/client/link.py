@@ -1,7 +1,7 @@
 """One way to one broker: a name to resolve, addresses to try, at most one connection, and what is in flight on it.
 
-Owns the state of a link and what each event makes of it. Must not know sockets, nor which request goes where. Invariant: a link has a
-connection exactly in the states CONNECTING, HANDSHAKE and READY, and requests in flight only in READY.
+Owns the state of a link and what each event makes of it. Must not know sockets, nor which request goes where. Invariant:
+a link has a connection exactly in the states CONNECTING, HANDSHAKE and READY, and requests in flight only in READY.
 
 ::
 

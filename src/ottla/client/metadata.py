@@ -1,7 +1,8 @@
 """What the cluster looks like, as a snapshot that never changes, and the manager that keeps it fresh.
 
-Owns ``Metadata`` (nodes, topics, leaders) and the Metadata requests. Must not know sockets, subscriptions or positions. Invariant: the
-leader epoch of a partition only moves up, unless its topic was made anew (another topic id); an answer that is behind is not believed.
+Owns ``Metadata`` (nodes, topics, leaders) and the Metadata requests. Must not know sockets, subscriptions or positions.
+Invariant: the leader epoch of a partition only moves up, unless its topic was made anew (another topic id); an answer
+that is behind is not believed.
 """
 
 from __future__ import annotations
@@ -168,7 +169,10 @@ class MetadataManager:
         return changed
 
     def rebootstrap_required(self, now: Now) -> bool:
-        """Whether to begin again with the bootstrap servers: a broker said so, or none has answered for too long (KIP-1102). Said once."""
+        """Whether to begin again with the bootstrap servers (KIP-1102): a broker said so, or none has answered for too long.
+
+        Said once for each time that happens.
+        """
         if self._config.metadata_recovery_strategy != "rebootstrap" or self._failing_since is None:
             return False
         told = isinstance(self.failure, BrokerError) and self.failure.code == _REBOOTSTRAP_REQUIRED

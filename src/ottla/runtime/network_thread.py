@@ -52,16 +52,19 @@ class NetworkThread:
         self._thread.start()
 
     def submit(self, command: object) -> None:
-        """Have the core handle a command in the next pass. Raises ``IllegalStateError`` once closed, ``ForkedError`` in a forked child."""
+        """Have the core handle a command in the next pass.
+
+        Raises ``IllegalStateError`` once closed, ``ForkedError`` in a forked child.
+        """
         self._check_fork()
         if self._closing:
             raise IllegalStateError("the client is closed")
         self._post(command)
 
     def close(self, timeout: float) -> bool:
-        """End the thread: commands that were submitted are handled, what is not answered fails. Whether it ended within ``timeout`` (seconds).
+        """End the thread: commands that were submitted are handled, what is not answered fails.
 
-        Does nothing in a forked child: the thread and its sockets are the parent's.
+        Gives whether it ended within ``timeout`` (seconds). Does nothing in a forked child: thread and sockets are the parent's.
         """
         if os.getpid() != self._pid:
             return True

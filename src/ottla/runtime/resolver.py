@@ -1,7 +1,7 @@
 """Names to addresses, on helper threads: ``getaddrinfo`` may block for many seconds.
 
-Owns the look-ups; must not know what an address is for. Invariant: each look-up is reported exactly once, from a helper thread, and none
-keeps the process from ending.
+Owns the look-ups; must not know what an address is for. Invariant: each look-up is reported exactly once, from a helper
+thread, and none keeps the process from ending.
 """
 
 from __future__ import annotations

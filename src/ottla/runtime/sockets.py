@@ -6,6 +6,7 @@ happens to a socket is reported to ``Connections`` once; one that the core has c
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import selectors
@@ -65,10 +66,9 @@ class Sockets:
 
     def wake(self) -> None:
         """End the present or the next ``wait`` at once; callable from any thread."""
-        try:
+        # Full: it is awake already. Closed: there is nobody to wake.
+        with contextlib.suppress(OSError):
             self._wake_out.send(b"\0")
-        except OSError:
-            pass  # full: it is awake already; closed: there is nobody to wake
 
     def connect(self, connection_id: int, address: Address, connection: ClientConnection) -> None:
         """Begin to connect."""
@@ -137,11 +137,9 @@ class Sockets:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._config.send_buffer_bytes)
 
     def _drain_wake(self) -> None:
-        try:
+        with contextlib.suppress(BlockingIOError):
             while len(self._wake_in.recv(4096)) == 4096:
                 pass
-        except BlockingIOError:
-            pass
 
     def _finish_connecting(self, link: _Socket) -> None:
         code = link.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
@@ -161,7 +159,7 @@ class Sockets:
             try:
                 count = link.sock.recv_into(buffer)
             except (BlockingIOError, InterruptedError):
-                return
+                return None
             except OSError as error:
                 return self._lost(link, _reason(error))
             size = len(buffer)
@@ -173,10 +171,11 @@ class Sockets:
                 return None  # the core has closed it: the effect follows
             if count < size:
                 return None  # the socket is empty: asking again would only tell so
+        return None
 
     def _flush(self, link: _Socket) -> None:
         if link.connecting:
-            return
+            return None
         watched = link.interest
         try:
             while link.outgoing:

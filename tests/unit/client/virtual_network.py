@@ -1,0 +1,162 @@
+"""A network without sockets and a clock without time: performs the effects of ``Connections`` against brokers made of functions.
+
+Owns the virtual clock, the name table and the peers behind addresses. Must not know what is tested. Invariant: time moves
+only in ``run_until`` and ``advance``, and everything that can happen at one moment has happened when they return.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from ottla.client.connections import Close, Connect, Effect, Resolve, Write
+from ottla.client.link import Address
+from ottla.protocol import ErrorCode
+from ottla.protocol.apis import SPOKEN, Api, VersionRange
+from ottla.protocol.codec import RequestHeader, decode_request, encode_response
+from ottla.protocol.framing import FrameReader
+from ottla.protocol.messages import api_versions_response
+from ottla.types import Now
+
+Answer = Callable[[RequestHeader, Any], Any]
+
+
+class NoAnswer(Exception):
+    """Raised by a peer's function: this request is not answered."""
+
+
+@dataclass
+class Peer:
+    """A broker behind an address. ``mode``: accept, refuse, silent (no TCP answer), mute (no answer at all), garbage, hang up."""
+
+    answer: Answer | None = None
+    mode: str = "accept"
+    versions: dict[Api, VersionRange] = field(default_factory=lambda: dict(SPOKEN))
+    requests: list[tuple[Api, Any]] = field(default_factory=list)
+    connects: int = 0
+
+    def respond(self, header: RequestHeader, message: Any) -> Any:
+        if header.api is Api.API_VERSIONS:
+            return self.api_versions()
+        self.requests.append((header.api, message))
+        if self.answer is None:
+            raise NoAnswer
+        return self.answer(header, message)
+
+    def api_versions(self) -> Any:
+        keys = tuple(
+            api_versions_response.ApiVersion(api_key=int(api), min_version=low, max_version=high)
+            for api, (low, high) in self.versions.items()
+        )
+        return api_versions_response.ApiVersionsResponse(error_code=ErrorCode.none, api_keys=keys, throttle_time=timedelta(0))
+
+
+class VirtualNetwork:
+    """Drives whatever has ``poll(now) -> (effects, wake_at)`` and the ``Connections`` it reports to."""
+
+    def __init__(self, poll: Callable[[Now], tuple[list[Effect], int | None]], connections: Any) -> None:
+        self.mono = 1_000
+        self.names: dict[str, list[str]] = {}
+        """Name -> numeric addresses; a name that is not here can not be resolved."""
+        self.peers: dict[Address, Peer] = {}
+        self.log: list[str] = []
+        """What was done, in order, with the time it was done at."""
+        self._poll = poll
+        self._connections = connections
+        self._readers: dict[int, FrameReader] = {}
+        self._open: dict[int, Peer] = {}
+
+    @property
+    def now(self) -> Now:
+        return Now(self.mono, 1_700_000_000_000 + self.mono)
+
+    @property
+    def open(self) -> list[int]:
+        """Connections that are established and not closed."""
+        return list(self._open)
+
+    def peer(self, place: str, **settings: Any) -> Peer:
+        """Put a peer behind ``IP:PORT``."""
+        ip, port = place.rsplit(":", 1)
+        return self.peers.setdefault(Address(ip, int(port)), Peer(**settings))
+
+    def settle(self) -> int | None:
+        """Let everything happen that can happen now; gives the time that was asked for next."""
+        for _ in range(1000):
+            effects, wake_at = self._poll(self.now)
+            for effect in effects:
+                self._perform(effect)
+            if not effects and (wake_at is None or wake_at > self.mono):
+                return wake_at
+        raise AssertionError(f"it never settles: {self.log[-10:]}")
+
+    def run_until(self, mono: int) -> None:
+        """Let time pass up to ``mono``, stopping wherever somebody wants to be asked."""
+        while True:
+            wake_at = self.settle()
+            if wake_at is None or wake_at > mono:
+                break
+            self.mono = wake_at
+        self.mono = max(self.mono, mono)
+        self.settle()
+
+    def advance(self, milliseconds: int) -> None:
+        """Let time pass."""
+        self.run_until(self.mono + milliseconds)
+
+    def hang_up(self, connection_id: int, reason: str = "the peer closed the connection") -> None:
+        """Break one connection from the far side."""
+        del self._open[connection_id]
+        self._connections.on_closed(connection_id, reason, self.now)
+
+    def reply(self, connection_id: int, header: RequestHeader, message: Any) -> None:
+        """Answer later what ``NoAnswer`` left open."""
+        self._connections.receive(connection_id, b"".join(map(bytes, encode_response(header, message))), self.now)
+
+    def _perform(self, effect: Effect) -> None:
+        match effect:
+            case Resolve(host, port):
+                self.log.append(f"{self.mono} resolve {host}")
+                if host in self.names:
+                    found = [Address(ip, port) for ip in self.names[host]]
+                    self._connections.on_resolved(host, port, found, self.now)
+                else:
+                    self._connections.on_resolve_failed(host, port, "Name or service not known", self.now)
+            case Connect(connection_id, address, _):
+                self.log.append(f"{self.mono} connect {address}")
+                self._connect(connection_id, address)
+            case Write(connection_id, pieces):
+                if connection_id in self._open:
+                    self._write(connection_id, b"".join(map(bytes, pieces)))
+            case Close(connection_id, reason):
+                self.log.append(f"{self.mono} close {connection_id}: {reason}")
+                self._open.pop(connection_id, None)
+
+    def _connect(self, connection_id: int, address: Address) -> None:
+        peer = self.peers.get(address)
+        if peer is None or peer.mode == "refuse":
+            return self._connections.on_connect_failed(connection_id, "Connection refused", self.now)
+        peer.connects += 1
+        if peer.mode == "silent":
+            return None
+        self._open[connection_id], self._readers[connection_id] = peer, FrameReader()
+        return self._connections.on_connected(connection_id, self.now)
+
+    def _write(self, connection_id: int, data: bytes) -> None:
+        peer = self._open[connection_id]
+        if peer.mode == "garbage":
+            return self._connections.receive(connection_id, b"HTTP/1.1 400 Bad Request\r\n\r\n", self.now)
+        if peer.mode == "hang up":
+            return self.hang_up(connection_id)
+        if peer.mode == "mute":
+            return None
+        for frame in self._readers[connection_id].feed(data):
+            header, message = decode_request(bytes(frame))
+            try:
+                answer = peer.respond(header, message)
+            except NoAnswer:
+                continue
+            self.reply(connection_id, header, answer)
+        return None
