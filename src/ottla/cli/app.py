@@ -1,6 +1,7 @@
 """The command tree, and what becomes of errors.
 
-Owns which nouns there are. Must not know what a command does. Invariant: exit code 0 means done, 1 a known error, 2 bad usage.
+Owns which nouns there are. Must not know what a command does. Invariant: exit code 0 means done, 1 a known error, 2 bad
+usage.
 """
 
 from __future__ import annotations

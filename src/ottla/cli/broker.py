@@ -1,7 +1,7 @@
 """``ottla broker``: the embedded broker as a program.
 
-Owns its first line on stdout, which scripts read, and its end. Must not know what the broker does. Invariant: SIGTERM and Ctrl-C end it
-cleanly with exit code 0.
+Owns its first line on stdout, which scripts read, and its end. Must not know what the broker does. Invariant: SIGTERM
+and Ctrl-C end it cleanly with exit code 0.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """``ottla consume``: records of a topic on stdout.
 
-Owns where reading begins and ends. Must not know how a record is rendered. Invariant: with a group, an offset is committed only after its
-record has been written and flushed.
+Owns where reading begins and ends. Must not know how a record is rendered. Invariant: with a group, an offset is
+committed only after its record has been written and flushed.
 """
 
 from __future__ import annotations

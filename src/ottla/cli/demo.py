@@ -1,6 +1,7 @@
 """``ottla demo``: the main job.
 
-Owns its options and what Ctrl-C does to it. Must not know its steps. Invariant: interrupted at any moment, it leaves no process behind.
+Owns its options and what Ctrl-C does to it. Must not know its steps. Invariant: interrupted at any moment, it leaves no
+process behind.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The format of ``ottla consume -f``: kcat's escapes.
 
-Owns the little language. Must not know where records come from. Invariant: a format is checked once, before the first record; rendering it
-never fails, whatever bytes a record holds.
+Owns the little language. Must not know where records come from. Invariant: a format is checked once, before the first
+record; rendering it never fails, whatever bytes a record holds.
 
 =====  ==========================================  =====  ==========================================
 %s     value                                       %S     length of the value in bytes, -1 for null

@@ -1,7 +1,7 @@
 """The options that every noun shares, and what they mean.
 
-Owns ``-b``, ``-X`` and ``--format``. Must not know any command. Invariant: a short flag means the same in every command, and what it means
-in kcat where kcat has it.
+Owns ``-b``, ``-X`` and ``--format``. Must not know any command. Invariant: a short flag means the same in every
+command, and what it means in kcat where kcat has it.
 """
 
 from __future__ import annotations

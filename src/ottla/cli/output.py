@@ -1,7 +1,7 @@
 """Printing what a command found.
 
-Owns tables, JSON and the line that an error is. Must not know any command. Invariant: results go to stdout, everything that is about the run
-goes to stderr; JSON is one document with the keys in the order of the columns.
+Owns tables, JSON and the line that an error is. Must not know any command. Invariant: results go to stdout, everything
+that is about the run goes to stderr; JSON is one document with the keys in the order of the columns.
 """
 
 from __future__ import annotations

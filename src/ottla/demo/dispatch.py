@@ -1,7 +1,7 @@
 """The group ``dispatch``: three members share the flights, one is killed, a new one joins.
 
-Owns the play: who is started and killed when, and what has to be true before the next act. Must not know how a member reads.
-Invariant: it ends when the committed offset of each partition is the end of that partition, or with ``Stalled``.
+Owns the play: who is started and killed when, and what has to be true before the next act. Must not know how a member
+reads. Invariant: it ends when the committed offset of each partition is the end of that partition, or with ``Stalled``.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ottla.demo import DemoFailed
 from ottla.demo.owners import Owners
 from ottla.demo.processes import Child, Children, Event
 
@@ -27,7 +28,7 @@ LIMIT = 120.0
 """Seconds after which a run that is not done is stuck."""
 
 
-class Stalled(Exception):
+class Stalled(DemoFailed):
     """The group did not get where it had to in time."""
 
 

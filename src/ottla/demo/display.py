@@ -1,7 +1,7 @@
 """What a run shows while it goes on: bars at a terminal, plain lines anywhere else.
 
-Owns the console during the run and the seconds of each step. Must not know what the steps do. Invariant: everything that is said
-stays readable in a log file, and nothing waits for an answer.
+Owns the console during the run and the seconds of each step. Must not know what the steps do. Invariant: everything
+that is said stays readable in a log file, and nothing waits for an answer.
 """
 
 from __future__ import annotations

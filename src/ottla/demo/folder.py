@@ -1,7 +1,7 @@
 """The output folder of a run.
 
-Owns what stands where in it, and what may be removed. Must not know what is written there. Invariant: nothing is removed from a folder
-that does not carry the demo's mark, and two runs never share one.
+Owns what stands where in it, and what may be removed. Must not know what is written there. Invariant: nothing is
+removed from a folder that does not carry the demo's mark, and two runs never share one.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from ottla.demo import DemoFailed
+
 MARK = ".ottla-demo"
 FOLDERS = ("broker", "members", "flights", "checkpoint", "spark", "logs")
 FILES = ("summary.json", "delays.png", "owners.png")
 
 
-class FolderRefused(Exception):
+class FolderRefused(DemoFailed):
     """The output folder can not be used; the message says why and what to do."""
 
 

@@ -1,6 +1,7 @@
 """Whether Spark can run here.
 
-Owns the question which Java there is. Must not know Spark. Invariant: the answer comes without starting a JVM that stays.
+Owns the question which Java there is. Must not know Spark. Invariant: the answer comes without starting a JVM that
+stays.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The child process that is one member of the group ``dispatch``: it counts flights by carrier.
 
-Owns the handler, its pace and its file. Must not know the other members: the group does that for it. Invariant: a flight's line is
-in the file before its offset is committed, so that a kill may repeat a flight but never lose one.
+Owns the handler, its pace and its file. Must not know the other members: the group does that for it. Invariant: a
+flight's line is in the file before its offset is committed, so that a kill may repeat a flight but never lose one.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Who owned which partition, and when.
 
-Owns the history of the partitions' owners, built from what the members report. Must not know processes or Kafka. Invariant: a
-partition's tenures follow one another in time; one that nobody could end by himself (his process was killed) is marked as such and
-lasts until the group gave the partition to somebody else.
+Owns the history of the partitions' owners, built from what the members report. Must not know processes or Kafka.
+Invariant: a partition's tenures follow one another in time; one that nobody could end by himself (his process was
+killed) is marked as such and lasts until the group gave the partition to somebody else.
 """
 
 from __future__ import annotations

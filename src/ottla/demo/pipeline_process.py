@@ -1,7 +1,8 @@
 """The child process that is the Spark job: flights in, enriched flights out as Parquet, and the delays that are in them.
 
-Owns the Spark session and its two readings of the topic, as a stream in group ``delays`` and as a batch. Must not know the figures
-it will be compared with. Invariant: a join never multiplies a flight: each table has one row a key before it is joined.
+Owns the Spark session and its two readings of the topic, as a stream in group ``delays`` and as a batch. Must not know
+the figures it will be compared with. Invariant: a join never multiplies a flight: each table has one row a key before
+it is joined.
 """
 
 from __future__ import annotations

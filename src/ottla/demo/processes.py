@@ -1,12 +1,12 @@
 """Child processes that never outlive their parent, and the line of JSON they report on.
 
-Owns how the demo starts, hears, kills and ends processes; both ends of the pipe are in this file. Must not know what a child
-does. Invariant: when the parent goes, in whatever way, each child goes too: it holds a pipe from its parent as stdin and
-leaves when that closes. Each child leads a session of its own, so that Ctrl-C at a terminal reaches the parent alone, which then
-ends its children in order.
+Owns how the demo starts, hears, kills and ends processes; both ends of the pipe are in this file. Must not know what a
+child does. Invariant: when the parent goes, in whatever way, each child goes too: it holds a pipe from its parent as
+stdin and leaves when that closes. Each child leads a session of its own, so that Ctrl-C at a terminal reaches the
+parent alone, which then ends its children in order.
 
-A child is a module with ``main(arguments, emit)`` and is started as ``python -m ottla.demo.processes MODULE``; its arguments are
-the first line it reads, an event is a line it writes, and whatever else it prints goes to its log file.
+A child is a module with ``main(arguments, emit)`` and is started as ``python -m ottla.demo.processes MODULE``; its
+arguments are the first line it reads, an event is a line it writes, and whatever else it prints goes to its log file.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
+
+from ottla.demo import DemoFailed
 
 Emit = Callable[..., None]
 """``emit("kind", name=value)``: report to the parent. Values are what JSON knows."""
@@ -47,7 +49,7 @@ class Event(NamedTuple):
     data: Mapping[str, Any]
 
 
-class ChildFailed(Exception):
+class ChildFailed(DemoFailed):
     """A child ended when it should not have; the message holds the end of its log."""
 
 

@@ -1,7 +1,7 @@
 """Producing every flight with confluent-kafka.
 
-Owns the producer and its delivery reports. Must not know the broker's kind. Invariant: the number it returns counts what the broker has
-acknowledged, not what was handed over.
+Owns the producer and its delivery reports. Must not know the broker's kind. Invariant: the number it returns counts
+what the broker has acknowledged, not what was handed over.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable
 from confluent_kafka import KafkaError, Producer
 from confluent_kafka import Message as Delivered
 
+from ottla.demo import DemoFailed
 from ottla.demo.data import Flights
 
 SETTINGS = {"linger.ms": 20, "enable.idempotence": True, "message.timeout.ms": 60_000}
@@ -19,7 +20,7 @@ FLUSH_TIMEOUT = 90.0
 """Seconds; a little more than a message may take."""
 
 
-class ProducingFailed(Exception):
+class ProducingFailed(DemoFailed):
     """The broker did not take every flight."""
 
 
@@ -44,7 +45,7 @@ def produce(bootstrap_servers: str, topic: str, flights: Flights, on_progress: C
                     key=message.key,
                     value=message.value,
                     timestamp=message.timestamp,
-                    headers=message.headers,
+                    headers=[*message.headers],
                     on_delivery=delivered,
                 )
                 break

@@ -1,7 +1,7 @@
 """What is left of a run: the figures, whether they add up, and one screen that says so.
 
-Owns the names of the figures and the checks between them. Must not know how a figure came about. Invariant: every figure that has a
-counterpart is compared with it, and a difference is named.
+Owns the names of the figures and the checks between them. Must not know how a figure came about. Invariant: every
+figure that has a counterpart is compared with it, and a difference is named.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The main job from beginning to end.
 
-Owns the order of the steps and the exit code. Must not know how a step is done. Invariant: however it ends, no process of it is left.
+Owns the order of the steps and the exit code. Must not know how a step is done. Invariant: however it ends, no process
+of it is left.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from typing import Any
 
 from rich.console import Console
 
-from ottla.demo import charts, data, dispatch, java, report, tally
-from ottla.demo.display import Display
-from ottla.demo.folder import FolderRefused, prepared
-from ottla.demo.processes import ENDED, ChildFailed, Children
+from ottla.demo import DemoFailed, charts, data, dispatch, java, report, tally
+from ottla.demo.dispatch import MEMBERS, NEWCOMER, VICTIM, Act
+from ottla.demo.display import Display, Step
+from ottla.demo.folder import prepared
+from ottla.demo.processes import ENDED, Children
 from ottla.demo.producing import produce
 from ottla.errors import OttlaError
 
@@ -26,6 +28,13 @@ BROKER_START, SPARK_START, SPARK_RUN = 30.0, 120.0, 300.0
 """Seconds after which a step counts as failed."""
 DONE, WRONG, WITHOUT_SPARK = 0, 1, 3
 """Exit codes."""
+ANNOUNCED = {
+    Act.WORKING: f"{', '.join(MEMBERS)} share the partitions",
+    Act.ORPHANED: f"a third is done: {VICTIM} is killed (SIGKILL); nobody reads its partitions until its session is over",
+    Act.SURVIVING: "the survivors have taken over",
+    Act.JOINING: f"{NEWCOMER} joins",
+    Act.FINISHING: "the partitions are shared again",
+}
 
 
 def run(out: Path, limit: int | None, console: Console) -> int:
@@ -46,7 +55,7 @@ def run(out: Path, limit: int | None, console: Console) -> int:
                 main_job.summary.write(out / "summary.json", display.seconds)
             files = [out / name for name in ("summary.json", "owners.png", "delays.png", "flights")]
             report.print_report(console, main_job.summary, display.seconds, files)
-    except (FolderRefused, ChildFailed, dispatch.Stalled, OttlaError) as error:
+    except (DemoFailed, OttlaError) as error:
         console.print(f"[red bold]error:[/] {error}", soft_wrap=True, highlight=False)
         return WRONG
     if main_job.summary.wrong:
@@ -55,6 +64,12 @@ def run(out: Path, limit: int | None, console: Console) -> int:
         console.print(f"[yellow bold]without the Spark part:[/] {against_spark}", soft_wrap=True)
         return WITHOUT_SPARK
     return DONE
+
+
+def announce(step: Step, act: Act) -> None:
+    """Say what begins, where it is worth a line."""
+    if act in ANNOUNCED:
+        step.say(ANNOUNCED[act])
 
 
 class MainJob:
@@ -86,7 +101,7 @@ class MainJob:
         play = dispatch.Dispatch(self._children, self._bootstrap, TOPIC, self._ends, members, pace)
         with self._display.step("dispatch", f"share them in group {dispatch.GROUP}", total) as step:
             step.say(f"each member handles at most {pace:,} flights a second; its session is {dispatch.SESSION_TIMEOUT:g} s")
-            story = play.run(step.update, lambda act: step.say(ANNOUNCED[act]) if act in ANNOUNCED else None)
+            story = play.run(step.update, lambda act: announce(step, act))
         self._display.console.print(report.owners_table(story.snapshots, TOPIC))
         charts.draw_owners(story.owners.tenures, story.moments, self._out / "owners.png")
         counted = tally.read(members.glob("*.tsv"))

@@ -1,7 +1,8 @@
 """What the members of ``dispatch`` did, read from the files they wrote.
 
-Owns the format of those files as a reader. Must not know the members' own counts: the files are the evidence. Invariant: a line
-that a killed member did not finish is not counted; its offset was not committed either, so another member has it whole.
+Owns the format of those files as a reader. Must not know the members' own counts: the files are the evidence.
+Invariant: a line that a killed member did not finish is not counted; its offset was not committed either, so another
+member has it whole.
 """
 
 from __future__ import annotations
