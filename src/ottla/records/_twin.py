@@ -20,9 +20,7 @@ MODULES = ("batch", "columns", "reader", "record")
 class _SourceFinder(importlib.machinery.FileFinder):
     """Finds these modules by their source, where the usual finder would take the compiled file beside it."""
 
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
+    def find_spec(self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
         package, _, name = fullname.rpartition(".")
         if package != __package__ or name not in MODULES:
             return None

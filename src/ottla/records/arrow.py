@@ -68,9 +68,7 @@ def to_table(parts: Iterable[PartitionRecords], names: Sequence[str] | None) -> 
     return pa.Table.from_batches(to_batches(parts, names, None), _schema(names))
 
 
-def to_batches(
-    parts: Iterable[PartitionRecords], names: Sequence[str] | None, max_rows: int | None
-) -> Iterator[pa.RecordBatch]:
+def to_batches(parts: Iterable[PartitionRecords], names: Sequence[str] | None, max_rows: int | None) -> Iterator[pa.RecordBatch]:
     """The rows in batches of ``max_rows`` at most, none of whose columns reaches 2 GiB."""
     if max_rows is not None and max_rows < 1:
         raise ValueError(f"max_rows must be at least 1, not {max_rows}")
@@ -103,9 +101,7 @@ def _split(parts: Iterable[PartitionRecords], max_rows: int) -> Iterator[_Rows]:
                 piece_stop = min(stop, start + max_rows - rows.count)
                 piece = (index, start, piece_stop)
                 topic_bytes = len(index.origin.topic.encode()) * (piece_stop - start)
-                if rows.count and (
-                    rows.bytes + index.size > MAX_COLUMN_BYTES or rows.topic_bytes + topic_bytes > MAX_COLUMN_BYTES
-                ):
+                if rows.count and (rows.bytes + index.size > MAX_COLUMN_BYTES or rows.topic_bytes + topic_bytes > MAX_COLUMN_BYTES):
                     yield rows
                     rows = _Rows()
                     continue
@@ -124,9 +120,7 @@ def _buffer(data: bytes | bytearray | None) -> pa.Buffer | None:
 
 def _binary(rows: _Rows, field: int) -> pa.Array:
     validity, offsets, data, nulls = buffers.binary_column(rows.segments, rows.count, field)
-    return pa.Array.from_buffers(
-        pa.binary(), rows.count, [_buffer(validity), _buffer(offsets), _buffer(data)], null_count=nulls
-    )
+    return pa.Array.from_buffers(pa.binary(), rows.count, [_buffer(validity), _buffer(offsets), _buffer(data)], null_count=nulls)
 
 
 def _key(rows: _Rows) -> pa.Array:
@@ -170,9 +164,7 @@ def _headers(rows: _Rows) -> pa.Array:
     name_offsets, name_data = names
     value_validity, value_offsets, value_data, value_nulls = values
     total = len(name_offsets) // 4 - 1
-    name_array = pa.Array.from_buffers(
-        pa.string(), total, [None, _buffer(name_offsets), _buffer(name_data)], null_count=0
-    )
+    name_array = pa.Array.from_buffers(pa.string(), total, [None, _buffer(name_offsets), _buffer(name_data)], null_count=0)
     value_array = pa.Array.from_buffers(
         pa.binary(),
         total,
@@ -180,12 +172,8 @@ def _headers(rows: _Rows) -> pa.Array:
         null_count=value_nulls,
     )
     type_ = SCHEMA.field("headers").type
-    structs = pa.Array.from_buffers(
-        type_.value_type, total, [None], null_count=0, children=[name_array, value_array]
-    )
-    return pa.Array.from_buffers(
-        type_, rows.count, [_buffer(validity), _buffer(offsets)], null_count=nulls, children=[structs]
-    )
+    structs = pa.Array.from_buffers(type_.value_type, total, [None], null_count=0, children=[name_array, value_array])
+    return pa.Array.from_buffers(type_, rows.count, [_buffer(validity), _buffer(offsets)], null_count=nulls, children=[structs])
 
 
 _COLUMNS: dict[str, Callable[[_Rows], pa.Array]] = {

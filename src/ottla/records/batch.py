@@ -88,12 +88,17 @@ def _long_varint(
 def _varint(
     data: cython.p_const_uchar, position: cython.Py_ssize_t, end: cython.Py_ssize_t, bits: cython.int
 ) -> tuple[cython.longlong, cython.Py_ssize_t]:
-    """``_long_varint`` with a short way for one byte. Once beyond ``end`` it stays there, so that one check serves several."""
-    byte: cython.int
-    if position < end:
-        byte = data[position]
-        if byte < 0x80:
-            return (byte >> 1) ^ -(byte & 1), position + 1
+    """``_long_varint`` with a short way for one or two bytes. Once beyond ``end`` it stays there: one check serves several."""
+    low: cython.int
+    high: cython.int
+    if position + 1 < end:
+        low = data[position]
+        if low < 0x80:
+            return (low >> 1) ^ -(low & 1), position + 1
+        high = data[position + 1]
+        if high < 0x80:
+            high = (high << 7) | (low & 0x7F)
+            return (high >> 1) ^ -(high & 1), position + 2
     return _long_varint(data, position, end, bits)
 
 

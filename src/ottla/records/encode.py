@@ -6,7 +6,7 @@ Invariant: what it writes passes ``verify_batch``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import crc32c

@@ -129,8 +129,7 @@ class Records:
     def next_offsets(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """For each partition what to commit once all of its records here are done with."""
         return {
-            part.topic_partition: OffsetAndMetadata(part.next_offset, leader_epoch=part.next_leader_epoch)
-            for part in self.parts
+            part.topic_partition: OffsetAndMetadata(part.next_offset, leader_epoch=part.next_leader_epoch) for part in self.parts
         }
 
     def to_arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
