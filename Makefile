@@ -47,7 +47,7 @@ clean: ## away with all that was made here, but for Kafka's jars (.kafka)
 	rm -rf $(venv) build dist demo-output spark-warehouse metastore_db derby.log
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache src/*.egg-info
 	rm -f $(compiled)/*.so $(compiled)/*.c
-	find src tests benchmarks examples tools -name __pycache__ -type d -prune -exec rm -rf {} +
+	find $(wildcard src tests benchmarks examples tools) -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(bin)/python:
 	@tools/make_venv.sh $(PYTHON) $(venv)
