@@ -1,0 +1,85 @@
+"""Signals end loops between two polls, and the handlers from before come back."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+import pytest
+
+from ottla.errors import WakeupError
+from ottla.signals import STOP_SIGNALS, Interrupted, raise_on_signals, stop_on_signals, wait_for_signal
+
+
+class Sleeper:
+    """What a consumer promises of ``wakeup()``: the present or the next waiting call raises."""
+
+    def __init__(self) -> None:
+        self._woken = False
+
+    def wakeup(self) -> None:
+        self._woken = True
+
+    def poll(self) -> None:
+        if self._woken:
+            self._woken = False
+            raise WakeupError
+
+
+@pytest.fixture(autouse=True)
+def handlers_come_back() -> object:
+    before = [signal.getsignal(number) for number in STOP_SIGNALS]
+    yield
+    assert [signal.getsignal(number) for number in STOP_SIGNALS] == before
+
+
+@pytest.mark.parametrize("number", STOP_SIGNALS)
+def test_the_batch_in_hand_is_finished_and_the_next_poll_ends_the_with(number: signal.Signals) -> None:
+    consumer, handled = Sleeper(), []
+    with stop_on_signals(consumer) as stop:
+        while True:
+            consumer.poll()
+            os.kill(os.getpid(), number)
+            handled.append("finished")
+    assert handled == ["finished"]
+    assert stop
+    assert stop.signal is number
+
+
+def test_a_wakeup_that_no_signal_caused_is_raised() -> None:
+    consumer = Sleeper()
+    with pytest.raises(WakeupError), stop_on_signals(consumer):  # noqa: PT012
+        consumer.wakeup()
+        consumer.poll()
+
+
+def test_a_second_signal_does_what_it_did_before() -> None:
+    with pytest.raises(KeyboardInterrupt), stop_on_signals(Sleeper()):  # noqa: PT012
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+        threading.Event().wait(5)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_raising_once_and_then_leaving_the_cleaning_up_alone(number: signal.Signals, code: int) -> None:
+    cleaned = False
+    with pytest.raises(Interrupted) as raised, raise_on_signals():  # noqa: PT012
+        try:
+            os.kill(os.getpid(), number)
+            threading.Event().wait(5)
+        finally:
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGTERM)
+            cleaned = True
+    assert cleaned
+    assert raised.value.exit_code == code
+    assert str(raised.value) == number.name
+
+
+@pytest.mark.parametrize("number", STOP_SIGNALS)
+def test_waiting_for_a_signal(number: signal.Signals) -> None:
+    timer = threading.Timer(0.1, os.kill, (os.getpid(), number))
+    timer.start()
+    assert wait_for_signal() is number
+    timer.join()
