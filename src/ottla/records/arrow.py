@@ -55,12 +55,12 @@ class _Rows:
 
     def add(self, segment: Segment) -> None:
         """Take one more segment."""
-        index, start, stop = segment
+        batch, start, stop = segment
         self.segments.append(segment)
-        self.origins.append((index.origin, stop - start))
+        self.origins.append((batch.origin, stop - start))
         self.count += stop - start
-        self.bytes += index.size
-        self.topic_bytes += (stop - start) * len(index.origin.topic.encode())
+        self.bytes += batch.payload_size
+        self.topic_bytes += (stop - start) * len(batch.origin.topic.encode())
 
 
 def to_table(parts: Iterable[PartitionRecords], names: Sequence[str] | None) -> pa.Table:
@@ -96,12 +96,12 @@ def _schema(names: Sequence[str] | None) -> pa.Schema:
 def _split(parts: Iterable[PartitionRecords], max_rows: int) -> Iterator[_Rows]:
     rows = _Rows()
     for part in parts:
-        for index, start, stop in part.segments:
+        for batch, start, stop in part.segments:
             while start < stop:
                 piece_stop = min(stop, start + max_rows - rows.count)
-                piece = (index, start, piece_stop)
-                topic_bytes = len(index.origin.topic.encode()) * (piece_stop - start)
-                if rows.count and (rows.bytes + index.size > MAX_COLUMN_BYTES or rows.topic_bytes + topic_bytes > MAX_COLUMN_BYTES):
+                piece = (batch, start, piece_stop)
+                topic_bytes = len(batch.origin.topic.encode()) * (piece_stop - start)
+                if rows.count and (rows.bytes + batch.payload_size > MAX_COLUMN_BYTES or rows.topic_bytes + topic_bytes > MAX_COLUMN_BYTES):
                     yield rows
                     rows = _Rows()
                     continue

@@ -1,11 +1,27 @@
-# The one class of this room that other compiled modules read without going through Python.
-cdef class BatchIndex:
+# What other compiled modules of this room reach without going through Python.
+cdef class Batch:
+    cdef object source
     cdef object owner
     cdef object table
     cdef const unsigned char* data
     cdef long long* times
     cdef int* fields
-    cdef readonly object origin
-    cdef readonly Py_ssize_t count
+    cdef public object origin
+    cdef readonly Py_ssize_t position
     cdef readonly Py_ssize_t size
     cdef readonly long long base_offset
+    cdef readonly long long last_offset
+    cdef readonly long long base_timestamp
+    cdef readonly long long max_timestamp
+    cdef readonly long long producer_id
+    cdef readonly long long crc
+    cdef readonly int leader_epoch
+    cdef readonly int attributes
+    cdef readonly Py_ssize_t claimed
+    cdef readonly Py_ssize_t count
+    cdef readonly Py_ssize_t payload_size
+    cdef readonly Py_ssize_t key_bytes
+    cdef readonly Py_ssize_t value_bytes
+
+cdef const unsigned char* pointer_to(object source)
+cdef Batch open_batch(object source, const unsigned char* data, Py_ssize_t length, Py_ssize_t position)

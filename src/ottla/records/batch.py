@@ -1,11 +1,12 @@
-"""Where everything lies inside a batch's records: the one walk over untrusted bytes, made without the GIL.
+"""One record batch and where everything lies inside it: the one walk over untrusted bytes, made without the GIL.
 
-Owns the record layout of version 2 batches and the table that a walk leaves behind (``BatchIndex``). Must not know of fetches,
+Owns the record layout of version 2 batches and the table that a walk leaves behind (``Batch.index``). Must not know of fetches,
 topics or columns. Invariants: every varint, length and count is checked against the bytes that are there before it is
-believed; after a ``BatchIndex`` was made nothing in it can fail; memory is bounded by the bytes given, never by a claimed count.
+believed; after ``index()`` nothing about a batch can fail; memory is bounded by the bytes given, never by a claimed count.
 
-The source runs as it stands or compiled by Cython: what is a C pointer in the one is a ``memoryview`` in the other.
-Source of the layout: "Record" in the protocol's documentation (KIP-98).
+The source runs as it stands or compiled by Cython: what is a C pointer in the one is a ``memoryview`` in the other. The
+attributes of ``Batch`` are declared in ``batch.pxd``.
+Source of the layout: "Record Batch" and "Record" in the protocol's documentation (KIP-98).
 """
 
 from __future__ import annotations
@@ -17,28 +18,20 @@ except ImportError:
 if cython.compiled:
     from cython.cimports.cpython.bytearray import PyByteArray_FromStringAndSize
 
-import crc32c
+from crc32c import crc32c
 
 from ottla.records.compression import DEFAULT_MAX_BATCH_BYTES, decompress
 from ottla.records.header import (
     CRC_OFFSET,
     CRC_START,
-    HEADER_SIZE,
     INVALID_RECORD,
-    LOG_APPEND_TIME_BIT,
+    Compression,
     ControlType,
     InvalidBatchError,
     read_header,
 )
 
 COMPILED = cython.compiled
-
-# A row of the table: offset delta, then position and length of key, value and headers (count included) in the payload.
-# Literal numbers in the loops below, because a module's global is a Python object to compiled code.
-ROW = 7
-_ROW_BYTES = ROW * 4 + 8
-_SMALLEST_RECORD = 7
-_MIN_INT64, _MAX_INT64 = -(2**63), 2**63 - 1
 
 _REASONS = {
     1: "a record's length reaches beyond the batch",
@@ -53,6 +46,9 @@ _REASONS = {
     10: "a timestamp is out of range",
     11: "bytes are left after the last record",
 }
+
+# Numbers stand literally in the loops below, because a module's global is a Python object to compiled code. A row of the table is
+# seven ints: offset delta, then position and length of key, value and headers (their count included) in the payload.
 
 
 @cython.cfunc
@@ -129,21 +125,17 @@ def _skip_headers(data: cython.p_const_uchar, position: cython.Py_ssize_t, end: 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _walk(
-    data: cython.p_const_uchar,
-    end: cython.Py_ssize_t,
-    count: cython.Py_ssize_t,
-    last_delta: cython.longlong,
-    base_timestamp: cython.longlong,
-    keep: cython.bint,
-    fields: cython.p_int,
-    times: cython.p_longlong,
-) -> tuple[cython.int, cython.Py_ssize_t]:
-    """Walk ``count`` records that must fill ``data[:end]``: 0 and ``end``, or the number of a reason and where it was found.
+def _walk(batch: Batch, keep: cython.bint) -> tuple[cython.int, cython.Py_ssize_t]:
+    """Walk the claimed records, which must fill the payload: 0, or the number of a reason, and where the walk ended.
 
-    With ``keep`` their places go into ``fields`` and ``times``; without, as a broker validates, offset deltas must be 0 to
-    ``count - 1``.
+    With ``keep`` the places go into the batch's table; without, as a broker validates, offset deltas must be 0 to n - 1.
     """
+    data: cython.p_const_uchar = batch.data
+    fields: cython.p_int = batch.fields
+    times: cython.p_longlong = batch.times
+    end: cython.Py_ssize_t = batch.payload_size
+    last_delta: cython.longlong = batch.last_offset - batch.base_offset
+    base_timestamp: cython.longlong = batch.base_timestamp
     position: cython.Py_ssize_t = 0
     start: cython.Py_ssize_t
     record_end: cython.Py_ssize_t
@@ -151,6 +143,9 @@ def _walk(
     number: cython.Py_ssize_t
     key_at: cython.Py_ssize_t
     value_at: cython.Py_ssize_t
+    headers_at: cython.Py_ssize_t
+    key_bytes: cython.Py_ssize_t = 0
+    value_bytes: cython.Py_ssize_t = 0
     length: cython.longlong
     time: cython.longlong
     delta: cython.longlong
@@ -158,7 +153,7 @@ def _walk(
     value: cython.longlong
     previous: cython.longlong = -1
     latest: cython.longlong = 0x7FFFFFFFFFFFFFFF
-    for number in range(count):
+    for number in range(batch.claimed):
         start = position
         length, position = _varint(data, position, end, 32)
         if length < 0 or length > end - position:
@@ -174,12 +169,15 @@ def _walk(
         key_at = position
         if key > 0:
             position += key
+            key_bytes += key
         value, position = _varint(data, position, record_end, 32)
         if value < -1 or value > record_end - position:
             return 4, start
         value_at = position
         if value > 0:
             position += value
+            value_bytes += value
+        headers_at = position
         if position + 1 == record_end and data[position] == 0:
             position = record_end
         else:
@@ -203,12 +201,13 @@ def _walk(
             fields[row + 2] = key
             fields[row + 3] = value_at
             fields[row + 4] = value
-            value_at = value_at + value if value > 0 else value_at
-            fields[row + 5] = value_at
-            fields[row + 6] = record_end - value_at
+            fields[row + 5] = headers_at
+            fields[row + 6] = record_end - headers_at
             row += 7
         elif delta != number:
             return 8, start
+    batch.key_bytes = key_bytes
+    batch.value_bytes = value_bytes
     return (0, position) if position == end else (11, position)
 
 
@@ -219,11 +218,151 @@ def new_buffer(size: cython.Py_ssize_t) -> bytearray:
     return bytearray(size)
 
 
-class BatchIndex:
-    """A table of the records of one batch: for each its offset, timestamp, and where key, value and headers lie.
+@cython.cfunc
+@cython.inline
+def _int32(data: cython.p_const_uchar, at: cython.Py_ssize_t) -> cython.longlong:
+    high: cython.longlong = data[at]
+    raw: cython.longlong = (high << 24) | (data[at + 1] << 16) | (data[at + 2] << 8) | data[at + 3]
+    return raw - ((raw & 0x80000000) << 1)
 
-    ``owner`` keeps the bytes alive and in place. ``origin`` is whatever the maker wants to find again with the records.
+
+@cython.cfunc
+@cython.inline
+def _int64(data: cython.p_const_uchar, at: cython.Py_ssize_t) -> cython.longlong:
+    low: cython.longlong = _int32(data, at + 4) & 0xFFFFFFFF
+    return _int32(data, at) * 0x100000000 + low
+
+
+@cython.boundscheck(False)
+def pointer_to(source):
+    """The bytes of a memoryview, which must stay alive as long as they are looked at."""
+    view: cython.const_uchar[::1]
+    if cython.compiled:
+        view = source
+        return cython.address(view[0])
+    return source
+
+
+def open_batch(source, data, length, position):
+    """The batch at ``position`` of ``source``, whose bytes are ``data``, or ``None`` where it is not all there.
+
+    Raises ``InvalidBatchError`` as ``read_header`` does.
     """
+    size: cython.longlong
+    last_delta: cython.longlong
+    if length - position < 12:
+        return None
+    size = 12 + _int32(data, position + 8)
+    if size > length - position:
+        return None
+    if size < 61:
+        read_header(source, position)
+    batch: Batch = Batch()
+    batch.source = source
+    batch.position = position
+    batch.size = size
+    batch.base_offset = _int64(data, position)
+    batch.leader_epoch = _int32(data, position + 12)
+    batch.crc = _int32(data, position + 17) & 0xFFFFFFFF
+    batch.attributes = data[position + 21] * 256 + data[position + 22]
+    last_delta = _int32(data, position + 23)
+    batch.base_timestamp = _int64(data, position + 27)
+    batch.max_timestamp = _int64(data, position + 35)
+    batch.producer_id = _int64(data, position + 43)
+    batch.claimed = _int32(data, position + 57)
+    batch.count = batch.payload_size = batch.key_bytes = batch.value_bytes = 0
+    if data[position + 16] != 2 or last_delta < 0 or batch.claimed < 0 or (batch.base_offset >> 32) not in range(0x7FFFFFFF):
+        read_header(source, position)
+    batch.last_offset = batch.base_offset + last_delta
+    if not cython.compiled:
+        batch.owner = batch.table = batch.data = batch.times = batch.fields = batch.origin = None
+    return batch
+
+
+class Batch:
+    """The numbers of one batch's header; after ``index()`` also a table of its records.
+
+    For each record the table knows offset, timestamp, and where key, value and headers lie. ``origin`` is whatever the maker
+    wants to find again with the records. ``claimed`` is the header's record count, ``count`` the number of rows.
+    """
+
+    def require_crc(self) -> None:
+        """Raise ``InvalidBatchError`` where the checksum is not that of the header."""
+        if crc32c(self.source[self.position + 21 : self.position + self.size]) != self.crc:
+            raise _damaged(self.base_offset, self.position)
+
+    def index(self, max_bytes: int = DEFAULT_MAX_BATCH_BYTES) -> None:
+        """Inflate the records, to ``max_bytes`` at most, and make the table. Raises ``InvalidBatchError``.
+
+        From then on an inflated batch does not need the buffer that it came from.
+        """
+        error: cython.int
+        where: cython.Py_ssize_t
+        row: cython.Py_ssize_t
+        time: cython.longlong
+        raw: cython.p_char
+        self._load(max_bytes)
+        self.table = new_buffer(self.claimed * (7 * 4 + 8))
+        if cython.compiled:
+            raw = self.table
+            self.times = cython.cast(cython.p_longlong, raw)
+            self.fields = cython.cast(cython.p_int, raw + self.claimed * 8)
+        else:
+            self.times = memoryview(self.table)[: self.claimed * 8].cast("q")
+            self.fields = memoryview(self.table)[self.claimed * 8 :].cast("i")
+        with cython.nogil:
+            error, where = _walk(self, True)
+        if error:
+            raise self._refused(error, where)
+        self.count = self.claimed
+        if self.attributes & 0x08:
+            time = self.max_timestamp
+            for row in range(self.count):
+                self.times[row] = time
+
+    def verify(self, max_bytes: int) -> None:
+        """Walk the records as a broker validates a produced batch, without keeping anything."""
+        error: cython.int
+        where: cython.Py_ssize_t
+        self._load(max_bytes)
+        with cython.nogil:
+            error, where = _walk(self, False)
+        if error:
+            raise self._refused(error, where)
+
+    def _load(self, max_bytes) -> None:
+        """Set the payload: the bytes of the records as they lie, or inflated."""
+        start, end = self.position + 61, self.position + self.size
+        if self.attributes & 0x07:
+            self.owner = self._inflated(start, end, max_bytes)
+            start, end = 0, len(self.owner)
+        else:
+            self.owner = self.source
+        self.source = None
+        if end - start > 0x7FFFFFFF or self.claimed * 7 > end - start:
+            raise InvalidBatchError(
+                f"batch at offset {self.base_offset} claims {self.claimed} records in {end - start} bytes",
+                code=INVALID_RECORD,
+            )
+        self.payload_size = end - start
+        if cython.compiled:
+            first: cython.Py_ssize_t = start
+            self.data = pointer_to(self.owner) + first
+        else:
+            self.data = self.owner[start:end]
+
+    def _inflated(self, start, end, max_bytes):
+        codec = self.attributes & 0x07
+        if codec > 4:
+            read_header(self.source, self.position).compression  # noqa: B018 - which raises and says why
+        return memoryview(decompress(Compression(codec), self.source[start:end], max_bytes))
+
+    def _refused(self, reason, where) -> InvalidBatchError:
+        return InvalidBatchError(
+            f"batch at offset {self.base_offset} with {self.claimed} records: {_REASONS[reason]}"
+            f" (byte {where} of its {'de' if self.attributes & 7 else 'un'}compressed records)",
+            code=INVALID_RECORD,
+        )
 
     def first_from(self, offset: int) -> int:
         """The first row whose offset is at or after ``offset``; ``count`` where there is none."""
@@ -231,6 +370,8 @@ class BatchIndex:
         high: cython.Py_ssize_t = self.count
         middle: cython.Py_ssize_t
         delta: cython.longlong = max(-1, min(offset - self.base_offset, 2**31))
+        if delta <= 0:
+            return 0
         while low < high:
             middle = (low + high) // 2
             if self.fields[middle * 7] < delta:
@@ -242,7 +383,7 @@ class BatchIndex:
     def first_at(self, timestamp: int) -> int:
         """The first row stamped at or after ``timestamp``; ``count`` where there is none."""
         row: cython.Py_ssize_t
-        wanted: cython.longlong = max(_MIN_INT64, min(timestamp, _MAX_INT64))
+        wanted: cython.longlong = max(-(2**63), min(timestamp, 2**63 - 1))
         for row in range(self.count):
             if self.times[row] >= wanted:
                 return row
@@ -260,37 +401,44 @@ class BatchIndex:
             raise IndexError(row)
         return self.times[row]
 
+    def marker(self) -> ControlType | None:
+        """What an indexed control batch says of its transaction; ``None`` where it says nothing of one."""
+        if self.count == 0:
+            return None
+        if self.fields[2] < 4:
+            raise InvalidBatchError(f"control record at offset {self.base_offset} has no type", code=INVALID_RECORD)
+        kind: cython.int = self.data[self.fields[1] + 2] * 256 + self.data[self.fields[1] + 3]
+        return (ControlType.ABORT, ControlType.COMMIT)[kind] if kind < 2 else None
 
-def _refuse(header, reason: int, where: int) -> InvalidBatchError:
+
+def _damaged(base_offset: int, position: int) -> InvalidBatchError:
     return InvalidBatchError(
-        f"batch at offset {header.base_offset} with {header.record_count} records: {_REASONS[reason]}"
-        f" (byte {where} of its {'un' if not header.attributes & 7 else 'de'}compressed records)",
-        code=INVALID_RECORD,
+        f"batch at offset {base_offset} (byte {position + CRC_OFFSET}) fails its checksum: its bytes were damaged"
     )
 
 
-def _payload(data, position: int, header, max_bytes: int):
-    """The records of a batch that lies whole in ``data``, inflated: what holds the bytes, where they begin and end."""
-    if not header.attributes & 0x07:
-        start, end = position + HEADER_SIZE, position + header.size
-        owner = data
-    else:
-        with memoryview(data) as view:
-            owner = decompress(header.compression, view[position + HEADER_SIZE : position + header.size], max_bytes)
-        start, end = 0, len(owner)
-    if end - start > 0x7FFFFFFF or header.record_count * _SMALLEST_RECORD > end - start:
-        raise InvalidBatchError(
-            f"batch at offset {header.base_offset} claims {header.record_count} records in {end - start} bytes",
-            code=INVALID_RECORD,
-        )
-    return owner, start, end
+def batch_at(data, position: int = 0) -> Batch:
+    """The batch at ``position``, which must lie whole in ``data``; raises ``InvalidBatchError`` where it does not."""
+    source = memoryview(data)
+    batch = open_batch(source, pointer_to(source), len(source), position) if 0 <= position <= len(source) else None
+    if batch is None:
+        header = read_header(data, position)
+        left = len(data) - position
+        raise InvalidBatchError(f"truncated batch at byte {position}: {left} bytes left of the {header.size} that it claims")
+    return batch
 
 
-def _require_whole(data, position: int, header) -> None:
-    if position + header.size > len(data):
-        raise InvalidBatchError(
-            f"truncated batch at byte {position}: {len(data) - position} bytes left of the {header.size} that it claims"
-        )
+def indexed_batch(data, position: int, max_bytes: int = DEFAULT_MAX_BATCH_BYTES) -> Batch:
+    """The batch at ``position`` with its table. Its checksum is not looked at. Raises ``InvalidBatchError``."""
+    batch: Batch = batch_at(data, position)
+    batch.index(max_bytes)
+    return batch
+
+
+def crc_matches(data, position: int, header) -> bool:
+    """Whether the checksum of a batch that lies whole in ``data`` is the one in its header."""
+    with memoryview(data) as view:
+        return crc32c(view[position + CRC_START : position + header.size]) == header.crc
 
 
 def check_crc(data, position: int = 0) -> bool:
@@ -302,64 +450,6 @@ def check_crc(data, position: int = 0) -> bool:
     return position + header.size <= len(data) and crc_matches(data, position, header)
 
 
-def crc_matches(data, position: int, header) -> bool:
-    """Whether the checksum of a batch that lies whole in ``data`` is the one in its header."""
-    with memoryview(data) as view:
-        return crc32c.crc32c(view[position + CRC_START : position + header.size]) == header.crc
-
-
-def require_crc(data, position: int, header) -> None:
-    """Raise ``InvalidBatchError`` where the checksum of a batch is not that of its header."""
-    if not crc_matches(data, position, header):
-        raise InvalidBatchError(
-            f"batch at offset {header.base_offset} (byte {position + CRC_OFFSET}) fails its checksum: its bytes were damaged"
-        )
-
-
-def index_batch(data, position: int, header, max_bytes: int = DEFAULT_MAX_BATCH_BYTES, origin=None) -> BatchIndex:
-    """The table of the batch at ``position``, which must lie whole in ``data``. Its checksum is not looked at.
-
-    Raises ``InvalidBatchError``. The table keeps ``data``, or the inflated records, in place for as long as it lives.
-    """
-    owner, start, end = _payload(data, position, header, max_bytes)
-    count: cython.Py_ssize_t = header.record_count
-    size: cython.Py_ssize_t = end - start
-    first: cython.Py_ssize_t = start
-    last_delta: cython.longlong = header.last_offset_delta
-    base_timestamp: cython.longlong = header.base_timestamp
-    row: cython.Py_ssize_t
-    error: cython.int
-    where: cython.Py_ssize_t
-    view: cython.const_uchar[::1]
-    raw: cython.p_char
-    index = BatchIndex()
-    index.owner = memoryview(owner)
-    index.table = new_buffer(count * (7 * 4 + 8))
-    if cython.compiled:
-        view = index.owner
-        raw = index.table
-        index.data = cython.address(view[0]) + first
-        index.times = cython.cast(cython.p_longlong, raw)
-        index.fields = cython.cast(cython.p_int, raw + count * 8)
-    else:
-        index.data = index.owner[start:end].cast("B")
-        index.times = memoryview(index.table)[: count * 8].cast("q")
-        index.fields = memoryview(index.table)[count * 8 :].cast("i")
-    index.count = count
-    index.size = size
-    index.base_offset = header.base_offset
-    index.origin = origin
-    with cython.nogil:
-        error, where = _walk(index.data, size, count, last_delta, base_timestamp, True, index.fields, index.times)
-    if error:
-        raise _refuse(header, error, where)
-    if header.attributes & LOG_APPEND_TIME_BIT:
-        base_timestamp = header.max_timestamp
-        for row in range(count):
-            index.times[row] = base_timestamp
-    return index
-
-
 def verify_batch(data, position: int = 0, *, max_uncompressed: int = DEFAULT_MAX_BATCH_BYTES):
     """What a broker checks before it stores a produced batch; returns the header.
 
@@ -368,42 +458,23 @@ def verify_batch(data, position: int = 0, *, max_uncompressed: int = DEFAULT_MAX
     bytes at most. Raises ``InvalidBatchError``, whose ``code`` is what the protocol calls the fault.
     """
     header = read_header(data, position)
-    _require_whole(data, position, header)
-    require_crc(data, position, header)
+    batch: Batch = batch_at(data, position)
+    batch.require_crc()
     if header.record_count != header.last_offset_delta + 1:
         raise InvalidBatchError(
             f"batch at offset {header.base_offset} claims {header.record_count} records up to offset delta"
             f" {header.last_offset_delta}",
             code=INVALID_RECORD,
         )
-    owner, start, end = _payload(data, position, header, max_uncompressed)
-    count: cython.Py_ssize_t = header.record_count
-    size: cython.Py_ssize_t = end - start
-    first: cython.Py_ssize_t = start
-    error: cython.int
-    where: cython.Py_ssize_t
-    view: cython.const_uchar[::1]
-    records: cython.p_const_uchar
-    if cython.compiled:
-        view = owner
-        records = cython.address(view[0]) + first
-        with cython.nogil:
-            error, where = _walk(records, size, count, 0, 0, False, cython.NULL, cython.NULL)
-    else:
-        with memoryview(owner) as whole:
-            error, where = _walk(whole[start:end], size, count, 0, 0, False, None, None)
-    if error:
-        raise _refuse(header, error, where)
+    batch.verify(max_uncompressed)
     return header
 
 
 def find_timestamp(data, position: int, target_ms: int) -> tuple[int, int] | None:
     """Offset and timestamp of the first record at or after ``target_ms`` in the batch at ``position``, if there is one."""
-    header = read_header(data, position)
-    _require_whole(data, position, header)
-    index = index_batch(data, position, header)
-    row = index.first_at(target_ms)
-    return None if row == index.count else (index.offset(row), index.timestamp(row))
+    batch: Batch = indexed_batch(data, position)
+    row = batch.first_at(target_ms)
+    return None if row == batch.count else (batch.offset(row), batch.timestamp(row))
 
 
 def control_marker(data, position: int = 0) -> ControlType | None:
@@ -412,16 +483,7 @@ def control_marker(data, position: int = 0) -> ControlType | None:
     That is so for control records of another kind, and for a batch whose marker was compacted away. Raises
     ``InvalidBatchError`` where the batch is damaged or is no control batch.
     """
-    header = read_header(data, position)
-    _require_whole(data, position, header)
-    if not header.is_control:
-        raise InvalidBatchError(f"batch at offset {header.base_offset} is no control batch", code=INVALID_RECORD)
-    index: BatchIndex = index_batch(data, position, header)
-    if index.count == 0:
-        return None
-    start: cython.Py_ssize_t = index.fields[1]
-    length: cython.Py_ssize_t = index.fields[2]
-    if length < 4:
-        raise InvalidBatchError(f"control record at offset {header.base_offset} has no type", code=INVALID_RECORD)
-    kind: cython.int = index.data[start + 2] * 256 + index.data[start + 3]
-    return {0: ControlType.ABORT, 1: ControlType.COMMIT}.get(kind)
+    batch: Batch = indexed_batch(data, position)
+    if not batch.attributes & 0x20:
+        raise InvalidBatchError(f"batch at offset {batch.base_offset} is no control batch", code=INVALID_RECORD)
+    return batch.marker()

@@ -1,7 +1,7 @@
 """Indexed batches to Arrow buffers: two passes without the GIL, no Python object a record.
 
 Owns the filling of validity bits, offsets and data. Must not know ``pyarrow``, nor which columns there are. Invariants: every
-buffer is filled to its last byte before it is handed out; an index was bounds-checked when it was made, so nothing can fail
+buffer is filled to its last byte before it is handed out; an batch was bounds-checked when it was made, so nothing can fail
 here; the caller keeps each column below 2 GiB.
 
 Source of the layouts: "Arrow Columnar Format", variable-size binary and list layouts.
@@ -15,7 +15,7 @@ except ImportError:
     from ottla.records import _cython as cython
 if cython.compiled:
     from cython.cimports.libc.string import memcpy
-    from cython.cimports.ottla.records.batch import BatchIndex
+    from cython.cimports.ottla.records.batch import Batch
 
 from ottla.records.batch import new_buffer
 from ottla.records.record import decode_headers
@@ -69,7 +69,7 @@ def _copy(
 @cython.nogil
 @cython.exceptval(check=False)
 def _measure(
-    index: BatchIndex,
+    batch: Batch,
     start: cython.Py_ssize_t,
     stop: cython.Py_ssize_t,
     field: cython.int,
@@ -81,7 +81,7 @@ def _measure(
     nulls: cython.Py_ssize_t = 0
     size: cython.int
     number: cython.Py_ssize_t
-    fields: cython.p_int = index.fields
+    fields: cython.p_int = batch.fields
     for number in range(start, stop):
         size = fields[number * 7 + field + 1]
         if size < 0:
@@ -97,7 +97,7 @@ def _measure(
 @cython.nogil
 @cython.exceptval(check=False)
 def _fill(
-    index: BatchIndex,
+    batch: Batch,
     start: cython.Py_ssize_t,
     stop: cython.Py_ssize_t,
     field: cython.int,
@@ -107,8 +107,8 @@ def _fill(
     """Second pass: the bytes of each value, one after the other."""
     number: cython.Py_ssize_t
     size: cython.int
-    fields: cython.p_int = index.fields
-    data: cython.p_const_uchar = index.data
+    fields: cython.p_int = batch.fields
+    data: cython.p_const_uchar = batch.data
     for number in range(start, stop):
         size = fields[number * 7 + field + 1]
         if size > 0:
@@ -121,7 +121,7 @@ def _fill(
 @cython.nogil
 @cython.exceptval(check=False)
 def _mark(
-    index: BatchIndex,
+    batch: Batch,
     start: cython.Py_ssize_t,
     stop: cython.Py_ssize_t,
     field: cython.int,
@@ -130,7 +130,7 @@ def _mark(
 ) -> cython.void:
     """Set the validity bit of each value that is not null."""
     number: cython.Py_ssize_t
-    fields: cython.p_int = index.fields
+    fields: cython.p_int = batch.fields
     for number in range(start, stop):
         if fields[number * 7 + field + 1] >= 0:
             bits[row // 8] |= 1 << (row % 8)
@@ -139,7 +139,7 @@ def _mark(
 
 def binary_column(segments: list, rows: int, field: int):
     """(validity or ``None``, offsets, data, nulls) of all keys or all values."""
-    index: BatchIndex
+    batch: Batch
     start: cython.Py_ssize_t
     stop: cython.Py_ssize_t
     row: cython.Py_ssize_t = 0
@@ -150,54 +150,54 @@ def binary_column(segments: list, rows: int, field: int):
     offsets_buffer = new_buffer(4 * (rows + 1))
     offsets: cython.p_int = _ints(offsets_buffer)
     offsets[0] = 0
-    for index, start, stop in segments:
+    for batch, start, stop in segments:
         with cython.nogil:
-            at, some = _measure(index, start, stop, which, offsets, row, at)
+            at, some = _measure(batch, start, stop, which, offsets, row, at)
         nulls += some
         row += stop - start
     data_buffer = new_buffer(at)
     data: cython.p_uchar = _bytes(data_buffer)
     at = 0
-    for index, start, stop in segments:
+    for batch, start, stop in segments:
         with cython.nogil:
-            at = _fill(index, start, stop, which, data, at)
+            at = _fill(batch, start, stop, which, data, at)
     return (_validity(segments, rows, which) if nulls else None), offsets_buffer, data_buffer, nulls
 
 
 @cython.cfunc
 def _validity(segments: list, rows: cython.Py_ssize_t, field: cython.int) -> bytearray:
-    index: BatchIndex
+    batch: Batch
     start: cython.Py_ssize_t
     stop: cython.Py_ssize_t
     row: cython.Py_ssize_t = 0
     buffer = bytearray((rows + 7) // 8)
     bits: cython.p_uchar = _bytes(buffer)
-    for index, start, stop in segments:
-        _mark(index, start, stop, field, bits, row)
+    for batch, start, stop in segments:
+        _mark(batch, start, stop, field, bits, row)
         row += stop - start
     return buffer
 
 
 def offset_column(segments: list, rows: int) -> bytearray:
     """The records' offsets, 64 bits each."""
-    index: BatchIndex
+    batch: Batch
     start: cython.Py_ssize_t
     stop: cython.Py_ssize_t
     number: cython.Py_ssize_t
     row: cython.Py_ssize_t = 0
     buffer = new_buffer(8 * rows)
     target: cython.p_longlong = _longs(buffer)
-    for index, start, stop in segments:
+    for batch, start, stop in segments:
         with cython.nogil:
             for number in range(start, stop):
-                target[row] = index.base_offset + index.fields[number * 7]
+                target[row] = batch.base_offset + batch.fields[number * 7]
                 row += 1
     return buffer
 
 
 def timestamp_column(segments: list, rows: int) -> bytearray:
     """The records' timestamps in microseconds, 64 bits each; one that does not fit becomes the nearest that does."""
-    index: BatchIndex
+    batch: Batch
     start: cython.Py_ssize_t
     stop: cython.Py_ssize_t
     number: cython.Py_ssize_t
@@ -206,10 +206,10 @@ def timestamp_column(segments: list, rows: int) -> bytearray:
     row: cython.Py_ssize_t = 0
     buffer = new_buffer(8 * rows)
     target: cython.p_longlong = _longs(buffer)
-    for index, start, stop in segments:
+    for batch, start, stop in segments:
         with cython.nogil:
             for number in range(start, stop):
-                time = index.times[number]
+                time = batch.times[number]
                 if time > latest:
                     time = latest
                 elif time < -latest:
@@ -288,7 +288,7 @@ def _varint(data: cython.p_const_uchar, position: cython.Py_ssize_t) -> tuple[cy
 @cython.nogil
 @cython.exceptval(check=False)
 def _count_headers(
-    index: BatchIndex,
+    batch: Batch,
     start: cython.Py_ssize_t,
     stop: cython.Py_ssize_t,
     offsets: cython.p_int,
@@ -302,10 +302,10 @@ def _count_headers(
     size: cython.int
     total: cython.Py_ssize_t = offsets[row]
     ascii_only: cython.bint = True
-    data: cython.p_const_uchar = index.data
+    data: cython.p_const_uchar = batch.data
     for number in range(start, stop):
-        if index.fields[number * 7 + 6] > 1:
-            left, at = _varint(data, index.fields[number * 7 + 5])
+        if batch.fields[number * 7 + 6] > 1:
+            left, at = _varint(data, batch.fields[number * 7 + 5])
             total += left
             while left > 0:
                 size, at = _varint(data, at)
@@ -327,7 +327,7 @@ def _count_headers(
 @cython.nogil
 @cython.exceptval(check=False)
 def _measure_headers(
-    index: BatchIndex,
+    batch: Batch,
     start: cython.Py_ssize_t,
     stop: cython.Py_ssize_t,
     name_offsets: cython.p_int,
@@ -340,10 +340,10 @@ def _measure_headers(
     at: cython.Py_ssize_t
     left: cython.int
     size: cython.int
-    data: cython.p_const_uchar = index.data
+    data: cython.p_const_uchar = batch.data
     for number in range(start, stop):
-        if index.fields[number * 7 + 6] > 1:
-            left, at = _varint(data, index.fields[number * 7 + 5])
+        if batch.fields[number * 7 + 6] > 1:
+            left, at = _varint(data, batch.fields[number * 7 + 5])
             while left > 0:
                 size, at = _varint(data, at)
                 at += size
@@ -364,7 +364,7 @@ def _measure_headers(
 @cython.nogil
 @cython.exceptval(check=False)
 def _fill_headers(
-    index: BatchIndex,
+    batch: Batch,
     start: cython.Py_ssize_t,
     stop: cython.Py_ssize_t,
     names: cython.p_uchar,
@@ -378,10 +378,10 @@ def _fill_headers(
     at: cython.Py_ssize_t
     left: cython.int
     size: cython.int
-    data: cython.p_const_uchar = index.data
+    data: cython.p_const_uchar = batch.data
     for number in range(start, stop):
-        if index.fields[number * 7 + 6] > 1:
-            left, at = _varint(data, index.fields[number * 7 + 5])
+        if batch.fields[number * 7 + 6] > 1:
+            left, at = _varint(data, batch.fields[number * 7 + 5])
             while left > 0:
                 size, at = _varint(data, at)
                 _copy(names, name_offsets[header], data, at, size)
@@ -400,7 +400,7 @@ def header_column(segments: list, rows: int):
 
     ``names`` is (offsets, data); ``values`` is (validity, offsets, data, nulls).
     """
-    index: BatchIndex
+    batch: Batch
     start: cython.Py_ssize_t
     stop: cython.Py_ssize_t
     row: cython.Py_ssize_t = 0
@@ -410,9 +410,9 @@ def header_column(segments: list, rows: int):
     offsets_buffer = new_buffer(4 * (rows + 1))
     offsets: cython.p_int = _ints(offsets_buffer)
     offsets[0] = 0
-    for index, start, stop in segments:
+    for batch, start, stop in segments:
         with cython.nogil:
-            total, plain = _count_headers(index, start, stop, offsets, row)
+            total, plain = _count_headers(batch, start, stop, offsets, row)
         ascii_only = ascii_only and plain
         row += stop - start
     validity, nulls = _list_validity(offsets_buffer, rows, total)
@@ -441,7 +441,7 @@ def _list_validity(offsets_buffer: bytearray, rows: cython.Py_ssize_t, total: cy
 @cython.cfunc
 def _ascii_headers(segments: list, total: cython.Py_ssize_t):
     """Names and values copied as they lie."""
-    index: BatchIndex
+    batch: Batch
     start: cython.Py_ssize_t
     stop: cython.Py_ssize_t
     header: cython.Py_ssize_t = 0
@@ -452,17 +452,17 @@ def _ascii_headers(segments: list, total: cython.Py_ssize_t):
     bits: cython.p_uchar = _bytes(validity)
     name_offsets[0] = value_offsets[0] = 0
     if total:
-        for index, start, stop in segments:
+        for batch, start, stop in segments:
             with cython.nogil:
-                header = _measure_headers(index, start, stop, name_offsets, value_offsets, bits, header)
+                header = _measure_headers(batch, start, stop, name_offsets, value_offsets, bits, header)
     names_buffer, values_buffer = new_buffer(name_offsets[total]), new_buffer(value_offsets[total])
     names: cython.p_uchar = _bytes(names_buffer)
     values: cython.p_uchar = _bytes(values_buffer)
     header = 0
     if total:
-        for index, start, stop in segments:
+        for batch, start, stop in segments:
             with cython.nogil:
-                header = _fill_headers(index, start, stop, names, name_offsets, values, value_offsets, header)
+                header = _fill_headers(batch, start, stop, names, name_offsets, values, value_offsets, header)
     nulls = total - int.from_bytes(validity, "little").bit_count()
     return (name_offsets_buffer, names_buffer), (validity, value_offsets_buffer, values_buffer, nulls)
 
@@ -470,17 +470,17 @@ def _ascii_headers(segments: list, total: cython.Py_ssize_t):
 @cython.cfunc
 def _decoded_headers(segments: list):
     """The same where a name is not ASCII and may not even be UTF-8, which an Arrow string must be: by way of Python."""
-    index: BatchIndex
+    batch: Batch
     start: cython.Py_ssize_t
     stop: cython.Py_ssize_t
     row: cython.Py_ssize_t
     at: cython.Py_ssize_t
     names = []
     values = []
-    for index, start, stop in segments:
+    for batch, start, stop in segments:
         for row in range(start, stop):
-            at = index.fields[row * 7 + 5]
-            for name, value in decode_headers(_slice(index, at, index.fields[row * 7 + 6])):
+            at = batch.fields[row * 7 + 5]
+            for name, value in decode_headers(_slice(batch, at, batch.fields[row * 7 + 6])):
                 names.append(name.encode())
                 values.append(value)
     validity = sum(1 << number for number, value in enumerate(values) if value is not None)
@@ -492,10 +492,10 @@ def _decoded_headers(segments: list):
 
 
 @cython.cfunc
-def _slice(index: BatchIndex, start: cython.Py_ssize_t, size: cython.Py_ssize_t) -> bytes:
+def _slice(batch: Batch, start: cython.Py_ssize_t, size: cython.Py_ssize_t) -> bytes:
     if cython.compiled:
-        return index.data[start : start + size]
-    return bytes(index.data[start : start + size])
+        return batch.data[start : start + size]
+    return bytes(batch.data[start : start + size])
 
 
 def _joined(parts: list):

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ottla.records.batch import BatchIndex
+from ottla.records.batch import Batch
 from ottla.records.record import Record, RecordIterator, make_record
 from ottla.types import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Segment = tuple[BatchIndex, int, int]
+Segment = tuple[Batch, int, int]
 """An indexed batch, its first row, and the row after the last."""
 
 
@@ -52,14 +52,14 @@ class PartitionRecords:
     @property
     def first_offset(self) -> int:
         """Offset of the first record."""
-        index, start, _ = self.segments[0]
-        return index.offset(start)
+        batch, start, _ = self.segments[0]
+        return batch.offset(start)
 
     @property
     def last_offset(self) -> int:
         """Offset of the last record."""
-        index, _, stop = self.segments[-1]
-        return index.offset(stop - 1)
+        batch, _, stop = self.segments[-1]
+        return batch.offset(stop - 1)
 
     def __len__(self) -> int:
         return self._count
@@ -105,9 +105,9 @@ class Records:
         row = position + self._count if position < 0 else position
         if 0 <= row < self._count:
             for part in self.parts:
-                for index, start, stop in part.segments:
+                for batch, start, stop in part.segments:
                     if row < stop - start:
-                        return make_record(index, start + row)
+                        return make_record(batch, start + row)
                     row -= stop - start
         raise IndexError(f"record {position} of {self._count}")
 

@@ -3,7 +3,8 @@
 Owns the position inside the response, the skipping of control, aborted and already consumed records, and the rule that what
 precedes a corrupt batch is handed out before the error. Must not know who fetched it or what becomes of the records.
 Invariants: the position only moves forward; a batch is decoded only when its records are asked for; after a corrupt batch
-every call raises the same error again, since only a seek can help.
+every call raises the same error again, since only a seek can help. The attributes of ``PartitionReader`` are declared in
+``reader.pxd``.
 """
 
 from __future__ import annotations
@@ -12,15 +13,19 @@ try:
     import cython
 except ImportError:
     from ottla.records import _cython as cython
+if cython.compiled:
+    from cython.cimports.ottla.records.batch import Batch, open_batch, pointer_to
+else:
+    from ottla.records.batch import Batch, open_batch, pointer_to
 
 from typing import NamedTuple
 
-from ottla.records.batch import control_marker, index_batch, require_crc
+from ottla.records.batch import batch_at
 from ottla.records.compression import DEFAULT_MAX_BATCH_BYTES
 from ottla.records.fetched import PartitionRecords
-from ottla.records.header import LENGTH_OVERHEAD, ControlType, InvalidBatchError, iter_headers, read_header
+from ottla.records.header import ControlType, InvalidBatchError, iter_headers
 from ottla.records.record import Origin, RecordIterator
-from ottla.types import IsolationLevel
+from ottla.types import IsolationLevel, TimestampType
 
 COMPILED = cython.compiled
 
@@ -52,36 +57,45 @@ class PartitionReader:
         self.topic = topic
         self.partition = partition
         self.next_offset = fetch_offset
-        self.next_leader_epoch = None
-        self._data = data
+        self._epoch = -1
+        self._source = memoryview(data)
+        self._data = pointer_to(self._source)
+        self._length = len(data)
         self._position = 0
-        self._committed_only = isolation_level == IsolationLevel.READ_COMMITTED
-        self._aborted = sorted(((first, producer_id) for producer_id, first in aborted), reverse=True)
-        self._aborted_producers = set()
         self._check_crcs = check_crcs
+        self._committed_only = isolation_level == 1
+        self._aborted = sorted([(first, producer_id) for producer_id, first in aborted], reverse=True)
+        self._aborted_producers = set()
         self._max_batch_bytes = max_batch_bytes
         self._key_deserializer = key_deserializer
         self._value_deserializer = value_deserializer
         self._origin = None
-        self._header = None
-        self._index = None
+        self._batch = None
         self._row = 0
-        self._empty = bool(data) and not self._whole_batch_ahead()
+        self._no_whole_batch = self._length > 0 and not self._whole_batch_ahead()
+
+    @property
+    def next_leader_epoch(self) -> int | None:
+        """The leader epoch of the last batch that was passed; ``None`` where there was none or it is not known."""
+        return None if self._epoch < 0 else self._epoch
 
     @property
     def exhausted(self) -> bool:
         """Whether nothing is left: no record, no batch to skip, no error to raise."""
-        return self._index is None and not self._empty and not self._whole_batch_ahead()
+        return self._batch is None and not self._no_whole_batch and not self._whole_batch_ahead()
 
     def read(self, max_records: int) -> PartitionRecords | None:
         """The next records, at most ``max_records``; ``None`` where there are none, though the position may have moved.
 
         Raises ``CorruptRecordError`` naming topic, partition and offset at a damaged batch, once all before it is handed out.
         """
+        batch: Batch
+        start: cython.Py_ssize_t
+        stop: cython.Py_ssize_t
+        left: cython.Py_ssize_t = max_records
         segments = []
-        wanted = max_records
-        while wanted > 0:
-            if self._index is None:
+        while left > 0:
+            if self._batch is None:
                 try:
                     if not self._advance():
                         break
@@ -89,85 +103,89 @@ class PartitionReader:
                     if segments:
                         break
                     raise self._located(error) from error.__cause__
-            index = self._index
+            batch = self._batch
             start = self._row
-            stop = min(index.count, start + wanted)
-            segments.append((index, start, stop))
-            wanted -= stop - start
-            self._hand_out(index, stop)
+            stop = batch.count if batch.count - start <= left else start + left
+            segments.append((batch, start, stop))
+            left -= stop - start
+            if stop == batch.count:
+                self._leave(batch)
+                self._batch = None
+            else:
+                self._row = stop
+                self.next_offset = batch.base_offset + batch.fields[(stop - 1) * 7] + 1
+                self._epoch = batch.leader_epoch
         if not segments:
             return None
         return PartitionRecords(
-            self.topic, self.partition, segments, max_records - wanted, self.next_offset, self.next_leader_epoch
+            self.topic, self.partition, segments, max_records - left, self.next_offset, self.next_leader_epoch
         )
 
-    def _hand_out(self, index, stop: int) -> None:
-        """Move the position behind row ``stop - 1``."""
-        if stop == index.count:
-            self._leave(self._header)
-            self._index = self._header = None
-        else:
-            self._row = stop
-            self.next_offset = index.offset(stop - 1) + 1
-            self.next_leader_epoch = self._origin.leader_epoch
-
-    def _leave(self, header) -> None:
-        self.next_offset = header.next_offset
-        self.next_leader_epoch = header.leader_epoch if header.leader_epoch >= 0 else None
+    def _leave(self, batch: Batch):
+        """Move the position behind a batch, past whatever was compacted away at its end."""
+        self.next_offset = batch.last_offset + 1
+        self._epoch = batch.leader_epoch
 
     def _whole_batch_ahead(self) -> bool:
-        left = len(self._data) - self._position
-        if left < LENGTH_OVERHEAD:
+        left: cython.longlong = self._length - self._position
+        if left < 12:
             return False
-        length = int.from_bytes(self._data[self._position + 8 : self._position + 12], "big", signed=True)
-        return LENGTH_OVERHEAD + length <= left
+        return int.from_bytes(self._source[self._position + 8 : self._position + 12], "big", signed=True) <= left - 12
 
-    def _advance(self) -> bool:
+    def _advance(self):
         """Index the next batch that has visible records; False at the end of the data."""
-        if self._empty:
+        batch: Batch
+        if self._no_whole_batch:
             raise InvalidBatchError(
-                f"the response holds {len(self._data)} bytes but no whole batch",
+                f"the response holds {self._length} bytes but no whole batch",
                 hint="raise max.partition.fetch.bytes if the broker cuts batches short",
             )
-        while self._whole_batch_ahead():
-            position = self._position
-            header = read_header(self._data, position)
-            if header.next_offset > self.next_offset:
+        while True:
+            batch = open_batch(self._source, self._data, self._length, self._position)
+            if batch is None:
+                return False
+            if batch.last_offset >= self.next_offset:
                 if self._check_crcs:
-                    require_crc(self._data, position, header)
-                if not self._hidden(header, position) and self._open(header, position):
-                    return True
-                self._leave(header)
-            self._position = position + header.size
-        return False
+                    batch.require_crc()
+                if not self._hidden(batch):
+                    batch.origin = self._origin_of(batch)
+                    batch.index(self._max_batch_bytes)
+                    self._row = batch.first_from(self.next_offset)
+                    if self._row < batch.count:
+                        self._batch = batch
+                        self._position += batch.size
+                        return True
+                self._leave(batch)
+            self._position += batch.size
 
-    def _open(self, header, position: int) -> bool:
-        """Index a batch; False where all its records lie before the position."""
-        epoch = header.leader_epoch if header.leader_epoch >= 0 else None
-        timestamp_type = header.timestamp_type
-        if self._origin is None or not self._origin.is_of(epoch, timestamp_type):
+    def _origin_of(self, batch: Batch):
+        stamp: cython.int = 1 if batch.attributes & 0x08 else 0
+        if self._origin is None or self._origin_epoch != batch.leader_epoch or self._origin_stamp != stamp:
             self._origin = Origin(
-                self.topic, self.partition, epoch, timestamp_type, self._key_deserializer, self._value_deserializer
+                self.topic,
+                self.partition,
+                None if batch.leader_epoch < 0 else batch.leader_epoch,
+                TimestampType.LOG_APPEND_TIME if stamp else TimestampType.CREATE_TIME,
+                self._key_deserializer,
+                self._value_deserializer,
             )
-        index = index_batch(self._data, position, header, self._max_batch_bytes, self._origin)
-        row = index.first_from(self.next_offset)
-        if row == index.count:
-            return False
-        self._index, self._header, self._row = index, header, row
-        self._position = position + header.size
-        return True
+            self._origin_epoch = batch.leader_epoch
+            self._origin_stamp = stamp
+        return self._origin
 
-    def _hidden(self, header, position: int) -> bool:
+    def _hidden(self, batch: Batch):
         """Whether the application never sees this batch: a control batch, or one of an aborted transaction."""
+        control: cython.bint = batch.attributes & 0x20
         if not self._committed_only:
-            return header.is_control
-        while self._aborted and self._aborted[-1][0] <= header.last_offset:
+            return control
+        while self._aborted and self._aborted[len(self._aborted) - 1][0] <= batch.last_offset:
             self._aborted_producers.add(self._aborted.pop()[1])
-        if header.is_control:
-            if control_marker(self._data, position) is ControlType.ABORT:
-                self._aborted_producers.discard(header.producer_id)
+        if control:
+            batch.index(self._max_batch_bytes)
+            if batch.marker() is ControlType.ABORT:
+                self._aborted_producers.discard(batch.producer_id)
             return True
-        return header.is_transactional and header.producer_id in self._aborted_producers
+        return batch.attributes & 0x10 and batch.producer_id in self._aborted_producers
 
     def _located(self, error: InvalidBatchError) -> InvalidBatchError:
         return InvalidBatchError(
@@ -198,7 +216,9 @@ def iter_records(data, *, max_batch_bytes=DEFAULT_MAX_BATCH_BYTES):
     """
     origin = Origin("", 0)
     for position, header in iter_headers(data):
-        require_crc(data, position, header)
-        index = index_batch(data, position, header, max_batch_bytes, origin)
-        for record in RecordIterator([(index, 0, index.count)]):
+        batch = batch_at(data, position)
+        batch.require_crc()
+        batch.index(max_batch_bytes)
+        batch.origin = origin
+        for record in RecordIterator([(batch, 0, batch.count)]):
             yield StoredRecord(header, record.offset, record.timestamp, record.key, record.value, record.headers)

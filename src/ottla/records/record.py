@@ -12,7 +12,7 @@ try:
 except ImportError:
     from ottla.records import _cython as cython
 if cython.compiled:
-    from cython.cimports.ottla.records.batch import BatchIndex
+    from cython.cimports.ottla.records.batch import Batch
 
 from ottla.errors import DeserializationError
 from ottla.types import TimestampType
@@ -229,17 +229,17 @@ def decode_headers(data: bytes) -> tuple[tuple[str, bytes | None], ...]:
 @cython.final
 @cython.cclass
 class RecordIterator:
-    """Makes the records of a list of (index, first row, row after the last), one at a time."""
+    """Makes the records of a list of (batch, first row, row after the last), one at a time."""
 
     _segments: object
-    _index: BatchIndex
+    _batch: Batch
     _origin: Origin
     _row: cython.Py_ssize_t
     _stop: cython.Py_ssize_t
 
     def __init__(self, segments) -> None:
         self._segments = iter(segments)
-        self._index = None
+        self._batch = None
         self._row = 0
         self._stop = 0
 
@@ -248,28 +248,28 @@ class RecordIterator:
 
     def __next__(self):
         while self._row >= self._stop:
-            self._index, self._row, self._stop = next(self._segments)
-            self._origin = self._index.origin
+            self._batch, self._row, self._stop = next(self._segments)
+            self._origin = self._batch.origin
         row: cython.Py_ssize_t = self._row
         self._row = row + 1
-        return _make(self._index, self._origin, row)
+        return _make(self._batch, self._origin, row)
 
 
 @cython.cfunc
-def _make(index: BatchIndex, origin: Origin, row: cython.Py_ssize_t) -> Record:
+def _make(batch: Batch, origin: Origin, row: cython.Py_ssize_t) -> Record:
     at: cython.Py_ssize_t = row * 7
     start: cython.Py_ssize_t
     size: cython.Py_ssize_t
     record: Record = Record.__new__(Record)
     record._origin = origin
-    record._offset = index.base_offset + index.fields[at]
-    record._timestamp = index.times[row]
-    start, size = index.fields[at + 1], index.fields[at + 2]
-    record._key = None if size < 0 else _bytes(index.data, start, size)
-    start, size = index.fields[at + 3], index.fields[at + 4]
-    record._value = None if size < 0 else _bytes(index.data, start, size)
-    start, size = index.fields[at + 5], index.fields[at + 6]
-    record._headers = () if size <= 1 else _bytes(index.data, start, size)
+    record._offset = batch.base_offset + batch.fields[at]
+    record._timestamp = batch.times[row]
+    start, size = batch.fields[at + 1], batch.fields[at + 2]
+    record._key = None if size < 0 else _bytes(batch.data, start, size)
+    start, size = batch.fields[at + 3], batch.fields[at + 4]
+    record._value = None if size < 0 else _bytes(batch.data, start, size)
+    start, size = batch.fields[at + 5], batch.fields[at + 6]
+    record._headers = () if size <= 1 else _bytes(batch.data, start, size)
     if not cython.compiled:
         record._key_object = record._value_object = None
     return record
@@ -283,8 +283,8 @@ def _bytes(data: cython.p_const_uchar, start: cython.Py_ssize_t, size: cython.Py
     return bytes(data[start : start + size])
 
 
-def make_record(index: BatchIndex, row: int) -> Record:
+def make_record(batch: Batch, row: int) -> Record:
     """The record of one row."""
-    if not 0 <= row < index.count:
+    if not 0 <= row < batch.count:
         raise IndexError(row)
-    return _make(index, index.origin, row)
+    return _make(batch, batch.origin, row)
