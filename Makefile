@@ -58,7 +58,7 @@ $(installed): pyproject.toml constraints.txt $(wildcard setup.py $(compiled)/*.p
 	@echo "installing Ottla and all it needs into $(venv) (a minute or two the first time)"
 	@rm -f $(compiled)/*.so
 	@PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 \
-	  $(bin)/python -m pip install --quiet --editable '.[demo,dev]'
+	  $(bin)/python -m pip install --quiet --use-pep517 --editable '.[demo,dev]'
 	@ls $(compiled)/*.so >/dev/null 2>&1 || echo "no C compiler with Python's headers here: $(compiled) runs uncompiled," \
 	  "slower; to compile it: apt-get install gcc python3-dev, then make --always-make install"
 	@touch $@

@@ -8,9 +8,10 @@ from setuptools import Extension, setup
 
 RECORDS = ("batch", "columns", "reader", "record")
 
-extensions = [
-    Extension(f"ottla.records.{name}", [f"src/ottla/records/{name}.py"], optional=True, extra_compile_args=["-O3"])
-    for name in RECORDS
-]
+extensions = [Extension(f"ottla.records.{name}", [f"src/ottla/records/{name}.py"], extra_compile_args=["-O3"]) for name in RECORDS]
 
-setup(ext_modules=cythonize(extensions, language_level=3, include_path=["src"]))
+modules = cythonize(extensions, language_level=3, include_path=["src"])
+for module in modules:
+    module.optional = True  # said here, since cythonize() makes new extensions and forgets it
+
+setup(ext_modules=modules)
