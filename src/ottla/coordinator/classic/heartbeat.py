@@ -1,0 +1,65 @@
+"""Heartbeat, and what happens when none comes.
+
+Owns the table of answers by state, and the end of a session.
+"""
+
+from __future__ import annotations
+
+from ottla.coordinator.classic.answers import heartbeat_answer
+from ottla.coordinator.classic.draft import Draft
+from ottla.coordinator.classic.group import GroupState
+from ottla.coordinator.classic.rebalance import complete_if_all_joined, drop_pending, rebalance_or_complete, remove_member
+from ottla.coordinator.classic.validate import generation_error
+from ottla.coordinator.effects import RequestContext
+from ottla.coordinator.ports import Surroundings
+from ottla.coordinator.result import Result
+from ottla.coordinator.state import ShardState
+from ottla.protocol import ErrorCode
+from ottla.protocol.messages import heartbeat_request
+from ottla.types import Now
+
+_ANSWERS = {
+    GroupState.PREPARING_REBALANCE: ErrorCode.rebalance_in_progress,
+    GroupState.COMPLETING_REBALANCE: ErrorCode.none,
+    GroupState.STABLE: ErrorCode.none,
+}
+"""What a member of the present generation is told. An empty group has no members to tell."""
+
+
+def heartbeat(
+    around: Surroundings,
+    state: ShardState,
+    context: RequestContext,
+    request: heartbeat_request.HeartbeatRequest,
+    now: Now,
+) -> Result:
+    """Answer a Heartbeat, and let the session of a member begin anew."""
+    if not request.group_id:
+        return Result(answer=heartbeat_answer(ErrorCode.invalid_group_id))
+    group = state.group(request.group_id)
+    if group is None:
+        return Result(answer=heartbeat_answer(ErrorCode.unknown_member_id))
+    error = generation_error(group, request.member_id, request.group_instance_id, request.generation_id)
+    if error is not None:
+        return Result(answer=heartbeat_answer(error))
+    draft = Draft(group, now)
+    draft.refresh_session(group.members[request.member_id])
+    return draft.result(heartbeat_answer(_ANSWERS[group.state]))
+
+
+def session_expired(draft: Draft, around: Surroundings, member_id: str) -> None:
+    """Nothing was heard of a member, or of a client with a member id, for as long as its session may last.
+
+    Who waits in a JoinGroup or SyncGroup has been heard and can not send heartbeats; only a new member may be given up there.
+    """
+    member = draft.group.members.get(member_id)
+    if member is None:
+        if member_id in draft.group.pending:
+            drop_pending(draft, member_id)
+            complete_if_all_joined(draft)
+        return
+    if not member.is_new and (member.join is not None or member.sync is not None):
+        draft.refresh_session(member)
+        return
+    remove_member(draft, member_id)
+    rebalance_or_complete(draft, around)

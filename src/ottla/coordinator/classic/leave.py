@@ -1,0 +1,61 @@
+"""LeaveGroup: members go, by themselves or removed by an administrator.
+
+Owns the decision about one LeaveGroup, member by member.
+"""
+
+from __future__ import annotations
+
+from ottla.coordinator.classic.answers import leave_answer
+from ottla.coordinator.classic.draft import Draft
+from ottla.coordinator.classic.rebalance import complete_if_all_joined, drop_pending, rebalance_or_complete, remove_member
+from ottla.coordinator.classic.validate import sender_error
+from ottla.coordinator.effects import RequestContext
+from ottla.coordinator.ports import Surroundings
+from ottla.coordinator.result import Result
+from ottla.coordinator.state import ShardState
+from ottla.protocol import ErrorCode
+from ottla.protocol.messages import leave_group_request, leave_group_response
+from ottla.types import Now
+
+
+def leave_group(
+    around: Surroundings,
+    state: ShardState,
+    context: RequestContext,
+    request: leave_group_request.LeaveGroupRequest,
+    now: Now,
+) -> Result:
+    """Remove members, one answer for each; the group rebalances once."""
+    if not request.group_id:
+        return Result(answer=leave_answer(ErrorCode.invalid_group_id))
+    group = state.group(request.group_id)
+    if group is None:
+        refused = tuple(_answer(identity, ErrorCode.unknown_member_id) for identity in request.members)
+        return Result(answer=leave_answer(ErrorCode.none, refused))
+    draft = Draft(group, now)
+    answers = tuple(_answer(identity, _leave(draft, identity)) for identity in request.members)
+    if len(draft.group.members) < len(group.members):
+        rebalance_or_complete(draft, around)
+    elif len(draft.group.pending) < len(group.pending):
+        complete_if_all_joined(draft)
+    return draft.result(leave_answer(ErrorCode.none, answers))
+
+
+def _leave(draft: Draft, identity: leave_group_request.MemberIdentity) -> ErrorCode:
+    """Without a member id it is an administrator who removes whoever runs under an instance id."""
+    member_id: str | None = identity.member_id
+    if not member_id and identity.group_instance_id is not None:
+        member_id = draft.group.static_member_id(identity.group_instance_id)
+    if member_id in draft.group.pending:
+        drop_pending(draft, member_id or "")
+        return ErrorCode.none
+    error = sender_error(draft.group, member_id or "", identity.group_instance_id)
+    if error is None:
+        remove_member(draft, member_id or "")
+    return error or ErrorCode.none
+
+
+def _answer(identity: leave_group_request.MemberIdentity, error: ErrorCode) -> leave_group_response.MemberResponse:
+    return leave_group_response.MemberResponse(
+        member_id=identity.member_id, group_instance_id=identity.group_instance_id, error_code=error
+    )

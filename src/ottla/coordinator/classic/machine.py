@@ -1,0 +1,256 @@
+"""The state machine of a classic group: the table of its states, and what each event does to the group.
+
+Owns every change of a group. ``evolve`` is a pure function; handlers use it to see where their decision leads, and ``replay`` to
+apply it, live and on load alike. Must not know requests, answers or timers. Invariant: a state changes by a row of ``TRANSITIONS``
+or not at all.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import assert_never
+
+from ottla.coordinator.classic.group import ClassicGroup, GroupState, Member
+from ottla.coordinator.events import (
+    ClassicEvent,
+    GenerationStarted,
+    GroupDeleted,
+    GroupWritten,
+    InitialDelayExtended,
+    JoinParked,
+    MemberIdDropped,
+    MemberIdGiven,
+    MemberJoined,
+    MemberRemoved,
+    MemberReplaced,
+    MemberUpdated,
+    RebalanceStarted,
+    SyncParked,
+    SyncReceived,
+    SyncsAnswered,
+)
+from ottla.protocol.group_records import GroupMetadataMember, GroupMetadataValue
+
+
+class GroupInput(enum.Enum):
+    """What moves a group from state to state."""
+
+    REBALANCE = "a join, a leave, an expiry or new metadata"
+    GENERATION = "everybody who is still there has joined"
+    STORED_MEMBERS = "the record of a group with members is in the log"
+    STORED_EMPTY = "the record of a group without members is in the log"
+    DELETED = "the group's tombstone is in the log"
+
+
+TRANSITIONS: dict[GroupState, dict[GroupInput, GroupState]] = {
+    GroupState.EMPTY: {
+        GroupInput.REBALANCE: GroupState.PREPARING_REBALANCE,
+        GroupInput.STORED_EMPTY: GroupState.EMPTY,
+        GroupInput.STORED_MEMBERS: GroupState.STABLE,  # on load alone: the log skips the phases of a round
+        GroupInput.DELETED: GroupState.DEAD,
+    },
+    GroupState.PREPARING_REBALANCE: {
+        GroupInput.GENERATION: GroupState.COMPLETING_REBALANCE,
+        GroupInput.STORED_EMPTY: GroupState.EMPTY,
+        GroupInput.DELETED: GroupState.DEAD,
+    },
+    GroupState.COMPLETING_REBALANCE: {
+        GroupInput.REBALANCE: GroupState.PREPARING_REBALANCE,
+        GroupInput.STORED_MEMBERS: GroupState.STABLE,
+        GroupInput.DELETED: GroupState.DEAD,
+    },
+    GroupState.STABLE: {
+        GroupInput.REBALANCE: GroupState.PREPARING_REBALANCE,
+        GroupInput.STORED_MEMBERS: GroupState.STABLE,
+        GroupInput.STORED_EMPTY: GroupState.EMPTY,  # on load alone
+        GroupInput.DELETED: GroupState.DEAD,
+    },
+    GroupState.DEAD: {},
+}
+
+
+def evolve(group: ClassicGroup, event: ClassicEvent) -> ClassicGroup:
+    """The group after an event. Raises ``KeyError`` for an event that its state does not allow: a fault in the decision."""
+    match event:
+        case MemberIdGiven(_, member_id):
+            return replace(group, pending=group.pending | {member_id})
+        case MemberIdDropped(_, member_id):
+            return replace(group, pending=group.pending - {member_id})
+        case MemberJoined():
+            return _with_member(group, event)
+        case MemberUpdated(_, member_id, protocols, rebalance_timeout, session_timeout):
+            times = {"rebalance_timeout": rebalance_timeout, "session_timeout": session_timeout}
+            return _changed(group, member_id, protocols=protocols, **times)
+        case MemberReplaced(_, old_member_id, member):
+            return _with_replaced(group, old_member_id, member)
+        case MemberRemoved(_, member_id):
+            return _without_member(group, member_id)
+        case JoinParked(_, member_id, ticket):
+            return _changed(group, member_id, join=ticket)
+        case SyncReceived(_, member_id):
+            return replace(group, pending_sync=group.pending_sync - {member_id})
+        case SyncParked(_, member_id, ticket):
+            return _changed(group, member_id, sync=ticket)
+        case SyncsAnswered():
+            return replace(group, members=_all_changed(group.members.values(), sync=None))
+        case RebalanceStarted():
+            return _preparing(group, event)
+        case InitialDelayExtended(_, initial_delay):
+            return replace(group, initial_delay=initial_delay)
+        case GenerationStarted():
+            return _completing(group, event)
+        case GroupWritten(_, value):
+            return _stored(group, value)
+        case GroupDeleted():
+            return replace(group, state=_next(group, GroupInput.DELETED), stored=None)
+        case _:
+            assert_never(event)
+
+
+def metadata_value(group: ClassicGroup, assignments: Mapping[str, bytes]) -> GroupMetadataValue:
+    """The record of a group, with what its members are to be given."""
+    return GroupMetadataValue(
+        protocol_type=group.protocol_type or "",
+        generation=group.generation,
+        protocol=group.protocol,
+        leader=group.leader,
+        current_state_timestamp=group.since,
+        members=tuple(
+            GroupMetadataMember(
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                rebalance_timeout=member.rebalance_timeout,
+                session_timeout=member.session_timeout,
+                subscription=member.metadata(group.protocol),
+                assignment=assignments[member.member_id],
+            )
+            for member in group.members.values()
+        ),
+    )
+
+
+def empty_value(group: ClassicGroup, generation: int, at: int) -> GroupMetadataValue:
+    """The record of a group without members."""
+    return GroupMetadataValue(
+        protocol_type=group.protocol_type or "",
+        generation=generation,
+        protocol=None,
+        leader=None,
+        current_state_timestamp=at,
+        members=(),
+    )
+
+
+def _next(group: ClassicGroup, happened: GroupInput) -> GroupState:
+    return TRANSITIONS[group.state][happened]
+
+
+def _changed(group: ClassicGroup, member_id: str, **changes: object) -> ClassicGroup:
+    member = replace(group.members[member_id], **changes)  # type: ignore[arg-type]
+    return replace(group, members={**group.members, member_id: member})
+
+
+def _all_changed(members: Iterable[Member], **changes: object) -> dict[str, Member]:
+    return {member.member_id: replace(member, **changes) for member in members}  # type: ignore[arg-type]
+
+
+def _with_member(group: ClassicGroup, event: MemberJoined) -> ClassicGroup:
+    member = event.member
+    initial_delay = group.initial_delay
+    if initial_delay is not None and group.generation == 0:
+        initial_delay = replace(initial_delay, extend=True)
+    return replace(
+        group,
+        protocol_type=group.protocol_type if group.members else event.protocol_type,
+        leader=group.leader or member.member_id,
+        members={**group.members, member.member_id: member},
+        pending=group.pending - {member.member_id},
+        initial_delay=initial_delay,
+    )
+
+
+def _with_replaced(group: ClassicGroup, old_member_id: str, member: Member) -> ClassicGroup:
+    others = {other_id: other for other_id, other in group.members.items() if other_id != old_member_id}
+    pending_sync = group.pending_sync
+    if old_member_id in pending_sync:
+        pending_sync = pending_sync - {old_member_id} | {member.member_id}
+    return replace(
+        group,
+        members={**others, member.member_id: member},
+        leader=member.member_id if group.leader == old_member_id else group.leader,
+        pending_sync=pending_sync,
+    )
+
+
+def _without_member(group: ClassicGroup, member_id: str) -> ClassicGroup:
+    members = {other_id: other for other_id, other in group.members.items() if other_id != member_id}
+    leader = next(iter(members), None) if group.leader == member_id else group.leader
+    return replace(group, members=members, leader=leader, pending_sync=group.pending_sync - {member_id})
+
+
+def _preparing(group: ClassicGroup, event: RebalanceStarted) -> ClassicGroup:
+    members: Mapping[str, Member] = group.members
+    if group.state is GroupState.COMPLETING_REBALANCE:
+        members = _all_changed(members.values(), sync=None, assignment=b"")
+    return replace(
+        group,
+        state=_next(group, GroupInput.REBALANCE),
+        since=event.at,
+        members=members,
+        pending_sync=frozenset(),
+        initial_delay=event.initial_delay,
+    )
+
+
+def _completing(group: ClassicGroup, event: GenerationStarted) -> ClassicGroup:
+    return replace(
+        group,
+        state=_next(group, GroupInput.GENERATION),
+        since=event.at,
+        generation=event.generation,
+        protocol=event.protocol,
+        leader=event.leader,
+        members=_all_changed(group.members.values(), join=None, is_new=False, assignment=b""),
+        pending_sync=frozenset(group.members),
+        initial_delay=None,
+    )
+
+
+def _stored(group: ClassicGroup, value: GroupMetadataValue) -> ClassicGroup:
+    """What the record says, plus what the live group knows beyond it: the other protocols of its members and who waits."""
+    members = {stored.member_id: _stored_member(stored, value.protocol or "", group) for stored in value.members}
+    return replace(
+        group,
+        state=_next(group, GroupInput.STORED_MEMBERS if members else GroupInput.STORED_EMPTY),
+        since=value.current_state_timestamp,
+        protocol_type=value.protocol_type or None,
+        generation=value.generation,
+        protocol=value.protocol,
+        leader=value.leader,
+        members=members,
+        pending_sync=frozenset(group.pending_sync & members.keys()),
+        initial_delay=None,
+        stored=value,
+    )
+
+
+def _stored_member(stored: GroupMetadataMember, protocol: str, group: ClassicGroup) -> Member:
+    live = group.members.get(stored.member_id)
+    known = () if live is None else live.protocols
+    return Member(
+        member_id=stored.member_id,
+        instance_id=stored.group_instance_id,
+        client_id=stored.client_id,
+        client_host=stored.client_host,
+        rebalance_timeout=stored.rebalance_timeout,
+        session_timeout=stored.session_timeout,
+        protocols=known if (protocol, stored.subscription) in known else ((protocol, stored.subscription),),
+        assignment=stored.assignment,
+        is_new=live is not None and live.is_new,
+        join=None if live is None else live.join,
+        sync=None if live is None else live.sync,
+    )

@@ -1,0 +1,99 @@
+"""SyncGroup: the leader brings the assignment, everybody gets a share.
+
+Owns the decision about one SyncGroup, and what becomes of a round whose assignment could not be stored. Invariant: a share is
+handed out only after all shares are in the log.
+"""
+
+from __future__ import annotations
+
+from ottla.coordinator.classic.answers import sync_accepted, sync_refused
+from ottla.coordinator.classic.draft import Draft
+from ottla.coordinator.classic.group import ClassicGroup, GroupState
+from ottla.coordinator.classic.machine import metadata_value
+from ottla.coordinator.classic.rebalance import answer_syncs, start_rebalance, sync_received
+from ottla.coordinator.classic.validate import generation_error
+from ottla.coordinator.effects import RequestContext
+from ottla.coordinator.events import GroupWritten, SyncParked, SyncsAnswered
+from ottla.coordinator.ports import Surroundings
+from ottla.coordinator.result import Result
+from ottla.coordinator.state import ShardState
+from ottla.protocol import ErrorCode
+from ottla.protocol.consumer_protocol import Assignment, encode_assignment
+from ottla.protocol.messages import sync_group_request
+from ottla.types import Now
+
+_REFUSED = {
+    GroupState.EMPTY: ErrorCode.unknown_member_id,
+    GroupState.PREPARING_REBALANCE: ErrorCode.rebalance_in_progress,
+}
+
+
+def sync_group(
+    around: Surroundings,
+    state: ShardState,
+    context: RequestContext,
+    request: sync_group_request.SyncGroupRequest,
+    now: Now,
+) -> Result:
+    """Answer, park or refuse a SyncGroup."""
+    if not request.group_id:
+        return Result(answer=sync_refused(ErrorCode.invalid_group_id))
+    group = state.group(request.group_id)
+    if group is None:
+        return Result(answer=sync_refused(ErrorCode.unknown_member_id))
+    error = _request_error(group, request) or _REFUSED.get(group.state)
+    if error is not None:
+        return Result(answer=sync_refused(error))
+    draft = Draft(group, now)
+    member = group.members[request.member_id]
+    sync_received(draft, member.member_id)
+    if group.state is GroupState.STABLE:
+        draft.refresh_session(member)
+        return draft.result(sync_accepted(group, member.assignment))
+    draft.reply(member.sync, sync_refused(ErrorCode.rebalance_in_progress))  # a lost one: the client has sent another
+    if member.member_id != group.leader:
+        draft.happen(SyncParked(group.group_id, member.member_id, context.ticket))
+        return draft.result()
+    return _assigned(draft, request)
+
+
+def _request_error(group: ClassicGroup, request: sync_group_request.SyncGroupRequest) -> ErrorCode | None:
+    error = generation_error(group, request.member_id, request.group_instance_id, request.generation_id)
+    if error is not None:
+        return error
+    told = ((request.protocol_type, group.protocol_type), (request.protocol_name, group.protocol))
+    if any(theirs is not None and ours is not None and theirs != ours for theirs, ours in told):
+        return ErrorCode.inconsistent_group_protocol
+    return None
+
+
+def _assigned(draft: Draft, request: sync_group_request.SyncGroupRequest) -> Result:
+    """The leader's assignment goes into the log, and then to everybody who waits for it."""
+    group = draft.group
+    left_out = encode_assignment(Assignment(())) if group.protocol_type == "consumer" else b""
+    given = {item.member_id: item.assignment for item in request.assignments}
+    assignments = {member_id: given.get(member_id) or left_out for member_id in group.members}
+    waiting = [member for member in group.members.values() if member.sync is not None and member.member_id != group.leader]
+    draft.happen(GroupWritten(group.group_id, metadata_value(group, assignments)))
+    for member in waiting:
+        draft.reply(member.sync, sync_accepted(group, assignments[member.member_id]))
+        draft.refresh_session(member)
+    draft.happen(SyncsAnswered(group.group_id))
+    draft.refresh_session(group.members[request.member_id])
+    return draft.result(sync_accepted(group, assignments[request.member_id]))
+
+
+def sync_not_stored(
+    around: Surroundings,
+    state: ShardState,
+    request: sync_group_request.SyncGroupRequest,
+    error: ErrorCode,
+    now: Now,
+) -> Result:
+    """The assignment could not be stored: everybody who waits for it is told, and the group begins again."""
+    group = state.group(request.group_id)
+    assert group is not None, "nothing else happens to a group while its append is open"
+    draft = Draft(group, now)
+    answer_syncs(draft, error)
+    start_rebalance(draft, around)
+    return draft.result(sync_refused(error))

@@ -1,0 +1,119 @@
+"""DescribeGroups, ListGroups, DeleteGroups: what tools ask of groups.
+
+Owns how a group is shown to people, and when it may be deleted. Invariant: looking at a group changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ottla.coordinator.classic.group import ClassicGroup, GroupState
+from ottla.coordinator.effects import CancelTimer, RequestContext
+from ottla.coordinator.events import GroupDeleted, OffsetDeleted
+from ottla.coordinator.ports import Surroundings
+from ottla.coordinator.result import Result
+from ottla.coordinator.state import ShardState
+from ottla.coordinator.timers import session_timer
+from ottla.protocol import NO_THROTTLE, ErrorCode
+from ottla.protocol.apis import Fact
+from ottla.protocol.messages import (
+    delete_groups_response,
+    describe_groups_response,
+    list_groups_request,
+    list_groups_response,
+)
+from ottla.types import Now
+
+CLASSIC = "classic"
+"""The type of group that ListGroups names."""
+
+
+def describe_group(around: Surroundings, state: ShardState, context: RequestContext, group_id: str, now: Now) -> Result:
+    """One group and its members; what the assignor was told is shown while it is in force."""
+    group = state.group(group_id)
+    if group is None:
+        if Fact.GROUP_NOT_FOUND in context.facts:
+            return Result(answer=_undescribed(group_id, ErrorCode.group_id_not_found, f"Group {group_id} not found."))
+        return Result(answer=_undescribed(group_id, ErrorCode.none))
+    chosen = group.protocol if group.state is GroupState.STABLE else None
+    members = tuple(
+        describe_groups_response.DescribedGroupMember(
+            member_id=member.member_id,
+            group_instance_id=member.instance_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            member_metadata=b"" if chosen is None else member.metadata(chosen),
+            member_assignment=member.assignment,
+        )
+        for member in group.members.values()
+    )
+    return Result(
+        answer=describe_groups_response.DescribedGroup(
+            error_code=ErrorCode.none,
+            group_id=group_id,
+            group_state=group.state.value,
+            protocol_type=group.protocol_type or "",
+            protocol_data=chosen or "",
+            members=members,
+        )
+    )
+
+
+def describe_refused(group_id: str, error: ErrorCode) -> describe_groups_response.DescribedGroup:
+    """The answer for a group that can not be looked at."""
+    return _undescribed(group_id, error, state="")
+
+
+def _undescribed(
+    group_id: str, error: ErrorCode, message: str | None = None, state: str = GroupState.DEAD.value
+) -> describe_groups_response.DescribedGroup:
+    return describe_groups_response.DescribedGroup(
+        error_code=error,
+        error_message=message,
+        group_id=group_id,
+        group_state=state,
+        protocol_type="",
+        protocol_data="",
+        members=(),
+    )
+
+
+def list_groups(
+    request: list_groups_request.ListGroupsRequest, groups: Iterable[ClassicGroup]
+) -> list_groups_response.ListGroupsResponse:
+    """The groups in any of the states and of any of the types asked for; no filter lets all through, an unknown name none."""
+    states = {name.strip().lower() for name in request.states_filter}
+    types = {name.strip().lower() for name in request.types_filter}
+    listed = tuple(
+        list_groups_response.ListedGroup(
+            group_id=group.group_id,
+            protocol_type=group.protocol_type or "",
+            group_state=group.state.value,
+            group_type=CLASSIC,
+        )
+        for group in groups
+        if (not states or group.state.value.lower() in states) and (not types or CLASSIC in types)
+    )
+    return list_groups_response.ListGroupsResponse(throttle_time=NO_THROTTLE, error_code=ErrorCode.none, groups=listed)
+
+
+def list_refused(error: ErrorCode) -> list_groups_response.ListGroupsResponse:
+    """The answer while groups are being loaded."""
+    return list_groups_response.ListGroupsResponse(throttle_time=NO_THROTTLE, error_code=error, groups=())
+
+
+def delete_group(around: Surroundings, state: ShardState, context: RequestContext, group_id: str, now: Now) -> Result:
+    """Delete one group without members, and its offsets."""
+    group = state.group(group_id)
+    if group is None:
+        return Result(answer=delete_answer(group_id, ErrorCode.group_id_not_found))
+    if group.state is not GroupState.EMPTY:
+        return Result(answer=delete_answer(group_id, ErrorCode.non_empty_group))
+    offsets = tuple(OffsetDeleted(group_id, partition) for partition in state.offsets(group_id))
+    timers = tuple(CancelTimer(session_timer(group_id, member_id)) for member_id in sorted(group.pending))
+    return Result((*offsets, GroupDeleted(group_id)), timers, delete_answer(group_id, ErrorCode.none))
+
+
+def delete_answer(group_id: str, error: ErrorCode) -> delete_groups_response.DeletableGroupResult:
+    """What became of one group."""
+    return delete_groups_response.DeletableGroupResult(group_id=group_id, error_code=error)

@@ -1,0 +1,87 @@
+"""The one table of the APIs that the coordinator serves: who decides, what a refusal looks like, what belongs to which group.
+
+Owns the mapping; must not know shards or appends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ottla.coordinator.classic.answers import heartbeat_answer, join_refused, leave_answer, sync_refused
+from ottla.coordinator.classic.heartbeat import heartbeat
+from ottla.coordinator.classic.join import join_group
+from ottla.coordinator.classic.leave import leave_group
+from ottla.coordinator.classic.sync import sync_group, sync_not_stored
+from ottla.coordinator.describe import delete_answer, delete_group, describe_group, describe_refused
+from ottla.coordinator.effects import RequestContext
+from ottla.coordinator.offsets import commit_offsets, commit_refused, fetch_offsets, fetch_refused
+from ottla.coordinator.ports import Surroundings
+from ottla.coordinator.result import Result
+from ottla.coordinator.state import ShardState
+from ottla.protocol import NO_THROTTLE, ErrorCode
+from ottla.protocol.apis import Api
+from ottla.protocol.messages import delete_groups_response, describe_groups_response, offset_fetch_response
+from ottla.types import Now
+
+Decide = Callable[[Surroundings, ShardState, RequestContext, Any, Now], Result]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRoute:
+    """A request, or a part of one, that concerns one group.
+
+    ``refuse(request, error)`` makes the answer when the coordinator can not serve it. ``not_stored`` says what else follows from
+    records that could not be appended, where something does.
+    """
+
+    decide: Decide
+    refuse: Callable[[Any, ErrorCode], Any]
+    group_of: Callable[[Any], str] = lambda request: str(request.group_id)
+    not_stored: Callable[[Surroundings, ShardState, Any, ErrorCode, Now], Result] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SplitRoute:
+    """A request that concerns several groups: each gets its part, and the answers are put together when all are there."""
+
+    part: GroupRoute
+    split: Callable[[Any], Sequence[Any]]
+    join: Callable[[tuple[Any, ...]], Any]
+
+
+def _heartbeat_refused(request: Any, error: ErrorCode) -> Any:
+    """While groups are being loaded a member is told that all is well: it can do nothing better than stay."""
+    return heartbeat_answer(ErrorCode.none if error is ErrorCode.coordinator_load_in_progress else error)
+
+
+def _join_offsets(groups: tuple[Any, ...]) -> Any:
+    return offset_fetch_response.OffsetFetchResponse(throttle_time=NO_THROTTLE, groups=groups)
+
+
+def _join_described(groups: tuple[Any, ...]) -> Any:
+    return describe_groups_response.DescribeGroupsResponse(throttle_time=NO_THROTTLE, groups=groups)
+
+
+def _join_deleted(results: tuple[Any, ...]) -> Any:
+    return delete_groups_response.DeleteGroupsResponse(throttle_time=NO_THROTTLE, results=results)
+
+
+ROUTES: Mapping[Api, GroupRoute | SplitRoute] = {
+    Api.JOIN_GROUP: GroupRoute(join_group, lambda request, error: join_refused(error)),
+    Api.SYNC_GROUP: GroupRoute(sync_group, lambda request, error: sync_refused(error), not_stored=sync_not_stored),
+    Api.HEARTBEAT: GroupRoute(heartbeat, _heartbeat_refused),
+    Api.LEAVE_GROUP: GroupRoute(leave_group, lambda request, error: leave_answer(error)),
+    Api.OFFSET_COMMIT: GroupRoute(commit_offsets, commit_refused),
+    Api.OFFSET_FETCH: SplitRoute(
+        GroupRoute(fetch_offsets, fetch_refused), split=lambda request: request.groups, join=_join_offsets
+    ),
+    Api.DESCRIBE_GROUPS: SplitRoute(
+        GroupRoute(describe_group, describe_refused, group_of=str), split=lambda request: request.groups, join=_join_described
+    ),
+    Api.DELETE_GROUPS: SplitRoute(
+        GroupRoute(delete_group, delete_answer, group_of=str), split=lambda request: request.groups_names, join=_join_deleted
+    ),
+}
+"""API -> how it is served. ListGroups, which asks all shards at once, is the coordinator's own."""

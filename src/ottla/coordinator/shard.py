@@ -1,0 +1,249 @@
+"""One partition of ``__consumer_offsets``: decides, has records appended, then lets things happen.
+
+Owns the order of what happens to a group, and its appends. Must not know what a request means. Invariant: nothing of a
+decision with records is visible before they are in the log; while a group's append is open its later requests and timers
+wait, in order, and other groups go on; every request is answered once.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from ottla.coordinator.classic.answers import join_refused, sync_refused
+from ottla.coordinator.classic.draft import Draft
+from ottla.coordinator.classic.group import ClassicGroup
+from ottla.coordinator.classic.heartbeat import session_expired
+from ottla.coordinator.classic.rebalance import join_phase_expired, start_rebalance, sync_phase_expired
+from ottla.coordinator.effects import Append, CancelTimer, Effect, Reply, RequestContext, SetTimer, TimerKey
+from ottla.coordinator.events import (
+    DurableEvent,
+    GroupDeleted,
+    GroupWritten,
+    OffsetCommitted,
+    OffsetDeleted,
+    event_of,
+    record_of,
+)
+from ottla.coordinator.ports import Surroundings
+from ottla.coordinator.result import Result
+from ottla.coordinator.routes import GroupRoute
+from ottla.coordinator.state import ShardState
+from ottla.coordinator.timers import Timers
+from ottla.errors import ProtocolError
+from ottla.protocol import ErrorCode
+from ottla.types import Now
+
+_DURABLE = (GroupWritten, GroupDeleted, OffsetCommitted, OffsetDeleted)
+
+_APPEND_ERRORS = {
+    ErrorCode.unknown_topic_or_partition: ErrorCode.coordinator_not_available,
+    ErrorCode.not_enough_replicas: ErrorCode.coordinator_not_available,
+    ErrorCode.not_enough_replicas_after_append: ErrorCode.coordinator_not_available,
+    ErrorCode.request_timed_out: ErrorCode.coordinator_not_available,
+    ErrorCode.not_leader_or_follower: ErrorCode.not_coordinator,
+    ErrorCode.kafka_storage_error: ErrorCode.not_coordinator,
+    ErrorCode.message_too_large: ErrorCode.unknown_server_error,
+    ErrorCode.record_list_too_large: ErrorCode.unknown_server_error,
+    ErrorCode.invalid_fetch_size: ErrorCode.unknown_server_error,
+    ErrorCode.network_exception: ErrorCode.coordinator_load_in_progress,
+}
+"""What a client is told when the log refused the coordinator's records; it knows nothing of that log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The answer to one group's part of a request. It does not leave the coordinator, which puts the parts together."""
+
+    context: RequestContext
+    index: int
+    answer: Any
+
+
+ShardEffect = Effect | Part
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request, or the part of one at ``index``, that concerns one group."""
+
+    route: GroupRoute
+    context: RequestContext
+    body: Any
+    index: int | None = None
+
+    def answered(self, answer: Any) -> Reply | Part:
+        """The answer, addressed to whoever asked."""
+        return Reply(self.context.ticket, answer) if self.index is None else Part(self.context, self.index, answer)
+
+    def refused(self, error: ErrorCode) -> Reply | Part:
+        """The answer when it can not be served."""
+        return self.answered(self.route.refuse(self.body, error))
+
+
+@dataclass(frozen=True, slots=True)
+class TimerFired:
+    """A timer of a group that the shell has reported."""
+
+    key: TimerKey
+
+
+Operation = Request | TimerFired
+
+
+@dataclass(frozen=True, slots=True)
+class _OpenAppend:
+    batch: int
+    operation: Operation
+    result: Result
+
+
+class Shard:
+    """The groups of one partition, and what they are doing."""
+
+    def __init__(self, partition: int, around: Surroundings) -> None:
+        self.state = ShardState()
+        self.timers = Timers()
+        self._partition = partition
+        self._around = around
+        self._batches = 0
+        self._open: dict[str, _OpenAppend] = {}
+        self._waiting: dict[str, deque[Operation]] = {}
+
+    def load(self, records: Iterable[tuple[bytes, bytes | None]], now: Now) -> list[ShardEffect]:
+        """Replay the log, then set the timers that its groups need. Raises ``ProtocolError`` for a record that is damaged."""
+        for key, value in records:
+            event = event_of(key, value)
+            if event is not None:
+                self.state.replay(event)
+        effects: list[ShardEffect] = []
+        for group in list(self.state.groups().values()):
+            effects += self._apply(self._woken(group, now))
+        return effects
+
+    def _woken(self, group: ClassicGroup, now: Now) -> Result:
+        draft = Draft(group, now)
+        for member in group.members.values():
+            draft.refresh_session(member)
+        if len(group.members) > self._around.config.group_max_size:
+            start_rebalance(draft, self._around)
+        return draft.result()
+
+    def submit(self, group_id: str, operation: Operation, now: Now) -> list[ShardEffect]:
+        """Carry out what concerns a group, or let it wait for the group's open append."""
+        if group_id in self._open:
+            self._waiting.setdefault(group_id, deque()).append(operation)
+            return []
+        return self._carry_out(group_id, operation, now)
+
+    def appended(self, batch: int, now: Now) -> list[ShardEffect]:
+        """The records of a batch are in the log: what they say happens, then what waited for it."""
+        for group_id, is_open in self._closing(batch):
+            return self._settled(is_open) + self._go_on(group_id, now)
+        return []
+
+    def append_failed(self, batch: int, error: ErrorCode, now: Now) -> list[ShardEffect]:
+        """The records of a batch are not in the log: nothing of it has happened, and who asked for it is told."""
+        for group_id, is_open in self._closing(batch):
+            told = _APPEND_ERRORS.get(error, error)
+            return self._given_up(is_open.operation, told, now) + self._go_on(group_id, now)
+        return []
+
+    def unload(self) -> list[ShardEffect]:
+        """Somebody else coordinates these groups now: everybody who waits is told, and no timer stays."""
+        gone = ErrorCode.not_coordinator
+        effects: list[ShardEffect] = [CancelTimer(key) for key in self.timers]
+        for group in self.state.groups().values():
+            for member in group.members.values():
+                if member.join is not None:
+                    effects.append(Reply(member.join, join_refused(gone)))
+                if member.sync is not None:
+                    effects.append(Reply(member.sync, sync_refused(gone)))
+        under_way = [is_open.operation for is_open in self._open.values()]
+        waiting = [operation for line in self._waiting.values() for operation in line]
+        effects += [one.refused(gone) for one in (*under_way, *waiting) if isinstance(one, Request)]
+        return effects
+
+    def _closing(self, batch: int) -> Iterator[tuple[str, _OpenAppend]]:
+        for group_id, is_open in self._open.items():
+            if is_open.batch == batch:
+                del self._open[group_id]
+                yield group_id, is_open
+                return
+
+    def _go_on(self, group_id: str, now: Now) -> list[ShardEffect]:
+        effects: list[ShardEffect] = []
+        line = self._waiting.get(group_id)
+        while line and group_id not in self._open:
+            effects += self._carry_out(group_id, line.popleft(), now)
+        if not line:
+            self._waiting.pop(group_id, None)
+        return effects
+
+    def _carry_out(self, group_id: str, operation: Operation, now: Now) -> list[ShardEffect]:
+        if isinstance(operation, TimerFired):
+            if not self.timers.take_if_due(operation.key, now.mono):
+                moved_to = self.timers.deadline(operation.key)
+                return [] if moved_to is None else [SetTimer(operation.key, moved_to)]
+            result = self._timer_result(group_id, operation.key, now)
+        else:
+            result = operation.route.decide(self._around, self.state, operation.context, operation.body, now)
+        durable = [event for event in result.events if isinstance(event, _DURABLE)]
+        if not durable:
+            return self._apply(result) + _answer(operation, result)
+        return self._append(group_id, operation, result, durable, now)
+
+    def _append(
+        self, group_id: str, operation: Operation, result: Result, durable: list[DurableEvent], now: Now
+    ) -> list[ShardEffect]:
+        try:
+            records = tuple([record_of(event) for event in durable])
+        except ProtocolError:  # something in the request is longer than a record can hold
+            return self._given_up(operation, ErrorCode.invalid_request, now)
+        self._batches += 1
+        self._open[group_id] = _OpenAppend(self._batches, operation, result)
+        return [Append(self._partition, self._batches, records)]
+
+    def _timer_result(self, group_id: str, key: TimerKey, now: Now) -> Result:
+        group = self.state.group(group_id)
+        if group is None:
+            return Result()
+        draft = Draft(group, now)
+        match key:
+            case (_, _, "session", str(member_id)):
+                session_expired(draft, self._around, member_id)
+            case (_, _, "join"):
+                join_phase_expired(draft, self._around)
+            case (_, _, "sync"):
+                sync_phase_expired(draft, self._around)
+        return draft.result()
+
+    def _settled(self, is_open: _OpenAppend) -> list[ShardEffect]:
+        return self._apply(is_open.result) + _answer(is_open.operation, is_open.result)
+
+    def _given_up(self, operation: Operation, error: ErrorCode, now: Now) -> list[ShardEffect]:
+        """A timer's work is tried again soon; a request's is not, but it may leave something to be put in order."""
+        if isinstance(operation, TimerFired):
+            again = SetTimer(operation.key, now.mono + self._around.config.append_retry_backoff_ms)
+            return self._apply(Result(effects=(again,)))
+        if operation.route.not_stored is None:
+            return [operation.refused(error)]
+        result = operation.route.not_stored(self._around, self.state, operation.body, error, now)
+        assert not any(isinstance(event, _DURABLE) for event in result.events), "what follows a failed append needs none"
+        return self._apply(result) + _answer(operation, result)
+
+    def _apply(self, result: Result) -> list[ShardEffect]:
+        for event in result.events:
+            self.state.replay(event)
+        for effect in result.effects:
+            if isinstance(effect, SetTimer | CancelTimer):
+                self.timers.note(effect)
+        return list(result.effects)
+
+
+def _answer(operation: Operation, result: Result) -> list[ShardEffect]:
+    if isinstance(operation, Request) and result.answer is not None:
+        return [operation.answered(result.answer)]
+    return []
