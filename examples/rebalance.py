@@ -1,0 +1,54 @@
+"""Two members share a topic until one leaves; the listeners tell who owns what.
+
+Listeners run inside ``poll()`` and ``close()``, on the thread that calls them.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from _cluster import cluster, produce_orders
+
+from ottla import Consumer, TopicPartition
+
+
+def numbers(partitions: list[TopicPartition]) -> str:
+    return ", ".join(str(each.partition) for each in sorted(partitions)) or "none"
+
+
+def member(name: str, bootstrap_servers: str, leave: threading.Event, owns: threading.Event) -> None:
+    """Be a member of the group until told to leave."""
+
+    def assigned(partitions: list[TopicPartition]) -> None:
+        print(f"{name} was given {numbers(partitions)}")
+        owns.set()
+
+    def revoked(partitions: list[TopicPartition]) -> None:
+        print(f"{name} gives back {numbers(partitions)}")
+        owns.clear()
+
+    with Consumer(bootstrap_servers=bootstrap_servers, group_id="waiters", client_id=name, heartbeat_interval=0.2) as consumer:
+        consumer.subscribe(["orders"], on_assign=assigned, on_revoke=revoked)
+        while not leave.is_set():
+            consumer.poll(timeout=0.1)
+
+
+with cluster() as bootstrap_servers:
+    produce_orders(bootstrap_servers, "orders", 30)
+    threads, leaves, owning = [], [], []
+    for name in ("ada", "bea"):
+        leave, owns = threading.Event(), threading.Event()
+        thread = threading.Thread(target=member, args=(name, bootstrap_servers, leave, owns))
+        thread.start()
+        owns.wait(30)
+        threads.append(thread)
+        leaves.append(leave)
+        owning.append(owns)
+    owning[0].wait(30)  # bea's arrival made ada give everything back; now both own something again
+    print("bea leaves")
+    owning[0].clear()
+    leaves[1].set()
+    threads[1].join()
+    owning[0].wait(30)
+    leaves[0].set()
+    threads[0].join()

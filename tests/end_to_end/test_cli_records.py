@@ -1,0 +1,144 @@
+"""``ottla produce`` and ``ottla consume``."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tests.end_to_end.programs import OTTLA, environment, ottla, started
+
+Topic = Callable[..., str]
+
+
+def consumed(*arguments: str, address: str) -> str:
+    done = ottla("consume", *arguments, bootstrap_servers=address)
+    assert (done.returncode, done.stderr) == (0, ""), arguments
+    return done.stdout
+
+
+def committed(group: str, address: str) -> int:
+    """The sum of the offsets that the group has committed."""
+    described = json.loads(ottla("group", "describe", group, "--format", "json", bootstrap_servers=address).stdout)
+    return sum(row["committed"] or 0 for row in described["partitions"])
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_lines_come_out_as_they_went_in(served: str, topic: Topic, codec: str) -> None:
+    name = topic(1)
+    lines = "k1:v1\nno key\nk2:v2:and more\n:empty key\n\n"
+    before = time.time() * 1000
+    produced = ottla("produce", "-t", name, "-K", ":", "-H", "a=1", "-H", "b=2", "-z", codec, bootstrap_servers=served, stdin=lines)
+    assert (produced.returncode, produced.stdout, produced.stderr) == (0, "", "")
+    text = consumed("-t", name, "-e", "-f", "%t %p %o [%k] [%s] %K %S %h %T\\n", address=served)
+    rows = [line.rpartition(" ") for line in text.splitlines()]
+    assert [row[0] for row in rows] == [
+        f"{name} 0 0 [k1] [v1] 2 2 a=1,b=2",
+        f"{name} 0 1 [] [no key] -1 6 a=1,b=2",
+        f"{name} 0 2 [k2] [v2:and more] 2 11 a=1,b=2",
+        f"{name} 0 3 [] [empty key] 0 9 a=1,b=2",
+        f"{name} 0 4 [] [] -1 0 a=1,b=2",
+    ]
+    assert all(before <= int(row[2]) <= time.time() * 1000 for row in rows)
+
+
+def test_where_reading_begins_and_ends(served: str, topic: Topic) -> None:
+    name = topic(1, *(f"k:{number}" for number in range(10)))
+    assert consumed("-t", name, "-e", "-f", "%s", address=served) == "0123456789"
+    assert consumed("-t", name, "-e", "-o", "7", "-f", "%s", address=served) == "789"
+    assert consumed("-t", name, "-e", "-o", "70", "-f", "%s", address=served) == ""
+    assert consumed("-t", name, "-e", "-o", "end", address=served) == ""
+    assert consumed("-t", name, "-c", "3", "-o", "beginning", "-f", "%s", address=served) == "012"
+
+
+def test_a_group_goes_on_where_it_was(served: str, topic: Topic) -> None:
+    name = topic(3, *(f"{number}:{number}" for number in range(9)))
+    group = f"group-of-{name}"
+    first = consumed("-t", name, "-g", group, "-c", "4", "-f", "%s ", address=served)
+    assert committed(group, served) == 4
+    rest = consumed("-t", name, "-g", group, "-e", "-f", "%s ", address=served)
+    assert committed(group, served) == 9
+    assert sorted((first + rest).split()) == [str(number) for number in range(9)]
+    assert consumed("-t", name, "-g", group, "-e", address=served) == ""
+
+
+def test_a_group_without_offsets_may_begin_at_the_end(served: str, topic: Topic) -> None:
+    name = topic(1, "k:old")
+    assert consumed("-t", name, "-g", f"group-of-{name}", "-o", "end", "-e", address=served) == ""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_and_the_member_leaves_its_group(served: str, topic: Topic, number: signal.Signals) -> None:
+    name = topic(1, "k:v")
+    group = f"group-of-{name}"
+    with started("consume", "-t", name, "-g", group, bootstrap_servers=served) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "v\n"
+        process.send_signal(number)
+        assert process.wait(10) == 0
+    described = json.loads(ottla("group", "describe", group, "--format", "json", bootstrap_servers=served).stdout)
+    assert (described["state"], described["members"]) == ("Empty", [])
+    assert committed(group, served) == 1
+
+
+def test_a_reader_that_has_had_enough_is_no_error(served: str, topic: Topic) -> None:
+    name = topic(1, *(f"k:{'x' * 1000}" for _ in range(2000)))
+    piped = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", f"{OTTLA} consume -t {name} -e | head -n 1"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=environment(served),
+    )
+    assert (piped.returncode, piped.stdout, piped.stderr) == (0, "x" * 1000 + "\n", "")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["consume"],
+        ["consume", "-t", "x", "-f", "%q"],
+        ["consume", "-t", "x", "-o", "middle"],
+        ["consume", "-t", "x", "-g", "g", "-o", "5"],
+        ["consume", "-t", "x", "-c", "0"],
+        ["consume", "-t", "x", "-X", "nothing"],
+        ["produce"],
+        ["produce", "-t", "x", "-z", "rar"],
+        ["produce", "-t", "x", "-H", "nothing"],
+        ["nonsense"],
+    ],
+)
+def test_bad_usage_is_exit_code_2_without_a_traceback(arguments: list[str]) -> None:
+    ended = ottla(*arguments)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["consume", "-t", "nowhere", "-e", "-X", "allow.auto.create.topics=false"], "nowhere"),
+        (["consume", "-t", "x", "-X", "group.idd=1"], "group.id"),
+        (["produce", "-t", "a/b"], "a/b"),
+        (["produce", "-t", "x", "-X", "no.such.setting=1"], "no.such.setting"),
+    ],
+)
+def test_an_error_is_one_line(served: str, arguments: list[str], said: str) -> None:
+    ended = ottla(*arguments, bootstrap_servers=served, stdin="line\n")
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr.startswith("error: ")
+    assert len(ended.stderr.splitlines()) == 1
+    assert said in ended.stderr
+
+
+@pytest.mark.parametrize("command", ["produce", "consume"])
+def test_no_broker_lists_the_address_and_the_reason(command: str) -> None:
+    began = time.monotonic()
+    ended = ottla(command, "-t", "x", "-b", "127.0.0.1:1", "-X", "request.timeout.ms=2000", stdin="line\n")
+    assert ended.returncode == 1
+    assert "127.0.0.1:1:" in ended.stderr
+    assert time.monotonic() - began < 30

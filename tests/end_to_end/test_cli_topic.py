@@ -1,0 +1,66 @@
+"""``ottla topic``: create, list, describe, delete."""
+
+from __future__ import annotations
+
+import json
+
+from tests.end_to_end.programs import ottla
+
+
+def test_a_topic_from_its_creation_to_its_end(served: str) -> None:
+    def run(*arguments: str) -> str:
+        done = ottla("topic", *arguments, bootstrap_servers=served)
+        assert (done.returncode, done.stderr) == (0, ""), arguments
+        return done.stdout
+
+    assert run("create", "life", "-p", "3", "--config", "retention.ms=1000000") == "created topic life with 3 partitions\n"
+    assert ["life", "3"] in [line.split() for line in run("list").splitlines()]
+    assert {"topic": "life", "partitions": 3} in json.loads(run("list", "--format", "json"))
+    assert ottla("produce", "-t", "life", bootstrap_servers=served, stdin="a\nb\n").returncode == 0
+
+    described = json.loads(run("describe", "life", "--format", "json"))
+    assert [list(row) for row in described] == [["partition", "leader", "beginning", "end"]] * 3
+    assert [row["partition"] for row in described] == [0, 1, 2]
+    assert {row["leader"] for row in described} == {served}
+    assert sum(row["end"] - row["beginning"] for row in described) == 2
+
+    assert "--execute" in run("delete", "life")
+    assert ["life", "3"] in [line.split() for line in run("list").splitlines()]
+    assert run("delete", "life", "--execute") == "deleted topic life\n"
+    assert "life" not in [line.split()[0] for line in run("list").splitlines()]
+
+
+def test_internal_topics_are_not_listed(served: str) -> None:
+    topics = json.loads(ottla("topic", "list", "--format", "json", bootstrap_servers=served).stdout)
+    assert not [row["topic"] for row in topics if row["topic"].startswith("__")]
+
+
+def failed(*arguments: str, address: str) -> str:
+    ended = ottla("topic", *arguments, bootstrap_servers=address)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr.startswith("error: ")
+    assert len(ended.stderr.splitlines()) == 1
+    return ended.stderr
+
+
+def test_what_is_there_already_is_not_created(served: str) -> None:
+    assert ottla("topic", "create", "twice", bootstrap_servers=served).returncode == 0
+    assert "twice" in failed("create", "twice", address=served)
+
+
+def test_what_is_not_there_is_neither_described_nor_deleted(served: str) -> None:
+    assert "nowhere" in failed("describe", "nowhere", address=served)
+    assert "nowhere" in failed("delete", "nowhere", address=served)
+    assert "nowhere" in failed("delete", "nowhere", "--execute", address=served)
+
+
+def test_a_bad_name_and_a_bad_config(served: str) -> None:
+    assert "a/b" in failed("create", "a/b", address=served)
+    assert "no.such.config" in failed("create", "fine", "--config", "no.such.config=1", address=served)
+    assert ottla("topic", "create", "fine", "--config", "retention.ms", bootstrap_servers=served).returncode == 2
+
+
+def test_no_broker_lists_the_address_and_the_reason() -> None:
+    assert "127.0.0.1:1:" in failed(
+        "list", "-X", "default.api.timeout.ms=2000", "-X", "request.timeout.ms=2000", address="127.0.0.1:1"
+    )

@@ -1,0 +1,150 @@
+"""What the documents show is what happens: every command and every program in them is run.
+
+``console`` blocks of a document are one session, in their order; their output is compared, ``...`` standing for
+anything. A command that ends with ``&`` runs until the session is over. ``python`` blocks are whole programs, or tests
+if they hold any. Commands in ``sh`` blocks change the machine, so it is only checked that what they name is there.
+"""
+
+from __future__ import annotations
+
+import doctest
+import re
+import shlex
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from importlib import metadata
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.end_to_end.programs import environment
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "examples" / "README.md"]
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^)#]+)\)")
+PORT = "9092"
+
+
+class Exchange(NamedTuple):
+    """A command and what it is said to print."""
+
+    command: str
+    output: str
+
+
+def blocks(document: Path, language: str) -> list[str]:
+    return [text for found, text in BLOCK.findall(document.read_text()) if found == language]
+
+
+def session(document: Path) -> list[Exchange]:
+    exchanges: list[Exchange] = []
+    for line in "".join(blocks(document, "console")).splitlines():
+        if line.startswith("$ "):
+            exchanges.append(Exchange(line.removeprefix("$ "), ""))
+        else:
+            exchanges[-1] = exchanges[-1]._replace(output=exchanges[-1].output + line + "\n")
+    return exchanges
+
+
+def four_digit_port() -> str:
+    """A free port that is as wide as the one in the documents, so that tables line up."""
+    for port in range(2000, 10_000):
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)):
+                return str(port)
+    raise RuntimeError("no free port below 10000")
+
+
+def with_blocks(language: str) -> list[Path]:
+    return [document for document in DOCUMENTS if blocks(document, language)]
+
+
+def name_of(document: Path) -> str:
+    return str(document.relative_to(ROOT))
+
+
+def agrees(documented: str, printed: str) -> bool:
+    """Whether the output is the documented one, but for ``...`` and blanks at the end of lines."""
+    lines = "".join(f"{line.rstrip()}\n" for line in printed.splitlines())
+    return doctest.OutputChecker().check_output(documented, lines, doctest.ELLIPSIS)
+
+
+@pytest.mark.parametrize("document", with_blocks("console"), ids=name_of)
+def test_a_session_at_a_terminal(document: Path, tmp_path: Path) -> None:
+    port = four_digit_port()
+    surroundings = environment(f"127.0.0.1:{port}")
+    with ExitStack() as running:
+        for exchange in session(document):
+            command, documented = (text.replace(PORT, port) for text in exchange)
+            if command.endswith("&"):
+                assert running.enter_context(background(command.removesuffix("&"), tmp_path, surroundings)) == documented
+                continue
+            done = subprocess.run(
+                ["bash", "-o", "pipefail", "-c", f"({command}) 2>&1"],
+                capture_output=True,
+                text=True,
+                timeout=60,
+                env=surroundings,
+                cwd=tmp_path,
+            )
+            assert agrees(documented, done.stdout), f"$ {command}\ndocumented:\n{documented}\nprinted:\n{done.stdout}"
+            assert (done.returncode == 0) is not done.stdout.startswith("error:"), command
+
+
+@contextmanager
+def background(command: str, folder: Path, surroundings: dict[str, str]) -> Iterator[str]:
+    """Run a command while the ``with`` lasts; the value is the first line it prints. SIGTERM has to end it well."""
+    process = subprocess.Popen(["bash", "-c", f"exec {command}"], stdout=subprocess.PIPE, text=True, env=surroundings, cwd=folder)
+    try:
+        assert process.stdout is not None
+        yield process.stdout.readline()
+        process.terminate()
+        assert process.wait(10) == 0
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize(
+    ("document", "number"),
+    [(document, number) for document in with_blocks("python") for number in range(len(blocks(document, "python")))],
+    ids=lambda part: name_of(part) if isinstance(part, Path) else str(part),
+)
+def test_a_program(document: Path, number: int, tmp_path: Path, served: str) -> None:
+    text = blocks(document, "python")[number].replace(f"localhost:{PORT}", served)
+    holds_tests = "def test_" in text
+    program = tmp_path / ("test_program.py" if holds_tests else "program.py")
+    program.write_text(text)
+    command = (
+        [sys.executable, "-m", "pytest", "-q", "--rootdir", str(tmp_path), str(program)]
+        if holds_tests
+        else [sys.executable, str(program)]
+    )
+    done = subprocess.run(command, capture_output=True, text=True, timeout=110, env=environment(), cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("document", with_blocks("sh"), ids=name_of)
+def test_what_commands_for_the_machine_name_is_there(document: Path) -> None:
+    for command in "".join(blocks(document, "sh")).splitlines():
+        program, *arguments = shlex.split(command)
+        if program == "make":
+            assert subprocess.run(["make", "--dry-run", *arguments], cwd=ROOT, capture_output=True).returncode == 0, command
+        elif program == "pip":
+            extra = re.fullmatch(r"ottla(?:\[(\w+)\])?", arguments[-1])
+            assert extra is not None, command
+            assert extra[1] is None or extra[1] in (metadata.metadata("ottla").get_all("Provides-Extra") or []), command
+        else:
+            assert program == "python", command
+            assert (ROOT / arguments[0]).exists(), command
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
+def test_links_lead_somewhere(document: Path) -> None:
+    links = [link for link in LINK.findall(document.read_text()) if "://" not in link]
+    assert [link for link in links if not (document.parent / link).exists()] == []

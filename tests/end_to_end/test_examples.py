@@ -1,0 +1,45 @@
+"""Each example runs as it stands and prints what it promises."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.programs import environment
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+PRINTED = {
+    "at_least_once.py": ["served 30 orders"],
+    "arrow.py": ["chocolate: 10", "coffee: 10", "tea: 10"],
+    "from_a_moment.py": ["+20 s table 0: chocolate", "+29 s table 4: chocolate"],
+    "rebalance.py": ["ada was given", "bea was given", "ada gives back", "bea leaves", "bea gives back"],
+    "test_orders.py": ["1 passed"],
+}
+
+
+def run(*arguments: str) -> str:
+    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=90, env=environment(), cwd=EXAMPLES)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", sorted(PRINTED))
+def test_an_example(name: str) -> None:
+    printed = run("-m", "pytest", "-q", "-p", "no:cacheprovider", name) if name.startswith("test_") else run(name)
+    assert [line for line in PRINTED[name] if line not in printed] == []
+
+
+def test_none_is_forgotten() -> None:
+    assert {file.name for file in EXAMPLES.glob("[a-z]*.py")} == set(PRINTED)
+
+
+def test_an_example_takes_a_cluster(served: str) -> None:
+    assert "served 30 orders" in run("at_least_once.py", served)
+
+
+def test_reading_from_a_moment_on_reads_nothing_before_it() -> None:
+    seconds = [int(line.split()[0]) for line in run("from_a_moment.py").splitlines()]
+    assert sorted(seconds) == list(range(20, 30))
