@@ -1,0 +1,112 @@
+"""CreateTopics (19)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from ottla.broker.api.registry import serves
+from ottla.broker.config import TOPIC_SETTINGS
+from ottla.broker.effects import Effect, Reply, RequestContext
+from ottla.broker.refusal import Refusal
+from ottla.broker.topics import Topic
+from ottla.protocol import NO_THROTTLE, ErrorCode
+from ottla.protocol.apis import Api
+from ottla.protocol.messages import create_topics_request, create_topics_response
+from ottla.types import Now
+
+if TYPE_CHECKING:
+    from ottla.broker.core import BrokerCore
+
+_TOPIC_CONFIG, _DEFAULT_CONFIG = 1, 5
+
+
+@serves(Api.CREATE_TOPICS)
+def create_topics(
+    core: BrokerCore, context: RequestContext, request: create_topics_request.CreateTopicsRequest, now: Now
+) -> list[Effect]:
+    """Create each topic that can be; a name that stands in the request twice is refused both times."""
+    times = Counter(wanted.name for wanted in request.topics)
+    results: list[create_topics_response.CreatableTopicResult] = []
+    for wanted in request.topics:
+        if times[wanted.name] > 1:
+            if all(result.name != wanted.name for result in results):
+                results.append(_refused(wanted.name, Refusal(ErrorCode.invalid_request, "Duplicate topic name.")))
+            continue
+        try:
+            results.append(_create(core, wanted, validate_only=request.validate_only))
+        except Refusal as refusal:
+            results.append(_refused(wanted.name, refusal))
+    return [Reply(context.ticket, create_topics_response.CreateTopicsResponse(throttle_time=NO_THROTTLE, topics=tuple(results)))]
+
+
+def _create(
+    core: BrokerCore, wanted: create_topics_request.CreatableTopic, *, validate_only: bool
+) -> create_topics_response.CreatableTopicResult:
+    partitions = _partitions(core, wanted)
+    configs: dict[str, str] = {}
+    for config in wanted.configs:
+        if config.value is None:
+            raise Refusal(ErrorCode.invalid_config, f"Null value not supported for topic configs: {config.name}")
+        configs[config.name] = config.value
+    core.topics.check_new(wanted.name, partitions, configs)
+    if validate_only:
+        return create_topics_response.CreatableTopicResult(
+            name=wanted.name,
+            topic_id=None,
+            error_code=ErrorCode.none,
+            error_message=None,
+            num_partitions=partitions,
+            replication_factor=1,
+            configs=(),
+        )
+    topic = core.create_topic(wanted.name, partitions, configs)
+    return create_topics_response.CreatableTopicResult(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        error_code=ErrorCode.none,
+        error_message=None,
+        num_partitions=topic.partition_count,
+        replication_factor=1,
+        configs=_configs(topic),
+    )
+
+
+def _partitions(core: BrokerCore, wanted: create_topics_request.CreatableTopic) -> int:
+    """How many partitions are asked for, be it as a number or by placing each replica."""
+    if not wanted.assignments:
+        if wanted.replication_factor not in (-1, 1):
+            raise Refusal(
+                ErrorCode.invalid_replication_factor,
+                f"Unable to replicate the partition {wanted.replication_factor} time(s): only 1 broker(s) are registered.",
+            )
+        return core.config.num_partitions if wanted.num_partitions == -1 else wanted.num_partitions
+    if wanted.num_partitions != -1 or wanted.replication_factor != -1:
+        raise Refusal(ErrorCode.invalid_request, "With manual assignments, the numbers of partitions and of replicas must be -1.")
+    numbers = sorted(assignment.partition_index for assignment in wanted.assignments)
+    placed = all(assignment.broker_ids == (core.node_id,) for assignment in wanted.assignments)
+    if numbers != list(range(len(numbers))) or not placed:
+        raise Refusal(
+            ErrorCode.invalid_replica_assignment,
+            f"Partitions must be numbered from 0 without gaps, each with one replica on broker {core.node_id}.",
+        )
+    return len(numbers)
+
+
+def _refused(name: str, refusal: Refusal) -> create_topics_response.CreatableTopicResult:
+    return create_topics_response.CreatableTopicResult(
+        name=name, topic_id=None, error_code=refusal.code, error_message=refusal.message, configs=()
+    )
+
+
+def _configs(topic: Topic) -> tuple[create_topics_response.CreatableTopicConfigs, ...]:
+    return tuple(
+        create_topics_response.CreatableTopicConfigs(
+            name=name,
+            value=setting.text(getattr(topic.config, attribute)),
+            read_only=False,
+            config_source=_TOPIC_CONFIG if name in topic.overrides else _DEFAULT_CONFIG,
+            is_sensitive=False,
+        )
+        for name, (attribute, setting) in TOPIC_SETTINGS.items()
+    )

@@ -1,0 +1,57 @@
+"""DeleteTopics (20)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ottla.broker.api.registry import serves
+from ottla.broker.effects import Effect, Reply, RequestContext
+from ottla.broker.refusal import Refusal
+from ottla.broker.topics import Topic
+from ottla.protocol import NO_THROTTLE, ErrorCode
+from ottla.protocol.apis import Api
+from ottla.protocol.messages import delete_topics_request, delete_topics_response
+from ottla.types import Now
+
+if TYPE_CHECKING:
+    from ottla.broker.core import BrokerCore
+
+
+@serves(Api.DELETE_TOPICS)
+def delete_topics(
+    core: BrokerCore, context: RequestContext, request: delete_topics_request.DeleteTopicsRequest, now: Now
+) -> list[Effect]:
+    """Delete each topic, named by name or by id."""
+    effects: list[Effect] = []
+    results = []
+    for wanted in request.topics:
+        try:
+            topic = _find(core, wanted)
+            effects += core.delete_topic(topic)
+        except Refusal as refusal:
+            results.append(_result(wanted, refusal))
+        else:
+            results.append(
+                delete_topics_response.DeletableTopicResult(
+                    name=topic.name, topic_id=topic.topic_id, error_code=ErrorCode.none, error_message=None
+                )
+            )
+    response = delete_topics_response.DeleteTopicsResponse(throttle_time=NO_THROTTLE, responses=tuple(results))
+    return [*effects, Reply(context.ticket, response)]
+
+
+def _find(core: BrokerCore, wanted: delete_topics_request.DeleteTopicState) -> Topic:
+    if not core.config.delete_topic_enable:
+        raise Refusal(ErrorCode.topic_deletion_disabled, "Topic deletion is disabled.")
+    if (wanted.name is None) == (wanted.topic_id is None):
+        raise Refusal(ErrorCode.invalid_request, "Name a topic by name or by id, not by both or neither.")
+    topic = core.topic(wanted.name) if wanted.name is not None else core.topic_by_id(wanted.topic_id)
+    if topic.internal:
+        raise Refusal(ErrorCode.invalid_request, f"Topic '{topic.name}' belongs to the broker: groups and offsets are in it.")
+    return topic
+
+
+def _result(wanted: delete_topics_request.DeleteTopicState, refusal: Refusal) -> delete_topics_response.DeletableTopicResult:
+    return delete_topics_response.DeletableTopicResult(
+        name=wanted.name, topic_id=wanted.topic_id, error_code=refusal.code, error_message=refusal.message
+    )

@@ -1,0 +1,48 @@
+"""Which leader epoch wrote which offsets of a partition.
+
+Owns the list of (epoch, first offset) and its checkpoint's format. Must not know logs or clients. Invariant: epochs and offsets
+ascend together. A broker alone never elects a leader; the epoch only moves when a log lost bytes, so that a client that has
+read those can tell that their offsets mean other records now.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+
+
+class LeaderEpochs:
+    """The epochs of one partition."""
+
+    def __init__(self, entries: Iterable[tuple[int, int]] = ((0, 0),)) -> None:
+        self._entries = list(entries)
+
+    @property
+    def current(self) -> int:
+        """The epoch of what is written now."""
+        return self._entries[-1][0]
+
+    def epoch_of(self, offset: int) -> int:
+        """The epoch that wrote ``offset``."""
+        row = bisect_right(self._entries, offset, key=lambda entry: entry[1]) - 1
+        return self._entries[max(row, 0)][0]
+
+    def advance(self, offset: int) -> None:
+        """A new epoch begins at ``offset``; what was written at or after it is gone."""
+        kept = [entry for entry in self._entries if entry[1] < offset]
+        self._entries = [*kept, (self.current + 1, offset)]
+
+    def to_bytes(self) -> bytes:
+        """As ``leader-epoch-checkpoint`` holds it."""
+        lines = [f"{epoch} {offset}" for epoch, offset in self._entries]
+        return "\n".join(["0", str(len(lines)), *lines, ""]).encode()
+
+    @classmethod
+    def from_bytes(cls, content: bytes | None) -> LeaderEpochs:
+        """What the checkpoint says; epoch 0 throughout where it is missing or damaged."""
+        try:
+            version, count, *lines = (content or b"").decode("ascii").splitlines()
+            entries = [(int(epoch), int(offset)) for epoch, offset in (line.split() for line in lines)]
+        except ValueError:
+            return cls()
+        return cls(entries) if version == "0" and entries and len(entries) == int(count) else cls()

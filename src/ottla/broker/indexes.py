@@ -1,0 +1,123 @@
+"""The two sparse indexes of a segment, in memory and as Kafka writes them.
+
+Owns the entry layouts: ``.index`` maps the last offset of a batch to where the batch starts, ``.timeindex`` the largest
+timestamp so far to the last offset of the batch that brought it. Must not know files or batches. Invariants: offsets and
+positions never go back, timestamps strictly ascend; what is read from bytes obeys that or is refused.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from array import array
+from bisect import bisect_left, bisect_right
+from itertools import pairwise
+
+_TIME_ENTRY = struct.Struct(">qi")
+OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE = 8, _TIME_ENTRY.size
+
+
+class OffsetIndex:
+    """Relative last offset of a batch -> position of the batch."""
+
+    __slots__ = ("_offsets", "_positions")
+
+    def __init__(self) -> None:
+        self._offsets = array("i")
+        self._positions = array("i")
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def append(self, offset: int, position: int) -> None:
+        """Note that the batch at ``position`` ends with ``offset`` (relative to the segment)."""
+        self._offsets.append(offset)
+        self._positions.append(position)
+
+    def floor(self, offset: int) -> int:
+        """A position at or before the batch that holds ``offset``."""
+        row = bisect_right(self._offsets, offset) - 1
+        return self._positions[row] if row >= 0 else 0
+
+    def floor_position(self, position: int) -> int:
+        """The last batch start that is known at or before ``position``."""
+        row = bisect_right(self._positions, position) - 1
+        return self._positions[row] if row >= 0 else 0
+
+    @property
+    def last_position(self) -> int:
+        """Where the batch of the last entry starts."""
+        return self._positions[-1] if self._positions else 0
+
+    def to_bytes(self) -> bytes:
+        """As ``.index`` holds it."""
+        both = array("i", bytes(OFFSET_ENTRY_SIZE * len(self)))
+        both[0::2] = self._offsets
+        both[1::2] = self._positions
+        return _big_endian(both)
+
+    @classmethod
+    def from_bytes(cls, content: bytes, log_size: int) -> OffsetIndex | None:
+        """The index in a ``.index`` file, or ``None`` where it can not be that of a log of ``log_size`` bytes."""
+        if len(content) % OFFSET_ENTRY_SIZE:
+            return None
+        both = array("i", content)
+        if sys.byteorder == "little":
+            both.byteswap()
+        index = cls()
+        index._offsets, index._positions = both[0::2], both[1::2]
+        ascending = all(a < b for a, b in pairwise(index._offsets)) and all(a < b for a, b in pairwise(index._positions))
+        inside = not both or (index._offsets[0] >= 0 and index._positions[0] > 0 and index.last_position < log_size)
+        return index if ascending and inside else None
+
+
+class TimeIndex:
+    """Largest timestamp so far -> relative last offset of the batch that brought it."""
+
+    __slots__ = ("_offsets", "_timestamps")
+
+    def __init__(self) -> None:
+        self._timestamps = array("q")
+        self._offsets = array("i")
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def append(self, timestamp: int, offset: int) -> None:
+        """Note the largest timestamp so far, unless it is known already."""
+        if not self._timestamps or timestamp > self._timestamps[-1]:
+            self._timestamps.append(timestamp)
+            self._offsets.append(offset)
+
+    def floor(self, timestamp: int) -> int:
+        """A relative offset before which nothing is stamped at or after ``timestamp``."""
+        row = bisect_left(self._timestamps, timestamp) - 1
+        return self._offsets[row] if row >= 0 else 0
+
+    @property
+    def last(self) -> tuple[int, int]:
+        """The largest timestamp and its relative offset; (-1, 0) where there is none."""
+        return (self._timestamps[-1], self._offsets[-1]) if self._timestamps else (-1, 0)
+
+    def to_bytes(self) -> bytes:
+        """As ``.timeindex`` holds it."""
+        return b"".join(map(_TIME_ENTRY.pack, self._timestamps, self._offsets))
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> TimeIndex | None:
+        """The index in a ``.timeindex`` file, or ``None`` where it is none."""
+        if len(content) % TIME_ENTRY_SIZE:
+            return None
+        index = cls()
+        for timestamp, offset in _TIME_ENTRY.iter_unpack(content):
+            if index._timestamps and (timestamp <= index._timestamps[-1] or offset < index._offsets[-1]):
+                return None
+            index._timestamps.append(timestamp)
+            index._offsets.append(offset)
+        return index
+
+
+def _big_endian(numbers: array[int]) -> bytes:
+    if sys.byteorder == "little":
+        numbers.byteswap()
+    return numbers.tobytes()

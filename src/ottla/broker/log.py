@@ -1,0 +1,246 @@
+"""A partition's log: where its batches go, which offsets it holds, what may be dropped.
+
+Owns the segments of one partition, the order of their offsets, and the decisions to roll and to drop. Must not know topics'
+names, requests, threads or how files are kept. Invariants: ``start_offset <= high_watermark == end_offset`` (one replica, so
+that what is written is committed); offsets only grow; a batch is stored as it came, but for the two fields that no checksum
+covers.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import crc32c
+
+from ottla.broker.config import TopicConfig
+from ottla.broker.epochs import LeaderEpochs
+from ottla.broker.ports import Job, LogFiles
+from ottla.broker.producers import Producers
+from ottla.broker.refusal import Refusal
+from ottla.broker.segment import Segment
+from ottla.protocol import ErrorCode
+from ottla.protocol.framing import FileRange
+from ottla.records import HEADER_SIZE, BatchHeader
+from ottla.records.header import CRC_OFFSET, CRC_START, LOG_APPEND_TIME_BIT, pack_header
+from ottla.types import TopicPartition
+
+_PLACE = struct.Struct(">qii")
+_NO_TIMESTAMP, _NO_EPOCH = -1, -1
+EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
+
+
+def file_name(offset: int, suffix: str) -> str:
+    """The name of a segment's file: its base offset in 20 digits."""
+    return f"{offset:020d}.{suffix}"
+
+
+class Sealing(NamedTuple):
+    """Work that makes the records between two offsets readable without a scan: forced to disk, with their indexes."""
+
+    start: int
+    end: int
+    job: Job
+
+
+class Appended(NamedTuple):
+    """Where a batch lies now. ``append_time`` is -1 unless the broker stamps records; ``sealing`` is what a roll left to do."""
+
+    base_offset: int
+    last_offset: int
+    append_time: int = _NO_TIMESTAMP
+    sealing: Sealing | None = None
+
+
+class PartitionLog:
+    """The log of one partition. It has no files until something is written to it."""
+
+    def __init__(self, topic_partition: TopicPartition, config: TopicConfig, files: LogFiles) -> None:
+        self.topic_partition = topic_partition
+        self.config = config
+        self.files = files
+        self.segments: list[Segment] = []
+        self.start_offset = 0
+        self.recovery_point = 0
+        """Everything before this offset is known to be on disk."""
+        self.seal_point = 0
+        """Segments before this offset have their indexes on disk, or work on its way that will see to it."""
+        self.epochs = LeaderEpochs()
+        self.producers = Producers()
+
+    def __repr__(self) -> str:
+        return f"<PartitionLog {self.topic_partition} {self.start_offset}..{self.end_offset}>"
+
+    @property
+    def end_offset(self) -> int:
+        """The offset that the next record gets."""
+        return self.segments[-1].next_offset if self.segments else self.start_offset
+
+    @property
+    def high_watermark(self) -> int:
+        """The offset up to which records may be read."""
+        return self.end_offset
+
+    @property
+    def size(self) -> int:
+        """Bytes in all segments."""
+        return sum(segment.size for segment in self.segments)
+
+    def append(self, batch: bytes, header: BatchHeader, now: int) -> Appended:
+        """Write a batch that was validated (``now``: milliseconds since 1970). Raises ``OSError`` with nothing written."""
+        base_offset = self.end_offset
+        last_offset = base_offset + header.last_offset_delta
+        append_time = _NO_TIMESTAMP
+        rest: Sequence[bytes | memoryview] = (memoryview(batch)[_PLACE.size :],)
+        if self.config.message_timestamp_type == "LogAppendTime":
+            append_time = now
+            header, rest = _stamped(batch, header, now)
+        sealing = self._roll_if_full(header, last_offset)
+        place = _PLACE.pack(base_offset, header.batch_length, self.epochs.current)
+        self.segments[-1].append((place, *rest), header.size, last_offset, header.max_timestamp)
+        if header.producer_id >= 0:
+            self.producers.record(header, base_offset, now)
+        return Appended(base_offset, last_offset, append_time, sealing)
+
+    def flush_due(self) -> bool:
+        """Whether so much is not known to be on disk that it must be forced there before it is acknowledged."""
+        return self.end_offset - self.recovery_point >= self.config.flush_messages
+
+    def flush(self) -> Job:
+        """Force the newest segment to disk; older ones were when they were sealed."""
+        return self.files.flush(self.segments[-1].base_offset)
+
+    def read(self, offset: int, max_bytes: int, *, at_least_one: bool) -> FileRange | None:
+        """Whole batches from the one that holds ``offset`` on; ``None`` where there is nothing to read or no batch fits.
+
+        ``offset`` must lie between ``start_offset`` and ``high_watermark``.
+        """
+        for segment in self.segments[self._row_of(offset) :]:
+            position = segment.locate(offset)
+            if position is not None:
+                size = segment.cut(position, max_bytes, at_least_one=at_least_one)
+                return segment.file.range(position, size) if size else None
+        return None
+
+    def check_epoch(self, epoch: int) -> None:
+        """Whether a client's idea of the leader epoch is the present one, or -1, none; raises ``Refusal``."""
+        if epoch not in (_NO_EPOCH, self.epochs.current):
+            older = epoch < self.epochs.current
+            code = ErrorCode.fenced_leader_epoch if older else ErrorCode.unknown_leader_epoch
+            raise Refusal(code, f"The leader epoch of {self.topic_partition} is {self.epochs.current}, the request says {epoch}.")
+
+    def find_time(self, timestamp: int) -> tuple[int, int] | None:
+        """Offset and timestamp of the first record stamped at or after ``timestamp``."""
+        for segment in self.segments:
+            if segment.max_timestamp >= timestamp and segment.size:
+                found = segment.find_time(timestamp, self.start_offset)
+                if found is not None:
+                    return found
+        return None
+
+    def find_largest_time(self) -> tuple[int, int] | None:
+        """Offset and timestamp of the first record with the largest timestamp; ``None`` in a log without records."""
+        stamped = [segment for segment in self.segments if segment.max_timestamp >= 0]
+        if not stamped:
+            return None
+        return self.find_time(max(segment.max_timestamp for segment in stamped))
+
+    def drop_expired(self, now: int) -> tuple[list[Segment], Sealing | None]:
+        """Give up the segments that retention does not keep (``now``: milliseconds since 1970).
+
+        Returns them, and what a roll left behind. The newest segment goes too if nothing in it is kept: an empty one takes its
+        place, so that offsets go on.
+        """
+        count = max(self._expired_by_time(now), self._expired_by_size())
+        if not count:
+            return [], None
+        sealing = self._roll() if count == len(self.segments) else None
+        dropped, self.segments = self.segments[:count], self.segments[count:]
+        self.start_offset = max(self.start_offset, self.segments[0].base_offset)
+        return dropped, sealing
+
+    def seal(self) -> Sealing:
+        """Bring the indexes of all that was not sealed yet, and the producers as they are now, to disk."""
+        start, end = self.seal_point, self.end_offset
+        self.seal_point = end
+        files, snapshot = self.files, self.producers.snapshot()
+        segments = [segment for segment in self.segments if segment.next_offset > start]
+        parts = [(segment.base_offset, *segment.seal(), files.flush(segment.base_offset)) for segment in segments]
+        stale = [offset for offset in files.snapshots() if offset < start]
+
+        def job() -> None:
+            for base, index, time_index, flush in parts:
+                files.write_small(file_name(base, "index"), index.to_bytes())
+                files.write_small(file_name(base, "timeindex"), time_index.to_bytes())
+                flush()
+            files.write_small(file_name(end, "snapshot"), snapshot)
+            for offset in stale:
+                files.remove_small(file_name(offset, "snapshot"))
+
+        return Sealing(start, end, job)
+
+    def sealed(self, sealing: Sealing, error: OSError | None) -> None:
+        """Take note of how a sealing ended. One that failed is done again with the next."""
+        if error is None and sealing.start <= self.recovery_point:
+            self.flushed(sealing.end)
+        else:
+            self.seal_point = min(self.seal_point, sealing.start)
+
+    def flushed(self, offset: int) -> None:
+        """Everything before ``offset`` was forced to disk."""
+        self.recovery_point = max(self.recovery_point, offset)
+
+    def _roll_if_full(self, header: BatchHeader, last_offset: int) -> Sealing | None:
+        if not self.segments:
+            self.files.write_small(EPOCH_CHECKPOINT, self.epochs.to_bytes())
+            self.segments.append(self._new_segment(self.start_offset))
+            return None
+        config = self.config
+        limits = {"limit": config.segment_bytes, "age": config.segment_ms, "index_limit": config.segment_index_bytes}
+        full = self.segments[-1].full(header.size, last_offset, header.max_timestamp, **limits)
+        return self._roll() if full else None
+
+    def _roll(self) -> Sealing:
+        fresh = self._new_segment(self.end_offset)
+        sealing = self.seal()
+        self.segments.append(fresh)
+        return sealing
+
+    def _new_segment(self, base_offset: int) -> Segment:
+        return Segment(base_offset, self.files.create(base_offset), self.config.index_interval_bytes)
+
+    def _row_of(self, offset: int) -> int:
+        return max(0, bisect_right(self.segments, offset, key=lambda segment: segment.base_offset) - 1)
+
+    def _expired_by_time(self, now: int) -> int:
+        if self.config.retention_ms < 0:
+            return 0
+        oldest = now - self.config.retention_ms
+        for count, segment in enumerate(self.segments):
+            if not segment.size:
+                return count
+            newest = segment.max_timestamp
+            if (newest if newest >= 0 else self.files.modified(segment.base_offset)) >= oldest:
+                return count
+        return len(self.segments)
+
+    def _expired_by_size(self) -> int:
+        if self.config.retention_bytes < 0:
+            return 0
+        surplus = self.size - self.config.retention_bytes
+        for count, segment in enumerate(self.segments):
+            surplus -= segment.size
+            if surplus < 0 or not segment.size:
+                return count
+        return len(self.segments)
+
+
+def _stamped(batch: bytes, header: BatchHeader, now: int) -> tuple[BatchHeader, Sequence[bytes | memoryview]]:
+    """The batch with the broker's time in its header: the one change that needs a new checksum."""
+    header = header._replace(attributes=header.attributes | LOG_APPEND_TIME_BIT, max_timestamp=now)
+    front = pack_header(header)
+    records = memoryview(batch)[HEADER_SIZE:]
+    crc = crc32c.crc32c(records, crc32c.crc32c(front[CRC_START:]))
+    return header, (front[_PLACE.size : CRC_OFFSET], crc.to_bytes(4, "big"), front[CRC_START:], records)

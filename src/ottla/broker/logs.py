@@ -1,0 +1,126 @@
+"""All partition logs of a broker: found by topic and partition, loaded, expired, forced to disk, given up.
+
+Owns the map of logs and the jobs that belong to them. Must not know requests or replies. Invariant: a log exists for every
+partition that was asked for, with or without files, and each job's outcome reaches the log that it was for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ottla.broker.effects import Effect, RunJob, SetTimer
+from ottla.broker.log import Appended, PartitionLog, Sealing
+from ottla.broker.ports import Job, Store
+from ottla.broker.recovery import load_log
+from ottla.broker.topics import Topic, Topics
+from ottla.records import BatchHeader
+from ottla.types import Now, TopicPartition
+
+RECOVERY_POINTS = "recovery-point-offset-checkpoint"
+LOG_STARTS = "log-start-offset-checkpoint"
+
+
+class Logs:
+    """The partition logs."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._logs: dict[TopicPartition, PartitionLog] = {}
+        self._sealings: dict[tuple[object, ...], tuple[PartitionLog, Sealing]] = {}
+        self._jobs = 0
+
+    def __iter__(self) -> Iterator[PartitionLog]:
+        return iter(self._logs.values())
+
+    def get(self, topic: Topic, partition: int) -> PartitionLog:
+        """The log of a partition, which need not have been written to."""
+        topic_partition = TopicPartition(topic.name, partition)
+        log = self._logs.get(topic_partition)
+        if log is None:
+            files = self._store.log_files(topic.name, topic.topic_id, partition)
+            log = self._logs[topic_partition] = PartitionLog(topic_partition, topic.config, files)
+        return log
+
+    def load(self, topics: Topics, now: Now) -> list[str]:
+        """Bring back all logs that have files; returns what was cut, in words."""
+        points, starts = self._store.read_checkpoint(RECOVERY_POINTS), self._store.read_checkpoint(LOG_STARTS)
+        warnings: list[str] = []
+        for topic in topics:
+            for partition in topic.partitions:
+                if not self._store.log_files(topic.name, topic.topic_id, partition).exists():
+                    continue
+                log = self.get(topic, partition)
+                cut = load_log(
+                    log,
+                    recovery_point=points.get(log.topic_partition, 0),
+                    log_start=starts.get(log.topic_partition, 0),
+                    clean=self._store.clean,
+                    now=now.wall,
+                )
+                warnings += [cut] if cut is not None else []
+        return warnings
+
+    def append(self, log: PartitionLog, batch: bytes, header: BatchHeader, now: Now) -> tuple[Appended, list[Effect]]:
+        """Write a validated batch; raises ``OSError`` with nothing written. The effects seal what a roll left behind."""
+        appended = log.append(batch, header, now.wall)
+        return appended, [self._run(log, appended.sealing)] if appended.sealing is not None else []
+
+    def drop(self, topic: Topic) -> tuple[list[PartitionLog], Job]:
+        """Give up the logs of a deleted topic."""
+        dropped = [self._logs.pop(TopicPartition(topic.name, partition), None) for partition in topic.partitions]
+        job = self._store.set_aside_topic(topic.name, topic.topic_id, topic.partitions)
+        return [log for log in dropped if log is not None], job
+
+    def expire(self, now: Now, producer_expiration: int) -> list[Effect]:
+        """Drop what retention does not keep, and producers that were silent for long. Raises ``OSError`` where a roll fails."""
+        effects: list[Effect] = []
+        for log in self._logs.values():
+            log.producers.expire(now.wall - producer_expiration)
+            dropped, sealing = log.drop_expired(now.wall)
+            if sealing is not None:
+                effects.append(self._run(log, sealing))
+            if dropped:
+                job = log.files.set_aside([segment.base_offset for segment in dropped])
+                effects.append(RunJob(("set-aside", log.topic_partition), job))
+                at = now.mono + log.config.file_delete_delay_ms
+                effects.append(SetTimer(("remove-files", log.topic_partition), at))
+        return effects
+
+    def remove_set_aside(self, topic_partition: TopicPartition) -> list[Effect]:
+        """Now remove the files that were given up a while ago."""
+        log = self._logs.get(topic_partition)
+        return [RunJob(("remove-files", topic_partition), log.files.remove_set_aside())] if log is not None else []
+
+    def checkpoint(self) -> list[Effect]:
+        """Note up to where logs are safe on disk, and where they start."""
+        return [RunJob(("checkpoint",), job) for job in self._checkpoints()]
+
+    def close(self) -> list[Job]:
+        """Everything that must be done, in this order, so that the next start needs no scan."""
+        jobs: list[Job] = []
+        for log in self._logs.values():
+            if log.segments and log.seal_point < log.end_offset:
+                sealing = log.seal()
+                jobs.append(sealing.job)
+                log.recovery_point = sealing.end
+        return [*jobs, *self._checkpoints()]
+
+    def on_sealed(self, tag: tuple[object, ...], error: OSError | None) -> None:
+        """A sealing ended."""
+        log, sealing = self._sealings.pop(tag)
+        log.sealed(sealing, error)
+
+    def _run(self, log: PartitionLog, sealing: Sealing) -> Effect:
+        self._jobs += 1
+        tag = ("seal", self._jobs)
+        self._sealings[tag] = (log, sealing)
+        return RunJob(tag, sealing.job)
+
+    def _checkpoints(self) -> list[Job]:
+        points = {log.topic_partition: log.recovery_point for log in self._logs.values() if log.segments}
+        starts = {
+            log.topic_partition: log.start_offset
+            for log in self._logs.values()
+            if log.segments and log.start_offset > log.segments[0].base_offset
+        }
+        return [self._store.write_checkpoint(RECOVERY_POINTS, points), self._store.write_checkpoint(LOG_STARTS, starts)]

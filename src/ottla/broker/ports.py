@@ -1,0 +1,134 @@
+"""What the broker needs from the world of files and chance, as protocols.
+
+Owns the shapes; must not know how they are kept. Invariant: calls here are what one page-cache write or read costs, or they
+return the work (``Job``) that a disk thread shall do. Whatever fails raises ``OSError``, and a failed ``append`` has written
+nothing.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import NamedTuple, Protocol
+
+from ottla.protocol.framing import FileRange
+from ottla.records.header import Buffer
+from ottla.types import TopicPartition
+
+Job = Callable[[], object]
+"""Slow work on files, ready to be run on another thread: it touches nothing that the caller still changes."""
+
+
+class SegmentFile(Protocol):
+    """One ``.log`` file. ``size`` is the part of it that counts."""
+
+    @property
+    def size(self) -> int: ...
+
+    def append(self, pieces: Sequence[bytes | memoryview]) -> None:
+        """Write all pieces at the end, or nothing at all and raise ``OSError``."""
+
+    def read(self, position: int, size: int) -> bytes:
+        """Up to ``size`` bytes from ``position``."""
+
+    def range(self, position: int, size: int) -> FileRange:
+        """A part of the file to be sent as it is; it stays readable however the log goes on."""
+
+    def view(self) -> AbstractContextManager[Buffer]:
+        """The whole file at once, for a scan."""
+
+    def truncate(self, size: int) -> None:
+        """Cut the file to ``size``."""
+
+
+class LogFiles(Protocol):
+    """The folder of one partition."""
+
+    def exists(self) -> bool:
+        """Whether the folder is there: it is made with the first segment."""
+
+    def segments(self) -> list[int]:
+        """Base offsets of the segments, ascending."""
+
+    def create(self, base_offset: int) -> SegmentFile:
+        """A new, empty segment."""
+
+    def open(self, base_offset: int) -> SegmentFile:
+        """A segment that is there."""
+
+    def modified(self, base_offset: int) -> int:
+        """When a segment was last written to, in milliseconds since 1970."""
+
+    def read_small(self, name: str) -> bytes | None:
+        """The content of an index, a snapshot or a checkpoint; ``None`` where there is none."""
+
+    def write_small(self, name: str, content: bytes) -> None:
+        """Write such a file whole, replacing it atomically."""
+
+    def remove_small(self, name: str) -> None:
+        """Remove such a file, if it is there."""
+
+    def snapshots(self) -> list[int]:
+        """Offsets of the producer snapshots, ascending."""
+
+    def flush(self, base_offset: int) -> Job:
+        """Force a segment to disk."""
+
+    def set_aside(self, base_offsets: Iterable[int]) -> Job:
+        """Rename the files of segments to ``.deleted``."""
+
+    def remove_set_aside(self) -> Job:
+        """Remove what was set aside in this folder."""
+
+
+class StoredTopic(NamedTuple):
+    """A topic as it is kept across restarts; ``configs`` is what was set on it."""
+
+    name: str
+    topic_id: uuid.UUID
+    partitions: int
+    configs: Mapping[str, str]
+
+
+class Catalog(NamedTuple):
+    """What the data directory knows apart from the logs. No producer id at or above ``next_producer_id`` was ever given out."""
+
+    topics: tuple[StoredTopic, ...]
+    next_producer_id: int = 0
+
+
+class Store(Protocol):
+    """The data directory."""
+
+    cluster_id: str
+    clean: bool
+    """Whether the last broker on it ended in good order: its logs need no scan."""
+
+    def read_catalog(self) -> Catalog:
+        """What was saved last."""
+
+    def save_catalog(self, catalog: Catalog) -> None:
+        """Replace it atomically."""
+
+    def read_checkpoint(self, name: str) -> dict[TopicPartition, int]:
+        """A checkpoint of offsets; empty where it is missing or damaged."""
+
+    def write_checkpoint(self, name: str, offsets: Mapping[TopicPartition, int]) -> Job:
+        """Replace a checkpoint of offsets."""
+
+    def log_files(self, topic: str, topic_id: uuid.UUID, partition: int) -> LogFiles:
+        """The folder of a partition, which need not exist yet."""
+
+    def set_aside_topic(self, topic: str, topic_id: uuid.UUID, partitions: Iterable[int]) -> Job:
+        """Rename the folders of a deleted topic, so that its name is free, then remove them."""
+
+
+class Ids(Protocol):
+    """Chance."""
+
+    def new_uuid(self) -> uuid.UUID:
+        """A topic's id."""
+
+    def new_id(self) -> str:
+        """A member id's unique part."""

@@ -1,0 +1,156 @@
+"""A partition's log out of its files, after a good end or after a bad one.
+
+Owns the decision what of a folder is believed: the checksum scan, where a log is cut, which indexes and snapshots are used and
+which are made anew. Must not know how files are kept or who was killed. Invariants: a log that was loaded holds a prefix of the
+batches that were written, each of them whole, and all of those before its recovery point; what it does not keep it sets aside.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from ottla.broker.epochs import LeaderEpochs
+from ottla.broker.indexes import OffsetIndex, TimeIndex
+from ottla.broker.log import EPOCH_CHECKPOINT, PartitionLog, file_name
+from ottla.broker.ports import LogFiles
+from ottla.broker.producers import Producers
+from ottla.broker.segment import Indexes, Segment
+from ottla.records import HEADER_SIZE, BatchHeader, InvalidBatchError, iter_headers, read_header
+from ottla.records.batch import crc_matches
+from ottla.records.header import Buffer
+
+
+def load_log(log: PartitionLog, *, recovery_point: int, log_start: int, clean: bool, now: int) -> str | None:
+    """Fill a fresh ``PartitionLog`` from its files; returns what was not believed and cut, or ``None`` where all was well.
+
+    Segments that end at or before ``recovery_point`` are believed, as are all after a ``clean`` end; the rest is scanned, batch by
+    batch with its checksum, and cut before the first that is damaged. ``now``: milliseconds since 1970.
+    """
+    bases = log.files.segments()
+    log.epochs = LeaderEpochs.from_bytes(log.files.read_small(EPOCH_CHECKPOINT))
+    cut: str | None = None
+    surplus: list[int] = []
+    for row, base in enumerate(bases):
+        if cut is not None:
+            surplus.append(base)
+            continue
+        next_base = bases[row + 1] if row + 1 < len(bases) else None
+        segment = Segment(base, log.files.open(base), log.config.index_interval_bytes)
+        believed = clean or (next_base is not None and next_base <= recovery_point)
+        if believed and next_base is not None:
+            segment = _sealed(log, base, next_base)
+        elif not (believed and _resume(segment, log.files)):
+            segment = Segment(base, segment.file, log.config.index_interval_bytes)
+            cut = _scan(segment)
+        log.segments.append(segment)
+    if log.segments:
+        log.start_offset = max(log.segments[0].base_offset, min(log_start, log.end_offset))
+    if surplus:
+        log.files.set_aside(surplus)()
+    if cut is not None:
+        log.epochs.advance(log.end_offset)
+        log.files.write_small(EPOCH_CHECKPOINT, log.epochs.to_bytes())
+        dropped = f" and {len(surplus)} later segments" if surplus else ""
+        cut = f"{log.topic_partition} was cut at offset {log.end_offset}{dropped}: {cut}"
+    log.recovery_point = log.seal_point = log.end_offset if clean and cut is None else min(recovery_point, log.end_offset)
+    _rebuild_producers(log, now)
+    return cut
+
+
+def _sealed(log: PartitionLog, base: int, next_base: int) -> Segment:
+    """A segment that gets no more batches: its indexes are read when they are first needed, its last timestamp too."""
+    files = log.files
+    segment = Segment(base, files.open(base), log.config.index_interval_bytes, load=partial(_load_indexes, files))
+    segment.next_offset = next_base
+    times = TimeIndex.from_bytes(files.read_small(file_name(base, "timeindex")) or b"")
+    if times is None or (not len(times) and segment.size):
+        # Not what a seal leaves behind: only a walk can tell the largest timestamp.
+        segment = Segment(base, segment.file, log.config.index_interval_bytes)
+        _walk(segment, 0)
+        segment.next_offset = next_base
+    else:
+        segment.max_timestamp, relative = times.last
+        segment.offset_of_max_timestamp = base + relative
+    return segment
+
+
+def _load_indexes(files: LogFiles, segment: Segment) -> Indexes:
+    """The stored indexes of a sealed segment; where they are missing or make no sense, new ones from the batches' headers."""
+    index = OffsetIndex.from_bytes(files.read_small(file_name(segment.base_offset, "index")) or b"", segment.size)
+    times = TimeIndex.from_bytes(files.read_small(file_name(segment.base_offset, "timeindex")) or b"")
+    if index is not None and times is not None and (len(times) or not segment.size):
+        return index, times
+    fresh = Segment(segment.base_offset, segment.file, segment.interval)
+    _walk(fresh, 0)
+    return fresh.seal()
+
+
+def _resume(segment: Segment, files: LogFiles) -> bool:
+    """Go on with the newest segment after a good end: from its last index entry on. False where that does not work out."""
+    index = OffsetIndex.from_bytes(files.read_small(file_name(segment.base_offset, "index")) or b"", segment.size)
+    times = TimeIndex.from_bytes(files.read_small(file_name(segment.base_offset, "timeindex")) or b"")
+    if index is None or times is None:
+        return False
+    try:
+        return _walk(segment, segment.resume(index, times)) == segment.size
+    except InvalidBatchError:
+        return False
+
+
+def _walk(segment: Segment, position: int) -> int:
+    """Note the batches from ``position`` on by their headers; returns where that ended."""
+    for at, header in segment.walk(position):
+        segment.note(at, header.size, header.last_offset, header.max_timestamp)
+        position = at + header.size
+    return position
+
+
+def _scan(segment: Segment) -> str | None:
+    """Note every whole and undamaged batch from the beginning, cut the file after the last; returns why, if it was cut."""
+    position = 0
+    reason: str | None = None
+    with segment.file.view() as data:
+        while position < segment.size:
+            header, reason = _checked(data, position, segment.next_offset)
+            if header is None:
+                break
+            segment.note(position, header.size, header.last_offset, header.max_timestamp)
+            position += header.size
+    if reason is not None:
+        reason = f"{reason} (byte {position} of {segment.size} in {file_name(segment.base_offset, 'log')})"
+        segment.file.truncate(position)
+    return reason
+
+
+def _checked(data: Buffer, position: int, next_offset: int) -> tuple[BatchHeader | None, str | None]:
+    try:
+        header = read_header(data, position)
+    except InvalidBatchError as error:
+        return None, str(error)
+    if header.size < HEADER_SIZE or position + header.size > len(data):
+        return None, "the last batch is not whole"
+    if header.base_offset < next_offset:
+        return None, f"a batch says offset {header.base_offset} where at least {next_offset} was expected"
+    if not crc_matches(data, position, header):
+        return None, f"the batch at offset {header.base_offset} fails its checksum"
+    return header, None
+
+
+def _rebuild_producers(log: PartitionLog, now: int) -> None:
+    """The producers from the newest snapshot that fits and the batches after it."""
+    start = log.start_offset
+    for offset in reversed(log.files.snapshots()):
+        content = log.files.read_small(file_name(offset, "snapshot")) if log.start_offset <= offset <= log.end_offset else None
+        producers = Producers.from_snapshot(content) if content is not None else None
+        if producers is not None:
+            log.producers, start = producers, offset
+            break
+        log.files.remove_small(file_name(offset, "snapshot"))
+    for segment in log.segments:
+        if segment.next_offset <= start or not segment.size:
+            continue
+        first = segment.locate(start) or 0
+        with segment.file.view() as data:
+            for _, header in iter_headers(data, first, segment.size):
+                if header.producer_id >= 0 and header.base_offset >= start:
+                    log.producers.record(header, header.base_offset, now)

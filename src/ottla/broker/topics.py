@@ -1,0 +1,144 @@
+"""The topics there are: names, ids, partition counts and settings, and the rules for new ones.
+
+Owns the image of the topics and the checks of CreateTopics. Must not know logs or requests. Invariant: names and ids are
+unique, and no two names differ only in ``.`` and ``_``, since they would meet in metric names.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from ottla.broker.config import LONG_MAX, BrokerConfig, TopicConfig, topic_config
+from ottla.broker.ports import StoredTopic
+from ottla.broker.refusal import Refusal
+from ottla.errors import ConfigError
+from ottla.protocol import ErrorCode
+
+OFFSETS_TOPIC = "__consumer_offsets"
+MAX_NEW_PARTITIONS = 10_000
+"""Partitions that one topic may be made with; Kafka has the same limit."""
+
+_LEGAL = re.compile(r"[a-zA-Z0-9._-]{1,249}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """One topic. ``overrides`` is what was set on it, ``config`` what holds for it."""
+
+    name: str
+    topic_id: uuid.UUID
+    partition_count: int
+    config: TopicConfig
+    overrides: Mapping[str, str]
+
+    @property
+    def internal(self) -> bool:
+        """Whether the broker keeps the topic for itself."""
+        return self.name == OFFSETS_TOPIC
+
+    @property
+    def partitions(self) -> range:
+        """The partition numbers."""
+        return range(self.partition_count)
+
+    def stored(self) -> StoredTopic:
+        """As it is kept across restarts."""
+        return StoredTopic(self.name, self.topic_id, self.partition_count, dict(self.overrides))
+
+
+class Topics:
+    """All topics by name and by id."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self._config = config
+        self._by_name: dict[str, Topic] = {}
+        self._by_id: dict[uuid.UUID, Topic] = {}
+
+    def __iter__(self) -> Iterator[Topic]:
+        return iter(self._by_name.values())
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def get(self, name: str) -> Topic | None:
+        """The topic of a name."""
+        return self._by_name.get(name)
+
+    def by_id(self, topic_id: uuid.UUID | None) -> Topic | None:
+        """The topic of an id."""
+        return self._by_id.get(topic_id) if topic_id is not None else None
+
+    def topic_id(self, name: str) -> uuid.UUID | None:
+        """For the coordinator: the id of a name."""
+        topic = self._by_name.get(name)
+        return topic.topic_id if topic is not None else None
+
+    def name_of(self, topic_id: uuid.UUID) -> str | None:
+        """For the coordinator: the name of an id."""
+        topic = self._by_id.get(topic_id)
+        return topic.name if topic is not None else None
+
+    def partition_count(self, name: str) -> int | None:
+        """For the coordinator: how many partitions a topic has."""
+        topic = self._by_name.get(name)
+        return topic.partition_count if topic is not None else None
+
+    def add(self, stored: StoredTopic) -> Topic:
+        """Put a topic into the image. Raises ``ConfigError`` for settings that are not honoured."""
+        own = stored.name == OFFSETS_TOPIC
+        config = _offsets_config(self._config) if own else topic_config(stored.configs, self._config)
+        topic = Topic(stored.name, stored.topic_id, stored.partitions, config, dict(stored.configs))
+        self._by_name[topic.name] = self._by_id[topic.topic_id] = topic
+        return topic
+
+    def remove(self, topic: Topic) -> None:
+        """Take a topic out of the image."""
+        del self._by_name[topic.name], self._by_id[topic.topic_id]
+
+    def check_new(self, name: str, partitions: int, configs: Mapping[str, str]) -> None:
+        """Whether a topic could be made; raises ``Refusal``."""
+        check_name(name)
+        if name in self._by_name:
+            raise Refusal(ErrorCode.topic_already_exists, f"Topic '{name}' already exists.")
+        alike = next((one for one in self._by_name if one.replace(".", "_") == name.replace(".", "_")), None)
+        if alike is not None:
+            raise Refusal(ErrorCode.invalid_topic_exception, f"Topic '{name}' collides with existing topic: {alike}")
+        if partitions <= 0:
+            raise Refusal(
+                ErrorCode.invalid_partitions, f"Number of partitions was set to an invalid non-positive value: {partitions}."
+            )
+        if partitions > MAX_NEW_PARTITIONS:
+            raise Refusal(
+                ErrorCode.policy_violation, f"{partitions} partitions: a topic may be made with {MAX_NEW_PARTITIONS} at most."
+            )
+        try:
+            topic_config(configs, self._config)
+        except ConfigError as error:
+            raise Refusal(ErrorCode.invalid_config, str(error)) from error
+
+
+def check_name(name: str) -> None:
+    """Whether a name can be that of a topic; raises ``Refusal``."""
+    if name in (".", "..") or _LEGAL.fullmatch(name) is None:
+        raise Refusal(
+            ErrorCode.invalid_topic_exception,
+            f"Topic name {name[:260]!r} is illegal: 1 to 249 of the ASCII letters, digits, '.', '_' and '-', but not '.' or '..'.",
+        )
+
+
+def _offsets_config(broker: BrokerConfig) -> TopicConfig:
+    """The coordinator's own topic keeps everything until it can be compacted."""
+    return TopicConfig(
+        cleanup_policy="compact",
+        segment_bytes=broker.offsets_topic_segment_bytes,
+        segment_ms=LONG_MAX,
+        retention_ms=-1,
+        index_interval_bytes=broker.log_index_interval_bytes,
+        segment_index_bytes=broker.log_index_size_max_bytes,
+        message_timestamp_after_max_ms=LONG_MAX,
+        flush_messages=broker.log_flush_interval_messages,
+        file_delete_delay_ms=broker.log_segment_delete_delay_ms,
+    )

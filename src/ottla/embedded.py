@@ -1,0 +1,117 @@
+"""``Broker``: a durable, wire-compatible Kafka broker inside this process, as a context manager.
+
+Owns the public face of the embedded broker and its temporary folder. Must not know how a broker works. Invariant: a folder that
+was made here is removed here, by the process that made it and by no other.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import tempfile
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+
+from ottla.errors import IllegalStateError
+from ottla.runtime.broker_node import BrokerNode
+
+
+class Broker:
+    """An embedded broker, for laptops, tests and small jobs::
+
+        with Broker() as broker:
+            consumer = Consumer(bootstrap_servers=broker.bootstrap_servers, ...)
+
+    ``data_dir``: where logs are kept, in Kafka's own format; ``None`` for a temporary folder that goes with the broker. Records
+    that were acknowledged survive a killed process; a power cut only with ``settings={"log.flush.interval.messages": 1}``.
+    ``port``: 0 takes one that is free. ``settings``: the broker settings of Kafka that are honoured, by Kafka's names.
+
+    Starting raises ``ConfigError`` for a bad setting or an address that can not be listened on, and ``StorageError`` for a folder
+    that can not be used: locked by another broker, not writable, of another node.
+    """
+
+    def __init__(
+        self,
+        data_dir: str | os.PathLike[str] | None = None,
+        port: int = 0,
+        *,
+        host: str = "127.0.0.1",
+        settings: Mapping[str, object] | None = None,
+    ) -> None:
+        self._data_dir = Path(data_dir) if data_dir is not None else None
+        self._address = (host, port)
+        self._settings = dict(settings or {})
+        self._node: BrokerNode | None = None
+        self._temporary: Path | None = None
+        self._pid = os.getpid()
+        self.start()
+
+    def __repr__(self) -> str:
+        return f"<Broker {'closed' if self._node is None else 'on {}:{}'.format(*self._node.endpoint)}>"
+
+    def __enter__(self) -> Broker:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """``HOST:PORT``, for clients. Raises if the broker is closed or has failed."""
+        if self._node is None:
+            raise IllegalStateError("this broker is closed")
+        if os.getpid() == self._pid:
+            self._node.check()
+        host, port = self._node.endpoint
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    @property
+    def data_dir(self) -> Path:
+        """Where the logs are kept."""
+        folder = self._data_dir or self._temporary
+        if folder is None:
+            raise IllegalStateError("this broker is closed, and its temporary folder is gone")
+        return folder
+
+    def start(self) -> None:
+        """Start a broker that was closed; one that runs goes on. The constructor calls it."""
+        if self._node is not None:
+            self._node.check()
+            return
+        if self._data_dir is None:
+            self._temporary = Path(tempfile.mkdtemp(prefix="ottla-broker-"))
+        try:
+            self._node = BrokerNode(self.data_dir, *self._address, self._settings, durable=self._data_dir is not None)
+        except BaseException:
+            self._remove_temporary()
+            raise
+        _open.add(self)
+
+    def close(self) -> None:
+        """End the broker; the second time, and in a forked child, this does nothing."""
+        if os.getpid() != self._pid or self._node is None:
+            return
+        node, self._node = self._node, None
+        _open.discard(self)
+        try:
+            node.stop()
+        finally:
+            self._remove_temporary()
+
+    def _remove_temporary(self) -> None:
+        folder, self._temporary = self._temporary, None
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+_open: weakref.WeakSet[Broker] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """What the user forgot to close still ends in good order."""
+    for broker in list(_open):
+        broker.close()

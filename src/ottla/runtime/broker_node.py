@@ -1,0 +1,184 @@
+"""A whole broker in this process: data directory, listening socket, core, event loop, put together and taken apart again.
+
+Owns the order of starting and stopping, and the broker's thread. Must not know what a broker answers. Invariants: what
+``start`` has begun is undone if it fails; ``stop`` leaves a data directory that needs no scan, unless the loop itself has
+failed; a forked child has no part in any of it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import uuid
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+
+from ottla.broker.config import BrokerConfig, broker_config
+from ottla.broker.core import BrokerCore, Endpoint
+from ottla.errors import ConfigError, ForkedError, IllegalStateError, OttlaError, StorageError
+from ottla.runtime import clock
+from ottla.runtime.data_dir import DataDir
+from ottla.runtime.server import Server
+
+_BACKLOG = 512
+_WILDCARDS = ("", "0.0.0.0", "::")
+_LISTENER_SCHEME = "PLAINTEXT://"
+
+log = logging.getLogger("ottla.broker")
+
+
+class RandomIds:
+    """Ids out of the operating system's randomness."""
+
+    def new_uuid(self) -> uuid.UUID:
+        """A topic's id."""
+        return uuid.uuid4()
+
+    def new_id(self) -> str:
+        """A member id's unique part."""
+        return str(uuid.uuid4())
+
+
+class BrokerNode:
+    """A broker on one data directory and one port. ``durable`` False: the directory goes away, so nothing is forced to disk.
+
+    The constructor starts it. Raises ``ConfigError`` for bad settings and for an address that can not be listened on,
+    ``StorageError`` for a directory that can not be used.
+    """
+
+    def __init__(self, data_dir: Path, host: str, port: int, settings: Mapping[str, object], *, durable: bool = True) -> None:
+        config = broker_config(settings)
+        self._pid = os.getpid()
+        self._durable = durable
+        self._failure: BaseException | None = None
+        self._stopped = False
+        self._listener = _bound(host, port)
+        try:
+            self.endpoint = _advertised(config, host, self._listener.getsockname()[1])
+            self._data = DataDir(data_dir, config.node_id, durable=durable)
+        except BaseException:
+            self._listener.close()
+            raise
+        try:
+            self._start(config, host, port)
+        except OSError as error:
+            self._undo_start()
+            raise StorageError(f"the logs in {data_dir} can not be read: {error}") from error
+        except BaseException:
+            self._undo_start()
+            raise
+
+    def check(self) -> None:
+        """Raise if this broker does not run: stopped, failed, or left behind in the parent process."""
+        if os.getpid() != self._pid:
+            raise ForkedError("this broker runs in the process that started it")
+        if self._failure is not None:
+            raise OttlaError(f"the broker has failed: {self._failure!r}", hint="its log says more", cause=self._failure)
+        if self._stopped:
+            raise IllegalStateError("this broker is closed")
+
+    def stop(self) -> None:
+        """End the broker in good order; does nothing the second time, nor in a forked child."""
+        if self._stopped or os.getpid() != self._pid:
+            return
+        self._stopped = True
+        self._server.stop()
+        self._thread.join()
+        try:
+            if self._durable and self._failure is None:
+                for job in self._core.close():
+                    job()
+                self._data.end_well()
+        except OSError as error:
+            raise StorageError(f"the broker could not end in good order, the next start will scan its logs: {error}") from error
+        finally:
+            self._data.release()
+            _running.discard(self)
+
+    def abandon(self) -> None:
+        """In a forked child: close the child's copies of the parent's descriptors, so that port and directory get free in time."""
+        self._server.close_files()
+        self._data.release()
+
+    def _start(self, config: BrokerConfig, host: str, port: int) -> None:
+        self._core = BrokerCore(config, self.endpoint, self._data, RandomIds())
+        warnings, effects = self._core.start(clock.now())
+        for warning in warnings:
+            log.warning("%s", warning)
+        try:
+            self._listener.listen(_BACKLOG)
+        except OSError as error:
+            raise _can_not_listen(host, port, error) from error
+        self._server = Server(self._core, self._listener, clock.now)
+        self._server.perform(effects)
+        self._server.tidy(self._data.leftovers())
+        self._thread = threading.Thread(target=self._run, name="ottla-broker", daemon=True)
+        self._thread.start()
+        _running.add(self)
+
+    def _undo_start(self) -> None:
+        self._listener.close()
+        self._data.release()
+
+    def _run(self) -> None:
+        try:
+            self._server.run()
+        except BaseException as error:
+            self._failure = error
+            log.critical("the broker on %s:%d has failed and serves no more", *self.endpoint, exc_info=True)
+
+
+_running: weakref.WeakSet[BrokerNode] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for node in list(_running):
+        node.abandon()
+    _running.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    """A socket bound to the address, not listening yet: what connects before the logs are loaded is refused."""
+    if not 0 <= port <= 65535:
+        raise ConfigError(f"port {port} is not between 0 and 65535")
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        sock = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise _can_not_listen(host, port, error) from error
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(address)
+    except OSError as error:
+        sock.close()
+        raise _can_not_listen(host, port, error) from error
+    return sock
+
+
+def _can_not_listen(host: str, port: int, error: OSError) -> ConfigError:
+    reason = error.strerror or str(error)
+    return ConfigError(f"can not listen on {host}:{port}: {reason}", hint="use another port, or port 0 for one that is free")
+
+
+def _advertised(config: BrokerConfig, host: str, port: int) -> Endpoint:
+    """What clients are told to connect to."""
+    listeners = config.advertised_listeners
+    if not listeners:
+        if host in _WILDCARDS:
+            raise ConfigError(
+                f"listening on {host or 'all addresses'}, clients must be told a name to connect to",
+                hint=f"set advertised.listeners={_LISTENER_SCHEME}HOST:{port}",
+            )
+        return Endpoint(host, port)
+    name, _, number = listeners.removeprefix(_LISTENER_SCHEME).rpartition(":")
+    if not listeners.startswith(_LISTENER_SCHEME) or not name or not number.isdigit() or int(number) > 65535:
+        raise ConfigError(f"advertised.listeners={listeners!r} must be {_LISTENER_SCHEME}HOST:PORT")
+    return Endpoint(name.strip("[]"), int(number) or port)

@@ -1,0 +1,229 @@
+"""The data directory of a broker: whose it is, which topics are in it, and how it was left.
+
+Owns the lock, ``meta.properties``, the catalog of topics, the checkpoints and the marker of a good end. Must not know what a
+topic is for. Invariants: one process at a time; the catalog is replaced, never half written; a folder that belongs to no topic
+is set aside, never adopted and never silently removed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ottla.broker.ports import Catalog, StoredTopic
+from ottla.errors import StorageError
+from ottla.runtime.log_files import (
+    PARTITION_METADATA,
+    SET_ASIDE,
+    OpenFiles,
+    PartitionFolder,
+    replace_file,
+    sync_folder,
+    topic_id_in,
+    uuid_of,
+    uuid_text,
+)
+from ottla.types import TopicPartition
+
+LOCK, META, CATALOG, CLEAN_END = ".lock", "meta.properties", "topics.json", ".kafka_cleanshutdown"
+_DELETED, _STRAY = "-delete", "-stray"
+_FOLDER = re.compile(r"(?P<topic>.+)-(?P<partition>\d+)")
+_CATALOG_VERSION = 0
+
+log = logging.getLogger("ottla.broker")
+
+
+class DataDir:
+    """A data directory that this process has locked (``Store``).
+
+    Raises ``StorageError`` where it can not be used: not writable, locked, of another node, or not readable.
+    """
+
+    def __init__(self, path: Path, node_id: int, *, durable: bool = True) -> None:
+        self.path = path
+        self._durable = durable
+        self._open = OpenFiles()
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            self._lock = _locked(path / LOCK)
+        except OSError as error:
+            raise StorageError(f"data directory {path} can not be used: {error.strerror or error}") from error
+        try:
+            self.cluster_id = self._read_meta(node_id)
+            self.clean = (path / CLEAN_END).exists()
+            (path / CLEAN_END).unlink(missing_ok=True)
+            self._catalog = self._load_catalog()
+            self._set_strays_aside()
+        except OSError as error:
+            self.release()
+            raise StorageError(f"data directory {path} can not be used: {error}") from error
+        except BaseException:
+            self.release()
+            raise
+
+    def release(self) -> None:
+        """Let others use the directory. In a forked child this only closes the child's copy of the lock."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def end_well(self) -> None:
+        """Leave the marker that says: every log was brought to disk, nothing needs a scan."""
+        replace_file(self.path / CLEAN_END, json.dumps({"version": 0, "brokerEpoch": -1}).encode())
+        if self._durable:
+            sync_folder(self.path)
+
+    # Store
+
+    def read_catalog(self) -> Catalog:
+        """What was saved last."""
+        return self._catalog
+
+    def save_catalog(self, catalog: Catalog) -> None:
+        """Replace the catalog."""
+        topics = [
+            {"name": name, "id": uuid_text(topic_id), "partitions": partitions, "configs": dict(configs)}
+            for name, topic_id, partitions, configs in catalog.topics
+        ]
+        content = {"version": _CATALOG_VERSION, "next_producer_id": catalog.next_producer_id, "topics": topics}
+        replace_file(self.path / CATALOG, json.dumps(content, indent=1).encode())
+
+    def read_checkpoint(self, name: str) -> dict[TopicPartition, int]:
+        """A checkpoint of offsets; empty where it is missing or damaged."""
+        try:
+            version, count, *lines = (self.path / name).read_text("ascii").splitlines()
+            rows = [line.rsplit(" ", 2) for line in lines]
+            offsets = {TopicPartition(topic, int(partition)): int(offset) for topic, partition, offset in rows}
+        except (OSError, ValueError):
+            return {}
+        return offsets if version == "0" and int(count) == len(offsets) else {}
+
+    def write_checkpoint(self, name: str, offsets: Mapping[TopicPartition, int]) -> Callable[[], object]:
+        """Replace a checkpoint of offsets."""
+        lines = [f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()]
+        content = "\n".join(["0", str(len(lines)), *lines, ""]).encode()
+        return lambda: replace_file(self.path / name, content)
+
+    def log_files(self, topic: str, topic_id: uuid.UUID, partition: int) -> PartitionFolder:
+        """The folder of a partition."""
+        return PartitionFolder(self.path / f"{topic}-{partition}", topic_id, self._open, durable=self._durable)
+
+    def set_aside_topic(self, topic: str, topic_id: uuid.UUID, partitions: Iterable[int]) -> Callable[[], object]:
+        """Rename the folders of a deleted topic now, so that its name is free; returns the work of removing them."""
+        renamed = []
+        for partition in partitions:
+            folder = self.path / f"{topic}-{partition}"
+            self._open.forget(folder)
+            if folder.is_dir():
+                renamed.append(_rename(folder, topic_id, _DELETED))
+        return partial(_remove_all, renamed)
+
+    def leftovers(self) -> Callable[[], object]:
+        """Remove what the last broker had given up and not removed yet."""
+        folders = list(self.path.glob(f"*{_DELETED}"))
+        files = list(self.path.glob(f"*/*{SET_ASIDE}"))
+
+        def job() -> None:
+            _remove_all(folders)
+            for file in files:
+                file.unlink(missing_ok=True)
+
+        return job
+
+    def _read_meta(self, node_id: int) -> str:
+        path = self.path / META
+        if not path.exists():
+            cluster_id = uuid_text(uuid.uuid4())
+            rows = {"version": 1, "cluster.id": cluster_id, "node.id": node_id, "directory.id": uuid_text(uuid.uuid4())}
+            replace_file(path, "".join(f"{name}={value}\n" for name, value in rows.items()).encode())
+            return cluster_id
+        stored = dict(line.split("=", 1) for line in path.read_text().splitlines() if "=" in line and line[0] != "#")
+        if stored.get("node.id") != str(node_id):
+            raise StorageError(
+                f"data directory {self.path} belongs to node.id {stored.get('node.id')}, the settings say {node_id}",
+                hint="set node.id to what meta.properties says, or use another directory",
+            )
+        return stored.get("cluster.id", "")
+
+    def _load_catalog(self) -> Catalog:
+        path = self.path / CATALOG
+        if not path.exists():
+            return Catalog(self._topics_in_folders())
+        try:
+            return _parsed(json.loads(path.read_bytes()))
+        except (ValueError, KeyError, TypeError) as error:
+            topics = self._topics_in_folders()
+            log.error(
+                "%s is damaged (%s): %d topics were found by their folders, their settings are lost", path, error, len(topics)
+            )
+            return Catalog(topics)
+
+    def _topics_in_folders(self) -> tuple[StoredTopic, ...]:
+        found: dict[str, StoredTopic] = {}
+        for topic, partition, topic_id, _ in self._partition_folders():
+            known = found.get(topic)
+            count = max(partition + 1, known.partitions if known is not None else 0)
+            found[topic] = StoredTopic(topic, topic_id, count, {})
+        return tuple(found.values())
+
+    def _partition_folders(self) -> Iterable[tuple[str, int, uuid.UUID, Path]]:
+        for folder in sorted(self.path.iterdir()):
+            named = _FOLDER.fullmatch(folder.name)
+            if named is None or not (folder / PARTITION_METADATA).is_file():
+                continue
+            topic_id = topic_id_in((folder / PARTITION_METADATA).read_bytes())
+            if topic_id is not None:
+                yield named["topic"], int(named["partition"]), topic_id, folder
+
+    def _set_strays_aside(self) -> None:
+        known = {topic.name: topic for topic in self._catalog.topics}
+        for name, partition, topic_id, folder in self._partition_folders():
+            topic = known.get(name)
+            if topic is None or topic.topic_id != topic_id or partition >= topic.partitions:
+                stray = _rename(folder, topic_id, _STRAY)
+                log.warning("%s belongs to no topic of this broker: it is now %s", folder, stray.name)
+
+
+def _parsed(content: Any) -> Catalog:
+    if content["version"] != _CATALOG_VERSION:
+        raise ValueError(f"version {content['version']} is not known here")
+    topics = []
+    for row in content["topics"]:
+        topic_id = uuid_of(row["id"])
+        if topic_id is None:
+            raise ValueError(f"{row['id']!r} is no topic id")
+        topics.append(StoredTopic(str(row["name"]), topic_id, int(row["partitions"]), dict(row["configs"])))
+    return Catalog(tuple(topics), int(content["next_producer_id"]))
+
+
+def _remove_all(folders: Iterable[Path]) -> None:
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _locked(path: Path) -> int:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        raise StorageError(
+            f"data directory {path.parent} is in use by another broker", hint="stop that one, or give this one another directory"
+        ) from None
+    return fd
+
+
+def _rename(folder: Path, topic_id: uuid.UUID, suffix: str) -> Path:
+    target = folder.with_name(f"{folder.name}.{topic_id.hex}{suffix}")
+    if target.exists():
+        shutil.rmtree(target)
+    return folder.rename(target)

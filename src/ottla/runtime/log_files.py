@@ -1,0 +1,285 @@
+"""The folders of partitions on disk: segment files, indexes, snapshots, in Kafka's names and layout.
+
+Owns file descriptors of segments and the way in which each file is written. Must not know what is in a batch, nor decide
+anything. Invariants: a failed append leaves the file as it was; small files are replaced, never half written; a range that was
+handed out stays readable until it is dropped, whatever happens to the log.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import uuid
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from ottla.broker.log import file_name
+from ottla.records.header import Buffer
+
+SEGMENT_SUFFIXES = ("log", "index", "timeindex")
+SET_ASIDE = ".deleted"
+PARTITION_METADATA = "partition.metadata"
+_MAX_OPEN = 256
+"""Segment files kept open; others are opened again when they are needed."""
+
+Job = Callable[[], object]
+
+
+class Handle:
+    """An open file, closed when nobody holds it any more."""
+
+    __slots__ = ("fd",)
+
+    def __init__(self, path: Path) -> None:
+        self.fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+
+    def __del__(self) -> None:
+        if hasattr(self, "fd"):
+            os.close(self.fd)
+
+
+class OpenFiles:
+    """The segment files that are open now, the least recently used ones closed. For one thread."""
+
+    def __init__(self, limit: int = _MAX_OPEN) -> None:
+        self._limit = limit
+        self._handles: OrderedDict[Path, Handle] = OrderedDict()
+
+    def get(self, path: Path) -> Handle:
+        """The open file of a path."""
+        handle = self._handles.get(path)
+        if handle is None:
+            handle = self._handles[path] = Handle(path)
+            if len(self._handles) > self._limit:
+                self._handles.popitem(last=False)
+        else:
+            self._handles.move_to_end(path)
+        return handle
+
+    def forget(self, folder: Path) -> None:
+        """Close what is open in a folder, ranges apart."""
+        for path in [path for path in self._handles if path.parent == folder]:
+            del self._handles[path]
+
+
+class DiskRange:
+    """A part of a segment file, on its way to a socket."""
+
+    __slots__ = ("_size", "handle", "position")
+
+    def __init__(self, handle: Handle, position: int, size: int) -> None:
+        self.handle = handle
+        self.position = position
+        self._size = size
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __repr__(self) -> str:
+        return f"<DiskRange {self._size} bytes at {self.position}>"
+
+
+class DiskSegment:
+    """One ``.log`` file."""
+
+    __slots__ = ("_open", "_torn", "path", "size")
+
+    def __init__(self, path: Path, open_files: OpenFiles) -> None:
+        self.path = path
+        self.size = path.stat().st_size
+        self._open = open_files
+        self._torn = False
+
+    def append(self, pieces: Sequence[bytes | memoryview]) -> None:
+        """Write all pieces at the end, or nothing at all and raise ``OSError``."""
+        fd = self._open.get(self.path).fd
+        if self._torn:
+            self._mend(fd)
+        total = sum(map(len, pieces))
+        try:
+            written = os.writev(fd, pieces)
+            while written < total:
+                written += os.write(fd, memoryview(b"".join(pieces))[written:])
+        except OSError:
+            self._torn = True
+            with suppress(OSError):  # tried again before the next append
+                self._mend(fd)
+            raise
+        self.size += total
+
+    def read(self, position: int, size: int) -> bytes:
+        """Up to ``size`` bytes from ``position``."""
+        return os.pread(self._open.get(self.path).fd, min(size, self.size - position), position)
+
+    def range(self, position: int, size: int) -> DiskRange:
+        """A part of the file to be sent as it is."""
+        return DiskRange(self._open.get(self.path), position, size)
+
+    @contextmanager
+    def view(self) -> Iterator[Buffer]:
+        """The whole file at once; from any thread."""
+        size = self.size
+        if not size:
+            yield b""
+            return
+        with self.path.open("rb") as file:
+            mapped = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
+        try:
+            yield mapped
+        finally:
+            with suppress(BufferError):  # a traceback may still hold a part of it: then it goes with that
+                mapped.close()
+
+    def truncate(self, size: int) -> None:
+        """Cut the file to ``size``."""
+        os.truncate(self.path, size)
+        self.size = size
+
+    def _mend(self, fd: int) -> None:
+        os.ftruncate(fd, self.size)
+        self._torn = False
+
+
+class PartitionFolder:
+    """The folder of one partition (``LogFiles``). ``durable`` False: a folder that goes away anyway is never forced to disk."""
+
+    def __init__(self, path: Path, topic_id: uuid.UUID, open_files: OpenFiles, *, durable: bool) -> None:
+        self.path = path
+        self._topic_id = topic_id
+        self._open = open_files
+        self._durable = durable
+
+    def exists(self) -> bool:
+        """Whether the folder is there."""
+        return self.path.is_dir()
+
+    def segments(self) -> list[int]:
+        """Base offsets of the segments, ascending."""
+        return self._offsets(".log")
+
+    def snapshots(self) -> list[int]:
+        """Offsets of the producer snapshots, ascending."""
+        return self._offsets(".snapshot")
+
+    def create(self, base_offset: int) -> DiskSegment:
+        """A new, empty segment; the first one brings the folder with it."""
+        self._make_folder()
+        path = self.path / file_name(base_offset, "log")
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644))
+        return DiskSegment(path, self._open)
+
+    def open(self, base_offset: int) -> DiskSegment:
+        """A segment that is there."""
+        return DiskSegment(self.path / file_name(base_offset, "log"), self._open)
+
+    def modified(self, base_offset: int) -> int:
+        """When a segment was last written to, in milliseconds since 1970."""
+        return (self.path / file_name(base_offset, "log")).stat().st_mtime_ns // 1_000_000
+
+    def read_small(self, name: str) -> bytes | None:
+        """The content of a small file; ``None`` where there is none."""
+        try:
+            return (self.path / name).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def write_small(self, name: str, content: bytes) -> None:
+        """Replace a small file."""
+        self._make_folder()
+        replace_file(self.path / name, content)
+
+    def remove_small(self, name: str) -> None:
+        """Remove a small file, if it is there."""
+        (self.path / name).unlink(missing_ok=True)
+
+    def flush(self, base_offset: int) -> Job:
+        """Force a segment, and the names in its folder, to disk."""
+        if not self._durable:
+            return _nothing
+        handle = self._open.get(self.path / file_name(base_offset, "log"))
+
+        def job() -> None:
+            os.fsync(handle.fd)
+            sync_folder(self.path)
+
+        return job
+
+    def set_aside(self, base_offsets: Iterable[int]) -> Job:
+        """Rename the files of segments to ``.deleted``."""
+        paths = [self.path / file_name(base, suffix) for base in base_offsets for suffix in SEGMENT_SUFFIXES]
+
+        def job() -> None:
+            for path in paths:
+                with suppress(FileNotFoundError):
+                    path.rename(path.with_name(path.name + SET_ASIDE))
+
+        return job
+
+    def remove_set_aside(self) -> Job:
+        """Remove what was set aside in this folder."""
+
+        def job() -> None:
+            for path in self.path.glob(f"*{SET_ASIDE}"):
+                path.unlink(missing_ok=True)
+
+        return job
+
+    def _offsets(self, suffix: str) -> list[int]:
+        names = (path.name for path in self.path.glob(f"*{suffix}"))
+        return sorted(int(stem) for stem in (name.removesuffix(suffix) for name in names) if stem.isdigit())
+
+    def _make_folder(self) -> None:
+        if self.path.is_dir():
+            return
+        self.path.mkdir(parents=True)
+        replace_file(self.path / PARTITION_METADATA, partition_metadata(self._topic_id))
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write a file whole under another name, then give it its own."""
+    draft = path.with_name(path.name + ".tmp")
+    draft.write_bytes(content)
+    draft.replace(path)
+
+
+def sync_folder(path: Path) -> None:
+    """Force the names in a folder to disk."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def partition_metadata(topic_id: uuid.UUID) -> bytes:
+    """The content of ``partition.metadata``."""
+    return f"version: 0\ntopic_id: {uuid_text(topic_id)}\n".encode()
+
+
+def topic_id_in(content: bytes) -> uuid.UUID | None:
+    """The topic id in a ``partition.metadata``, ``None`` where it has none."""
+    for line in content.decode("ascii", "replace").splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() == "topic_id":
+            return uuid_of(value.strip())
+    return None
+
+
+def uuid_text(value: uuid.UUID) -> str:
+    """An id as Kafka prints it: 22 characters of url-safe base64."""
+    return urlsafe_b64encode(value.bytes).decode().rstrip("=")
+
+
+def uuid_of(text: str) -> uuid.UUID | None:
+    """The id that Kafka prints so, ``None`` where it is none."""
+    try:
+        return uuid.UUID(bytes=urlsafe_b64decode(text + "=="))
+    except ValueError:
+        return None
+
+
+def _nothing() -> None:
+    """There is nothing to force to disk."""

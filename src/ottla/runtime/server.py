@@ -1,0 +1,311 @@
+"""The broker's event loop: sockets, timers and finished jobs, each turned into a call of the core, whose effects are carried out.
+
+Owns the listening socket, the connections, the timers and the loop's thread. Must not know what a request means. Invariants:
+nothing that a client sends ends the loop, only its own connection, with one log line that says why; each ticket is answered
+once or its connection is closed; the core is called from this thread alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import selectors
+import socket
+from collections import deque
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+from ottla.broker.api.api_versions import unsupported_version
+from ottla.broker.core import BrokerCore
+from ottla.broker.effects import CancelTimer, CloseConnection, Effect, NoReply, Reply, RunJob, SetTimer
+from ottla.errors import ProtocolError
+from ottla.protocol.apis import SPOKEN, Api
+from ottla.protocol.codec import RequestHeader, decode_request, encode_response, peek_request
+from ottla.runtime.disk import DiskThread, Tag
+from ottla.runtime.server_connection import Connection, Slot
+from ottla.runtime.timers import Timers
+from ottla.types import Now
+
+STALLED_FRAME_MS = 30_000
+"""Where a frame has begun, the next bytes of it must come within this time."""
+
+_SWEEP_MS = 1_000
+_ACCEPTS = 64
+_NO_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+log = logging.getLogger("ottla.broker")
+
+
+class Server:
+    """Serves one core on one listening socket. ``run`` is the loop; ``stop`` may be called from any thread."""
+
+    def __init__(self, core: BrokerCore, listener: socket.socket, clock: Callable[[], Now]) -> None:
+        self._core = core
+        self._listener = listener
+        self._clock = clock
+        self._disk = DiskThread(self._report)
+        self._timers = Timers()
+        self._connections: dict[int, Connection] = {}
+        self._tickets: dict[int, tuple[Connection, Slot]] = {}
+        self._next_connection = self._next_ticket = 0
+        self._finished: deque[tuple[Tag, object]] = deque()
+        self._changed: dict[Connection, None] = {}
+        self._accepting_from = 0
+        self._next_sweep = 0
+        self._stopping = False
+        self._selector = selectors.DefaultSelector()
+        self._wake_in, self._wake_out = socket.socketpair()
+        for sock in (listener, self._wake_in, self._wake_out):
+            sock.setblocking(False)
+        self._perform_by_type: dict[type[Any], Callable[[Any], None]] = {
+            Reply: self._reply,
+            NoReply: self._no_reply,
+            CloseConnection: self._close_ticket,
+            SetTimer: lambda effect: self._timers.set(effect.key, effect.at),
+            CancelTimer: lambda effect: self._timers.cancel(effect.key),
+            RunJob: lambda effect: self._disk.submit(effect.tag, effect.job),
+        }
+
+    def perform(self, effects: Iterable[Effect]) -> None:
+        """Carry out effects, in order."""
+        for effect in effects:
+            self._perform_by_type[type(effect)](effect)
+
+    def tidy(self, job: Callable[[], object]) -> None:
+        """Let the disk thread do something that nobody waits for."""
+        self._disk.submit(("tidy",), job)
+
+    def run(self) -> None:
+        """The loop, until ``stop``; afterwards every connection is closed and every job is done."""
+        self._selector.register(self._wake_in, selectors.EVENT_READ, self._woken)
+        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        try:
+            while not self._stopping:
+                for key, events in self._selector.select(self._patience()):
+                    key.data(events)
+                self._run_finished()
+                self._run_timers()
+                self._settle_changed()
+        finally:
+            for connection in list(self._connections.values()):
+                self._discard(connection)
+            self._disk.close()
+            self.close_files()
+
+    def stop(self) -> None:
+        """End the loop."""
+        self._stopping = True
+        self._wake()
+
+    def close_files(self) -> None:
+        """Close all descriptors; in a forked child, the child's copies of them."""
+        for connection in self._connections.values():
+            connection.sock.close()
+        for sock in (self._listener, self._wake_in, self._wake_out):
+            sock.close()
+        self._selector.close()
+
+    # From other threads
+
+    def _report(self, tag: Tag, outcome: object) -> None:
+        self._finished.append((tag, outcome))
+        self._wake()
+
+    def _wake(self) -> None:
+        # Full: the loop is awake already. Closed: it has ended.
+        with contextlib.suppress(OSError):
+            self._wake_out.send(b"\0")
+
+    # Events
+
+    def _woken(self, events: int) -> None:
+        with contextlib.suppress(BlockingIOError):
+            self._wake_in.recv(4096)
+
+    def _accept(self, events: int) -> None:
+        for _ in range(_ACCEPTS):
+            try:
+                sock, address = self._listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno in _NO_DESCRIPTORS:
+                    log.error("no new connection can be accepted for a second: %s", error.strerror)
+                    self._selector.unregister(self._listener)
+                    self._accepting_from = self._clock().mono + _SWEEP_MS
+                    return
+                continue  # the client has gone away again
+            sock.setblocking(False)
+            with contextlib.suppress(OSError):
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._next_connection += 1
+            connection = Connection(
+                self._next_connection, sock, str(address[0]), self._core.config.socket_request_max_bytes, self._clock().mono
+            )
+            self._connections[connection.number] = connection
+            self._watch(connection)
+
+    def _ready(self, connection: Connection, events: int) -> None:
+        """A socket can be read from or written to."""
+        self._guarded(connection, self._exchange, events)
+        self._settle_changed()
+
+    def _guarded(self, connection: Connection, action: Callable[..., None], *args: object) -> None:
+        """Do something with one connection; what goes wrong ends that connection and nothing else."""
+        try:
+            action(connection, *args)
+        except ProtocolError as error:
+            self._close(connection, str(error))
+        except OSError:
+            self._discard(connection)
+        except Exception:
+            log.exception("closing the connection from %s: the broker failed to serve it", connection.host)
+            self._discard(connection)
+
+    def _exchange(self, connection: Connection, events: int) -> None:
+        mono = self._clock().mono
+        if events & selectors.EVENT_WRITE:
+            connection.send(mono)
+        if events & selectors.EVENT_READ and not connection.receive(mono):
+            self._discard(connection)
+        else:
+            self._serve(connection)
+
+    def _serve(self, connection: Connection) -> None:
+        """Handle the requests that have arrived, as long as there is room for answers."""
+        self._changed[connection] = None
+        for frame in connection.frames():
+            self._handle(connection, frame)
+            if connection.number not in self._connections:
+                return
+
+    def _settle_changed(self) -> None:
+        """Send the answers that have their turn; that may make room for requests that wait."""
+        while self._changed:
+            connection, _ = self._changed.popitem()
+            if connection.number in self._connections:
+                self._guarded(connection, self._settle)
+
+    def _settle(self, connection: Connection) -> None:
+        connection.send(self._clock().mono)
+        if connection.waiting:
+            self._serve(connection)
+        else:
+            self._watch(connection)
+
+    def _handle(self, connection: Connection, frame: bytearray) -> None:
+        key, version, correlation_id = peek_request(frame)
+        self._next_ticket = ticket = self._next_ticket + 1
+        if key == Api.API_VERSIONS and version not in SPOKEN[Api.API_VERSIONS]:
+            # The one request whose version need not be known: its answer says which are.
+            self._expect(connection, ticket, RequestHeader(Api.API_VERSIONS, 0, correlation_id, None))
+            self.perform([Reply(ticket, unsupported_version())])
+            return
+        header, message = decode_request(frame)
+        if header.api not in self._core.served:
+            raise ProtocolError(f"{header.api.name} is not served here")
+        self._expect(connection, ticket, header)
+        self.perform(self._core.handle(header, message, ticket, connection.number, connection.host, self._clock()))
+
+    def _expect(self, connection: Connection, ticket: int, header: RequestHeader) -> None:
+        slot = Slot(ticket, header)
+        connection.expect(slot)
+        self._tickets[ticket] = (connection, slot)
+
+    def _run_finished(self) -> None:
+        while self._finished:
+            tag, outcome = self._finished.popleft()
+            try:
+                self.perform(self._core.on_job(tag, outcome, self._clock()))
+            except Exception:
+                log.exception("the broker failed after its job %s", tag)
+
+    def _run_timers(self) -> None:
+        now = self._clock()
+        while (key := self._timers.pop_due(now.mono)) is not None:
+            try:
+                self.perform(self._core.on_timer(key, now))
+            except Exception:
+                log.exception("the broker failed in its timer %s", key)
+        if now.mono >= self._next_sweep:
+            self._next_sweep = now.mono + _SWEEP_MS
+            self._sweep(now.mono)
+
+    def _sweep(self, mono: int) -> None:
+        """Close what is idle or stuck, and accept again after a while without descriptors."""
+        max_idle = self._core.config.connections_max_idle_ms
+        for connection in list(self._connections.values()):
+            if connection.in_frame and mono - connection.last_received > STALLED_FRAME_MS:
+                self._close(connection, f"a frame has begun and nothing more of it came for {STALLED_FRAME_MS // 1000} s")
+            elif mono - connection.last_active > max_idle and connection.idle:
+                self._close(connection, f"it was idle for {max_idle} ms", level=logging.DEBUG)
+        if self._accepting_from and mono >= self._accepting_from:
+            self._accepting_from = 0
+            self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+
+    def _patience(self) -> float:
+        """Seconds until something is due."""
+        if self._finished:
+            return 0.0
+        due = self._timers.next_at()
+        at = self._next_sweep if due is None else min(due, self._next_sweep)
+        return max(0, at - self._clock().mono) / 1000
+
+    # Effects, carried out
+
+    def _reply(self, effect: Reply) -> None:
+        connection, slot = self._tickets.pop(effect.ticket, (None, None))
+        if connection is None or slot is None:
+            return  # its connection has gone
+        try:
+            slot.pieces = encode_response(slot.header, effect.response)
+        except ProtocolError:
+            log.exception("closing the connection from %s: the answer to its request can not be written", connection.host)
+            self._discard(connection)
+            return
+        self._changed[connection] = None
+
+    def _no_reply(self, effect: NoReply) -> None:
+        connection, slot = self._tickets.pop(effect.ticket, (None, None))
+        if connection is not None and slot is not None:
+            slot.pieces = []
+            self._changed[connection] = None
+
+    def _close_ticket(self, effect: CloseConnection) -> None:
+        connection, _ = self._tickets.pop(effect.ticket, (None, None))
+        if connection is not None:
+            self._close(connection, effect.reason)
+
+    # Connections
+
+    def _watch(self, connection: Connection) -> None:
+        wanted = connection.wanted
+        if wanted == connection.watched:
+            return
+        if not connection.watched:
+            self._selector.register(connection.sock, wanted, partial(self._ready, connection))
+        elif not wanted:
+            self._selector.unregister(connection.sock)
+        else:
+            self._selector.modify(connection.sock, wanted, partial(self._ready, connection))
+        connection.watched = wanted
+
+    def _close(self, connection: Connection, reason: str, level: int = logging.WARNING) -> None:
+        if connection.number in self._connections:
+            log.log(level, "closing the connection from %s: %s", connection.host, reason)
+            self._discard(connection)
+
+    def _discard(self, connection: Connection) -> None:
+        if self._connections.pop(connection.number, None) is None:
+            return
+        if connection.watched:
+            self._selector.unregister(connection.sock)
+        connection.sock.close()
+        for ticket in connection.tickets():
+            self._tickets.pop(ticket, None)
+        try:
+            self.perform(self._core.on_disconnect(connection.number, self._clock()))
+        except Exception:
+            log.exception("the broker failed after a connection was closed")

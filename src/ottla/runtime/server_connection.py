@@ -1,0 +1,195 @@
+"""One client's connection on the broker's side: frames in, responses out in the order of their requests.
+
+Owns the socket, the incoming frame, the responses that wait for their turn and the bytes that wait for the socket. Must not
+know what a request means. Invariants: responses leave in request order, whatever order they come in; nothing is read while too
+much waits to be written or answered, so that a client that does not read can not fill the broker's memory.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import socket
+from collections import deque
+from collections.abc import Iterable, Iterator
+
+from ottla.errors import ProtocolError
+from ottla.protocol.codec import RequestHeader
+from ottla.protocol.framing import FrameReader, Piece
+from ottla.runtime.log_files import DiskRange
+
+MAX_IN_FLIGHT = 128
+"""Requests of one connection that may wait for their answers; the next are read when one has left."""
+
+MAX_OUTGOING = 8 << 20
+"""Bytes that may wait for the socket; while there are more, nothing is read."""
+
+_READ_SIZE = 1 << 16
+_READS = 16
+"""Reads from one connection in one turn, so that a busy one does not keep the others waiting."""
+
+_COPIED = 1 << 14
+"""File ranges up to this size are read and sent along with the bytes around them: one call instead of three."""
+
+_AT_ONCE = 64
+_MORE = getattr(socket, "MSG_MORE", 0)
+
+
+class Slot:
+    """The place of one request in the order of a connection. ``pieces`` is ``None`` until it is answered."""
+
+    __slots__ = ("header", "pieces", "ticket")
+
+    def __init__(self, ticket: int, header: RequestHeader) -> None:
+        self.ticket = ticket
+        self.header = header
+        self.pieces: list[Piece] | None = None
+
+
+class Connection:
+    """A connection. ``receive`` and ``send`` are called when the socket is ready; both raise ``OSError`` when it is broken."""
+
+    def __init__(self, number: int, sock: socket.socket, host: str, max_frame: int, mono: int) -> None:
+        self.number = number
+        self.sock = sock
+        self.host = host
+        self.last_active = self.last_received = mono
+        self.watched = 0
+        """What the selector watches for now."""
+        self._reader = FrameReader(max_frame)
+        self._frames: deque[bytearray] = deque()
+        self._slots: deque[Slot] = deque()
+        self._outgoing: deque[memoryview | DiskRange] = deque()
+        self._outgoing_size = 0
+
+    def __repr__(self) -> str:
+        return f"<Connection {self.number} {self.host}, {len(self._slots)} in flight, {self._outgoing_size} bytes to send>"
+
+    @property
+    def wanted(self) -> int:
+        """What the selector should watch for; 0 while only an answer can move things on."""
+        reading = self._room and not self._frames
+        return (selectors.EVENT_READ if reading else 0) | (selectors.EVENT_WRITE if self._outgoing else 0)
+
+    @property
+    def _room(self) -> bool:
+        return len(self._slots) < MAX_IN_FLIGHT and self._outgoing_size < MAX_OUTGOING
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a request has arrived and could be handled now."""
+        return bool(self._frames) and self._room
+
+    @property
+    def in_frame(self) -> bool:
+        """Whether a frame has begun and is not complete."""
+        return self._reader.in_frame
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is asked and nothing is to be sent."""
+        return not self._slots and not self._outgoing
+
+    def receive(self, mono: int) -> bool:
+        """Read what is there; False at the end of the stream. Raises ``ProtocolError`` for what can be no frame."""
+        for _ in range(_READS):
+            try:
+                count, full = self._read()
+            except BlockingIOError:
+                break
+            if not count:
+                return False
+            self.last_active = self.last_received = mono
+            if not full or len(self._frames) >= MAX_IN_FLIGHT:
+                break
+        return True
+
+    def frames(self) -> Iterator[bytearray]:
+        """The requests that have arrived, as long as there is room for more of them."""
+        while self.waiting:
+            yield self._frames.popleft()
+
+    def expect(self, slot: Slot) -> None:
+        """A request takes its place in the order."""
+        self._slots.append(slot)
+
+    def tickets(self) -> list[int]:
+        """What waits for an answer."""
+        return [slot.ticket for slot in self._slots]
+
+    def send(self, mono: int) -> None:
+        """Send what has its turn, as far as the socket takes it. Raises ``ProtocolError`` where a file is shorter than it was."""
+        while self._slots and self._slots[0].pieces is not None:
+            self._enqueue(self._slots.popleft().pieces or ())
+        while self._outgoing:
+            try:
+                sent = self._send_file() if isinstance(self._outgoing[0], DiskRange) else self._send_bytes()
+            except BlockingIOError:
+                return
+            self.last_active = mono
+            self._outgoing_size -= sent
+            self._drop(sent)
+
+    def _read(self) -> tuple[int, bool]:
+        """Read once: how many bytes came, and whether there may be more."""
+        if not self._reader.in_frame:
+            data = self.sock.recv(_READ_SIZE)
+            self._frames.extend(self._reader.feed(data))
+            return len(data), len(data) == _READ_SIZE
+        with self._reader.get_buffer() as buffer:
+            room = len(buffer)
+            count = self.sock.recv_into(buffer)
+        frame = self._reader.buffer_updated(count) if count else None
+        if frame is not None:
+            self._frames.append(frame)
+        return count, count == room
+
+    def _enqueue(self, pieces: Iterable[Piece]) -> None:
+        for piece in pieces:
+            self._outgoing_size += len(piece)
+            if not isinstance(piece, DiskRange):
+                assert isinstance(piece, bytes)
+                self._outgoing.append(memoryview(piece))
+            elif len(piece) > _COPIED:
+                self._outgoing.append(piece)
+            else:
+                self._outgoing.append(memoryview(_whole(piece, os.pread(piece.handle.fd, len(piece), piece.position))))
+
+    def _send_bytes(self) -> int:
+        pieces: list[memoryview] = []
+        more = 0
+        for piece in self._outgoing:
+            if isinstance(piece, DiskRange):
+                more = _MORE
+                break
+            if len(pieces) == _AT_ONCE:
+                break
+            pieces.append(piece)
+        return self.sock.send(pieces[0], more) if len(pieces) == 1 else self.sock.sendmsg(pieces, (), more)
+
+    def _send_file(self) -> int:
+        piece = self._outgoing[0]
+        assert isinstance(piece, DiskRange)
+        sent = os.sendfile(self.sock.fileno(), piece.handle.fd, piece.position, len(piece))
+        if not sent:
+            raise ProtocolError(f"a log file ended {len(piece)} bytes before its range did")
+        return sent
+
+    def _drop(self, sent: int) -> None:
+        while sent:
+            piece = self._outgoing[0]
+            if sent >= len(piece):
+                sent -= len(piece)
+                self._outgoing.popleft()
+            elif isinstance(piece, DiskRange):
+                self._outgoing[0] = DiskRange(piece.handle, piece.position + sent, len(piece) - sent)
+                sent = 0
+            else:
+                self._outgoing[0] = piece[sent:]
+                sent = 0
+
+
+def _whole(piece: DiskRange, data: bytes) -> bytes:
+    if len(data) != len(piece):
+        raise ProtocolError(f"a log file ended {len(piece) - len(data)} bytes before its range did")
+    return data
