@@ -149,9 +149,16 @@ _TOPICS_OF: Mapping[Api, Any] = {
     Api.PRODUCE: lambda message: message.topic_data,
     Api.FETCH: lambda message: (*message.topics, *message.forgotten_topics_data),
     Api.OFFSET_COMMIT: lambda message: message.topics,
-    Api.OFFSET_FETCH: lambda message: [topic for group in message.groups for topic in group.topics or ()],
+    Api.OFFSET_FETCH: lambda message: [topic for group in message.groups for topic in _asked_for(group)],
 }
 """APIs that name topics by id in their newest versions -> the topics of a request."""
+
+
+def _asked_for(group: Any) -> Any:
+    """The topics of an OffsetFetch group; one that asks for all counts as one without an id, so that the answer has names."""
+    from ottla.protocol.messages import offset_fetch_request
+
+    return group.topics if group.topics is not None else (offset_fetch_request.OffsetFetchRequestTopics(partition_indexes=()),)
 
 
 def _newest_for(api: Api, message: Message) -> int:

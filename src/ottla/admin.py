@@ -1,0 +1,237 @@
+"""``Admin``: topics, configurations, groups and offsets, for operators, tests and the command line.
+
+Owns the signatures and the wait for an outcome; a network thread does the talking. Must not know requests, retries or
+sockets. Invariant: a call ends within its timeout, with a result or with an error that says why.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Any, Self, cast
+
+from ottla.client import admin_calls as calls
+from ottla.client.admin_manager import AdminManager, BeginCall, CallEnded
+from ottla.client.admin_results import (
+    ClusterDescription,
+    ConfigEntry,
+    GroupDescription,
+    GroupListing,
+    GroupMember,
+    TopicDescription,
+)
+from ottla.client.core import ClientCore
+from ottla.config import AdminConfig
+from ottla.errors import ConfigError, IllegalStateError, OttlaError, OttlaTimeoutError
+from ottla.runtime import clock
+from ottla.runtime.network_thread import NetworkThread
+from ottla.runtime.randomness import random_source
+from ottla.types import IsolationLevel, OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
+
+__all__ = [
+    "Admin",
+    "ClusterDescription",
+    "ConfigEntry",
+    "GroupDescription",
+    "GroupListing",
+    "GroupMember",
+    "TopicDescription",
+]
+
+_GRACE = 5_000
+"""Milliseconds that a network thread gets beyond a call's own timeout before the call is given up without it."""
+
+_CLOSE_TIMEOUT = 5.0
+
+_TIMES: Mapping[str, int] = {"earliest": calls.EARLIEST, "latest": calls.LATEST}
+
+
+class Admin:
+    """A client for administration, with the settings of Kafka's own: ``Admin(bootstrap_servers="localhost:9092")``.
+
+    The constructor does no I/O. Calls may come from several threads; they are carried out one after the other.
+    ``timeout`` of a call is in seconds, ``None`` means ``default_api_timeout``. All calls raise:
+
+    * ``ConnectionFailedError`` if no broker could be reached: every address that was tried, and why it failed;
+    * ``OttlaTimeoutError`` if there was no good answer in time, with the last error as its cause;
+    * a ``BrokerError`` where a broker refuses.
+    """
+
+    def __init__(self, settings: Mapping[str, Any] | None = None, /, **keywords: Any) -> None:
+        self._config = AdminConfig.parse(settings, **keywords)
+        self._lock = threading.Lock()
+        self._ids = itertools.count(1)
+        self._thread: NetworkThread | None = None
+        self._closed = False
+
+    def __repr__(self) -> str:
+        servers = ",".join(map(str, self._config.bootstrap_servers))
+        return f"<Admin {servers}{', closed' if self._closed else ''}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections. Closing twice does no harm."""
+        self._closed = True
+        if self._thread is not None:
+            self._thread.close(_CLOSE_TIMEOUT)
+
+    # -- topics -----------------------------------------------------------------------------------------------------------
+
+    def create_topics(
+        self,
+        topics: Mapping[str, int],
+        *,
+        replication_factor: int = -1,
+        configs: Mapping[str, str] | None = None,
+        validate_only: bool = False,
+        timeout: float | None = None,
+    ) -> None:
+        """Create topics, given as name -> number of partitions, all with the same ``configs``, and wait until they have leaders.
+
+        -1 leaves the number of partitions or the replication factor to the broker. Raises ``TopicAlreadyExistsError`` and
+        the like; the message names each topic that failed, the others are created.
+        """
+        for name, count in topics.items():
+            if count != -1 and count < 1:
+                raise ConfigError(f"topic {name!r} needs at least one partition, not {count}", hint="-1 leaves it to the broker")
+        call = calls.create_topics(topics, replication_factor, dict(configs or {}), validate_only, self._config.request_timeout_ms)
+        if topics:
+            self._call("create_topics", call, timeout)
+
+    def delete_topics(self, topics: Iterable[str], *, timeout: float | None = None) -> None:
+        """Delete topics and all that is in them. Raises ``UnknownTopicOrPartitionError`` and the like; the others are deleted."""
+        names = _names(topics)
+        if names:
+            self._call("delete_topics", calls.delete_topics(names, self._config.request_timeout_ms), timeout)
+
+    def list_topics(self, *, include_internal: bool = False, timeout: float | None = None) -> dict[str, TopicDescription]:
+        """All topics that the principal may see, by name."""
+        return cast("dict[str, TopicDescription]", self._call("list_topics", calls.list_topics(include_internal), timeout))
+
+    def describe_topics(self, topics: Iterable[str], *, timeout: float | None = None) -> dict[str, TopicDescription]:
+        """These topics, by name. Raises ``UnknownTopicOrPartitionError`` if one does not exist."""
+        call = calls.describe_topics(_names(topics))
+        return cast("dict[str, TopicDescription]", self._call("describe_topics", call, timeout))
+
+    def describe_cluster(self, *, timeout: float | None = None) -> ClusterDescription:
+        """The cluster's id, its brokers and its controller."""
+        return cast("ClusterDescription", self._call("describe_cluster", calls.describe_cluster(), timeout))
+
+    def describe_configs(self, kind: str, name: str, *, timeout: float | None = None) -> dict[str, ConfigEntry]:
+        """All settings of a ``"topic"``, a ``"broker"`` (by its node id) or a ``"group"``, by name."""
+        if kind not in calls.RESOURCES:
+            raise ConfigError(f"{kind!r} has no configuration, only {', '.join(calls.RESOURCES)}")
+        return cast("dict[str, ConfigEntry]", self._call("describe_configs", calls.describe_configs(kind, str(name)), timeout))
+
+    # -- groups -----------------------------------------------------------------------------------------------------------
+
+    def list_groups(self, *, timeout: float | None = None) -> tuple[GroupListing, ...]:
+        """All groups, in the order of their ids."""
+        return cast("tuple[GroupListing, ...]", self._call("list_groups", calls.list_groups(), timeout))
+
+    def describe_groups(self, groups: Iterable[str], *, timeout: float | None = None) -> dict[str, GroupDescription]:
+        """Groups and their members, by id. Raises ``GroupIdNotFoundError`` if one does not exist."""
+        call = calls.describe_groups(_names(groups))
+        return cast("dict[str, GroupDescription]", self._call("describe_groups", call, timeout))
+
+    def delete_groups(self, groups: Iterable[str], *, timeout: float | None = None) -> None:
+        """Delete groups and their offsets. Raises ``NonEmptyGroupError`` where there are members; the others are deleted."""
+        names = _names(groups)
+        if names:
+            self._call("delete_groups", calls.delete_groups(names), timeout)
+
+    def group_offsets(self, group: str, *, timeout: float | None = None) -> dict[TopicPartition, OffsetAndMetadata]:
+        """All that a group has committed: for each partition the next offset it will read. Empty if there is no such group."""
+        return cast("dict[TopicPartition, OffsetAndMetadata]", self._call("group_offsets", calls.group_offsets(group), timeout))
+
+    def alter_group_offsets(
+        self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata | int], *, timeout: float | None = None
+    ) -> None:
+        """Commit offsets for a group, which must have no members (``UnknownMemberIdError`` says that it has some)."""
+        values = {
+            TopicPartition(*tp): offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset)
+            for tp, offset in offsets.items()
+        }
+        negative = next((f"{tp}: {value.offset}" for tp, value in values.items() if value.offset < 0), None)
+        if negative is not None:
+            raise ConfigError(f"an offset can not be negative ({negative})")
+        if values:
+            self._call("alter_group_offsets", calls.alter_group_offsets(group, values), timeout)
+
+    # -- offsets ----------------------------------------------------------------------------------------------------------
+
+    def list_offsets(
+        self,
+        times: Mapping[TopicPartition, int | str],
+        *,
+        isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+        timeout: float | None = None,
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """The first offset at or after a time, for each partition; ``None`` where no record is that late.
+
+        A time is ``"earliest"``, ``"latest"`` (the end: one after the last record, for ``READ_COMMITTED`` after the last of no open
+        transaction) or milliseconds since 1970.
+        """
+        values = {TopicPartition(*tp): _time(time_) for tp, time_ in times.items()}
+        call = calls.list_offsets(values, isolation_level)
+        found = self._call("list_offsets", call, timeout) if values else {}
+        return cast("dict[TopicPartition, OffsetAndTimestamp | None]", found)
+
+    # -- the wait ---------------------------------------------------------------------------------------------------------
+
+    def _call(self, name: str, call: calls.Call, timeout: float | None) -> Any:
+        milliseconds = self._config.default_api_timeout_ms if timeout is None else round(timeout * 1000)
+        with self._lock:
+            thread = self._running()
+            call_id = next(self._ids)
+            thread.submit(BeginCall(call_id, name, call, milliseconds))
+            return self._outcome(thread, call_id, name, clock.now().mono + milliseconds + _GRACE)
+
+    def _running(self) -> NetworkThread:
+        if self._closed:
+            raise IllegalStateError("the Admin is closed")
+        if self._thread is None:
+            core = ClientCore(self._config, random_source())
+            manager = AdminManager(self._config, core.random, core.notify, core.learn_node)
+            core.add_manager(manager)
+            core.register(BeginCall, manager.begin)
+            self._thread = NetworkThread(core, name="ottla-admin")
+            self._thread.start()
+        return self._thread
+
+    def _outcome(self, thread: NetworkThread, call_id: int, name: str, give_up_at: float) -> Any:
+        while True:
+            for notification in thread.notifications.drain():
+                if isinstance(notification, CallEnded) and notification.call_id == call_id:
+                    if notification.error is not None:
+                        raise notification.error
+                    return notification.value
+            if not thread.running:
+                raise OttlaError(f"{name} was cut off: the network thread ended")
+            left = give_up_at - clock.now().mono
+            if left <= 0:
+                raise OttlaTimeoutError(f"{name} got no outcome from the network thread")
+            thread.notifications.wait(left / 1000)
+
+
+def _names(names: Iterable[str]) -> list[str]:
+    if isinstance(names, str):
+        raise ConfigError(f"a list of names is needed, not the string {names!r}", hint=f"[{names!r}]")
+    return list(dict.fromkeys(names))
+
+
+def _time(value: int | str) -> int:
+    if isinstance(value, str):
+        if value not in _TIMES:
+            raise ConfigError(f"{value!r} is no time", hint='"earliest", "latest" or milliseconds since 1970')
+        return _TIMES[value]
+    if value < 0:
+        raise ConfigError(f"{value} is no time", hint='"earliest", "latest" or milliseconds since 1970')
+    return value
