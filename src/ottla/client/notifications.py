@@ -1,14 +1,19 @@
 """What the network thread tells the application thread of its own accord, as values.
 
-Owns the notifications that any client may get; the managers of the consumer have their own besides. Must not know who reads them.
+Owns the notifications that any client may get, and those of the consumer. Must not know who reads them.
 Invariant: a notification carries all that its reader needs; it never refers back into the core.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
+from ottla.client.commands import Completion
+from ottla.client.fetch_buffer import FetchedResponse
+from ottla.client.subscription import Snapshot
 from ottla.errors import OttlaError
+from ottla.types import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,3 +29,53 @@ class TopicErrorNotification:
 
     topic: str
     error: OttlaError
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """A command came to its end: the application settles ``completion`` when it reads this."""
+
+    completion: Completion
+    value: Any = None
+    error: OttlaError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """The subscription changed: this is what it looks like from now on."""
+
+    snapshot: Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """A broker sent records."""
+
+    response: FetchedResponse
+
+
+@dataclass(frozen=True, slots=True)
+class RebalanceNeeded:
+    """These partitions have to go before the member can join again.
+
+    Commit, run ``on_revoke``, or ``on_lost`` where the membership is lost already, and answer with ``RebalancePrepared(token)``.
+    ``deadline`` (monotonic ms) is when the group will not wait any longer.
+    """
+
+    token: int
+    partitions: frozenset[TopicPartition]
+    lost: bool
+    deadline: int
+
+
+@dataclass(frozen=True, slots=True)
+class AssignmentReceived:
+    """A rebalance is through. Run ``on_assign`` with the partitions that are new, and answer with ``AssignmentAccepted(token)``."""
+
+    token: int
+    added: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class WakeupRequested:
+    """Another thread called ``wakeup()``."""

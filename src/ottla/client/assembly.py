@@ -1,0 +1,254 @@
+"""The managers of a consumer, put together: who knows whom, who is asked in which order, and who handles which command.
+
+Owns the wiring and the publication of snapshots. Must not know sockets or threads. Invariants: a command's outcome is told after
+the snapshot that shows its effect; managers are asked in an order in which what one decides is acted on by the next in the same
+pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ottla.client import commands
+from ottla.client.backoff import ExponentialBackoff, RandomPort
+from ottla.client.classic import ClassicMembership
+from ottla.client.commit import CommitManager
+from ottla.client.coordinator import CoordinatorManager
+from ottla.client.core import ClientCore
+from ottla.client.effects import Poll
+from ottla.client.fetch import FetchManager
+from ottla.client.membership import Membership, Reply
+from ottla.client.notifications import Completed, Published
+from ottla.client.offsets import OffsetsManager
+from ottla.client.subscription import EARLIEST, LATEST, Mode, Snapshot, Subscription
+from ottla.client.topics import TopicsManager
+from ottla.config import ConsumerConfig
+from ottla.errors import OttlaError, broker_error
+from ottla.types import Now
+
+_RESET_TO = {"earliest": EARLIEST, "latest": LATEST, "none": None}
+_UNKNOWN_TOPIC_OR_PARTITION = 3
+
+
+class ConsumerAssembly:
+    """A ``ClientCore`` that is a consumer. ``core`` is what a shell runs; the rest is for tests to look at."""
+
+    def __init__(self, config: ConsumerConfig, random: RandomPort) -> None:
+        self.core = core = ClientCore(config, random)
+        self.subscription = Subscription(_RESET_TO[config.auto_offset_reset])
+        self.membership: Membership | None = None
+        self.commits: CommitManager | None = None
+        backoff = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms, random)
+        metadata = core.metadata_manager
+        if config.group_id is not None:
+            self.coordinator = CoordinatorManager(config, backoff, core.learn_node, core.connections.disconnect)
+            self.membership = ClassicMembership(config, self.subscription, self.coordinator, metadata, core.notify, backoff)
+            self.commits = CommitManager(config, self.coordinator, self.membership, metadata, backoff)
+        self.offsets = OffsetsManager(config, self.subscription, metadata, self.commits, backoff)
+        self.fetches = FetchManager(config, self.subscription, metadata, core.notify, backoff)
+        self.topics = TopicsManager(config, backoff, core.connections.connection_failure)
+        self.publisher = Publisher(core, self.subscription, self.membership)
+        # Commits come before the membership: what a rebalance waits for leaves first. The look-up comes last of those that may need
+        # it.
+        group = (self.commits, self.membership) if self.commits is not None and self.membership is not None else ()
+        for manager in (*group, self.offsets, self.fetches, self.topics):
+            core.add_manager(manager)
+        if self.membership is not None:
+            core.add_manager(self.coordinator)
+        core.add_manager(self.publisher)
+        # The metadata is asked first of all, and once more at the end: what the others found missing is requested in the same pass.
+        core.add_manager(metadata)
+        self._register()
+
+    def _register(self) -> None:
+        handlers: dict[type[Any], Callable[[Any, Now], None]] = {
+            commands.Polled: self._polled,
+            commands.Subscribe: self._subscribe,
+            commands.Assign: self._assign,
+            commands.Unsubscribe: self._unsubscribe,
+            commands.RebalancePrepared: self._prepared,
+            commands.AssignmentAccepted: self._accepted,
+            commands.Seek: self._seek,
+            commands.ResetPositions: self._reset,
+            commands.Pause: self._pause,
+            commands.Resume: self._resume,
+            commands.Commit: self._commit,
+            commands.FetchCommitted: self._fetch_committed,
+            commands.ListOffsets: self._list_offsets,
+            commands.DescribeTopics: self._describe_topics,
+        }
+        for command, handler in handlers.items():
+            self.core.register(command, self._guarded(handler))
+
+    def _guarded(self, handler: Callable[[Any, Now], None]) -> Callable[[Any, Now], None]:
+        """A handler that fails settles the command that it failed on: nobody waits for ever."""
+
+        def guarded(command: Any, now: Now) -> None:
+            try:
+                handler(command, now)
+            except Exception as error:
+                if not isinstance(command, commands.Command):
+                    raise
+                known = (
+                    error
+                    if isinstance(error, OttlaError)
+                    else OttlaError(f"{type(command).__name__} failed: {error!r}", cause=error)
+                )
+                self._reply_to(command)(None, known)
+
+        return guarded
+
+    def _reply_to(self, command: commands.Command) -> Reply:
+        def reply(value: Any, error: OttlaError | None) -> None:
+            self.publisher.publish()
+            self.core.notify(Completed(command.completion, value, error))
+
+        return reply
+
+    def _done(self, command: commands.Command) -> None:
+        self._reply_to(command)(None, None)
+
+    # -- commands ---------------------------------------------------------------------------------------------------------
+
+    def _polled(self, command: commands.Polled, now: Now) -> None:
+        self.fetches.drained(command.drained)
+        if self.commits is not None and self.membership is not None:
+            self.commits.polled(command.positions, now)
+            self.membership.polled(now)
+
+    def _subscribe(self, command: commands.Subscribe, now: Now) -> None:
+        del now
+        self.subscription.subscribe(command.topics)
+        self._done(command)
+
+    def _assign(self, command: commands.Assign, now: Now) -> None:
+        if self.commits is not None:
+            self.commits.polled(command.positions, now)
+        self.subscription.assign(command.partitions)
+        self._done(command)
+
+    def _unsubscribe(self, command: commands.Unsubscribe, now: Now) -> None:
+        joined = self.subscription.mode is Mode.TOPICS
+        self.subscription.unsubscribe()
+        if joined and self.membership is not None:
+            self.membership.leave(command.reason, self._reply_to(command), now)
+        else:
+            self._done(command)
+
+    def _prepared(self, command: commands.RebalancePrepared, now: Now) -> None:
+        if self.membership is not None:
+            self.membership.prepared(command.token, now)
+
+    def _accepted(self, command: commands.AssignmentAccepted, now: Now) -> None:
+        if self.membership is not None and self.commits is not None:
+            self.membership.accepted(command.token)
+            self.commits.restart_auto_commit(now)
+
+    def _seek(self, command: commands.Seek, now: Now) -> None:
+        del now
+        self.subscription.seek(command.positions)
+        self._done(command)
+
+    def _reset(self, command: commands.ResetPositions, now: Now) -> None:
+        del now
+        self.subscription.reset(command.partitions, command.timestamp)
+        self._done(command)
+
+    def _pause(self, command: commands.Pause, now: Now) -> None:
+        del now
+        self.subscription.pause(command.partitions, command.positions)
+        self._done(command)
+
+    def _resume(self, command: commands.Resume, now: Now) -> None:
+        del now
+        self.subscription.resume(command.partitions)
+        self._done(command)
+
+    def _commit(self, command: commands.Commit, now: Now) -> None:
+        del now
+        assert self.commits is not None
+        self.commits.commit(command.offsets, command.deadline, command.retry, self._reply_to(command))
+
+    def _fetch_committed(self, command: commands.FetchCommitted, now: Now) -> None:
+        del now
+        assert self.commits is not None
+        self.commits.fetch(command.partitions, command.deadline, self._reply_to(command))
+
+    def _list_offsets(self, command: commands.ListOffsets, now: Now) -> None:
+        self.offsets.list_offsets(command.timestamps, command.deadline, self._reply_to(command), now)
+
+    def _describe_topics(self, command: commands.DescribeTopics, now: Now) -> None:
+        del now
+        self.topics.describe(command.topics, command.deadline, self._reply_to(command))
+
+
+class Publisher:
+    """Tells the application what the subscription looks like, and the metadata which topics matter. Asked last in each pass."""
+
+    def __init__(self, core: ClientCore, subscription: Subscription, membership: Membership | None) -> None:
+        self._core = core
+        self._subscription = subscription
+        self._membership = membership
+        self._published = 0
+        self._problem: OttlaError | None = None
+        self._followed: frozenset[str] = frozenset()
+
+    def poll(self, now: Now) -> Poll:
+        """Publish what changed."""
+        del now
+        self._follow_topics()
+        problem = self._find_problem()
+        if str(problem) != str(self._problem):
+            self._problem = problem
+            self._subscription.version += 1
+        self.publish()
+        return Poll()
+
+    def publish(self) -> None:
+        """Tell the application, if there is anything new."""
+        if self._published == self._subscription.version:
+            return
+        self._published = self._subscription.version
+        group = self._membership.metadata() if self._membership is not None else None
+        failure = self._membership.failure if self._membership is not None else None
+        subscription = self._subscription
+        snapshot = Snapshot(
+            mode=subscription.mode,
+            topics=subscription.topics,
+            partitions=subscription.views(),
+            group=group,
+            failure=failure,
+            problem=self._problem,
+            was_connected=self._core.metadata.version > 0,
+        )
+        self._core.notify(Published(snapshot))
+
+    def on_response(self, tag: Any, message: Any, now: Now) -> None:
+        """Nothing was asked."""
+
+    def on_failure(self, tag: Any, error: OttlaError, now: Now) -> None:
+        """Nothing was asked."""
+
+    def _follow_topics(self) -> None:
+        group = self._membership.group_topics if self._membership is not None else frozenset()
+        topics = self._subscription.topics | group
+        if topics != self._followed:
+            self._followed = topics
+            self._core.metadata_manager.set_topics(topics)
+
+    def _find_problem(self) -> OttlaError | None:
+        """Why nothing will come, whatever the application does."""
+        unreachable = self._core.connections.connection_failure()
+        if unreachable is not None:
+            return unreachable
+        known = self._core.metadata.topics
+        wanted = self._subscription.topics
+        if self._subscription.mode is not Mode.TOPICS or not wanted:
+            return None
+        described = [known[topic] for topic in wanted if topic in known]
+        missing = [topic for topic in described if topic.error is not None and topic.error.code == _UNKNOWN_TOPIC_OR_PARTITION]
+        if len(missing) < len(wanted):
+            return None
+        names = ", ".join(sorted(wanted))
+        return broker_error(_UNKNOWN_TOPIC_OR_PARTITION, f"no topic that is subscribed to exists: {names}")

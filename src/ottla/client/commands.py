@@ -1,0 +1,164 @@
+"""What the application thread may ask of the network thread, as values.
+
+Owns the vocabulary of the command queue. Must not know who handles a command or how. Invariant: a command never changes after it
+was sent, and whoever waits for one finds its ``Completion`` settled by the application thread alone, when the answer arrives as a
+``Completed`` notification: nothing is written by two threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ottla.errors import OttlaError
+from ottla.types import OffsetAndMetadata, TopicPartition
+
+Offsets = Mapping[TopicPartition, OffsetAndMetadata]
+"""Positions or commits: for each partition the next offset to read."""
+
+
+class Completion:
+    """The place where the application finds the outcome of a command. Only the application thread touches it."""
+
+    __slots__ = ("done", "error", "value")
+
+    def __init__(self) -> None:
+        self.done = False
+        self.value: Any = None
+        self.error: OttlaError | None = None
+
+    def __repr__(self) -> str:
+        return f"<Completion {self.error or self.value!r}>" if self.done else "<Completion pending>"
+
+    def settle(self, value: Any, error: OttlaError | None) -> None:
+        """Write the outcome down. The first one stands."""
+        if not self.done:
+            self.done, self.value, self.error = True, value, error
+
+    def result(self) -> Any:
+        """The value; raises the error."""
+        if self.error is not None:
+            raise self.error
+        return self.value
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Command:
+    """Something that somebody waits for."""
+
+    completion: Completion = field(default_factory=Completion, kw_only=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Polled:
+    """The application is inside ``poll()``: the one sign of life.
+
+    ``positions`` are what it has done with, that is what a *previous* poll handed out. ``drained`` names the fetch responses it
+    has no more use for.
+    """
+
+    positions: Offsets
+    drained: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Subscribe(Command):
+    """Join the group for these topics; the partitions come by and by."""
+
+    topics: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Assign(Command):
+    """Read exactly these partitions, without the group's help. ``positions`` are those of the partitions read so far."""
+
+    partitions: frozenset[TopicPartition]
+    positions: Offsets
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Unsubscribe(Command):
+    """Leave the group, if it is joined, and read nothing any more.
+
+    The listeners have run. Done when the coordinator has answered.
+    """
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RebalancePrepared:
+    """Commits are made and ``on_revoke`` or ``on_lost`` has run: the partitions may go."""
+
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class AssignmentAccepted:
+    """``on_assign`` has run: the partitions may be fetched."""
+
+    token: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Seek(Command):
+    """Read on from these positions."""
+
+    positions: Offsets
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ResetPositions(Command):
+    """Read on from the first (-2) or behind the last (-1) offset of these partitions."""
+
+    partitions: frozenset[TopicPartition]
+    timestamp: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pause(Command):
+    """Fetch these partitions no more; ``positions`` is where to go on later, where the application has one."""
+
+    partitions: frozenset[TopicPartition]
+    positions: Offsets
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Resume(Command):
+    """Fetch these partitions again."""
+
+    partitions: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Commit(Command):
+    """Commit these offsets; with ``retry`` until ``deadline`` (monotonic ms), without it once."""
+
+    offsets: Offsets
+    deadline: int
+    retry: bool = True
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FetchCommitted(Command):
+    """What the group has committed for these partitions: a mapping to ``OffsetAndMetadata`` or ``None``."""
+
+    partitions: frozenset[TopicPartition]
+    deadline: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ListOffsets(Command):
+    """The offset for each timestamp, -2 being the first and -1 the end: a mapping to ``OffsetAndTimestamp`` or ``None``."""
+
+    timestamps: Mapping[TopicPartition, int]
+    deadline: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DescribeTopics(Command):
+    """What the cluster says of these topics (``None``: of all): a mapping from topic to ``TopicMetadata``."""
+
+    topics: frozenset[str] | None
+    deadline: int

@@ -1,0 +1,116 @@
+"""Who coordinates the group: the look-up, and the doubt about it.
+
+Owns FindCoordinator. Must not know what the coordinator is asked for. Invariants: at most one look-up is in flight; none is made
+unless a manager needed the coordinator since the last one was found; a look-up that failed is not repeated before its back-off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ottla.client.backoff import ExponentialBackoff
+from ottla.client.effects import AnyNode, Poll, Send, ToCoordinator
+from ottla.config import ConsumerConfig
+from ottla.errors import OttlaError, broker_error
+from ottla.protocol.apis import Api
+from ottla.types import Node, Now
+
+_GROUP = 0
+"""The key type of a group in FindCoordinator."""
+
+
+class CoordinatorManager:
+    """Asked for the coordinator by the managers that talk to it; told by them when it turns out to be another.
+
+    ``learn_node`` takes the address that an answer names; ``disconnect`` ends the connection to a coordinator that is none any
+    more, so that what is in flight there fails at once.
+    """
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        backoff: ExponentialBackoff,
+        learn_node: Callable[[Node, Now], None],
+        disconnect: Callable[[ToCoordinator, str, Now], None],
+    ) -> None:
+        assert config.group_id is not None
+        self.node_id: int | None = None
+        self.found = 0
+        """How many times a coordinator was found: who holds timers against it starts them anew."""
+        self.failure: OttlaError | None = None
+        """Why the latest look-up failed; ``None`` once one succeeded."""
+        self._group_id = config.group_id
+        self._request_timeout = config.request_timeout_ms
+        self._backoff = backoff
+        self._learn_node = learn_node
+        self._disconnect = disconnect
+        self._observers: list[Callable[[OttlaError, Now], None]] = []
+        self._needed = self._in_flight = False
+        self._attempts = 0
+        self._not_before = 0
+
+    def __repr__(self) -> str:
+        return f"<CoordinatorManager {self._group_id!r} at node {self.node_id}>"
+
+    def on_fatal(self, observer: Callable[[OttlaError, Now], None]) -> None:
+        """Call ``observer`` when a look-up fails for a reason that waiting does not mend (no authorisation).
+
+        The look-up goes on.
+        """
+        self._observers.append(observer)
+
+    def target(self) -> ToCoordinator | None:
+        """Where to send. ``None``: not known; the look-up is under way and its end wakes everybody."""
+        if self.node_id is None:
+            self._needed = True
+            return None
+        return ToCoordinator(self.node_id)
+
+    def mark_unknown(self, reason: str, now: Now) -> None:
+        """The broker is not, or can not be reached as, the coordinator."""
+        if self.node_id is not None:
+            node_id, self.node_id = self.node_id, None
+            self._disconnect(ToCoordinator(node_id), reason, now)
+
+    def poll(self, now: Now) -> Poll:
+        """One FindCoordinator when it is needed."""
+        if self.node_id is not None or not self._needed or self._in_flight:
+            return Poll()
+        if now.mono < self._not_before:
+            return Poll(wake_at=self._not_before)
+        from ottla.protocol.messages import find_coordinator_request
+
+        self._in_flight = True
+        message = find_coordinator_request.FindCoordinatorRequest(key_type=_GROUP, coordinator_keys=(self._group_id,))
+        return Poll((Send(Api.FIND_COORDINATOR, message, AnyNode(), None, self._request_timeout),))
+
+    def on_response(self, tag: Any, message: Any, now: Now) -> None:
+        """Take the node, or back off."""
+        del tag
+        self._in_flight = False
+        answer = next((item for item in message.coordinators if item.key in (self._group_id, "")), None)
+        if answer is None:
+            return self._failed(OttlaError(f"the broker named no coordinator for group {self._group_id!r}"), now)
+        if answer.error_code:
+            what = f"looking up the coordinator of group {self._group_id!r}"
+            return self._failed(broker_error(int(answer.error_code), f"{what}: {answer.error_message or 'refused'}"), now)
+        self._learn_node(Node(answer.node_id, answer.host, answer.port), now)
+        self.node_id, self.failure, self._attempts, self._needed = answer.node_id, None, 0, False
+        self._not_before = now.mono + self._backoff.delay(0)
+        self.found += 1
+        return None
+
+    def on_failure(self, tag: Any, error: OttlaError, now: Now) -> None:
+        """Back off and try again."""
+        del tag
+        self._in_flight = False
+        self._failed(error, now)
+
+    def _failed(self, error: OttlaError, now: Now) -> None:
+        self.failure = error
+        self._not_before = now.mono + self._backoff.delay(self._attempts)
+        self._attempts += 1
+        if not error.retriable:
+            for observer in self._observers:
+                observer(error, now)

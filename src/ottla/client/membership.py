@@ -1,0 +1,70 @@
+"""What the managers know of a group membership, whatever generation of the protocol it speaks.
+
+Owns the vocabulary between a membership machine and its neighbours (commits, positions, the application's calls). Must not know
+any one machine. Invariant: nobody but the machine itself decides who the member is and what it holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+from ottla.client.effects import Poll
+from ottla.errors import OttlaError
+from ottla.types import ConsumerGroupMetadata, Now
+
+Reply = Callable[[Any, OttlaError | None], None]
+"""How the outcome of something asked for comes back: a value, or an error."""
+
+
+class MemberIdentity(NamedTuple):
+    """Who signs a request to the coordinator. The default is nobody's: the partitions were assigned by hand."""
+
+    generation: int = -1
+    member_id: str = ""
+    instance_id: str | None = None
+
+
+NOBODY = MemberIdentity()
+
+
+class Membership(Protocol):
+    """One member of one group. Also a ``RequestManager``."""
+
+    @property
+    def failure(self) -> OttlaError | None:
+        """Why this consumer can never be a member again; ``None``: it can."""
+
+    @property
+    def group_topics(self) -> frozenset[str]:
+        """Topics whose metadata the member needs besides its own: those of the whole group, where it is the leader."""
+
+    def metadata(self) -> ConsumerGroupMetadata:
+        """The membership as a transactional producer needs it."""
+
+    def polled(self, now: Now) -> None:
+        """The application is alive: join if need be, and count ``max.poll.interval.ms`` from now on."""
+
+    def prepared(self, token: int, now: Now) -> None:
+        """The application has committed and run its listener for the rebalance that ``token`` names."""
+
+    def accepted(self, token: int) -> None:
+        """The application has run ``on_assign`` for the assignment that ``token`` names."""
+
+    def leave(self, reason: str, reply: Reply, now: Now) -> None:
+        """Leave the group; ``reply`` is called when the coordinator has answered or can not be asked."""
+
+    def identity(self) -> MemberIdentity:
+        """Who signs a commit now. Raises the error that a commit would end with if it were sent."""
+
+    def commit_refused(self, code: int, sent_by: MemberIdentity, now: Now) -> OttlaError:
+        """The coordinator refused a commit because of who signed it: do what has to be done and give the error for the caller."""
+
+    def poll(self, now: Now) -> Poll:
+        """See ``RequestManager``."""
+
+    def on_response(self, tag: Any, message: Any, now: Now) -> None:
+        """See ``RequestManager``."""
+
+    def on_failure(self, tag: Any, error: OttlaError, now: Now) -> None:
+        """See ``RequestManager``."""

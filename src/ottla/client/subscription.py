@@ -1,0 +1,287 @@
+"""What is read and from where: topics wanted, partitions held, and the position that each is fetched from.
+
+Owns the subscription and the fetch positions, for the network thread; the application sees immutable ``Snapshot``s of it. Must
+not know how anything is fetched, looked up or joined. Invariants: a partition is fetched only while it has a position, is not
+paused, is not about to be revoked and ``on_assign`` has run for it; each time that its position is *set* (not merely advanced) it
+gets an epoch that was never used before, so whatever is under way for an older position can be told from what is wanted now.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from ottla.errors import OttlaError
+from ottla.types import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+
+EARLIEST = -2
+LATEST = -1
+"""Timestamps that ask ListOffsets for the first offset and for the end."""
+
+
+class Mode(enum.Enum):
+    """Who chooses the partitions. The three do not mix."""
+
+    NONE = "nobody: neither subscribed nor assigned"
+    TOPICS = "the group, for the topics subscribed to"
+    MANUAL = "the application, with assign()"
+
+
+class Phase(enum.Enum):
+    """How far a partition is on its way to a position."""
+
+    INITIALIZING = "the committed position is to be looked up"
+    RESETTING = "the first or the last offset is to be looked up"
+    FETCHING = "the position is known"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionView:
+    """One partition as the application sees it.
+
+    ``position`` is where the epoch began, ``None`` while it is not known. ``problem`` is why nothing comes of the partition and
+    nothing will until the application does something about it.
+    """
+
+    epoch: int
+    position: OffsetAndMetadata | None
+    paused: bool
+    fetchable: bool
+    problem: OttlaError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The subscription at one moment.
+
+    ``failure`` is an error of the membership that no retry will mend. ``problem`` is why nothing will come until something changes
+    outside: no broker can be reached, or no topic subscribed to exists.
+    """
+
+    mode: Mode = Mode.NONE
+    topics: frozenset[str] = frozenset()
+    partitions: Mapping[TopicPartition, PartitionView] = field(default_factory=lambda: MappingProxyType({}))
+    group: ConsumerGroupMetadata | None = None
+    failure: OttlaError | None = None
+    problem: OttlaError | None = None
+    was_connected: bool = False
+    """Whether the cluster has answered at least once."""
+
+    @property
+    def problems(self) -> dict[TopicPartition, OttlaError]:
+        """What keeps partitions from being read."""
+        return {tp: view.problem for tp, view in self.partitions.items() if view.problem is not None}
+
+    @property
+    def positions_known(self) -> bool:
+        """Whether every partition has a position."""
+        return all(view.position is not None for view in self.partitions.values())
+
+
+class PartitionState:
+    """One partition as the network thread holds it."""
+
+    __slots__ = (
+        "awaiting_acceptance",
+        "epoch",
+        "fetch",
+        "leader_epoch",
+        "paused",
+        "phase",
+        "position",
+        "problem",
+        "reset_to",
+        "retry_at",
+        "revoking",
+    )
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        self.phase = Phase.INITIALIZING
+        self.position: OffsetAndMetadata | None = None
+        """Where the epoch began."""
+        self.fetch = -1
+        """The next offset to ask a broker for: ahead of what the application has consumed."""
+        self.leader_epoch: int | None = None
+        self.reset_to = LATEST
+        self.retry_at = 0
+        self.problem: OttlaError | None = None
+        self.paused = False
+        self.revoking = False
+        self.awaiting_acceptance = False
+
+    @property
+    def fetchable(self) -> bool:
+        """Whether a fetch may include it."""
+        return self.phase is Phase.FETCHING and not (self.paused or self.revoking or self.awaiting_acceptance)
+
+    def view(self) -> PartitionView:
+        """What the application is to see."""
+        return PartitionView(self.epoch, self.position, self.paused, self.fetchable, self.problem)
+
+
+class Subscription:
+    """See the module. ``reset_to`` is what becomes of a partition without a committed position; ``None``: an error does."""
+
+    def __init__(self, reset_to: int | None) -> None:
+        self.mode = Mode.NONE
+        self.topics: frozenset[str] = frozenset()
+        self.partitions: dict[TopicPartition, PartitionState] = {}
+        self.reset_to = reset_to
+        self.version = 0
+        """Grows with every change that an application can see."""
+        self._last_epoch = 0
+
+    def __repr__(self) -> str:
+        return f"<Subscription {self.mode.name} {sorted(self.topics)} {len(self.partitions)} partitions>"
+
+    # -- what is read -----------------------------------------------------------------------------------------------------
+
+    def subscribe(self, topics: frozenset[str]) -> None:
+        """Let the group choose partitions of these topics.
+
+        Those of other topics are read no more, and go with the next rebalance.
+        """
+        self.mode, self.topics = Mode.TOPICS, topics
+        for tp, state in self.partitions.items():
+            state.revoking = state.revoking or tp.topic not in topics
+        self._changed()
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read exactly these; what was read before and still is keeps its position."""
+        self.mode = Mode.MANUAL
+        self.topics = frozenset(tp.topic for tp in partitions)
+        self.set_partitions(partitions)
+
+    def unsubscribe(self) -> None:
+        """Read nothing."""
+        self.mode, self.topics = Mode.NONE, frozenset()
+        self.partitions.clear()
+        self._changed()
+
+    def set_partitions(self, partitions: Iterable[TopicPartition], *, await_acceptance: bool = False) -> frozenset[TopicPartition]:
+        """Hold exactly these and return those that are new; with ``await_acceptance`` the new ones are not fetched before
+        ``accept``."""
+        held = self.partitions
+        self.partitions = {tp: held.get(tp) or PartitionState(self._next_epoch()) for tp in sorted(partitions)}
+        added = frozenset(self.partitions.keys() - held.keys())
+        for tp in added:
+            self.partitions[tp].awaiting_acceptance = await_acceptance
+        self._changed()
+        return added
+
+    def accept(self) -> None:
+        """``on_assign`` has run: fetch what was assigned."""
+        for state in self.partitions.values():
+            state.awaiting_acceptance = False
+        self._changed()
+
+    def suspend(self) -> None:
+        """Everything is about to be revoked: fetch and hand out nothing more of it. There is no way back but a new assignment."""
+        for state in self.partitions.values():
+            state.revoking = True
+        self._changed()
+
+    # -- positions --------------------------------------------------------------------------------------------------------
+
+    def seek(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Go on from these positions. Partitions that are not held any more are passed over."""
+        for tp, position in positions.items():
+            state = self.partitions.get(tp)
+            if state is not None:
+                self._set_position(state, position)
+        self._changed()
+
+    def reset(self, partitions: Iterable[TopicPartition], timestamp: int) -> None:
+        """Look up the first or the last offset and go on from there."""
+        for tp in partitions:
+            state = self.partitions.get(tp)
+            if state is not None:
+                self._renew(state)
+                state.phase, state.reset_to, state.position = Phase.RESETTING, timestamp, None
+        self._changed()
+
+    def pause(self, partitions: Iterable[TopicPartition], positions: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Fetch these no more and forget what was fetched beyond ``positions``."""
+        for tp in partitions:
+            state = self.partitions.get(tp)
+            if state is None or state.paused:
+                continue
+            state.paused = True
+            if state.phase is Phase.FETCHING:
+                self._set_position(state, positions.get(tp) or state.position)
+        self._changed()
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        """Fetch these again."""
+        for tp in partitions:
+            state = self.partitions.get(tp)
+            if state is not None:
+                state.paused = False
+        self._changed()
+
+    def found(self, tp: TopicPartition, epoch: int, position: OffsetAndMetadata) -> bool:
+        """A look-up gave a position. False, and nothing happens, where that is not what is wanted any more."""
+        state = self.current(tp, epoch)
+        if state is None or state.phase is Phase.FETCHING:
+            return False
+        self._set_position(state, position)
+        self._changed()
+        return True
+
+    def not_committed(self, tp: TopicPartition, epoch: int, error: Callable[[TopicPartition], OttlaError]) -> None:
+        """Nothing is committed: reset as configured, or leave it as a problem."""
+        state = self.current(tp, epoch)
+        if state is None or state.phase is not Phase.INITIALIZING:
+            return
+        if self.reset_to is None:
+            state.problem = error(tp)
+        else:
+            state.phase, state.reset_to = Phase.RESETTING, self.reset_to
+        self._changed()
+
+    def advance(self, tp: TopicPartition, epoch: int, offset: int) -> None:
+        """Records up to ``offset`` are fetched: ask from there on. No matter to the application."""
+        state = self.current(tp, epoch)
+        if state is not None:
+            state.fetch = offset
+
+    def set_problem(self, tp: TopicPartition, epoch: int, problem: OttlaError | None) -> None:
+        """Why nothing comes of a partition; ``None``: all is well again."""
+        state = self.current(tp, epoch)
+        if state is not None and state.problem is not problem:
+            state.problem = problem
+            self._changed()
+
+    # -- looking ----------------------------------------------------------------------------------------------------------
+
+    def current(self, tp: TopicPartition, epoch: int) -> PartitionState | None:
+        """The state of a partition if its epoch is still this one."""
+        state = self.partitions.get(tp)
+        return state if state is not None and state.epoch == epoch else None
+
+    def in_phase(self, phase: Phase) -> Iterator[tuple[TopicPartition, PartitionState]]:
+        """The partitions in one phase, in order."""
+        return ((tp, state) for tp, state in self.partitions.items() if state.phase is phase)
+
+    def views(self) -> Mapping[TopicPartition, PartitionView]:
+        """The partitions as the application is to see them from now on."""
+        return MappingProxyType({tp: state.view() for tp, state in self.partitions.items()})
+
+    def _set_position(self, state: PartitionState, position: OffsetAndMetadata | None) -> None:
+        assert position is not None
+        self._renew(state)
+        state.phase, state.position = Phase.FETCHING, position
+        state.fetch, state.leader_epoch = position.offset, position.leader_epoch
+
+    def _renew(self, state: PartitionState) -> None:
+        state.epoch, state.problem, state.retry_at = self._next_epoch(), None, 0
+
+    def _next_epoch(self) -> int:
+        self._last_epoch += 1
+        return self._last_epoch
+
+    def _changed(self) -> None:
+        self.version += 1

@@ -1,0 +1,390 @@
+"""``Consumer``: the face of a consumer for an application thread.
+
+Owns the signatures, the guard against two threads, and the driver that runs the calls of ``client.calls`` against a network
+thread. Must not know how anything is done. Invariant: nothing is opened, and no thread started, before the first call that needs
+it.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Self
+
+from ottla.client.assembly import ConsumerAssembly
+from ottla.client.calls import Call, CommitCallback, ConsumerCalls, Listener, Listeners, T
+from ottla.client.collector import Delivery
+from ottla.client.notifications import WakeupRequested
+from ottla.client.subscription import EARLIEST, LATEST, Mode
+from ottla.config import ConsumerConfig
+from ottla.errors import ConcurrentAccessError, IllegalStateError, OttlaError
+from ottla.records import Record, Records
+from ottla.runtime import clock
+from ottla.runtime.network_thread import NetworkThread
+from ottla.types import ConsumerGroupMetadata, Now, OffsetAndMetadata, OffsetAndTimestamp, PartitionInfo, TopicPartition
+
+Timeout = float | timedelta | None
+"""Seconds, or a ``timedelta``; ``None`` is ``default_api_timeout``."""
+
+RebalanceListener = Callable[["Consumer", list[TopicPartition]], None] | None
+"""``listener(consumer, partitions)``, or none."""
+
+CLOSE_TIMEOUT = 30.0
+_LONGEST_WAIT = 0.5
+"""Seconds between two looks at whether the network thread is still there."""
+
+
+class Consumer:
+    """Reads records, alone or as a member of a group. See ``ottla.config.ConsumerConfig`` for the settings.
+
+    ::
+
+        with Consumer(bootstrap_servers="localhost:9092", group_id="billing", auto_offset_reset="earliest") as consumer:
+            consumer.subscribe(["orders"])
+            for record in consumer:
+                handle(record)
+
+    Offsets always mean the next record to read. With ``enable_auto_commit`` (the default) only records of which the application
+    is done are committed: those of a *previous* poll, or, in ``for record in consumer``, those before the record in hand. A
+    consumer belongs to one thread; only ``wakeup()`` may be called from others. All calls raise ``OttlaError``s.
+    """
+
+    def __init__(self, config: Mapping[str, Any] | None = None, /, **settings: Any) -> None:
+        self._config = ConsumerConfig.parse(config, **settings)
+        self._network: NetworkThread | None = None
+        self._calls = ConsumerCalls(self._config, self._submit, self._drain)
+        self._owner: int | None = None
+        self._depth = 0
+        self._closed = False
+        self._guard = threading.Lock()
+
+    def __repr__(self) -> str:
+        what = f"group {self._config.group_id!r}" if self._config.group_id is not None else "no group"
+        state = "closed" if self._closed else f"{len(self._calls.snapshot.partitions)} partitions"
+        return f"<Consumer {what}, {state}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        """Close. After an exception what was handed out last does not count as done with, so that it is delivered again."""
+        if kind is None:
+            self.close()
+            return
+        try:
+            self._close(CLOSE_TIMEOUT, done_with_last=False)
+        except OttlaError as closing:
+            closing.__context__ = None
+            assert error is not None
+            error.add_note(f"closing the consumer failed, too: {closing}")
+
+    # -- what is read -----------------------------------------------------------------------------------------------------
+
+    def subscribe(
+        self,
+        topics: Iterable[str],
+        *,
+        on_assign: RebalanceListener = None,
+        on_revoke: RebalanceListener = None,
+        on_lost: RebalanceListener = None,
+    ) -> None:
+        """Share these topics with the other members of the group. No topics: ``unsubscribe()``.
+
+        The listeners are called as ``listener(consumer, partitions)`` on this thread, inside ``poll()`` or ``close()``:
+        ``on_assign`` with what is new, ``on_revoke`` before partitions go to others, ``on_lost`` (or ``on_revoke`` without one)
+        when they are gone already.
+        """
+        if isinstance(topics, str):
+            raise TypeError(f"subscribe() takes a collection of topics: subscribe([{topics!r}])")
+        listeners = Listeners(self._bind(on_assign), self._bind(on_revoke), self._bind(on_lost))
+        self._run(lambda now: self._calls.subscribe(topics, listeners, now))
+
+    def unsubscribe(self) -> None:
+        """Read nothing any more and leave the group. Nothing is committed."""
+        self._run(self._calls.unsubscribe)
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read exactly these partitions, whatever a group does. Those that were read before go on where they were."""
+        self._run(lambda now: self._calls.assign(map(_partition, partitions), now))
+
+    def assignment(self) -> set[TopicPartition]:
+        """The partitions this consumer reads now: those it was assigned by hand, or those that ``on_assign`` has seen."""
+        self._check_open()
+        if self._calls.snapshot.mode is Mode.MANUAL:
+            return set(self._calls.snapshot.partitions)
+        return set(self._calls.owned)
+
+    def subscription(self) -> set[str]:
+        """The topics subscribed to."""
+        self._check_open()
+        snapshot = self._calls.snapshot
+        return set(snapshot.topics) if snapshot.mode is Mode.TOPICS else set()
+
+    # -- records ----------------------------------------------------------------------------------------------------------
+
+    def poll(self, timeout: float | timedelta = 0.0) -> Records:
+        """Records as soon as there are any, ``max_poll_records`` at most; an empty ``Records`` when ``timeout`` (seconds) is over.
+
+        Everything else happens in here, too: rebalances and their listeners, commit callbacks, automatic commits. To be called
+        again within ``max_poll_interval``. Raises ``WakeupError``; ``ConnectionFailedError`` when no broker can be reached;
+        ``OffsetOutOfRangeError`` and ``NoOffsetForPartitionError`` with ``auto_offset_reset="none"``; ``CorruptRecordError``;
+        what a listener raises.
+        """
+        return self._run(lambda now: self._calls.poll(_milliseconds(timeout, 0), now))
+
+    def __iter__(self) -> Iterator[Record]:
+        """Records one by one, for ever.
+
+        A record is done with when the next one is asked for; ``commit()`` in the body includes it.
+        """
+        calls, collector = self._calls, self._calls.collector
+        while True:
+            self.poll(1.0)
+            delivery: Delivery | None = collector.delivery
+            if delivery is None:
+                continue
+            for record in collector.walk(delivery):
+                yield record
+                if calls.service_due(clock.now()):
+                    self._run(calls.service)
+
+    def wakeup(self) -> None:
+        """End the waiting call of the consumer's thread, or its next one, with ``WakeupError``. May be called from any thread."""
+        if self._network is not None:
+            self._network.notifications.put_all([WakeupRequested()])
+
+    # -- positions --------------------------------------------------------------------------------------------------------
+
+    def seek(self, partition: TopicPartition, offset: int | OffsetAndMetadata) -> None:
+        """Read a partition from ``offset`` on. Raises ``IllegalStateError`` if it is not assigned."""
+        self._run(lambda now: self._calls.seek({_partition(partition): _position(offset)}, now))
+
+    def seek_to_beginning(self, *partitions: TopicPartition) -> None:
+        """Read these partitions, or all, from their first record on."""
+        self._run(lambda now: self._calls.seek_to_beginning(map(_partition, partitions), now))
+
+    def seek_to_end(self, *partitions: TopicPartition) -> None:
+        """Read these partitions, or all, from their end on."""
+        self._run(lambda now: self._calls.seek_to_end(map(_partition, partitions), now))
+
+    def position(self, partition: TopicPartition, timeout: Timeout = None) -> int:
+        """The offset of the next record of a partition. Raises ``OttlaTimeoutError`` where it is not found out in time."""
+        return self._run(lambda now: self._calls.position(_partition(partition), self._timeout(timeout), now))
+
+    def pause(self, *partitions: TopicPartition) -> None:
+        """Deliver nothing more of these partitions until ``resume()``. A rebalance ends the pause of what it takes away."""
+        self._run(lambda now: self._calls.pause(map(_partition, partitions), now))
+
+    def resume(self, *partitions: TopicPartition) -> None:
+        """Deliver these partitions again."""
+        self._run(lambda now: self._calls.resume(map(_partition, partitions), now))
+
+    def paused(self) -> set[TopicPartition]:
+        """The partitions that are paused."""
+        self._check_open()
+        return {tp for tp, view in self._calls.snapshot.partitions.items() if view.paused}
+
+    # -- commits ----------------------------------------------------------------------------------------------------------
+
+    def commit(
+        self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None, timeout: Timeout = None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Commit and give what was committed: ``offsets``, or the positions behind all that was handed out.
+
+        Tried again until ``timeout``. Raises ``CommitFailedError`` when the partitions may belong to another member by now,
+        ``RebalanceInProgressError`` when a ``poll()`` has to come first, ``OttlaTimeoutError``, ``WakeupError``.
+        """
+        wanted = _offsets(offsets)
+        return self._run(lambda now: self._calls.commit(wanted, self._timeout(timeout), now))
+
+    def commit_async(
+        self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None, callback: CommitCallback | None = None
+    ) -> None:
+        """Commit without waiting and without a second try. ``callback(offsets, error)`` runs on this thread, in a later call."""
+        wanted = _offsets(offsets)
+        with _Entered(self):
+            self._calls.commit_async(wanted, callback, clock.now())
+
+    def committed(self, *partitions: TopicPartition, timeout: Timeout = None) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """What the group has committed for these partitions, or for all that are assigned; ``None`` where there is nothing."""
+        wanted = [_partition(tp) for tp in partitions] or sorted(self.assignment())
+        return self._run(lambda now: self._calls.committed(wanted, self._timeout(timeout), now))
+
+    # -- questions --------------------------------------------------------------------------------------------------------
+
+    def beginning_offsets(self, partitions: Iterable[TopicPartition], timeout: Timeout = None) -> dict[TopicPartition, int]:
+        """The first offset of each partition."""
+        return self._edges(partitions, EARLIEST, timeout)
+
+    def end_offsets(self, partitions: Iterable[TopicPartition], timeout: Timeout = None) -> dict[TopicPartition, int]:
+        """The offset behind the last record of each partition; with ``read_committed``, behind the last that can be read."""
+        return self._edges(partitions, LATEST, timeout)
+
+    def offsets_for_times(
+        self, timestamps: Mapping[TopicPartition, int], timeout: Timeout = None
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """For each partition the first record stamped at or after a time (milliseconds since 1970); ``None``: there is none."""
+        wanted = {_partition(tp): timestamp for tp, timestamp in timestamps.items()}
+        if any(timestamp < 0 for timestamp in wanted.values()):
+            raise ValueError("a timestamp is negative: see beginning_offsets() and end_offsets()")
+        return self._run(lambda now: self._calls.list_offsets(wanted, self._timeout(timeout), now))
+
+    def lag(self, partition: TopicPartition, timeout: Timeout = None) -> int:
+        """How many records of a partition are still to come, as far as is known: no broker is asked if one has told lately."""
+        return self._run(lambda now: self._calls.lag(_partition(partition), self._timeout(timeout), now))
+
+    def partitions_for(self, topic: str, timeout: Timeout = None) -> list[PartitionInfo]:
+        """The partitions of a topic. Raises ``UnknownTopicOrPartitionError``."""
+        topics = self._run(lambda now: self._calls.describe_topics((topic,), self._timeout(timeout), now))
+        return list(topics[topic].partitions)
+
+    def list_topics(self, timeout: Timeout = None) -> dict[str, list[PartitionInfo]]:
+        """All topics that this consumer may see, with their partitions."""
+        topics = self._run(lambda now: self._calls.describe_topics(None, self._timeout(timeout), now))
+        return {name: list(topics[name].partitions) for name in sorted(topics)}
+
+    def group_metadata(self) -> ConsumerGroupMetadata:
+        """Who this consumer is in its group, for a producer's transactions (KIP-447).
+
+        Raises ``InvalidGroupIdError`` without a group.
+        """
+        self._check_open()
+        if self._config.group_id is None:
+            self._calls._require_group("group_metadata()")
+        return self._calls.snapshot.group or ConsumerGroupMetadata(
+            self._config.group_id or "", group_instance_id=self._config.group_instance_id
+        )
+
+    # -- the end ----------------------------------------------------------------------------------------------------------
+
+    def close(self, timeout: float | timedelta = CLOSE_TIMEOUT) -> None:
+        """Commit, if that is automatic, leave the group and end the network thread, within ``timeout`` (seconds).
+
+        All that was handed out counts as done with. A second call does nothing. Raises what a listener raises, and
+        ``OttlaTimeoutError`` where an asynchronous commit was not answered; the consumer is closed even so.
+        """
+        self._close(_milliseconds(timeout, 0) / 1000, done_with_last=True)
+
+    def _close(self, timeout: float, *, done_with_last: bool) -> None:
+        if self._closed:
+            return
+        with _Entered(self):
+            if self._network is None:
+                self._closed = True
+                return
+            started = clock.now()
+            try:
+                self._drive(self._calls.close(round(timeout * 1000), started, done_with_last=done_with_last))
+            finally:
+                self._closed = True
+                self._network.close(max(1.0, timeout - (clock.now().mono - started.mono) / 1000))
+
+    # -- the driver -------------------------------------------------------------------------------------------------------
+
+    def _run(self, call: Callable[[Now], Call[T]]) -> T:
+        """Run one call from beginning to end on this thread."""
+        with _Entered(self):
+            return self._drive(call(clock.now()))
+
+    def _drive(self, call: Call[T]) -> T:
+        network = self._network_thread()
+        try:
+            wait = next(call)
+            while True:
+                while True:
+                    left = _LONGEST_WAIT if wait.until is None else (wait.until - clock.now().mono) / 1000
+                    if network.notifications.wait(max(0.0, min(left, _LONGEST_WAIT))) or left <= _LONGEST_WAIT:
+                        break
+                    if not network.running:
+                        raise IllegalStateError("the network thread of this consumer has ended", hint="make a new consumer")
+                wait = call.send(clock.now())
+        except StopIteration as done:
+            result: T = done.value
+            return result
+        finally:
+            call.close()
+
+    def _network_thread(self) -> NetworkThread:
+        if self._network is None:
+            assembly = ConsumerAssembly(self._config, random.Random())
+            self._network = NetworkThread(assembly.core, name=f"ottla-{self._config.client_id}")
+            self._network.start()
+        return self._network
+
+    def _submit(self, command: object) -> None:
+        self._network_thread().submit(command)
+
+    def _drain(self) -> list[Any]:
+        return self._network.notifications.drain() if self._network is not None else []
+
+    def _edges(self, partitions: Iterable[TopicPartition], timestamp: int, timeout: Timeout) -> dict[TopicPartition, int]:
+        wanted = dict.fromkeys(map(_partition, partitions), timestamp)
+        found = self._run(lambda now: self._calls.list_offsets(wanted, self._timeout(timeout), now))
+        return {tp: 0 if answer is None else answer.offset for tp, answer in found.items()}
+
+    def _timeout(self, timeout: Timeout) -> int:
+        return _milliseconds(timeout, self._config.default_api_timeout_ms)
+
+    def _bind(self, listener: RebalanceListener) -> Listener | None:
+        if listener is None:
+            return None
+        return lambda partitions: listener(self, partitions)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise IllegalStateError("the consumer is closed")
+
+
+class _Entered:
+    """One thread at a time: it may call from inside a listener, another may not call at all."""
+
+    __slots__ = ("_consumer",)
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+
+    def __enter__(self) -> None:
+        consumer, me = self._consumer, threading.get_ident()
+        consumer._check_open()
+        with consumer._guard:
+            if consumer._owner not in (None, me):
+                raise ConcurrentAccessError(f"thread {me} calls a consumer that thread {consumer._owner} is in")
+            consumer._owner = me
+            consumer._depth += 1
+
+    def __exit__(self, *exc_info: object) -> None:
+        consumer = self._consumer
+        with consumer._guard:
+            consumer._depth -= 1
+            if not consumer._depth:
+                consumer._owner = None
+
+
+def _milliseconds(timeout: Timeout, default: int) -> int:
+    if timeout is None:
+        return default
+    seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+    if seconds < 0:
+        raise ValueError(f"the timeout is negative: {timeout}")
+    return round(min(seconds, 10**9) * 1000)
+
+
+def _partition(value: TopicPartition) -> TopicPartition:
+    topic, number = value
+    if not isinstance(topic, str) or not isinstance(number, int):
+        raise TypeError(f"a TopicPartition is expected, not {value!r}")
+    return TopicPartition(topic, number)
+
+
+def _position(value: int | OffsetAndMetadata) -> OffsetAndMetadata:
+    position = OffsetAndMetadata(value) if isinstance(value, int) else value
+    if position.offset < 0:
+        raise ValueError(f"the offset is negative: {position.offset}")
+    return position
+
+
+def _offsets(offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None) -> dict[TopicPartition, OffsetAndMetadata] | None:
+    return None if offsets is None else {_partition(tp): _position(offset) for tp, offset in offsets.items()}
