@@ -6,7 +6,7 @@ Without a C compiler the extensions are left out and the same source runs as it 
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
-RECORDS = ("batch", "columns", "reader", "record")
+RECORDS = ("batch", "cdata", "columns", "reader", "record")
 
 extensions = [Extension(f"ottla.records.{name}", [f"src/ottla/records/{name}.py"], extra_compile_args=["-O3"]) for name in RECORDS]
 

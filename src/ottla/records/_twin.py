@@ -13,7 +13,7 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 
-MODULES = ("batch", "columns", "reader", "record")
+MODULES = ("batch", "cdata", "columns", "reader", "record")
 """What ``setup.py`` compiles."""
 
 

@@ -1,7 +1,8 @@
-"""``Records`` as Arrow: which columns there are, of which types, and how filled buffers become arrays.
+"""``Records`` as Arrow: which columns there are, of which types, and in what pieces they are made.
 
 Owns the schema, which is that of Spark's Kafka source plus ``headers``, and the only import of ``pyarrow``, made when first
-needed. Must not know how buffers are filled. Invariant: no column of a batch reaches 2 GiB.
+needed. Must not know how buffers are filled (``columns``) nor how they travel (``cdata``). Invariant: no column of a piece
+reaches 2 GiB.
 
 Source of the schema: "Structured Streaming + Kafka Integration Guide", Apache Spark 4.
 """
@@ -9,180 +10,176 @@ Source of the schema: "Structured Streaming + Kafka Integration Guide", Apache S
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from ottla.errors import OttlaError
-from ottla.records import columns as buffers
+from ottla.records import cdata, columns
 from ottla.records.fetched import PartitionRecords, Segment
+from ottla.records.record import Origin
 
 if TYPE_CHECKING:
     import pyarrow as pa
-else:
-    try:
-        import pyarrow as pa
-    except ImportError as error:
-        raise OttlaError(
-            "Arrow columns need pyarrow, which is not installed", hint="pip install 'ottla[arrow]'", cause=error
-        ) from error
 
 MAX_COLUMN_BYTES = 2**31 - 1
 """What 32-bit offsets can reach."""
 
-SCHEMA = pa.schema(
-    [
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("timestamp", pa.timestamp("us", tz="UTC")),
-        ("timestampType", pa.int32()),
-        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
-    ]
-)
-"""Every field may be null by its type; in fact only ``key``, ``value`` and ``headers`` ever are."""
+_MAX_ROWS = MAX_COLUMN_BYTES // 8
 
 
-class _Rows:
-    """The rows of one Arrow batch: consecutive segments of partitions."""
+class _Piece:
+    """The rows of one Arrow batch: consecutive segments, and what their origins have to say about how many rows."""
+
+    __slots__ = ("bytes", "count", "origins", "segments", "topic_bytes")
 
     def __init__(self) -> None:
         self.segments: list[Segment] = []
-        self.origins: list[tuple[Any, int]] = []
+        self.origins: list[tuple[Origin, int]] = []
         self.count = 0
         self.bytes = 0
         self.topic_bytes = 0
 
-    def add(self, segment: Segment) -> None:
+    def has_room(self, size: int, topic_bytes: int) -> bool:
+        """Whether so many more bytes of records and of topic names keep every column short enough."""
+        return self.bytes + size <= MAX_COLUMN_BYTES and self.topic_bytes + topic_bytes <= MAX_COLUMN_BYTES
+
+    def add(self, segment: Segment, size: int, topic_bytes: int) -> None:
         """Take one more segment."""
         batch, start, stop = segment
         self.segments.append(segment)
-        self.origins.append((batch.origin, stop - start))
+        if self.origins and self.origins[-1][0] is batch.origin:
+            self.origins[-1] = (batch.origin, self.origins[-1][1] + stop - start)
+        else:
+            self.origins.append((batch.origin, stop - start))
         self.count += stop - start
-        self.bytes += batch.payload_size
-        self.topic_bytes += (stop - start) * len(batch.origin.topic.encode())
+        self.bytes += size
+        self.topic_bytes += topic_bytes
+
+    def runs(self, value: Callable[[Origin], Any]) -> list[tuple[Any, int]]:
+        """A property of the origins with how many rows each holds for."""
+        return [(value(origin), count) for origin, count in self.origins]
+
+
+def _topic(piece: _Piece) -> columns.Node:
+    return columns.repeated_strings(piece.runs(lambda origin: origin.topic.encode()), piece.count)
+
+
+def _partition(piece: _Piece) -> columns.Node:
+    return columns.repeated_ints(piece.runs(lambda origin: origin.partition), piece.count)
+
+
+def _timestamp_type(piece: _Piece) -> columns.Node:
+    return columns.repeated_ints(piece.runs(lambda origin: int(origin.timestamp_type)), piece.count)
+
+
+_HEADERS: cdata.Field = ("+l", "headers", (("+s", "item", (("u", "key", ()), ("z", "value", ()))),))
+
+_COLUMNS: dict[str, tuple[cdata.Field, Callable[[_Piece], columns.Node]]] = {
+    "key": (("z", "key", ()), lambda piece: columns.binary_column(piece.segments, piece.count, columns.KEY)),
+    "value": (("z", "value", ()), lambda piece: columns.binary_column(piece.segments, piece.count, columns.VALUE)),
+    "topic": (("u", "topic", ()), _topic),
+    "partition": (("i", "partition", ()), _partition),
+    "offset": (("l", "offset", ()), lambda piece: columns.offset_column(piece.segments, piece.count)),
+    "timestamp": (("tsu:UTC", "timestamp", ()), lambda piece: columns.timestamp_column(piece.segments, piece.count)),
+    "timestampType": (("i", "timestampType", ()), _timestamp_type),
+    "headers": (_HEADERS, lambda piece: columns.header_column(piece.segments, piece.count)),
+}
+"""Name -> (type in the format strings of the C data interface, how it is filled). Every field may be null by its type; in fact
+only ``key``, ``value`` and ``headers`` ever are."""
 
 
 def to_table(parts: Iterable[PartitionRecords], names: Sequence[str] | None) -> pa.Table:
     """All rows as one table."""
-    return pa.Table.from_batches(to_batches(parts, names, None), _schema(names))
+    return _pyarrow().Table.from_batches(to_batches(parts, names, None), schema(names))
 
 
-def to_batches(parts: Iterable[PartitionRecords], names: Sequence[str] | None, max_rows: int | None) -> Iterator[pa.RecordBatch]:
+def to_batches(
+    parts: Iterable[PartitionRecords], names: Sequence[str] | None, max_rows: int | None
+) -> Iterator[pa.RecordBatch]:
     """The rows in batches of ``max_rows`` at most, none of whose columns reaches 2 GiB."""
     if max_rows is not None and max_rows < 1:
         raise ValueError(f"max_rows must be at least 1, not {max_rows}")
-    schema = _schema(names)
-    return (
-        pa.RecordBatch.from_arrays([_COLUMNS[name](rows) for name in schema.names], schema=schema)
-        for rows in _split(parts, max_rows or MAX_COLUMN_BYTES // 8)
+    types = schema(names)
+    pyarrow = _pyarrow()
+    return (_imported(pyarrow, node, types) for node in _nodes(parts, names, max_rows or _MAX_ROWS))
+
+
+def _imported(pyarrow: Any, node: columns.Node, types: pa.Schema) -> pa.RecordBatch:
+    address, block = cdata.export_array(node)
+    try:
+        return pyarrow.RecordBatch._import_from_c(address, types)
+    finally:
+        del block
+
+
+def c_stream(parts: Iterable[PartitionRecords]) -> object:
+    """The rows as an Arrow C stream capsule; needs no ``pyarrow``."""
+    field: cdata.Field = ("+s", "", tuple(field for field, _ in _COLUMNS.values()))
+    return cdata.stream_capsule(field, _nodes(parts, None, _MAX_ROWS))
+
+
+def schema(names: Sequence[str] | None = None) -> pa.Schema:
+    """The types of all columns, or of those named; raises ``ValueError`` for a name that is none."""
+    return _schema(None if names is None else tuple(names))
+
+
+@cache
+def _schema(names: tuple[str, ...] | None) -> pa.Schema:
+    pyarrow = _pyarrow()
+    types = pyarrow.schema(
+        [
+            ("key", pyarrow.binary()),
+            ("value", pyarrow.binary()),
+            ("topic", pyarrow.string()),
+            ("partition", pyarrow.int32()),
+            ("offset", pyarrow.int64()),
+            ("timestamp", pyarrow.timestamp("us", tz="UTC")),
+            ("timestampType", pyarrow.int32()),
+            ("headers", pyarrow.list_(pyarrow.struct([("key", pyarrow.string()), ("value", pyarrow.binary())]))),
+        ]
     )
-
-
-def c_stream(parts: Iterable[PartitionRecords], requested_schema: Any) -> Any:
-    """The rows as an Arrow C stream capsule."""
-    return to_table(parts, None).__arrow_c_stream__(requested_schema)
-
-
-def _schema(names: Sequence[str] | None) -> pa.Schema:
     if names is None:
-        return SCHEMA
-    unknown = [name for name in names if name not in SCHEMA.names]
+        return types
+    unknown = [name for name in names if name not in types.names]
     if unknown:
-        raise ValueError(f"unknown columns {unknown}: there are {SCHEMA.names}")
-    return pa.schema([SCHEMA.field(name) for name in names])
+        raise ValueError(f"unknown columns {unknown}: there are {types.names}")
+    return pyarrow.schema([types.field(name) for name in names])
 
 
-def _split(parts: Iterable[PartitionRecords], max_rows: int) -> Iterator[_Rows]:
-    rows = _Rows()
+@cache
+def _pyarrow() -> Any:
+    try:
+        import pyarrow
+    except ImportError as error:
+        raise OttlaError(
+            "this needs pyarrow, which is not installed", hint="pip install 'ottla[arrow]'", cause=error
+        ) from error
+    return pyarrow
+
+
+def _nodes(parts: Iterable[PartitionRecords], names: Sequence[str] | None, max_rows: int) -> Iterator[columns.Node]:
+    """A struct node for each piece of the rows."""
+    fillers = [_COLUMNS[name][1] for name in (_COLUMNS if names is None else names)]
+    for piece in _split(parts, max_rows):
+        yield piece.count, 0, (None,), tuple([fill(piece) for fill in fillers])
+
+
+def _split(parts: Iterable[PartitionRecords], max_rows: int) -> Iterator[_Piece]:
+    piece = _Piece()
     for part in parts:
+        topic_size = len(part.topic.encode())
         for batch, start, stop in part.segments:
             while start < stop:
-                piece_stop = min(stop, start + max_rows - rows.count)
-                piece = (batch, start, piece_stop)
-                topic_bytes = len(batch.origin.topic.encode()) * (piece_stop - start)
-                if rows.count and (rows.bytes + batch.payload_size > MAX_COLUMN_BYTES or rows.topic_bytes + topic_bytes > MAX_COLUMN_BYTES):
-                    yield rows
-                    rows = _Rows()
+                piece_stop = min(stop, start + max_rows - piece.count)
+                topic_bytes = topic_size * (piece_stop - start)
+                if piece.count and not piece.has_room(batch.payload_size, topic_bytes):
+                    yield piece
+                    piece = _Piece()
                     continue
-                rows.add(piece)
+                piece.add((batch, start, piece_stop), batch.payload_size, topic_bytes)
                 start = piece_stop
-                if rows.count == max_rows:
-                    yield rows
-                    rows = _Rows()
-    if rows.count:
-        yield rows
-
-
-def _buffer(data: bytes | bytearray | None) -> pa.Buffer | None:
-    return None if data is None else pa.py_buffer(data)
-
-
-def _binary(rows: _Rows, field: int) -> pa.Array:
-    validity, offsets, data, nulls = buffers.binary_column(rows.segments, rows.count, field)
-    return pa.Array.from_buffers(pa.binary(), rows.count, [_buffer(validity), _buffer(offsets), _buffer(data)], null_count=nulls)
-
-
-def _key(rows: _Rows) -> pa.Array:
-    return _binary(rows, buffers.KEY)
-
-
-def _value(rows: _Rows) -> pa.Array:
-    return _binary(rows, buffers.VALUE)
-
-
-def _topic(rows: _Rows) -> pa.Array:
-    runs = [(origin.topic.encode(), count) for origin, count in rows.origins]
-    offsets, data = buffers.repeated_bytes(runs, rows.count)
-    return pa.Array.from_buffers(pa.string(), rows.count, [None, _buffer(offsets), _buffer(data)], null_count=0)
-
-
-def _fixed(type_: pa.DataType, data: bytearray, rows: _Rows) -> pa.Array:
-    return pa.Array.from_buffers(type_, rows.count, [None, _buffer(data)], null_count=0)
-
-
-def _partition(rows: _Rows) -> pa.Array:
-    runs = [(origin.partition, count) for origin, count in rows.origins]
-    return _fixed(pa.int32(), buffers.repeated_ints(runs, rows.count), rows)
-
-
-def _offset(rows: _Rows) -> pa.Array:
-    return _fixed(pa.int64(), buffers.offset_column(rows.segments, rows.count), rows)
-
-
-def _timestamp(rows: _Rows) -> pa.Array:
-    return _fixed(pa.timestamp("us", tz="UTC"), buffers.timestamp_column(rows.segments, rows.count), rows)
-
-
-def _timestamp_type(rows: _Rows) -> pa.Array:
-    runs = [(int(origin.timestamp_type), count) for origin, count in rows.origins]
-    return _fixed(pa.int32(), buffers.repeated_ints(runs, rows.count), rows)
-
-
-def _headers(rows: _Rows) -> pa.Array:
-    validity, offsets, nulls, names, values = buffers.header_column(rows.segments, rows.count)
-    name_offsets, name_data = names
-    value_validity, value_offsets, value_data, value_nulls = values
-    total = len(name_offsets) // 4 - 1
-    name_array = pa.Array.from_buffers(pa.string(), total, [None, _buffer(name_offsets), _buffer(name_data)], null_count=0)
-    value_array = pa.Array.from_buffers(
-        pa.binary(),
-        total,
-        [_buffer(value_validity), _buffer(value_offsets), _buffer(value_data)],
-        null_count=value_nulls,
-    )
-    type_ = SCHEMA.field("headers").type
-    structs = pa.Array.from_buffers(type_.value_type, total, [None], null_count=0, children=[name_array, value_array])
-    return pa.Array.from_buffers(type_, rows.count, [_buffer(validity), _buffer(offsets)], null_count=nulls, children=[structs])
-
-
-_COLUMNS: dict[str, Callable[[_Rows], pa.Array]] = {
-    "key": _key,
-    "value": _value,
-    "topic": _topic,
-    "partition": _partition,
-    "offset": _offset,
-    "timestamp": _timestamp,
-    "timestampType": _timestamp_type,
-    "headers": _headers,
-}
+                if piece.count == max_rows:
+                    yield piece
+                    piece = _Piece()
+    if piece.count:
+        yield piece

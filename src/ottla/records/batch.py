@@ -123,6 +123,7 @@ def _skip_headers(data: cython.p_const_uchar, position: cython.Py_ssize_t, end: 
 
 
 @cython.cfunc
+@cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
 def _walk(batch: Batch, keep: cython.bint) -> tuple[cython.int, cython.Py_ssize_t]:

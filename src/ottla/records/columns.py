@@ -1,10 +1,12 @@
-"""Indexed batches to Arrow buffers: two passes without the GIL, no Python object a record.
+"""Indexed batches to Arrow buffers: filled without the GIL, no Python object a record.
 
-Owns the filling of validity bits, offsets and data. Must not know ``pyarrow``, nor which columns there are. Invariants: every
-buffer is filled to its last byte before it is handed out; an batch was bounds-checked when it was made, so nothing can fail
-here; the caller keeps each column below 2 GiB.
+Owns the filling of validity bits, offsets and data. Must not know which columns there are, nor any Arrow library. Invariants:
+a buffer is filled as far as its array reaches before it is handed out; a batch was bounds-checked when it was indexed, so
+nothing can fail here; the caller keeps each column below 2 GiB.
 
-Source of the layouts: "Arrow Columnar Format", variable-size binary and list layouts.
+A column is a *node*: (length, how many are null, buffers, children); of its buffers the first is the validity, ``None`` where
+nothing is null. Rows are *segments*: (batch, first row, row after the last).
+Source of the layouts: "Arrow Columnar Format", fixed-size, variable-size binary and list layouts.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from ottla.records.record import decode_headers
 
 COMPILED = cython.compiled
 KEY, VALUE = 1, 3
+"""Where a row of a batch's table has the position and length of the key and of the value."""
 
 
 @cython.cfunc
@@ -66,31 +69,28 @@ def _copy(
 
 
 @cython.cfunc
+@cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def _measure(
-    batch: Batch,
-    start: cython.Py_ssize_t,
-    stop: cython.Py_ssize_t,
-    field: cython.int,
-    offsets: cython.p_int,
-    row: cython.Py_ssize_t,
+def _copy_short(
+    target: cython.p_uchar,
     at: cython.Py_ssize_t,
-) -> tuple[cython.Py_ssize_t, cython.Py_ssize_t]:
-    """First pass: the offset after each value; returns the last one and how many values are null."""
-    nulls: cython.Py_ssize_t = 0
-    size: cython.int
-    number: cython.Py_ssize_t
-    fields: cython.p_int = batch.fields
-    for number in range(start, stop):
-        size = fields[number * 7 + field + 1]
-        if size < 0:
-            nulls += 1
+    source: cython.p_const_uchar,
+    start: cython.Py_ssize_t,
+    size: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+) -> cython.void:
+    """``_copy`` that may write up to 16 bytes where fewer are asked for, which is one instruction instead of a call.
+
+    ``end`` is where ``source`` ends; ``target`` must have 16 bytes to spare.
+    """
+    if cython.compiled:
+        if size <= 16 and start + 16 <= end:
+            memcpy(target + at, source + start, 16)
         else:
-            at += size
-        row += 1
-        offsets[row] = at
-    return at, nulls
+            memcpy(target + at, source + start, size)
+    else:
+        target[at : at + size] = source[start : start + size]
 
 
 @cython.cfunc
@@ -101,20 +101,30 @@ def _fill(
     start: cython.Py_ssize_t,
     stop: cython.Py_ssize_t,
     field: cython.int,
+    offsets: cython.p_int,
+    row: cython.Py_ssize_t,
     target: cython.p_uchar,
-    at: cython.Py_ssize_t,
 ) -> cython.Py_ssize_t:
-    """Second pass: the bytes of each value, one after the other."""
+    """Values one after the other, and the offset after each; returns how many are null."""
+    nulls: cython.Py_ssize_t = 0
     number: cython.Py_ssize_t
+    cell: cython.Py_ssize_t
     size: cython.int
+    at: cython.Py_ssize_t = offsets[row]
+    end: cython.Py_ssize_t = batch.payload_size
     fields: cython.p_int = batch.fields
     data: cython.p_const_uchar = batch.data
     for number in range(start, stop):
-        size = fields[number * 7 + field + 1]
+        cell = number * 7 + field
+        size = fields[cell + 1]
         if size > 0:
-            _copy(target, at, data, fields[number * 7 + field], size)
+            _copy_short(target, at, data, fields[cell], size, end)
             at += size
-    return at
+        elif size < 0:
+            nulls += 1
+        row += 1
+        offsets[row] = at
+    return nulls
 
 
 @cython.cfunc
@@ -137,31 +147,31 @@ def _mark(
         row += 1
 
 
-def binary_column(segments: list, rows: int, field: int):
-    """(validity or ``None``, offsets, data, nulls) of all keys or all values."""
+def binary_column(segments: list, rows: cython.Py_ssize_t, field: cython.int):
+    """The node of all keys or all values."""
     batch: Batch
     start: cython.Py_ssize_t
     stop: cython.Py_ssize_t
     row: cython.Py_ssize_t = 0
-    at: cython.Py_ssize_t = 0
     nulls: cython.Py_ssize_t = 0
+    bound: cython.Py_ssize_t = 0
     some: cython.Py_ssize_t
-    which: cython.int = field
-    offsets_buffer = new_buffer(4 * (rows + 1))
+    for batch, start, stop in segments:
+        bound += batch.key_bytes if field == 1 else batch.value_bytes
+    offsets_buffer, data_buffer = new_buffer(4 * (rows + 1)), new_buffer(bound + 16)
     offsets: cython.p_int = _ints(offsets_buffer)
+    data: cython.p_uchar = _bytes(data_buffer)
     offsets[0] = 0
     for batch, start, stop in segments:
         with cython.nogil:
-            at, some = _measure(batch, start, stop, which, offsets, row, at)
+            some = _fill(batch, start, stop, field, offsets, row, data)
         nulls += some
         row += stop - start
-    data_buffer = new_buffer(at)
-    data: cython.p_uchar = _bytes(data_buffer)
-    at = 0
-    for batch, start, stop in segments:
-        with cython.nogil:
-            at = _fill(batch, start, stop, which, data, at)
-    return (_validity(segments, rows, which) if nulls else None), offsets_buffer, data_buffer, nulls
+    if bound > 2 * offsets[rows]:
+        if not cython.compiled:
+            data = None  # a view of it, which would forbid the cut
+        del data_buffer[offsets[rows] :]
+    return rows, nulls, (_validity(segments, rows, field) if nulls else None, offsets_buffer, data_buffer), ()
 
 
 @cython.cfunc
@@ -173,13 +183,14 @@ def _validity(segments: list, rows: cython.Py_ssize_t, field: cython.int) -> byt
     buffer = bytearray((rows + 7) // 8)
     bits: cython.p_uchar = _bytes(buffer)
     for batch, start, stop in segments:
-        _mark(batch, start, stop, field, bits, row)
+        with cython.nogil:
+            _mark(batch, start, stop, field, bits, row)
         row += stop - start
     return buffer
 
 
-def offset_column(segments: list, rows: int) -> bytearray:
-    """The records' offsets, 64 bits each."""
+def offset_column(segments: list, rows: cython.Py_ssize_t):
+    """The node of the records' offsets, 64 bits each."""
     batch: Batch
     start: cython.Py_ssize_t
     stop: cython.Py_ssize_t
@@ -192,11 +203,11 @@ def offset_column(segments: list, rows: int) -> bytearray:
             for number in range(start, stop):
                 target[row] = batch.base_offset + batch.fields[number * 7]
                 row += 1
-    return buffer
+    return rows, 0, (None, buffer), ()
 
 
-def timestamp_column(segments: list, rows: int) -> bytearray:
-    """The records' timestamps in microseconds, 64 bits each; one that does not fit becomes the nearest that does."""
+def timestamp_column(segments: list, rows: cython.Py_ssize_t):
+    """The node of the timestamps in microseconds, 64 bits each; one that does not fit becomes the nearest that does."""
     batch: Batch
     start: cython.Py_ssize_t
     stop: cython.Py_ssize_t
@@ -216,11 +227,11 @@ def timestamp_column(segments: list, rows: int) -> bytearray:
                     time = -latest
                 target[row] = time * 1000
                 row += 1
-    return buffer
+    return rows, 0, (None, buffer), ()
 
 
-def repeated_ints(runs: list, rows: int) -> bytearray:
-    """A column of 32-bit integers out of (value, how often) pairs."""
+def repeated_ints(runs: list, rows: cython.Py_ssize_t):
+    """The node of 32-bit integers out of (value, how often) pairs."""
     value: cython.int
     times: cython.Py_ssize_t
     number: cython.Py_ssize_t
@@ -232,18 +243,34 @@ def repeated_ints(runs: list, rows: int) -> bytearray:
             for number in range(row, row + times):
                 target[number] = value
         row += times
-    return buffer
+    return rows, 0, (None, buffer), ()
 
 
-def repeated_bytes(runs: list, rows: int):
-    """(offsets, data) of a column out of (bytes, how often) pairs."""
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _repeat(
+    data: cython.p_uchar, at: cython.Py_ssize_t, size: cython.Py_ssize_t, times: cython.Py_ssize_t
+) -> cython.Py_ssize_t:
+    """Repeat the ``size`` bytes at ``at`` until they are there ``times`` times, twice as many with each copy."""
+    done: cython.Py_ssize_t = size
+    more: cython.Py_ssize_t
+    while done < size * times:
+        more = done if done <= size * times - done else size * times - done
+        _copy(data, at + done, data, at, more)
+        done += more
+    return at + size * times
+
+
+def repeated_strings(runs: list, rows: cython.Py_ssize_t):
+    """The node of strings out of (UTF-8 bytes, how often) pairs."""
     times: cython.Py_ssize_t
     size: cython.Py_ssize_t
     number: cython.Py_ssize_t
+    text: bytes
     row: cython.Py_ssize_t = 0
     at: cython.Py_ssize_t = 0
-    source: cython.p_const_uchar
-    total = 0
+    total: cython.Py_ssize_t = 0
     for text, times in runs:
         total += len(text) * times
     offsets_buffer, data_buffer = new_buffer(4 * (rows + 1)), new_buffer(total)
@@ -251,15 +278,14 @@ def repeated_bytes(runs: list, rows: int):
     data: cython.p_uchar = _bytes(data_buffer)
     offsets[0] = 0
     for text, times in runs:
-        source = text
         size = len(text)
+        _copy(data, at, text, 0, size)
         with cython.nogil:
-            for number in range(times):
-                _copy(data, at, source, 0, size)
-                at += size
-                row += 1
-                offsets[row] = at
-    return offsets_buffer, data_buffer
+            for number in range(1, times + 1):
+                offsets[row + number] = at + number * size
+            at = _repeat(data, at, size, times)
+        row += times
+    return rows, 0, (None, offsets_buffer, data_buffer), ()
 
 
 @cython.cfunc
@@ -395,11 +421,8 @@ def _fill_headers(
     return header
 
 
-def header_column(segments: list, rows: int):
-    """(validity or ``None``, list offsets, nulls, names, values) of all headers; a record without any has a null list.
-
-    ``names`` is (offsets, data); ``values`` is (validity, offsets, data, nulls).
-    """
+def header_column(segments: list, rows: cython.Py_ssize_t):
+    """The node of all headers, lists of (name, value); a record without any has a null list, as in Spark."""
     batch: Batch
     start: cython.Py_ssize_t
     stop: cython.Py_ssize_t
@@ -416,8 +439,8 @@ def header_column(segments: list, rows: int):
         ascii_only = ascii_only and plain
         row += stop - start
     validity, nulls = _list_validity(offsets_buffer, rows, total)
-    names, values = _ascii_headers(segments, total) if ascii_only else _decoded_headers(segments)
-    return validity, offsets_buffer, nulls, names, values
+    children = _ascii_headers(segments, total) if ascii_only else _decoded_headers(segments)
+    return rows, nulls, (validity, offsets_buffer), ((total, 0, (None,), children),)
 
 
 @cython.cfunc
@@ -464,7 +487,10 @@ def _ascii_headers(segments: list, total: cython.Py_ssize_t):
             with cython.nogil:
                 header = _fill_headers(batch, start, stop, names, name_offsets, values, value_offsets, header)
     nulls = total - int.from_bytes(validity, "little").bit_count()
-    return (name_offsets_buffer, names_buffer), (validity, value_offsets_buffer, values_buffer, nulls)
+    return (
+        (total, 0, (None, name_offsets_buffer, names_buffer), ()),
+        (total, nulls, (validity, value_offsets_buffer, values_buffer), ()),
+    )
 
 
 @cython.cfunc
@@ -483,11 +509,11 @@ def _decoded_headers(segments: list):
             for name, value in decode_headers(_slice(batch, at, batch.fields[row * 7 + 6])):
                 names.append(name.encode())
                 values.append(value)
-    validity = sum(1 << number for number, value in enumerate(values) if value is not None)
-    return _joined(names), (
-        validity.to_bytes((len(values) + 7) // 8, "little"),
-        *_joined([value or b"" for value in values]),
-        values.count(None),
+    bits = sum(1 << number for number, value in enumerate(values) if value is not None)
+    validity = bytearray(bits.to_bytes((len(values) + 7) // 8, "little"))
+    return (
+        (len(names), 0, (None, *_joined(names)), ()),
+        (len(values), values.count(None), (validity, *_joined([value or b"" for value in values])), ()),
     )
 
 
@@ -508,4 +534,4 @@ def _joined(parts: list):
     for number in range(len(parts)):
         total += len(parts[number])
         offsets[number + 1] = total
-    return buffer, b"".join(parts)
+    return buffer, bytearray().join(parts)

@@ -152,10 +152,10 @@ class Records:
         return arrow.to_batches(self.parts, columns, max_rows)
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
-        """All records and columns as an Arrow stream (the Arrow PyCapsule interface)."""
+        """All records and columns as an Arrow stream (the Arrow PyCapsule interface); needs no ``pyarrow``."""
         from ottla.records import arrow
 
-        return arrow.c_stream(self.parts, requested_schema)
+        return arrow.c_stream(self.parts)
 
 
 _EMPTY = Records()

@@ -94,10 +94,10 @@ def test_nothing_is_nothing() -> None:
     nothing = Records.empty()
     assert not nothing
     assert (len(nothing), list(nothing), nothing.partitions(), nothing.by_partition()) == (0, [], [], {})
-    assert nothing.to_arrow().schema == arrow_module.SCHEMA
+    assert nothing.to_arrow().schema == arrow_module.schema()
     assert nothing.to_arrow().num_rows == 0
     assert list(nothing.to_batches()) == []
-    assert pa.table(nothing).schema == arrow_module.SCHEMA
+    assert pa.table(nothing).schema == arrow_module.schema()
     assert repr(nothing) == "<Records 0>"
 
 
@@ -109,7 +109,7 @@ def test_columns_hold_what_the_objects_hold(records: Records) -> None:
 
 
 def test_the_schema_is_that_of_spark() -> None:
-    assert [(field.name, str(field.type), field.nullable) for field in arrow_module.SCHEMA] == [
+    assert [(field.name, str(field.type), field.nullable) for field in arrow_module.schema()] == [
         ("key", "binary", True),
         ("value", "binary", True),
         ("topic", "string", True),
