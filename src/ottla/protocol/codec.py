@@ -14,12 +14,12 @@ from typing import Any, cast
 from ottla.errors import ProtocolError, UnsupportedApiError
 from ottla.protocol import bounds
 from ottla.protocol.apis import SPOKEN, Api, Fact, facts_of
-from ottla.protocol.framing import Gather, Piece
+from ottla.protocol.framing import Frame, Gather, Piece
 from ottla.protocol.lifting import lift, lower, wire_class
 
 _PREFIX = struct.Struct(">hhi")
 
-Buffer = bytes | bytearray | memoryview
+Buffer = bytes | memoryview | Frame
 Message = Any
 """A neutral message: an instance of a class of ``ottla.protocol.messages``."""
 

@@ -16,7 +16,7 @@ from ottla import __version__
 from ottla.errors import ProtocolError, UnsupportedApiError, error_class
 from ottla.protocol.apis import SPOKEN, Api, Fact, VersionRange, without
 from ottla.protocol.codec import Message, RequestHeader, decode_response, encode_request
-from ottla.protocol.framing import MAX_FRAME, FrameReader, Piece
+from ottla.protocol.framing import MAX_FRAME, Frame, FrameReader, Piece
 
 _UNSUPPORTED_VERSION = 35
 
@@ -97,7 +97,7 @@ class ClientConnection:
                 responses.append(response)
         return responses, out
 
-    def _on_frame(self, frame: bytearray) -> tuple[Response | None, list[Piece]]:
+    def _on_frame(self, frame: Frame) -> tuple[Response | None, list[Piece]]:
         if not self._in_flight:
             raise ProtocolError(f"a response of {len(frame)} bytes arrived that nothing asked for")
         header, ticket = self._in_flight.popleft()
@@ -113,7 +113,7 @@ class ClientConnection:
         message = api_versions_request.ApiVersionsRequest(client_software_name="ottla", client_software_version=__version__)
         return self._send(None, Api.API_VERSIONS, version, message)
 
-    def _on_versions(self, header: RequestHeader, frame: bytearray) -> list[Piece]:
+    def _on_versions(self, header: RequestHeader, frame: Frame) -> list[Piece]:
         # A broker that does not know our version answers in version 0, whose body begins with the error code after the id.
         refused = len(frame) >= 6 and int.from_bytes(frame[4:6], "big") == _UNSUPPORTED_VERSION
         if refused and header.version > 0:

@@ -9,7 +9,10 @@ frame goes from the kernel into its own memory in as few calls as the socket all
 
 from __future__ import annotations
 
+import contextlib
+import mmap
 import struct
+import sys
 from typing import Protocol
 
 from ottla.errors import ProtocolError
@@ -18,8 +21,17 @@ MAX_FRAME = 104_857_600
 """Kafka's default for ``socket.request.max.bytes``: 100 MiB."""
 
 _LENGTH = struct.Struct(">i")
-_PREALLOCATED = 1 << 20
-"""A frame's buffer grows to its announced length only as bytes arrive, so that a lying length costs its sender, not us."""
+_FIRST = 1 << 16
+_GROWTH = 16
+"""A frame's buffer grows to its announced length only as bytes arrive, so that a lying length costs its sender, not us: what is
+touched is at most this many times what has arrived, and what is copied in growing a sixteenth of the frame."""
+
+_HUGE = 1 << 24
+"""A frame above this many bytes gets memory of its own, in huge pages where the system has them: touching fresh small pages costs
+more than filling them (measured for 50 MB frames: 2.7 GB/s instead of 0.8)."""
+
+Frame = bytearray | mmap.mmap
+"""A frame's content."""
 
 
 class FileRange(Protocol):
@@ -41,7 +53,7 @@ class FrameReader:
     def __init__(self, limit: int = MAX_FRAME) -> None:
         self._limit = limit
         self._header = bytearray(4)
-        self._body: bytearray | None = None
+        self._body: Frame | None = None
         self._size = 0
         self._filled = 0
         self._broken: str | None = None
@@ -55,11 +67,10 @@ class FrameReader:
         if self._body is None:
             return memoryview(self._header)[self._filled :]
         if self._filled == len(self._body):
-            grown = min(self._size, max(len(self._body) * 4, _PREALLOCATED))
-            self._body.extend(bytes(grown - len(self._body)))
+            self._body = _grown(self._body, self._size)
         return memoryview(self._body)[self._filled :]
 
-    def buffer_updated(self, count: int) -> bytearray | None:
+    def buffer_updated(self, count: int) -> Frame | None:
         """Take note that ``count`` bytes arrived in the last buffer; return a frame when that completed one."""
         self._check()
         self._filled += count
@@ -68,15 +79,15 @@ class FrameReader:
                 return None
             self._size = self._length()
             self._filled = 0
-            self._body = bytearray(min(self._size, _PREALLOCATED))
+            self._body = bytearray(min(self._size, _FIRST))
         if self._filled < self._size:
             return None
         frame, self._body, self._filled = self._body, None, 0
         return frame
 
-    def feed(self, data: bytes) -> list[bytearray]:
+    def feed(self, data: bytes) -> list[Frame]:
         """All frames that ``data`` completes, for callers that hold the bytes already."""
-        frames: list[bytearray] = []
+        frames: list[Frame] = []
         rest = memoryview(data)
         while rest:
             buffer = self.get_buffer()
@@ -106,6 +117,26 @@ class FrameReader:
     def _check(self) -> None:
         if self._broken is not None:
             raise ProtocolError(self._broken)
+
+
+def _grown(body: Frame, size: int) -> Frame:
+    """More room for a frame of ``size`` bytes of which ``body`` is full."""
+    own_memory = size > _HUGE and len(body) > _FIRST
+    grown = _reserved(size) if own_memory else bytearray(min(size, len(body) * _GROWTH))
+    grown[: len(body)] = body[:]
+    return grown
+
+
+def _reserved(size: int) -> mmap.mmap:
+    """Memory that is there once it is touched."""
+    if sys.platform == "win32":
+        return mmap.mmap(-1, size)
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if sys.platform == "linux":
+        # A kernel without huge pages refuses: small ones do as well.
+        with contextlib.suppress(OSError):
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    return memory
 
 
 class Gather:

@@ -23,6 +23,7 @@ from ottla.broker.effects import CancelTimer, CloseConnection, Effect, NoReply, 
 from ottla.errors import ProtocolError
 from ottla.protocol.apis import SPOKEN, Api
 from ottla.protocol.codec import RequestHeader, decode_request, encode_response, peek_request
+from ottla.protocol.framing import Frame
 from ottla.runtime.disk import DiskThread, Tag
 from ottla.runtime.server_connection import Connection, Slot
 from ottla.runtime.timers import Timers
@@ -195,7 +196,7 @@ class Server:
         else:
             self._watch(connection)
 
-    def _handle(self, connection: Connection, frame: bytearray) -> None:
+    def _handle(self, connection: Connection, frame: Frame) -> None:
         key, version, correlation_id = peek_request(frame)
         self._next_ticket = ticket = self._next_ticket + 1
         if key == Api.API_VERSIONS and version not in SPOKEN[Api.API_VERSIONS]:

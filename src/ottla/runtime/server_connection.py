@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 
 from ottla.errors import ProtocolError
 from ottla.protocol.codec import RequestHeader
-from ottla.protocol.framing import FrameReader, Piece
+from ottla.protocol.framing import Frame, FrameReader, Piece
 from ottla.runtime.log_files import DiskRange
 
 MAX_IN_FLIGHT = 128
@@ -57,7 +57,7 @@ class Connection:
         self.watched = 0
         """What the selector watches for now."""
         self._reader = FrameReader(max_frame)
-        self._frames: deque[bytearray] = deque()
+        self._frames: deque[Frame] = deque()
         self._slots: deque[Slot] = deque()
         self._outgoing: deque[memoryview | DiskRange] = deque()
         self._outgoing_size = 0
@@ -104,7 +104,7 @@ class Connection:
                 break
         return True
 
-    def frames(self) -> Iterator[bytearray]:
+    def frames(self) -> Iterator[Frame]:
         """The requests that have arrived, as long as there is room for more of them."""
         while self.waiting:
             yield self._frames.popleft()
