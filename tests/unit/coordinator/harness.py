@@ -1,0 +1,344 @@
+"""A coordinator with a virtual clock and a log in memory, for tests.
+
+It carries effects out: appends go into ``log`` at once, wait, or fail, as ``appends`` says; timers fire when ``sleep`` comes
+to them; replies are kept by ticket. It also checks what must hold whatever happens: no ticket is answered twice.
+"""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ottla.coordinator.classic.group import ClassicGroup, GroupState
+from ottla.coordinator.config import GroupConfig
+from ottla.coordinator.coordinator import GroupCoordinator
+from ottla.coordinator.effects import Append, CancelTimer, Effect, Reply, RequestContext, SetTimer, TimerKey
+from ottla.coordinator.events import event_of
+from ottla.protocol import ErrorCode, duration
+from ottla.protocol.apis import Api, facts_of
+from ottla.protocol.consumer_protocol import Subscription, encode_subscription
+from ottla.protocol.messages import (
+    delete_groups_request,
+    describe_groups_request,
+    heartbeat_request,
+    join_group_request,
+    leave_group_request,
+    list_groups_request,
+    offset_commit_request,
+    offset_fetch_request,
+    sync_group_request,
+)
+from ottla.types import Now
+
+NEWEST = {
+    Api.JOIN_GROUP: 9,
+    Api.SYNC_GROUP: 5,
+    Api.HEARTBEAT: 4,
+    Api.LEAVE_GROUP: 5,
+    Api.OFFSET_COMMIT: 9,
+    Api.OFFSET_FETCH: 9,
+    Api.DESCRIBE_GROUPS: 6,
+    Api.LIST_GROUPS: 5,
+    Api.DELETE_GROUPS: 2,
+}
+"""What the Java client's classic consumer and its tools send."""
+WALL = 1_795_255_900_000
+"""What the wall clock shows when the virtual clock starts."""
+
+IMMEDIATE: Callable[[Append], ErrorCode | None] = lambda append: ErrorCode.none  # noqa: E731
+DELAYED: Callable[[Append], ErrorCode | None] = lambda append: None  # noqa: E731
+
+
+def failing(error: ErrorCode) -> Callable[[Append], ErrorCode | None]:
+    """Every append fails."""
+    return lambda append: error
+
+
+@dataclass
+class Topics:
+    """Topics with the numbers of their partitions."""
+
+    counts: dict[str, int] = field(default_factory=lambda: {"orders": 4, "bills": 2})
+
+    def topic_id(self, name: str) -> uuid.UUID | None:
+        return uuid.uuid5(uuid.NAMESPACE_OID, name) if name in self.counts else None
+
+    def name_of(self, topic_id: uuid.UUID) -> str | None:
+        return next((name for name in self.counts if self.topic_id(name) == topic_id), None)
+
+    def partition_count(self, name: str) -> int | None:
+        return self.counts.get(name)
+
+
+class CountedIds:
+    """Ids that can be told apart and foretold."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count(1)
+
+    def new_id(self) -> str:
+        return str(uuid.UUID(int=next(self._numbers)))
+
+
+class Harness:
+    """See the module."""
+
+    def __init__(self, topics: Topics | None = None, load: bool = True, **config: int) -> None:
+        self.config = GroupConfig(**{"offsets_topic_partitions": 5, "group_initial_rebalance_delay_ms": 500, **config})
+        self.topics = topics or Topics()
+        self.ids = CountedIds()
+        self.mono = 0
+        self.log: dict[int, list[tuple[bytes, bytes | None]]] = {n: [] for n in range(self.config.offsets_topic_partitions)}
+        self.appends: Callable[[Append], ErrorCode | None] = IMMEDIATE
+        self.open: dict[tuple[int, int], Append] = {}
+        self.replies: dict[int, Any] = {}
+        self.asked: set[int] = set()
+        self.timers: dict[TimerKey, int] = {}
+        self.trace: list[Effect] = []
+        self._tickets = itertools.count(1)
+        self.coordinator = GroupCoordinator(self.config, self.topics, self.ids)
+        if load:
+            self.load_all()
+
+    @property
+    def now(self) -> Now:
+        return Now(self.mono, WALL + self.mono)
+
+    def load_all(self) -> None:
+        for partition, records in self.log.items():
+            self.perform(self.coordinator.load(partition, records, self.now))
+
+    def restart(self) -> None:
+        """Another process takes over with nothing but the log; nobody who waits hears from the old one."""
+        self.asked &= self.replies.keys()
+        self.open.clear()
+        self.timers.clear()
+        self.coordinator = GroupCoordinator(self.config, self.topics, self.ids)
+        self.load_all()
+
+    def ask(self, api: Api, request: Any, version: int | None = None, client: str = "A") -> int:
+        """Send a request; its ticket."""
+        ticket = next(self._tickets)
+        facts = facts_of(api, NEWEST[api] if version is None else version)
+        context = RequestContext(ticket, api, 1, client, "/127.0.0.1", facts)
+        self.asked.add(ticket)
+        self.perform(self.coordinator.handle(context, request, self.now))
+        return ticket
+
+    def answer(self, ticket: int) -> Any:
+        """The reply to a ticket, which must be there."""
+        assert ticket in self.replies, "the request is parked"
+        return self.replies[ticket]
+
+    def waits(self, ticket: int) -> bool:
+        return ticket not in self.replies
+
+    def perform(self, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            self.trace.append(effect)
+            match effect:
+                case Reply(ticket, response):
+                    assert ticket in self.asked, "an answer to nobody"
+                    assert ticket not in self.replies, "a second answer"
+                    self.replies[ticket] = response
+                case SetTimer(key, at):
+                    self.timers[key] = at
+                case CancelTimer(key):
+                    self.timers.pop(key, None)
+                case Append():
+                    self._append(effect)
+                case _:
+                    raise AssertionError(f"unexpected {effect}")
+
+    def _append(self, append: Append) -> None:
+        error = self.appends(append)
+        self.open[append.partition, append.batch] = append
+        if error is not None:
+            self.settle((append.partition, append.batch), error)
+
+    def settle(self, key: tuple[int, int] | None = None, error: ErrorCode = ErrorCode.none) -> None:
+        """Let an open append succeed or fail: the given one, or all in order."""
+        for open_key in [key] if key is not None else list(self.open):
+            append = self.open.pop(open_key)
+            if error is ErrorCode.none:
+                self.log[append.partition].extend(append.records)
+                self.perform(self.coordinator.on_appended(append.partition, append.batch, self.now))
+            else:
+                self.perform(self.coordinator.on_append_failed(append.partition, append.batch, error, self.now))
+
+    def sleep(self, milliseconds: int) -> None:
+        """Let time pass, with every timer at its time."""
+        until = self.mono + milliseconds
+        while due := sorted((at, key) for key, at in self.timers.items() if at <= until):
+            at, key = due[0]
+            self.mono = max(self.mono, at)
+            del self.timers[key]
+            self.perform(self.coordinator.on_timer(key, self.now))
+        self.mono = until
+
+    # Questions.
+
+    def group(self, group_id: str = "g") -> ClassicGroup:
+        return self.coordinator.groups()[group_id]
+
+    def state(self, group_id: str = "g") -> GroupState:
+        group = self.coordinator.groups().get(group_id)
+        return GroupState.DEAD if group is None else group.state
+
+    def events(self) -> list[Any]:
+        """The records of all partitions, decoded."""
+        return [event_of(*record) for records in self.log.values() for record in records]
+
+    def replayed(self) -> dict[str, Any]:
+        """The durable state that the log alone gives."""
+        other = GroupCoordinator(self.config, self.topics, self.ids)
+        for partition, records in self.log.items():
+            other.load(partition, records, self.now)
+        return other.durable_state()
+
+    # Requests.
+
+    def join(self, member_id: str = "", *, group: str = "g", client: str = "A", version: int = 9, **fields: Any) -> int:
+        protocols = fields.pop("protocols", {"range": subscription("orders")})
+        request = join_group_request.JoinGroupRequest(
+            group_id=group,
+            member_id=member_id,
+            session_timeout=duration(fields.pop("session", 6_000)),
+            rebalance_timeout=duration(fields.pop("rebalance", 300_000)),
+            group_instance_id=fields.pop("instance", None),
+            protocol_type=fields.pop("protocol_type", "consumer"),
+            protocols=tuple(
+                join_group_request.JoinGroupRequestProtocol(name=name, metadata=metadata) for name, metadata in protocols.items()
+            ),
+        )
+        assert not fields
+        return self.ask(Api.JOIN_GROUP, request, version, client)
+
+    def sync(self, member_id: str, generation: int, given: dict[str, bytes] | None = None, **fields: Any) -> int:
+        request = sync_group_request.SyncGroupRequest(
+            group_id=fields.pop("group", "g"),
+            generation_id=generation,
+            member_id=member_id,
+            group_instance_id=fields.pop("instance", None),
+            protocol_type=fields.pop("protocol_type", None),
+            protocol_name=fields.pop("protocol_name", None),
+            assignments=tuple(
+                sync_group_request.SyncGroupRequestAssignment(member_id=one, assignment=assignment)
+                for one, assignment in (given or {}).items()
+            ),
+        )
+        assert not fields
+        return self.ask(Api.SYNC_GROUP, request)
+
+    def heartbeat(self, member_id: str, generation: int, group: str = "g", instance: str | None = None) -> ErrorCode:
+        request = heartbeat_request.HeartbeatRequest(
+            group_id=group, generation_id=generation, member_id=member_id, group_instance_id=instance
+        )
+        return self.answer(self.ask(Api.HEARTBEAT, request)).error_code
+
+    def leave(self, *members: str | tuple[str, str | None], group: str = "g", version: int = 5) -> int:
+        identities = [(one, None) if isinstance(one, str) else one for one in members]
+        request = leave_group_request.LeaveGroupRequest(
+            group_id=group,
+            members=tuple(
+                leave_group_request.MemberIdentity(member_id=member, group_instance_id=instance) for member, instance in identities
+            ),
+        )
+        return self.ask(Api.LEAVE_GROUP, request, version)
+
+    def commit(
+        self, offsets: dict[tuple[str, int], int], member_id: str = "", generation: int = -1, group: str = "g", **fields: Any
+    ) -> int:
+        metadata = fields.pop("metadata", {})
+        version = fields.pop("version", 9)
+        by_topic: dict[str, list[Any]] = {}
+        for (topic, partition), offset in offsets.items():
+            by_topic.setdefault(topic, []).append(
+                offset_commit_request.OffsetCommitRequestPartition(
+                    partition_index=partition,
+                    committed_offset=offset,
+                    committed_metadata=metadata.get((topic, partition), ""),
+                )
+            )
+        request = offset_commit_request.OffsetCommitRequest(
+            group_id=group,
+            generation_id_or_member_epoch=generation,
+            member_id=member_id,
+            group_instance_id=fields.pop("instance", None),
+            topics=tuple(
+                offset_commit_request.OffsetCommitRequestTopic(
+                    name="" if version >= 10 else topic,
+                    topic_id=self.topics.topic_id(topic) if version >= 10 else None,
+                    partitions=tuple(partitions),
+                )
+                for topic, partitions in by_topic.items()
+            ),
+        )
+        assert not fields
+        return self.ask(Api.OFFSET_COMMIT, request, version)
+
+    def committed(self, group: str = "g", *partitions: tuple[str, int], version: int = 9) -> dict[tuple[str, int], int]:
+        """The committed offsets of the given partitions, or of all."""
+        topics = tuple(
+            offset_fetch_request.OffsetFetchRequestTopics(name=topic, partition_indexes=(number,)) for topic, number in partitions
+        )
+        wanted = offset_fetch_request.OffsetFetchRequestGroup(group_id=group, topics=topics or None)
+        response = self.answer(self.ask(Api.OFFSET_FETCH, offset_fetch_request.OffsetFetchRequest(groups=(wanted,)), version))
+        (told,) = response.groups
+        assert told.error_code is ErrorCode.none
+        return {(topic.name, one.partition_index): one.committed_offset for topic in told.topics for one in topic.partitions}
+
+    def describe(self, *groups: str, version: int = 6) -> Any:
+        request = describe_groups_request.DescribeGroupsRequest(groups=groups, include_authorized_operations=False)
+        return self.answer(self.ask(Api.DESCRIBE_GROUPS, request, version)).groups
+
+    def list(self, states: tuple[str, ...] = (), types: tuple[str, ...] = ()) -> Any:
+        request = list_groups_request.ListGroupsRequest(states_filter=states, types_filter=types)
+        return self.answer(self.ask(Api.LIST_GROUPS, request))
+
+    def delete(self, *groups: str) -> int:
+        return self.ask(Api.DELETE_GROUPS, delete_groups_request.DeleteGroupsRequest(groups_names=groups))
+
+    # Shortcuts.
+
+    def member_id(self, client: str = "A", group: str = "g") -> str:
+        """Ask for a member id as a new dynamic member does."""
+        response = self.answer(self.join(group=group, client=client))
+        assert response.error_code is ErrorCode.member_id_required
+        return str(response.member_id)
+
+    def joined(self, *clients: str, group: str = "g", **fields: Any) -> list[str]:
+        """A group of dynamic members that have joined and wait for the leader, the first of them; their ids."""
+        ids = [self.member_id(client, group) for client in clients]
+        tickets = [self.join(one, group=group, client=client, **fields) for one, client in zip(ids, clients, strict=True)]
+        self.wait_for(*tickets)
+        assert self.state(group) is GroupState.COMPLETING_REBALANCE
+        return ids
+
+    def stable(self, *clients: str, group: str = "g", **fields: Any) -> list[str]:
+        """A stable group of dynamic members, the first of which leads; their ids."""
+        ids = self.joined(*clients, group=group, **fields)
+        for one in (*ids[1:], ids[0]):
+            self.sync(one, self.group(group).generation, {name: share(name) for name in ids}, group=group)
+        assert self.state(group) is GroupState.STABLE
+        return ids
+
+    def wait_for(self, *tickets: int) -> None:
+        """Let time pass until all of these are answered."""
+        for _ in range(100):
+            if all(ticket in self.replies for ticket in tickets):
+                return
+            self.sleep(100)
+        raise AssertionError("parked for too long")
+
+
+def share(member_id: str) -> bytes:
+    """What the leader gives a member in tests."""
+    return b"for " + member_id.encode()
+
+
+def subscription(*topics: str) -> bytes:
+    return encode_subscription(Subscription(topics))

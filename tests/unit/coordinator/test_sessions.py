@@ -1,0 +1,162 @@
+"""Heartbeats, and what happens when none comes."""
+
+from __future__ import annotations
+
+from ottla.coordinator.classic.group import GroupState
+from ottla.coordinator.timers import session_timer
+from ottla.protocol import ErrorCode
+from tests.unit.coordinator.harness import Harness
+
+
+def test_who_may_send_heartbeats() -> None:
+    harness = Harness()
+    assert harness.heartbeat("a", 1, group="") is ErrorCode.invalid_group_id
+    assert harness.heartbeat("a", 1) is ErrorCode.unknown_member_id
+    pending = harness.member_id()
+    assert harness.heartbeat(pending, 0) is ErrorCode.unknown_member_id, "an empty group"
+    harness.wait_for(harness.join(pending))
+    assert harness.heartbeat("a", 1) is ErrorCode.unknown_member_id
+    assert harness.heartbeat(pending, 0) is ErrorCode.illegal_generation
+    assert harness.heartbeat(pending, 2) is ErrorCode.illegal_generation
+    assert harness.heartbeat(pending, 1, instance="i") is ErrorCode.unknown_member_id
+    assert harness.heartbeat(pending, 1) is ErrorCode.none
+
+
+def test_what_a_heartbeat_says_in_each_state() -> None:
+    harness = Harness()
+    leader, follower = harness.joined("A", "B")
+    assert harness.heartbeat(follower, 1) is ErrorCode.none
+    harness.sync(leader, 1)
+    assert harness.heartbeat(follower, 1) is ErrorCode.none
+    harness.join(leader)
+    assert harness.heartbeat(follower, 1) is ErrorCode.rebalance_in_progress
+
+
+def test_a_silent_member_is_removed_when_its_session_ends() -> None:
+    harness = Harness()
+    leader, follower = harness.stable("A", "B")
+    harness.sleep(3_000)
+    assert harness.heartbeat(leader, 1) is ErrorCode.none
+    harness.sleep(2_999)
+    assert harness.state() is GroupState.STABLE
+    harness.sleep(1)
+    assert harness.state() is GroupState.PREPARING_REBALANCE
+    assert list(harness.group().members) == [leader]
+    assert harness.heartbeat(follower, 1) is ErrorCode.unknown_member_id
+
+
+def test_the_last_member_to_go_silent_leaves_an_empty_group() -> None:
+    harness = Harness()
+    harness.stable("A")
+    harness.sleep(6_000)
+    assert harness.state() is GroupState.EMPTY
+    assert harness.timers == {}
+
+
+def test_heartbeats_keep_a_session_for_ever() -> None:
+    harness = Harness()
+    (leader,) = harness.stable("A")
+    for _ in range(50):
+        harness.sleep(5_999)
+        assert harness.heartbeat(leader, 1) is ErrorCode.none
+
+
+def test_a_session_goes_on_while_the_group_prepares() -> None:
+    harness = Harness()
+    leader, follower = harness.stable("A", "B")
+    ticket = harness.join(leader)
+    for _ in range(10):
+        harness.sleep(4_000)
+        assert harness.heartbeat(follower, 1) is ErrorCode.rebalance_in_progress
+    harness.sleep(6_000)
+    assert harness.answer(ticket).generation_id == 2
+    assert list(harness.group().members) == [leader]
+
+
+def test_who_waits_for_an_answer_is_not_silent() -> None:
+    harness = Harness()
+    leader, follower = harness.stable("A", "B")
+    ticket = harness.join(leader)
+    harness.sleep(5_000)
+    harness.heartbeat(follower, 1)
+    harness.sleep(5_000)
+    assert harness.waits(ticket)
+    harness.join(follower)
+    assert harness.answer(ticket).generation_id == 2
+    parked = harness.sync(follower, 2)
+    for _ in range(5):
+        harness.sleep(4_000)
+        harness.heartbeat(leader, 2)
+    assert harness.waits(parked)
+    harness.sync(leader, 2, {leader: b"x", follower: b"y"})
+    assert harness.answer(parked).assignment == b"y"
+    harness.sleep(6_000)
+    assert harness.state() is GroupState.EMPTY, "from then on both are"
+
+
+def test_a_new_member_waits_for_its_first_answer_five_minutes() -> None:
+    harness = Harness()
+    (leader,) = harness.stable("A", rebalance=1_000_000, session=600_000)
+    ticket = harness.join(harness.member_id("B"), rebalance=1_000_000)
+    harness.sleep(299_999)
+    assert harness.waits(ticket)
+    harness.sleep(1)
+    assert harness.answer(ticket).error_code is ErrorCode.unknown_member_id
+    assert list(harness.group().members) == [leader]
+
+
+def test_a_joined_member_has_the_session_that_it_asked_for() -> None:
+    harness = Harness()
+    member_id = harness.member_id()
+    harness.wait_for(harness.join(member_id, session=20_000))
+    assert harness.timers[session_timer("g", member_id)] == harness.mono + 20_000
+
+
+def test_a_client_that_was_given_an_id_must_come_back_within_its_session() -> None:
+    harness = Harness()
+    harness.member_id()
+    harness.sleep(5_999)
+    assert len(harness.group().pending) == 1
+    harness.sleep(1)
+    assert harness.group().pending == frozenset()
+    assert harness.timers == {}
+
+
+def test_a_leader_that_dies_before_it_assigns_is_succeeded() -> None:
+    harness = Harness()
+    leader, follower = harness.joined("A", "B")
+    parked = harness.sync(follower, 1)
+    harness.sleep(6_000)
+    assert harness.answer(parked).error_code is ErrorCode.rebalance_in_progress
+    assert harness.answer(harness.join(follower)).leader == follower
+    assert leader not in harness.group().members
+
+
+def test_a_commit_keeps_the_session() -> None:
+    harness = Harness()
+    (leader,) = harness.stable("A")
+    harness.sleep(5_000)
+    harness.answer(harness.commit({("orders", 0): 1}, leader, 1))
+    harness.sleep(5_000)
+    assert harness.heartbeat(leader, 1) is ErrorCode.none
+
+
+def test_a_timer_that_comes_early_is_set_again() -> None:
+    harness = Harness()
+    harness.stable("A")
+    ((key, at),) = harness.timers.items()
+    harness.timers.clear()
+    harness.perform(harness.coordinator.on_timer(key, harness.now))
+    assert harness.timers == {key: at}
+    assert harness.state() is GroupState.STABLE
+
+
+def test_a_timer_that_was_cancelled_does_nothing() -> None:
+    harness = Harness()
+    (leader,) = harness.stable("A")
+    key = session_timer("g", leader)
+    harness.answer(harness.leave(leader))
+    generation = harness.group().generation
+    harness.sleep(60_000)
+    harness.perform(harness.coordinator.on_timer(key, harness.now))
+    assert (harness.state(), harness.group().generation) == (GroupState.EMPTY, generation)
