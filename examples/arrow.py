@@ -13,7 +13,7 @@ with cluster() as bootstrap_servers:
     with Consumer(bootstrap_servers=bootstrap_servers, max_poll_records=10_000) as consumer:
         partitions = [TopicPartition("orders", each.partition) for each in consumer.partitions_for("orders")]
         consumer.assign(partitions)
-        consumer.seek_to_beginning(partitions)
+        consumer.seek_to_beginning(*partitions)
         tables, rows = [], 0
         while rows < 30:
             batch = pa.table(consumer.poll(timeout=1.0))

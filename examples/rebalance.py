@@ -19,11 +19,11 @@ def numbers(partitions: list[TopicPartition]) -> str:
 def member(name: str, bootstrap_servers: str, leave: threading.Event, owns: threading.Event) -> None:
     """Be a member of the group until told to leave."""
 
-    def assigned(partitions: list[TopicPartition]) -> None:
+    def assigned(consumer: Consumer, partitions: list[TopicPartition]) -> None:
         print(f"{name} was given {numbers(partitions)}")
         owns.set()
 
-    def revoked(partitions: list[TopicPartition]) -> None:
+    def revoked(consumer: Consumer, partitions: list[TopicPartition]) -> None:
         print(f"{name} gives back {numbers(partitions)}")
         owns.clear()
 

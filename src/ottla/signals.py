@@ -1,8 +1,8 @@
 """What a program does about SIGINT (Ctrl-C) and SIGTERM, for those who ask for it.
 
-Owns the handlers while a ``with`` lasts; the library itself installs none. Must not know brokers or sockets: a consumer is whatever
-has a ``wakeup()``. Invariant: the handlers that were there before are there again afterwards. As Python delivers signals to the
-main thread, these context managers are entered there.
+Owns the handlers while a ``with`` lasts; the library itself installs none. Must not know brokers or sockets: a consumer
+is whatever has a ``wakeup()``. Invariant: the handlers that were there before are there again afterwards. As Python
+delivers signals to the main thread, these context managers are entered there.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from typing import Protocol
 from ottla.errors import WakeupError
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+LOOK_EVERY = 1.0
+"""Seconds between two calls of what goes on meanwhile."""
 Handler = Callable[[int, FrameType | None], None]
 
 
@@ -103,8 +105,8 @@ def raise_on_signals() -> Iterator[None]:
         yield
 
 
-def wait_for_signal() -> signal.Signals:
-    """Wait until SIGINT or SIGTERM arrives, and say which."""
+def wait_for_signal(meanwhile: Callable[[], object] = lambda: None) -> signal.Signals:
+    """Wait until SIGINT or SIGTERM arrives, and say which. ``meanwhile`` is called every second; what it raises ends the wait."""
     arrived = threading.Event()
     stop = Stop()
 
@@ -113,6 +115,7 @@ def wait_for_signal() -> signal.Signals:
         arrived.set()
 
     with handled(handler):
-        arrived.wait()
+        while not arrived.wait(LOOK_EVERY):
+            meanwhile()
     assert stop.signal is not None
     return stop.signal

@@ -83,3 +83,8 @@ def test_waiting_for_a_signal(number: signal.Signals) -> None:
     timer.start()
     assert wait_for_signal() is number
     timer.join()
+
+
+def test_what_goes_wrong_meanwhile_ends_the_wait() -> None:
+    with pytest.raises(ZeroDivisionError):
+        wait_for_signal(meanwhile=lambda: 1 / 0)

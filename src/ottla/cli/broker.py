@@ -36,4 +36,4 @@ def start(
     """Run a broker until SIGTERM or Ctrl-C."""
     with Broker(data_dir=data_dir, port=port, settings=pairs(settings, "--set")) as broker:
         print(f"ottla broker listening on {broker.bootstrap_servers}", flush=True)
-        wait_for_signal()
+        wait_for_signal(meanwhile=lambda: broker.bootstrap_servers)  # raises if the broker has failed

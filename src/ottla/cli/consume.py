@@ -17,7 +17,6 @@ import typer
 from ottla import Consumer, OffsetAndMetadata, TopicPartition
 from ottla.cli.escapes import BadFormat, Piece, compiled
 from ottla.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Settings, client_settings
-from ottla.cli.output import CommandFailed
 from ottla.signals import stop_on_signals
 
 POLL = 1.0
@@ -41,9 +40,9 @@ class Reading:
         self._consumer.assign(partitions)
         self._note_ends(partitions)
         if offset == "beginning":
-            self._consumer.seek_to_beginning(partitions)
+            self._consumer.seek_to_beginning(*partitions)
         elif offset == "end":
-            self._consumer.seek_to_end(partitions)
+            self._consumer.seek_to_end(*partitions)
         else:
             first, end = self._consumer.beginning_offsets(partitions), self._consumer.end_offsets(partitions)
             for partition in partitions:
@@ -60,7 +59,7 @@ class Reading:
         while not self._done():
             self._write(self._consumer.poll(timeout=POLL))
 
-    def _assigned(self, partitions: Any) -> None:
+    def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self._joined = True
 
     def _note_ends(self, partitions: list[TopicPartition]) -> None:
@@ -150,10 +149,7 @@ def consume(
 
 
 def _partitions(consumer: Consumer, topic: str) -> list[TopicPartition]:
-    found = consumer.partitions_for(topic)
-    if not found:
-        raise CommandFailed(f"there is no topic {topic!r}; see `ottla topic list`")
-    return sorted(TopicPartition(topic, each.partition) for each in found)
+    return sorted(TopicPartition(topic, each.partition) for each in consumer.partitions_for(topic))
 
 
 @contextlib.contextmanager

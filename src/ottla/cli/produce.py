@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from ottla.cli.connecting import admin
+from ottla.cli.connecting import check_reachable
 from ottla.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Settings, client_settings, pairs
 from ottla.cli.output import CommandFailed
 
@@ -85,8 +85,7 @@ def produce(
         **client_settings(bootstrap_servers, settings),
     }
     lines = LineProducer(wanted, topic, pairs(headers, "-H"))
-    with admin(bootstrap_servers) as reachable:
-        reachable.list_topics()  # says at once, and with each address tried, if no broker answers
+    check_reachable(wanted["bootstrap.servers"])
     for key, value in split_lines(sys.stdin.buffer, key_delimiter):
         lines.produce(key, value)
     lines.finish()

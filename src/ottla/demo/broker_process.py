@@ -17,4 +17,4 @@ def main(arguments: dict[str, Any], emit: Emit) -> None:
     """Serve until SIGTERM. Reports ``listening`` with ``bootstrap_servers``."""
     with Broker(data_dir=arguments["data_dir"]) as broker:
         emit("listening", bootstrap_servers=broker.bootstrap_servers)
-        wait_for_signal()
+        wait_for_signal(meanwhile=lambda: broker.bootstrap_servers)  # raises if the broker has failed

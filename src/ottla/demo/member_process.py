@@ -10,9 +10,9 @@ import time
 from pathlib import Path
 from typing import IO, Any
 
-from ottla import Consumer, TopicPartition
+from ottla import Consumer, Record, TopicPartition
 from ottla.demo.processes import Emit
-from ottla.errors import CommitFailedError
+from ottla.errors import CommitFailedError, RebalanceInProgressError
 from ottla.signals import stop_on_signals
 
 HANDLED_AT_ONCE = 50
@@ -37,7 +37,7 @@ class Member:
                 if records:
                     self._commit()
 
-    def _handle(self, flights: list[Any]) -> None:
+    def _handle(self, flights: list[Record]) -> None:
         began = time.monotonic()
         self._lines.writelines(f"{each.topic}\t{each.partition}\t{each.offset}\t{each.key.decode()}\n" for each in flights)
         self._lines.flush()
@@ -46,20 +46,23 @@ class Member:
 
     def _commit(self) -> None:
         try:
-            self._consumer.commit()
-        except CommitFailedError as error:  # the group moved on: whoever owns the partitions now repeats what was not committed
+            committed = self._consumer.commit()
+        except (
+            CommitFailedError,
+            RebalanceInProgressError,
+        ) as error:  # the group moved on: whoever owns the partitions now repeats what was not committed
             self._emit("commit_failed", reason=str(error))
         else:
-            committed = self._consumer.committed(self._consumer.assignment())
-            self._emit("committed", handled=self._handled, offsets=committed)
+            offsets = {partition.partition: position.offset for partition, position in committed.items()}
+            self._emit("committed", handled=self._handled, offsets=offsets)
 
-    def _assigned(self, partitions: list[TopicPartition]) -> None:
+    def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self._emit("assigned", partitions=[each.partition for each in partitions])
 
-    def _revoked(self, partitions: list[TopicPartition]) -> None:
+    def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self._emit("revoked", partitions=[each.partition for each in partitions])
 
-    def _lost(self, partitions: list[TopicPartition]) -> None:
+    def _lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self._emit("lost", partitions=[each.partition for each in partitions])
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
+from ottla import Admin, OffsetAndMetadata, TopicPartition
 from ottla.demo import DemoFailed, charts, data, dispatch, java, report, tally
 from ottla.demo.dispatch import MEMBERS, NEWCOMER, VICTIM, Act
 from ottla.demo.display import Display, Step
@@ -24,6 +25,7 @@ TOPIC = "flights"
 PARTITIONS = 6
 TOPIC_CONFIG = {"retention.ms": "-1"}
 """The flights are of 2013: the broker's retention of a week would remove them."""
+NOTHING_COMMITTED = OffsetAndMetadata(0)
 BROKER_START, SPARK_START, SPARK_RUN = 30.0, 120.0, 300.0
 """Seconds after which a step counts as failed."""
 DONE, WRONG, WITHOUT_SPARK = 0, 1, 3
@@ -86,7 +88,7 @@ class MainJob:
         with self._display.step("broker", "start a broker"):
             broker = self._children.start("broker", "ottla.demo.broker_process", {"data_dir": str(self._out / "broker")})
             self._bootstrap: str = self._children.wait_for(broker, "listening", BROKER_START).data["bootstrap_servers"]
-            with self._admin() as admin:
+            with Admin(bootstrap_servers=self._bootstrap) as admin:
                 admin.create_topics({TOPIC: PARTITIONS}, configs=TOPIC_CONFIG)
         with self._display.step("produce", f"produce into {TOPIC}", len(self._flights)) as step:
             self.summary.check("produced", produce(self._bootstrap, TOPIC, self._flights, step.update), len(self._flights))
@@ -142,6 +144,18 @@ class MainJob:
         with self._display.step("spark_batch", "read again as a batch"):
             self._check_totals("spark_batch", self._children.wait_for(spark, "batch", SPARK_RUN).data)
             self._children.wait_for(spark, ENDED, SPARK_RUN)
+
+    def _end_offsets(self) -> dict[int, int]:
+        with Admin(bootstrap_servers=self._bootstrap) as admin:
+            found = admin.list_offsets({TopicPartition(TOPIC, number): "latest" for number in range(PARTITIONS)})
+        return {partition.partition: 0 if end is None else end.offset for partition, end in found.items()}
+
+    def _lag(self, group: str) -> int:
+        """Records between what the group has committed and the ends; a partition without a commit lags by all of it."""
+        with Admin(bootstrap_servers=self._bootstrap) as admin:
+            committed = admin.group_offsets(group)
+        ends = self._end_offsets().items()
+        return sum(end - committed.get(TopicPartition(TOPIC, number), NOTHING_COMMITTED).offset for number, end in ends)
 
     def _check_totals(self, prefix: str, totals: Any) -> None:
         self.summary.check(f"{prefix}_rows", totals["rows"], len(self._flights))

@@ -27,7 +27,7 @@ def test_a_second_run_clears_what_the_first_left(tmp_path: Path) -> None:
 def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "broker").mkdir()
     (tmp_path / "broker" / "precious").write_text("keep")
-    with pytest.raises(FolderRefused, match="did not write.*--out"), prepared(tmp_path):
+    with pytest.raises(FolderRefused, match=r"did not write.*--out"), prepared(tmp_path):
         pass
     assert (tmp_path / "broker" / "precious").read_text() == "keep"
 

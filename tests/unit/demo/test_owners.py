@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import hypothesis.strategies as st
 from hypothesis import given
 
@@ -59,4 +61,4 @@ def test_tenures_of_a_partition_never_overlap(moves: list[tuple[str, str, int]])
     for partition in range(4):
         history = sorted((tenure for tenure in owners.tenures if tenure.partition == partition), key=lambda tenure: tenure.start)
         assert all(tenure.start <= tenure.end for tenure in history)
-        assert all(before.end <= after.start for before, after in zip(history, history[1:], strict=False))
+        assert all(before.end <= after.start for before, after in pairwise(history))

@@ -1,0 +1,87 @@
+"""``ottla topic``: topics and their partitions.
+
+Owns what is shown of a topic. Must not know how topics are made. Invariant: nothing is deleted without ``--execute``.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ottla import TopicPartition
+from ottla.cli.connecting import connected_admin
+from ottla.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Format, OutputFormat, Settings, pairs
+from ottla.cli.output import print_rows
+
+app = typer.Typer(help="Create, list, describe and delete topics.", no_args_is_help=True)
+Name = Annotated[str, typer.Argument(metavar="TOPIC", help="The name of the topic.")]
+
+
+@app.command()
+def create(
+    name: Name,
+    partitions: Annotated[
+        int | None, typer.Option("-p", "--partitions", min=1, help="How many; the broker decides if not given.")
+    ] = None,
+    configs: Annotated[
+        list[str] | None, typer.Option("--config", metavar="NAME=VALUE", help="A setting of the topic; may be repeated.")
+    ] = None,
+    bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
+    settings: Settings = None,
+) -> None:
+    """Create a topic."""
+    with connected_admin(bootstrap_servers, settings) as admin:
+        admin.create_topics({name: -1 if partitions is None else partitions}, configs=pairs(configs, "--config"))
+        print(f"created topic {name} with {_count(len(admin.describe_topics([name])[name].partitions))}")
+
+
+@app.command("list")
+def list_topics(
+    bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP, settings: Settings = None, output: OutputFormat = Format.TABLE
+) -> None:
+    """List the topics, without Kafka's internal ones."""
+    with connected_admin(bootstrap_servers, settings) as admin:
+        topics = admin.list_topics()
+    rows = [{"topic": name, "partitions": len(topics[name].partitions)} for name in sorted(topics)]
+    print_rows(rows, ("topic", "partitions"), output)
+
+
+@app.command()
+def describe(
+    name: Name, bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP, settings: Settings = None, output: OutputFormat = Format.TABLE
+) -> None:
+    """Show the partitions of a topic: who leads them, and their first and end offsets."""
+    with connected_admin(bootstrap_servers, settings) as admin:
+        topic = admin.describe_topics([name])[name]
+        nodes = {node.node_id: f"{node.host}:{node.port}" for node in admin.describe_cluster().nodes}
+        led = [TopicPartition(name, each.partition) for each in topic.partitions if each.leader is not None]
+        first, end = (admin.list_offsets(dict.fromkeys(led, edge)) for edge in ("earliest", "latest"))
+    rows = []
+    for each in topic.partitions:
+        edges = [found.get(TopicPartition(name, each.partition)) for found in (first, end)]
+        offsets = [None if edge is None else edge.offset for edge in edges]
+        leader = None if each.leader is None else nodes.get(each.leader, str(each.leader))
+        rows.append({"partition": each.partition, "leader": leader, "beginning": offsets[0], "end": offsets[1]})
+    print_rows(rows, ("partition", "leader", "beginning", "end"), output)
+
+
+@app.command()
+def delete(
+    name: Name,
+    execute: Annotated[bool, typer.Option("--execute", help="Do it; without this it is only said what would be done.")] = False,
+    bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
+    settings: Settings = None,
+) -> None:
+    """Delete a topic and all that is in it."""
+    with connected_admin(bootstrap_servers, settings) as admin:
+        partitions = _count(len(admin.describe_topics([name])[name].partitions))
+        if execute:
+            admin.delete_topics([name])
+            print(f"deleted topic {name}")
+        else:
+            print(f"would delete topic {name} with {partitions}; add --execute to do it")
+
+
+def _count(partitions: int) -> str:
+    return f"{partitions} partition{'' if partitions == 1 else 's'}"
