@@ -15,8 +15,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from ottla.client.assembly import ConsumerAssembly
-from ottla.client.calls import Call, CommitCallback, ConsumerCalls, Listener, Listeners, T
+from ottla.client.calls import CommitCallback, ConsumerCalls, Listener, Listeners
 from ottla.client.collector import Delivery
+from ottla.client.mailbox import Call, T
 from ottla.client.notifications import WakeupRequested
 from ottla.client.subscription import EARLIEST, LATEST, Mode
 from ottla.config import ConsumerConfig

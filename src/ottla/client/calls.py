@@ -14,27 +14,26 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from ottla.client import commands
 from ottla.client.collector import Collector
-from ottla.client.commands import Command, Completion, Offsets
+from ottla.client.commands import Completion, Offsets
 from ottla.client.fetch_buffer import FetchedResponse
+from ottla.client.mailbox import ANSWER_GRACE, Call, Mailbox
 from ottla.client.notifications import (
     AssignmentReceived,
-    Completed,
     ErrorNotification,
     Fetched,
     Published,
     RebalanceNeeded,
     TopicErrorNotification,
-    WakeupRequested,
 )
 from ottla.client.subscription import EARLIEST, LATEST, Mode, Snapshot
 from ottla.config import ConsumerConfig
-from ottla.errors import ConnectionFailedError, IllegalStateError, OttlaError, OttlaTimeoutError, WakeupError, error_class
+from ottla.errors import ConnectionFailedError, IllegalStateError, OttlaError, OttlaTimeoutError, error_class
 from ottla.records import Records
 from ottla.types import Now, OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
 
@@ -44,9 +43,6 @@ POST_INTERVAL = 50
 """Milliseconds between two signs of life while polls find records without waiting: a poll of few records must not cost a round
 trip."""
 
-ANSWER_GRACE = 1_000
-"""Milliseconds that the network thread is given beyond a deadline to say why nothing came of a call."""
-
 PROBLEM_GRACE = 3_000
 """Milliseconds before a problem that may pass (a topic that is just being created) is raised by an empty poll."""
 
@@ -55,17 +51,6 @@ UNREACHABLE_GRACE = 1_000
 
 _REBALANCE_IN_PROGRESS = 27
 
-T = TypeVar("T")
-
-
-class Wait(NamedTuple):
-    """What a call waits for. ``for_`` tells a reader, ``until`` (monotonic ms, ``None``: no limit) the driver."""
-
-    for_: object
-    until: int | None
-
-
-Call = Generator[Wait, Now, T]
 Partitions = list[TopicPartition]
 Listener = Callable[[Partitions], None]
 CommitCallback = Callable[[Mapping[TopicPartition, OffsetAndMetadata], Exception | None], None]
@@ -78,6 +63,17 @@ class Listeners:
     on_assign: Listener | None = None
     on_revoke: Listener | None = None
     on_lost: Listener | None = None
+
+    def assigned(self, partitions: Iterable[TopicPartition]) -> None:
+        """Partitions have come."""
+        if self.on_assign is not None:
+            self.on_assign(sorted(partitions))
+
+    def gone(self, partitions: Iterable[TopicPartition], *, lost: bool) -> None:
+        """Partitions go, or are lost already; who has no ``on_lost`` hears of that through ``on_revoke``, as in Kafka."""
+        listener = (self.on_lost or self.on_revoke) if lost else self.on_revoke
+        if listener is not None:
+            listener(sorted(partitions))
 
 
 class _AsyncCommit(NamedTuple):
@@ -94,28 +90,22 @@ class ConsumerCalls:
         self.owned: frozenset[TopicPartition] = frozenset()
         """The partitions that ``on_assign`` was told of and that are not given up yet."""
         self._config = config
-        self._submit = submit
-        self._drain = drain
-        self._now = Now(0, 0)
         self._listeners = Listeners()
         self._errors: deque[OttlaError] = deque()
         self._rebalance: RebalanceNeeded | None = None
         self._assignment: AssignmentReceived | None = None
         self._async_commits: deque[_AsyncCommit] = deque()
-        self._wakeup = False
-        self._wakeups_enabled = True
         self._posted_at: int | None = None
         self._problem_since: dict[str, int] = {}
-        self._handlers: dict[type[Any], Callable[[Any], None]] = {
+        handlers: dict[type[Any], Callable[[Any], None]] = {
             Fetched: lambda item: self._on_fetched(item.response),
             Published: lambda item: self._on_published(item.snapshot),
-            Completed: lambda item: item.completion.settle(item.value, item.error),
             RebalanceNeeded: self._on_rebalance_needed,
             AssignmentReceived: self._on_assignment,
             ErrorNotification: lambda item: self._errors.append(item.error),
             TopicErrorNotification: self._on_topic_error,
-            WakeupRequested: self._on_wakeup,
         }
+        self._mailbox = Mailbox(submit, drain, handlers)
 
     @property
     def snapshot(self) -> Snapshot:
@@ -126,26 +116,26 @@ class ConsumerCalls:
 
     def poll(self, timeout: int, now: Now) -> Call[Records]:
         """Records, as soon as there are any; none when ``timeout`` (ms) is over. See ``Consumer.poll``."""
-        self._now = now
+        self._mailbox.now = now
         deadline = now.mono + timeout
         self.collector.acknowledge()
         while True:
             yield from self._serve()
-            self._raise_wakeup()
+            self._mailbox.raise_wakeup()
             delivery = self.collector.collect(self._config.max_poll_records)
             if delivery is not None:
                 return Records(part.records for part in delivery.parts)
             self._post(waiting=True)
-            if self._now.mono >= deadline:
+            if self._mailbox.now.mono >= deadline:
                 self._explain_nothing()
                 return Records.empty()
-            yield from self._wait("records", min(deadline, self._now.mono + self._longest_wait()))
+            yield from self._mailbox.wait("records", min(deadline, self._mailbox.now.mono + self._longest_wait()))
 
     def service(self, now: Now) -> Call[None]:
         """In the middle of walking records one by one: stay alive, and take part in a rebalance."""
-        self._now = now
+        self._mailbox.now = now
         yield from self._serve()
-        self._raise_wakeup()
+        self._mailbox.raise_wakeup()
 
     def service_due(self, now: Now) -> bool:
         """Whether ``service`` has something to do."""
@@ -153,14 +143,14 @@ class ConsumerCalls:
 
     def _serve(self) -> Call[None]:
         """Everything that a poll does besides handing out records."""
-        self._take_notifications()
+        self._mailbox.take()
         self._run_commit_callbacks()
         while self._rebalance is not None or self._assignment is not None:
             if self._rebalance is not None:
                 yield from self._give_up(self._rebalance)
             elif self._assignment is not None:
                 self._accept(self._assignment)
-            self._take_notifications()
+            self._mailbox.take()
         self._post(waiting=False)
         self._raise_errors()
         if self.snapshot.mode is Mode.NONE:
@@ -173,11 +163,11 @@ class ConsumerCalls:
 
         Not at every poll that finds records waiting; but before every wait, and whenever a response was drained.
         """
-        due = self._posted_at is None or self._now.mono - self._posted_at >= POST_INTERVAL
-        if due or self.collector.buffer.has_drained or (waiting and self._now.mono != self._posted_at):
-            self._posted_at = self._now.mono
+        due = self._posted_at is None or self._mailbox.now.mono - self._posted_at >= POST_INTERVAL
+        if due or self.collector.buffer.has_drained or (waiting and self._mailbox.now.mono != self._posted_at):
+            self._posted_at = self._mailbox.now.mono
             positions = self.collector.positions(with_current=False) if self._config.enable_auto_commit else {}
-            self._submit(commands.Polled(positions, self.collector.buffer.take_drained()))
+            self._mailbox.submit(commands.Polled(positions, self.collector.buffer.take_drained()))
 
     def _longest_wait(self) -> int:
         """A poll that waits is a sign of life too, to be given in time."""
@@ -191,8 +181,8 @@ class ConsumerCalls:
             self._problem_since.clear()
             return
         problem = problems[0]
-        since = self._problem_since.setdefault(type(problem).__name__, self._now.mono)
-        if self._now.mono - since >= self._grace(problem):
+        since = self._problem_since.setdefault(type(problem).__name__, self._mailbox.now.mono)
+        if self._mailbox.now.mono - since >= self._grace(problem):
             raise problem
 
     def _grace(self, problem: OttlaError) -> int:
@@ -203,17 +193,13 @@ class ConsumerCalls:
 
     # -- notifications ----------------------------------------------------------------------------------------------------
 
-    def _take_notifications(self) -> None:
-        for item in self._drain():
-            self._handlers[type(item)](item)
-
     def _on_fetched(self, response: FetchedResponse) -> None:
         self.collector.on_fetched(response)
 
     def _on_published(self, snapshot: Snapshot) -> None:
         self.collector.on_snapshot(snapshot)
         if snapshot.problem is not None:
-            self._problem_since.setdefault(type(snapshot.problem).__name__, self._now.mono)
+            self._problem_since.setdefault(type(snapshot.problem).__name__, self._mailbox.now.mono)
         elif not snapshot.problems:
             self._problem_since.clear()
 
@@ -227,15 +213,6 @@ class ConsumerCalls:
     def _on_topic_error(self, item: TopicErrorNotification) -> None:
         if item.topic in self.snapshot.topics:
             self._errors.append(item.error)
-
-    def _on_wakeup(self, item: WakeupRequested) -> None:
-        del item
-        self._wakeup = self._wakeups_enabled
-
-    def _raise_wakeup(self) -> None:
-        if self._wakeup:
-            self._wakeup = False
-            raise WakeupError("wakeup() was called")
 
     def _raise_errors(self) -> None:
         """The first error is raised, the others are logged; an error that does not go away is raised each time."""
@@ -267,22 +244,20 @@ class ConsumerCalls:
         self._posted_at = None
         try:
             if going:
-                self._tell(
-                    self._listeners.on_lost or self._listeners.on_revoke if rebalance.lost else self._listeners.on_revoke, going
-                )
+                self._listeners.gone(going, lost=rebalance.lost)
         finally:
             self.owned -= rebalance.partitions
-            self._submit(commands.RebalancePrepared(rebalance.token))
+            self._mailbox.submit(commands.RebalancePrepared(rebalance.token))
 
     def _commit_before_revocation(self, rebalance: RebalanceNeeded) -> Call[None]:
         """As far as the application is done with the records: a failure costs repetitions, never records, so it is only logged."""
         offsets = self.collector.positions(with_current=False)
-        deadline = min(rebalance.deadline, self._now.mono + self._config.default_api_timeout_ms)
+        deadline = min(rebalance.deadline, self._mailbox.now.mono + self._config.default_api_timeout_ms)
         commit = commands.Commit({tp: offsets[tp] for tp in offsets if tp in self.owned}, deadline)
-        self._submit(commit)
-        while not commit.completion.done and self._rebalance is rebalance and self._now.mono < deadline + ANSWER_GRACE:
-            yield from self._wait(commit.completion, deadline + ANSWER_GRACE)
-            self._take_notifications()
+        self._mailbox.submit(commit)
+        while not commit.completion.done and self._rebalance is rebalance and self._mailbox.now.mono < deadline + ANSWER_GRACE:
+            yield from self._mailbox.wait(commit.completion, deadline + ANSWER_GRACE)
+            self._mailbox.take()
         if commit.completion.error is not None:
             _log.warning("the commit before a rebalance of group %r failed: %s", self._config.group_id, commit.completion.error)
 
@@ -291,14 +266,9 @@ class ConsumerCalls:
         self._posted_at = None
         self.owned |= assignment.added
         try:
-            self._tell(self._listeners.on_assign, assignment.added)
+            self._listeners.assigned(assignment.added)
         finally:
-            self._submit(commands.AssignmentAccepted(assignment.token))
-
-    @staticmethod
-    def _tell(listener: Listener | None, partitions: Iterable[TopicPartition]) -> None:
-        if listener is not None:
-            listener(sorted(partitions))
+            self._mailbox.submit(commands.AssignmentAccepted(assignment.token))
 
     # -- what is read -----------------------------------------------------------------------------------------------------
 
@@ -308,13 +278,13 @@ class ConsumerCalls:
         if not wanted:
             yield from self.unsubscribe(now)
             return
-        self._now = now
+        self._mailbox.now = now
         if self._config.group_id is None:
             raise IllegalStateError("subscribe() needs a group", hint="set group_id, or choose partitions yourself with assign()")
         if self.snapshot.mode is Mode.MANUAL:
             raise IllegalStateError("the partitions were assigned by hand", hint="call unsubscribe() before subscribe()")
         self._listeners = listeners
-        yield from self._ask(commands.Subscribe(wanted), "subscribe()")
+        yield from self._mailbox.ask(commands.Subscribe(wanted), "subscribe()", self._deadline())
 
     def assign(self, partitions: Iterable[TopicPartition], now: Now) -> Call[None]:
         """See ``Consumer.assign``."""
@@ -322,32 +292,32 @@ class ConsumerCalls:
         if not wanted:
             yield from self.unsubscribe(now)
             return
-        self._now = now
+        self._mailbox.now = now
         if self.snapshot.mode is Mode.TOPICS:
             raise IllegalStateError("the partitions come from the group", hint="call unsubscribe() before assign()")
         self.collector.acknowledge()
         positions = self.collector.positions(with_current=False)
-        yield from self._ask(commands.Assign(wanted, positions), "assign()")
+        yield from self._mailbox.ask(commands.Assign(wanted, positions), "assign()", self._deadline())
 
     def unsubscribe(self, now: Now, reason: str = "the consumer unsubscribed from all topics") -> Call[None]:
         """See ``Consumer.unsubscribe``."""
-        self._now = now
+        self._mailbox.now = now
         yield from self._leave(reason, now.mono + self._config.default_api_timeout_ms)
 
     def _leave(self, reason: str, deadline: int) -> Call[None]:
         """Tell the listener, then leave; that the coordinator does not answer in time is no error."""
-        self._take_notifications()
+        self._mailbox.take()
         lost = self._rebalance is not None and self._rebalance.lost
         going, self.owned = self.owned, frozenset()
         self._rebalance = self._assignment = None
         try:
             if going:
-                self._tell(self._listeners.on_lost or self._listeners.on_revoke if lost else self._listeners.on_revoke, going)
+                self._listeners.gone(going, lost=lost)
         finally:
             command = commands.Unsubscribe(reason)
-            self._submit(command)
+            self._mailbox.submit(command)
             try:
-                yield from self._settle(command, deadline, reason, wakeable=False)
+                yield from self._mailbox.settle(command, reason, deadline, wakeable=False)
             except OttlaTimeoutError as error:
                 _log.warning("leaving group %r was not answered in time: %s", self._config.group_id, error)
             self._listeners = Listeners()
@@ -355,10 +325,10 @@ class ConsumerCalls:
 
     def seek(self, positions: Offsets, now: Now) -> Call[None]:
         """See ``Consumer.seek``."""
-        self._now = now
-        self._take_notifications()
+        self._mailbox.now = now
+        self._mailbox.take()
         self._require_assigned(positions)
-        yield from self._ask(commands.Seek(dict(positions)), "seek()")
+        yield from self._mailbox.ask(commands.Seek(dict(positions)), "seek()", self._deadline())
 
     def seek_to_beginning(self, partitions: Iterable[TopicPartition], now: Now) -> Call[None]:
         """See ``Consumer.seek_to_beginning``."""
@@ -369,87 +339,89 @@ class ConsumerCalls:
         yield from self._reset(partitions, LATEST, now)
 
     def _reset(self, partitions: Iterable[TopicPartition], timestamp: int, now: Now) -> Call[None]:
-        self._now = now
-        self._take_notifications()
+        self._mailbox.now = now
+        self._mailbox.take()
         wanted = frozenset(partitions) or frozenset(self.snapshot.partitions)
         self._require_assigned(wanted)
-        yield from self._ask(commands.ResetPositions(wanted, timestamp), "seek()")
+        yield from self._mailbox.ask(commands.ResetPositions(wanted, timestamp), "seek()", self._deadline())
 
     def pause(self, partitions: Iterable[TopicPartition], now: Now) -> Call[None]:
         """See ``Consumer.pause``."""
-        self._now = now
-        self._take_notifications()
+        self._mailbox.now = now
+        self._mailbox.take()
         wanted = frozenset(partitions)
         self._require_assigned(wanted)
         positions = self.collector.positions(with_current=True)
-        yield from self._ask(commands.Pause(wanted, {tp: positions[tp] for tp in wanted if tp in positions}), "pause()")
+        yield from self._mailbox.ask(
+            commands.Pause(wanted, {tp: positions[tp] for tp in wanted if tp in positions}), "pause()", self._deadline()
+        )
 
     def resume(self, partitions: Iterable[TopicPartition], now: Now) -> Call[None]:
         """See ``Consumer.resume``."""
-        self._now = now
-        self._take_notifications()
+        self._mailbox.now = now
+        self._mailbox.take()
         wanted = frozenset(partitions)
         self._require_assigned(wanted)
-        yield from self._ask(commands.Resume(wanted), "resume()")
+        yield from self._mailbox.ask(commands.Resume(wanted), "resume()", self._deadline())
 
     def position(self, tp: TopicPartition, timeout: int, now: Now) -> Call[int]:
         """See ``Consumer.position``."""
-        self._now = now
+        self._mailbox.now = now
         deadline = now.mono + timeout
         while True:
-            self._take_notifications()
+            self._mailbox.take()
             self._require_assigned((tp,))
             position = self.collector.position(tp)
             if position is not None:
                 return position.offset
             self._raise_failure()
             problem = self.snapshot.partitions[tp].problem or self.snapshot.problem
-            if problem is not None and (not problem.retriable or self._now.mono >= deadline):
+            if problem is not None and (not problem.retriable or self._mailbox.now.mono >= deadline):
                 raise problem
-            if self._now.mono >= deadline:
+            if self._mailbox.now.mono >= deadline:
                 raise OttlaTimeoutError(f"the position of {tp} is not known yet", hint="poll(), or give it more time")
-            self._raise_wakeup()
-            yield from self._wait("a position", deadline)
+            self._mailbox.raise_wakeup()
+            yield from self._mailbox.wait("a position", deadline)
 
     # -- offsets ----------------------------------------------------------------------------------------------------------
 
     def commit(self, offsets: Offsets | None, timeout: int, now: Now) -> Call[dict[TopicPartition, OffsetAndMetadata]]:
         """See ``Consumer.commit``."""
-        self._now = now
+        self._mailbox.now = now
         self._require_group("commit()")
         deadline = now.mono + timeout
-        self._take_notifications()
+        self._mailbox.take()
         self._raise_failure()
         if offsets is None:
             offsets = self.collector.positions(with_current=True)
         command = commands.Commit(dict(offsets), deadline)
-        self._submit(command)
+        self._mailbox.submit(command)
         yield from self._await_async_commits(deadline)
-        committed = yield from self._settle(command, deadline, "commit()")
+        committed = yield from self._mailbox.settle(command, "commit()", deadline)
         return dict(committed)
 
     def commit_async(self, offsets: Offsets | None, callback: CommitCallback | None, now: Now) -> None:
         """See ``Consumer.commit_async``."""
-        self._now = now
+        self._mailbox.now = now
         self._require_group("commit_async()")
-        self._take_notifications()
+        self._mailbox.take()
         self._raise_failure()
         self._run_commit_callbacks()
         if offsets is None:
             offsets = self.collector.positions(with_current=True)
         command = commands.Commit(dict(offsets), now.mono + self._config.default_api_timeout_ms, retry=False)
         self._async_commits.append(_AsyncCommit(command.offsets, command.completion, callback))
-        self._submit(command)
+        self._mailbox.submit(command)
 
     def _await_async_commits(self, deadline: int, *, wakeable: bool = True) -> Call[None]:
         """Callbacks come in the order of their commits, and before a later ``commit()`` returns."""
-        while self._async_commits and self._now.mono < deadline + ANSWER_GRACE:
-            self._take_notifications()
+        while self._async_commits and self._mailbox.now.mono < deadline + ANSWER_GRACE:
+            self._mailbox.take()
             self._run_commit_callbacks()
             if self._async_commits:
                 if wakeable:
-                    self._raise_wakeup()
-                yield from self._wait(self._async_commits[0].completion, deadline + ANSWER_GRACE)
+                    self._mailbox.raise_wakeup()
+                yield from self._mailbox.wait(self._async_commits[0].completion, deadline + ANSWER_GRACE)
 
     def _run_commit_callbacks(self) -> None:
         while self._async_commits and self._async_commits[0].completion.done:
@@ -463,19 +435,19 @@ class ConsumerCalls:
         self, partitions: Iterable[TopicPartition], timeout: int, now: Now
     ) -> Call[dict[TopicPartition, OffsetAndMetadata | None]]:
         """See ``Consumer.committed``."""
-        self._now = now
+        self._mailbox.now = now
         self._require_group("committed()")
         command = commands.FetchCommitted(frozenset(partitions), now.mono + timeout)
-        found = yield from self._ask(command, "committed()", command.deadline)
+        found = yield from self._mailbox.ask(command, "committed()", command.deadline)
         return dict(found)
 
     def list_offsets(
         self, timestamps: Mapping[TopicPartition, int], timeout: int, now: Now
     ) -> Call[dict[TopicPartition, OffsetAndTimestamp | None]]:
         """The offsets of timestamps; see ``Consumer.offsets_for_times``."""
-        self._now = now
+        self._mailbox.now = now
         command = commands.ListOffsets(dict(timestamps), now.mono + timeout)
-        found = yield from self._ask(command, "looking offsets up", command.deadline)
+        found = yield from self._mailbox.ask(command, "looking offsets up", command.deadline)
         return {tp: found.get(tp) for tp in timestamps}
 
     def lag(self, tp: TopicPartition, timeout: int, now: Now) -> Call[int]:
@@ -484,16 +456,16 @@ class ConsumerCalls:
         position = yield from self.position(tp, timeout, now)
         end = self.collector.end(tp)
         if end is None:
-            found = yield from self.list_offsets({tp: LATEST}, max(0, deadline - self._now.mono), self._now)
+            found = yield from self.list_offsets({tp: LATEST}, max(0, deadline - self._mailbox.now.mono), self._mailbox.now)
             answer = found[tp]
             end = position if answer is None else answer.offset
         return max(0, end - position)
 
     def describe_topics(self, topics: Iterable[str] | None, timeout: int, now: Now) -> Call[Mapping[str, Any]]:
         """What the cluster says of topics, ``None`` being all."""
-        self._now = now
+        self._mailbox.now = now
         command = commands.DescribeTopics(None if topics is None else frozenset(topics), now.mono + timeout)
-        found: Mapping[str, Any] = yield from self._ask(command, "describing topics", command.deadline)
+        found: Mapping[str, Any] = yield from self._mailbox.ask(command, "describing topics", command.deadline)
         return found
 
     # -- the end ----------------------------------------------------------------------------------------------------------
@@ -503,10 +475,10 @@ class ConsumerCalls:
 
         ``done_with_last``: what was handed out last, and not come back for, counts as done with.
         """
-        self._now = now
+        self._mailbox.now = now
         deadline = now.mono + timeout
-        self._wakeups_enabled = self._wakeup = False
-        self._take_notifications()
+        self._mailbox.disable_wakeups()
+        self._mailbox.take()
         lost = self._rebalance is not None and self._rebalance.lost
         if self._config.enable_auto_commit and not lost and self.snapshot.failure is None:
             yield from self._commit_on_close(deadline, done_with_last)
@@ -523,36 +495,16 @@ class ConsumerCalls:
         if not offsets:
             return
         try:
-            yield from self._ask(
+            yield from self._mailbox.ask(
                 commands.Commit(offsets, deadline - ANSWER_GRACE), "the last commit", deadline - ANSWER_GRACE, wakeable=False
             )
         except OttlaError as error:
             _log.warning("the last commit of group %r failed: %s", self._config.group_id, error)
 
-    # -- waiting ----------------------------------------------------------------------------------------------------------
-
-    def _ask(self, command: Command, what: str, deadline: int | None = None, *, wakeable: bool = True) -> Call[Any]:
-        """Send a command and give its outcome."""
-        if deadline is None:
-            deadline = self._now.mono + self._config.default_api_timeout_ms
-        self._submit(command)
-        return (yield from self._settle(command, deadline, what, wakeable=wakeable))
-
-    def _settle(self, command: Command, deadline: int, what: str, *, wakeable: bool = True) -> Call[Any]:
-        while True:
-            self._take_notifications()
-            if command.completion.done:
-                return command.completion.result()
-            if wakeable:
-                self._raise_wakeup()
-            if self._now.mono >= deadline + ANSWER_GRACE:
-                raise OttlaTimeoutError(f"{what} was not done in time")
-            yield from self._wait(command.completion, deadline + ANSWER_GRACE)
-
-    def _wait(self, for_: object, until: int) -> Call[None]:
-        self._now = yield Wait(for_, until)
-
     # -- what has to hold -------------------------------------------------------------------------------------------------
+
+    def _deadline(self) -> int:
+        return self._mailbox.now.mono + self._config.default_api_timeout_ms
 
     def _require_group(self, what: str) -> None:
         if self._config.group_id is None:

@@ -19,18 +19,32 @@ Sources: KIP-62, KIP-394 (MEMBER_ID_REQUIRED), KIP-345 (static members), KIP-814
 
 from __future__ import annotations
 
-import enum
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ottla.assignors import ASSIGNORS, MemberSubscription
+from ottla.client import classic_requests as requests
 from ottla.client.backoff import ExponentialBackoff
+from ottla.client.classic_requests import PROTOCOL_TYPE
+from ottla.client.classic_states import (
+    FENCED_INSTANCE_ID,
+    HEARTBEAT_REACTIONS,
+    IN_GENERATION,
+    INCONSISTENT_GROUP_PROTOCOL,
+    JOIN_REACTIONS,
+    REBALANCE_IN_PROGRESS,
+    TRANSITIONS,
+    Generation,
+    Input,
+    Reaction,
+    State,
+)
 from ottla.client.coordinator import CoordinatorManager
-from ottla.client.effects import Poll, Send
+from ottla.client.effects import Poll, Send, ToCoordinator
+from ottla.client.leader import Leadership
+from ottla.client.liveness import Liveness
 from ottla.client.membership import NOBODY, MemberIdentity, Reply
-from ottla.client.metadata import Metadata, MetadataManager
+from ottla.client.metadata import MetadataManager
 from ottla.client.notifications import AssignmentReceived, ErrorNotification, RebalanceNeeded
 from ottla.client.subscription import Mode, Subscription
 from ottla.config import ConsumerConfig
@@ -43,157 +57,31 @@ from ottla.errors import (
     ProtocolError,
     broker_error,
 )
-from ottla.protocol import duration
 from ottla.protocol.apis import Api
-from ottla.protocol.consumer_protocol import (
-    Assignment,
-    decode_assignment,
-    decode_subscription,
-    encode_assignment,
-    encode_subscription,
-)
-from ottla.protocol.consumer_protocol import (
-    Subscription as MemberWish,
-)
+from ottla.protocol.consumer_protocol import decode_assignment
 from ottla.types import ConsumerGroupMetadata, Now
 
 _log = logging.getLogger(__name__)
 
-PROTOCOL_TYPE = "consumer"
 JOIN_LAPSE = 5_000
 """Milliseconds that a JoinGroup is given beyond the rebalance timeout."""
 
-_UNKNOWN_TOPIC_OR_PARTITION = 3
-_ILLEGAL_GENERATION, _INCONSISTENT_GROUP_PROTOCOL, _UNKNOWN_MEMBER_ID = 22, 23, 25
-_REBALANCE_IN_PROGRESS, _FENCED_INSTANCE_ID = 27, 82
+_INT_MAX = 2**31 - 1
 
 
-class State(enum.Enum):
-    """Where the member stands."""
-
-    UNJOINED = "no member of the group"
-    PREPARING = "the application has to commit and to give its partitions up"
-    JOINING = "JoinGroup is sent, or about to be"
-    ASSIGNING = "leader of the group: waits for fresh metadata of all its topics"
-    SYNCING = "SyncGroup is sent, or about to be"
-    STABLE = "has its partitions until the next rebalance"
-    LEAVING = "LeaveGroup is sent, or about to be"
-    FAILED = "an error that waiting does not mend: the next poll tries again"
-    FENCED = "somebody else runs with this instance id: over"
-
-
-class Input(enum.Enum):
-    """What moves a member."""
-
-    POLLED = "the application polls and wants to be a member"
-    REBALANCE = "the group, or the subscription, has changed"
-    DROPPED = "the coordinator does not know the member, or its generation, any more"
-    EXPIRED = "the application did not poll in time"
-    PREPARED = "the application has given its partitions up"
-    JOINED = "JoinGroup succeeded"
-    LEADS = "JoinGroup succeeded and made this member the leader"
-    ASSIGNED = "the leader has assigned the partitions"
-    SYNCED = "SyncGroup succeeded"
-    REJOIN = "JoinGroup has to be sent again"
-    LEAVE = "the application wants out"
-    LEFT = "LeaveGroup was answered, or can not be"
-    FAIL = "an error that waiting does not mend"
-    FENCE = "the instance id belongs to another member"
-
-
-_ANYWHERE = {Input.LEAVE: State.LEAVING, Input.FENCE: State.FENCED}
-_MEMBER = {**_ANYWHERE, Input.REBALANCE: State.PREPARING, Input.DROPPED: State.PREPARING, Input.EXPIRED: State.PREPARING}
-
-TRANSITIONS: Mapping[State, Mapping[Input, State]] = {
-    State.UNJOINED: {**_ANYWHERE, Input.POLLED: State.JOINING},
-    State.PREPARING: {**_MEMBER, Input.PREPARED: State.JOINING},
-    State.JOINING: {
-        **_ANYWHERE,
-        Input.JOINED: State.SYNCING,
-        Input.LEADS: State.ASSIGNING,
-        Input.REJOIN: State.JOINING,
-        Input.EXPIRED: State.UNJOINED,
-        Input.FAIL: State.FAILED,
-    },
-    State.ASSIGNING: {
-        **_ANYWHERE,
-        Input.ASSIGNED: State.SYNCING,
-        Input.REJOIN: State.JOINING,
-        Input.EXPIRED: State.UNJOINED,
-        Input.FAIL: State.FAILED,
-    },
-    State.SYNCING: {
-        **_ANYWHERE,
-        Input.SYNCED: State.STABLE,
-        Input.REJOIN: State.JOINING,
-        Input.EXPIRED: State.UNJOINED,
-        Input.FAIL: State.FAILED,
-    },
-    State.STABLE: _MEMBER,
-    State.LEAVING: {**_ANYWHERE, Input.LEFT: State.UNJOINED},
-    State.FAILED: {**_ANYWHERE, Input.POLLED: State.JOINING},
-    State.FENCED: {Input.LEAVE: State.FENCED, Input.FENCE: State.FENCED},
-}
-"""State -> input -> next state. What is not in here does not happen."""
-
-IN_GENERATION = frozenset({State.PREPARING, State.ASSIGNING, State.SYNCING, State.STABLE})
-"""States in which a member with a generation sends heartbeats; in JOINING its parked JoinGroup keeps it alive."""
-
-
-class Reaction(enum.Enum):
-    """What an error code calls for."""
-
-    LATER = "send again after a while"
-    LOOK_UP = "the coordinator is another one: look it up, then again"
-    UNKNOWN = "forget the member id and join anew"
-    OUTDATED = "forget the generation, keep the member id and join anew"
-    REJOIN = "join again at once"
-    ADOPT = "take the member id of the answer and join again at once"
-    FENCED = "somebody else has the instance id"
-    FATAL = "the application has to know"
-
-
-_JOIN_REACTIONS: Mapping[int, Reaction] = {
-    14: Reaction.LATER,
-    15: Reaction.LOOK_UP,
-    16: Reaction.LOOK_UP,
-    _ILLEGAL_GENERATION: Reaction.OUTDATED,
-    _UNKNOWN_MEMBER_ID: Reaction.UNKNOWN,
-    _REBALANCE_IN_PROGRESS: Reaction.REJOIN,
-    79: Reaction.ADOPT,
-    _FENCED_INSTANCE_ID: Reaction.FENCED,
-}
-"""Error codes of JoinGroup and SyncGroup -> what to do; any other is fatal."""
-
-_HEARTBEAT_REACTIONS: Mapping[int, Reaction] = {
-    15: Reaction.LOOK_UP,
-    16: Reaction.LOOK_UP,
-    _ILLEGAL_GENERATION: Reaction.OUTDATED,
-    _UNKNOWN_MEMBER_ID: Reaction.UNKNOWN,
-    _REBALANCE_IN_PROGRESS: Reaction.REJOIN,
-    _FENCED_INSTANCE_ID: Reaction.FENCED,
-}
-"""Error codes of Heartbeat -> what to do; after any other the next heartbeat is sent after a while."""
-
-
-class Generation(NamedTuple):
-    """Which incarnation of the group the member belongs to, as whom, and by which assignor."""
-
-    number: int = -1
-    member_id: str = ""
-    protocol: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Tag:
-    """What a request was about, and who the member was when it was sent.
-
-    ``round`` tells answers apart that nobody waits for any more.
-    """
+class _Tag(NamedTuple):
+    """What a request was about, and who the member was when it was sent; ``round`` tells answers that nobody waits for any more."""
 
     api: Api
     generation: Generation
     round: int
+
+
+class _Farewell(NamedTuple):
+    """A LeaveGroup that is still to be sent."""
+
+    member_id: str
+    reason: str
 
 
 class ClassicMembership:
@@ -211,14 +99,13 @@ class ClassicMembership:
         self.state = State.UNJOINED
         self.generation = Generation()
         self.failure: OttlaError | None = None
-        self.group_topics: frozenset[str] = frozenset()
         self._config = config
         self._subscription = subscription
         self._coordinator = coordinator
         self._metadata = metadata
         self._notify = notify
         self._backoff = backoff
-        self._timers = _Timers(config)
+        self._liveness = Liveness(config)
         self._round = 0
         self._in_flight = False
         self._attempts = 0
@@ -227,14 +114,17 @@ class ClassicMembership:
         self._reason = ""
         self._joined_topics: frozenset[str] = frozenset()
         self._leaves: list[Reply] = []
-        self._leave_target: tuple[Generation, str] | None = None
-        self._members: dict[str, MemberSubscription] = {}
+        self._farewell: _Farewell | None = None
+        self._leadership: Leadership | None = None
         self._assignments: dict[str, bytes] = {}
-        self._partition_counts: dict[str, int] | None = None
-        self._fresh_after = 0
 
     def __repr__(self) -> str:
         return f"<ClassicMembership {self.state.name} {self.generation}>"
+
+    @property
+    def group_topics(self) -> frozenset[str]:
+        """See ``Membership``."""
+        return self._leadership.topics if self._leadership is not None else frozenset()
 
     # -- what the application does ----------------------------------------------------------------------------------------
 
@@ -245,14 +135,14 @@ class ClassicMembership:
 
     def polled(self, now: Now) -> None:
         """See ``Membership``."""
-        self._timers.polled(now)
+        self._liveness.polled(now)
         if self._subscription.mode is not Mode.TOPICS:
             return
         if self.state in (State.UNJOINED, State.FAILED):
             self._move(Input.POLLED)
             self._retry_at = now.mono + (self._backoff.delay(self._attempts - 1) if self._attempts else 0)
         elif self.state is State.STABLE and self._joined_topics != self._subscription.topics:
-            self._begin_rebalance("the subscription has changed", now)
+            self._begin_rebalance("the subscription has changed")
 
     def prepared(self, token: int, now: Now) -> None:
         """See ``Membership``. An answer to an older notification is void: the newer one will be answered too."""
@@ -283,7 +173,7 @@ class ClassicMembership:
         self._leaves.append(reply)
         self._move(Input.LEAVE)
         if dynamic:
-            self._leave_target = (Generation(-1, member), reason)
+            self._farewell = _Farewell(member, reason)
         else:
             self._left(None)
 
@@ -296,7 +186,7 @@ class ClassicMembership:
         if self.state in (State.STABLE, State.PREPARING) and self.generation.number >= 0:
             return MemberIdentity(self.generation.number, self.generation.member_id, self._config.group_instance_id)
         if self.state in (State.JOINING, State.ASSIGNING, State.SYNCING):
-            raise broker_error(_REBALANCE_IN_PROGRESS, f"group {self._config.group_id!r} is rebalancing: nothing was committed")
+            raise broker_error(REBALANCE_IN_PROGRESS, f"group {self._config.group_id!r} is rebalancing: nothing was committed")
         raise self._not_a_member()
 
     def commit_refused(self, code: int, sent_by: MemberIdentity, now: Now) -> OttlaError:
@@ -305,22 +195,22 @@ class ClassicMembership:
         unchanged = (sent_by.generation, sent_by.member_id) == self.generation[:2]
         if sent_by == NOBODY:
             return broker_error(code, what)
-        if code == _REBALANCE_IN_PROGRESS:
-            self._begin_rebalance("the group is already rebalancing", now)
+        if code == REBALANCE_IN_PROGRESS:
+            self._begin_rebalance("the group is already rebalancing")
             return broker_error(code, what)
-        if code == _FENCED_INSTANCE_ID and unchanged:
-            return self._fence(what, now)
+        if code == FENCED_INSTANCE_ID and unchanged:
+            return self._fence(what)
         if unchanged:
-            self._dropped(_HEARTBEAT_REACTIONS[code], f"{broker_error(code).name} in answer to a commit", now)
+            self._dropped(HEARTBEAT_REACTIONS[code], f"{broker_error(code).name} in answer to a commit")
         elif self.state in (State.PREPARING, State.JOINING, State.ASSIGNING, State.SYNCING):
-            return broker_error(_REBALANCE_IN_PROGRESS, what)
+            return broker_error(REBALANCE_IN_PROGRESS, what)
         return self._not_a_member(cause=broker_error(code, what))
 
     # -- the two shapes ---------------------------------------------------------------------------------------------------
 
     def poll(self, now: Now) -> Poll:
         """Send what the state calls for."""
-        if self.state in (State.UNJOINED, State.FENCED) and self._leave_target is None:
+        if self.state in (State.UNJOINED, State.FENCED) and self._farewell is None:
             return Poll()
         if self.state is not State.LEAVING:
             self._watch_poll_interval(now)
@@ -341,7 +231,7 @@ class ClassicMembership:
         if isinstance(error, DisconnectedError | OttlaTimeoutError):
             self._coordinator.mark_unknown(str(error), now)
         if tag.api is Api.HEARTBEAT:
-            self._timers.heartbeat_failed(now, self._backoff)
+            self._liveness.heartbeat_failed(now, self._backoff)
             return
         if tag.round != self._round:
             return
@@ -364,66 +254,48 @@ class ClassicMembership:
         target = self._coordinator.target()
         if target is None:
             return []
-        self._timers.coordinator_found(self._coordinator.found, now)
-        if self._timers.session_expired(now):
+        self._liveness.coordinator_found(self._coordinator.found, now)
+        if self._liveness.session_expired(now):
             self._coordinator.mark_unknown("no heartbeat was answered within session.timeout.ms", now)
             self._coordinator.target()
             return []
-        if not self._timers.heartbeat_due(now):
+        if not self._liveness.heartbeat_due(now):
             return []
-        from ottla.protocol.messages import heartbeat_request
-
-        self._timers.heartbeat_sent(now)
-        message = heartbeat_request.HeartbeatRequest(
-            group_id=self._config.group_id or "",
-            generation_id=self.generation.number,
-            member_id=self.generation.member_id,
-            group_instance_id=self._config.group_instance_id,
-        )
-        tag = _Tag(Api.HEARTBEAT, self.generation, self._round)
-        return [Send(Api.HEARTBEAT, message, target, tag, self._config.request_timeout_ms)]
+        self._liveness.heartbeat_sent(now)
+        return [self._send(Api.HEARTBEAT, requests.heartbeat(self._config, self.generation), target)]
 
     def _on_heartbeat(self, tag: _Tag, message: Any, now: Now) -> None:
         code = int(message.error_code)
-        if not code or code == _REBALANCE_IN_PROGRESS:
-            self._timers.heartbeat_answered(now)
+        if not code or code == REBALANCE_IN_PROGRESS:
+            self._liveness.heartbeat_answered(now)
         else:
-            self._timers.heartbeat_failed(now, self._backoff)
+            self._liveness.heartbeat_failed(now, self._backoff)
         if not code:
             return
-        reaction = _HEARTBEAT_REACTIONS.get(code, Reaction.LATER)
+        reaction = HEARTBEAT_REACTIONS.get(code, Reaction.LATER)
         if reaction is Reaction.LOOK_UP:
             self._coordinator.mark_unknown(broker_error(code).name, now)
         elif tag.generation != self.generation or self.state not in IN_GENERATION:
             return
         elif reaction is Reaction.REJOIN:
             if self.state is State.STABLE:
-                self._begin_rebalance("group is already rebalancing", now)
+                self._begin_rebalance("group is already rebalancing")
         elif reaction is Reaction.FENCED:
-            self._fence("a heartbeat was refused", now)
+            self._fence("a heartbeat was refused")
         elif reaction in (Reaction.UNKNOWN, Reaction.OUTDATED):
-            self._dropped(reaction, f"{broker_error(code).name} in answer to a heartbeat", now)
+            self._dropped(reaction, f"{broker_error(code).name} in answer to a heartbeat")
         else:
             _log.warning("heartbeat of group %r failed: %s", self._config.group_id, broker_error(code))
 
     def _watch_poll_interval(self, now: Now) -> None:
         """KIP-62: an application that does not poll gives its place up, and is told so in one line."""
         joined = self.generation.member_id != "" or self.state is State.JOINING
-        if not joined or self._in_flight or self.state in (State.FAILED, State.FENCED) or not self._timers.poll_expired(now):
+        if not joined or self._in_flight or self.state in (State.FAILED, State.FENCED) or not self._liveness.poll_expired(now):
             return
-        interval = self._config.max_poll_interval_ms
-        _log.warning(
-            "consumer of group %r left the group: %.1f s since its last poll(), max_poll_interval is %.1f s. Its partitions go to"
-            " others, and what was not committed will be delivered again. Handle fewer records a poll (max_poll_records is %d),"
-            " handle them faster, or raise max_poll_interval. It joins again with the next poll().",
-            self._config.group_id,
-            self._timers.since_poll(now) / 1000,
-            interval / 1000,
-            self._config.max_poll_records,
-        )
+        self._liveness.explain_expiry(self._config, now)
         member = self.generation.member_id
         if member and self._config.group_instance_id is None:
-            self._leave_target = (Generation(-1, member), "consumer poll timeout has expired.")
+            self._farewell = _Farewell(member, "consumer poll timeout has expired.")
         self._reason = "consumer pro-actively leaving the group"
         self._forget(Generation())
         self._move(Input.EXPIRED)
@@ -432,68 +304,50 @@ class ClassicMembership:
 
     def _watch_metadata(self, now: Now) -> None:
         """The leader answers for it that new partitions are read by somebody."""
-        if self.state is State.STABLE and self._partition_counts is not None:
-            current = self._metadata.current
-            counts = _partition_counts(current, self.group_topics)
-            if counts != self._partition_counts and all(_is_settled(current, topic) for topic in self.group_topics):
-                self._begin_rebalance("the partitions of the group's topics have changed", now)
+        if self.state is State.STABLE and self._leadership is not None and self._leadership.outdated():
+            self._begin_rebalance("the partitions of the group's topics have changed")
 
     # -- the dialogue: join, assign, sync, leave --------------------------------------------------------------------------
 
     def _dialogue(self, now: Now) -> list[Send]:
-        if self._leave_target is not None:
-            return self._send_leave(now)
+        if self._farewell is not None:
+            return self._send_leave()
         if self._in_flight:
             return []
-        if self.state is State.ASSIGNING:
-            self._assign()
+        if self.state is State.ASSIGNING and self._leadership is not None:
+            assignments = self._leadership.assign()
+            if assignments is not None:
+                self._assignments = assignments
+                self._move(Input.ASSIGNED)
         if self.state not in (State.JOINING, State.SYNCING) or self._retry_at > now.mono:
             return []
         target = self._coordinator.target()
         if target is None:
             return []
         self._in_flight = True
-        if self.state is State.JOINING:
-            timeout = max(self._config.request_timeout_ms, min(self._config.max_poll_interval_ms + JOIN_LAPSE, 2**31 - 1))
-            api, message = Api.JOIN_GROUP, self._join_request()
-        else:
-            timeout = self._config.request_timeout_ms
-            api, message = Api.SYNC_GROUP, self._sync_request()
-        return [Send(api, message, target, _Tag(api, self.generation, self._round), timeout)]
-
-    def _join_request(self) -> Any:
-        from ottla.protocol.messages import join_group_request
-
+        if self.state is State.SYNCING:
+            return [self._send(Api.SYNC_GROUP, requests.sync_group(self._config, self.generation, self._assignments), target)]
         self._joined_topics = self._subscription.topics
-        topics = tuple(sorted(self._joined_topics))
-        wish = encode_subscription(MemberWish(topics, generation=self.generation.number))
-        return join_group_request.JoinGroupRequest(
-            group_id=self._config.group_id or "",
-            session_timeout=duration(self._config.session_timeout_ms),
-            rebalance_timeout=duration(self._config.max_poll_interval_ms),
-            member_id=self.generation.member_id,
-            group_instance_id=self._config.group_instance_id,
-            protocol_type=PROTOCOL_TYPE,
-            protocols=tuple(
-                join_group_request.JoinGroupRequestProtocol(name=name, metadata=wish)
-                for name in self._config.partition_assignment_strategy
-            ),
-            reason=self._reason[:255],
-        )
+        timeout = max(self._config.request_timeout_ms, min(self._config.max_poll_interval_ms + JOIN_LAPSE, _INT_MAX))
+        message = requests.join_group(self._config, self.generation, self._joined_topics, self._reason)
+        return [self._send(Api.JOIN_GROUP, message, target, timeout)]
+
+    def _send(self, api: Api, message: Any, target: ToCoordinator, timeout: int | None = None) -> Send:
+        return Send(api, message, target, _Tag(api, self.generation, self._round), timeout or self._config.request_timeout_ms)
 
     def _on_joined(self, tag: _Tag, message: Any, now: Now) -> None:
         code = int(message.error_code)
         if code:
-            return self._refused(tag, _JOIN_REACTIONS.get(code, Reaction.FATAL), code, message, now)
+            return self._refused(tag, JOIN_REACTIONS.get(code, Reaction.FATAL), code, message, now)
         protocol = message.protocol_name
         if message.protocol_type not in (None, PROTOCOL_TYPE) or protocol not in self._config.partition_assignment_strategy:
             chosen = f"{message.protocol_type or PROTOCOL_TYPE}/{protocol}"
             text = f"group {self._config.group_id!r} chose {chosen}, which this member did not offer"
-            return self._fail(broker_error(_INCONSISTENT_GROUP_PROTOCOL, text))
+            return self._fail(broker_error(INCONSISTENT_GROUP_PROTOCOL, text))
         self.generation = Generation(message.generation_id, message.member_id, protocol)
         self._attempts, self._retry_at = 0, now.mono
-        self._timers.joined(now)
-        self._assignments, self._partition_counts, self.group_topics = {}, None, frozenset()
+        self._liveness.joined(now)
+        self._assignments, self._leadership = {}, None
         if message.leader != message.member_id:
             return self._move(Input.JOINED)
         return self._lead(message)
@@ -501,59 +355,22 @@ class ClassicMembership:
     def _lead(self, message: Any) -> None:
         """This member assigns: it needs to know the topics of all the others."""
         try:
-            wishes = {item.member_id: (item.group_instance_id, decode_subscription(item.metadata)) for item in message.members}
+            self._leadership = Leadership(message.protocol_name, message.members, self._metadata)
         except ProtocolError as error:
             return self._fail(error)
-        self._members = {
-            member_id: MemberSubscription(wish.topics, instance_id, wish.rack, wish.owned, wish.generation, wish.user_data)
-            for member_id, (instance_id, wish) in wishes.items()
-        }
-        self.group_topics = frozenset(topic for wish in self._members.values() for topic in wish.topics)
         self._move(Input.LEADS)
         if message.skip_assignment:
-            # A static leader that came back: what was assigned stands (KIP-814), but new partitions are still its business.
-            self._partition_counts = _partition_counts(self._metadata.current, self.group_topics)
-            return self._move(Input.ASSIGNED)
-        self._fresh_after = self._metadata.request_update()
+            self._leadership.let_stand()
+            self._move(Input.ASSIGNED)
         return None
-
-    def _assign(self) -> None:
-        """Once the metadata is newer than the join, and names every topic of the group."""
-        current = self._metadata.current
-        if current.version <= self._fresh_after:
-            return
-        if not all(topic in current.topics for topic in self.group_topics):
-            self._fresh_after = self._metadata.request_update()
-            return
-        counts = _partition_counts(current, self.group_topics)
-        assigned = ASSIGNORS[self.generation.protocol or ""].assign(self._members, counts)
-        self._assignments = {member_id: encode_assignment(Assignment(partitions)) for member_id, partitions in assigned.items()}
-        self._partition_counts = counts
-        self._move(Input.ASSIGNED)
-
-    def _sync_request(self) -> Any:
-        from ottla.protocol.messages import sync_group_request
-
-        return sync_group_request.SyncGroupRequest(
-            group_id=self._config.group_id or "",
-            generation_id=self.generation.number,
-            member_id=self.generation.member_id,
-            group_instance_id=self._config.group_instance_id,
-            protocol_type=PROTOCOL_TYPE,
-            protocol_name=self.generation.protocol,
-            assignments=tuple(
-                sync_group_request.SyncGroupRequestAssignment(member_id=member_id, assignment=blob)
-                for member_id, blob in self._assignments.items()
-            ),
-        )
 
     def _on_synced(self, tag: _Tag, message: Any, now: Now) -> None:
         code = int(message.error_code)
         if code:
-            return self._refused(tag, _JOIN_REACTIONS.get(code, Reaction.FATAL), code, message, now)
+            return self._refused(tag, JOIN_REACTIONS.get(code, Reaction.FATAL), code, message, now)
         if message.protocol_type not in (None, PROTOCOL_TYPE) or message.protocol_name not in (None, self.generation.protocol):
             text = f"group {self._config.group_id!r} synchronised by {message.protocol_type}/{message.protocol_name}"
-            return self._fail(broker_error(_INCONSISTENT_GROUP_PROTOCOL, text))
+            return self._fail(broker_error(INCONSISTENT_GROUP_PROTOCOL, text))
         try:
             partitions = decode_assignment(message.assignment).partitions
         except ProtocolError as error:
@@ -567,25 +384,20 @@ class ClassicMembership:
         self._token += 1
         return self._notify(AssignmentReceived(self._token, added))
 
-    def _send_leave(self, now: Now) -> list[Send]:
+    def _send_leave(self) -> list[Send]:
         """Say good-bye: once, and only to a coordinator that is known. Who does not hear it notices when the session times out."""
-        from ottla.protocol.messages import leave_group_request
-
-        assert self._leave_target is not None
-        (generation, reason) = self._leave_target
+        assert self._farewell is not None
         target = self._coordinator.target()
         if target is None:
             return []
-        self._leave_target = None
+        (member_id, reason), self._farewell = self._farewell, None
+        # Only who waits in LEAVING wants to know the answer.
         self._in_flight = self.state is State.LEAVING
-        member = leave_group_request.MemberIdentity(member_id=generation.member_id, reason=reason[:255])
-        message = leave_group_request.LeaveGroupRequest(group_id=self._config.group_id or "", members=(member,))
-        round_ = self._round if self._in_flight else -1
-        del now
-        return [Send(Api.LEAVE_GROUP, message, target, _Tag(Api.LEAVE_GROUP, generation, round_), self._config.request_timeout_ms)]
+        tag = _Tag(Api.LEAVE_GROUP, self.generation, self._round if self._in_flight else -1)
+        message = requests.leave_group(self._config, member_id, reason)
+        return [Send(Api.LEAVE_GROUP, message, target, tag, self._config.request_timeout_ms)]
 
     def _on_left(self, tag: _Tag, message: Any, now: Now) -> None:
-        del tag, now
         code = int(message.error_code) or next((int(item.error_code) for item in message.members if item.error_code), 0)
         self._left(broker_error(code, f"leaving group {self._config.group_id!r}") if code else None)
 
@@ -607,7 +419,7 @@ class ClassicMembership:
         error = broker_error(code, f"joining group {self._config.group_id!r}")
         self._reason = f"rebalance failed due to {error.name}"
         if reaction is Reaction.FENCED:
-            self._fence(f"joining group {self._config.group_id!r}", now)
+            self._fence(f"joining group {self._config.group_id!r}")
             return
         if reaction is Reaction.FATAL:
             self._fail(error)
@@ -625,18 +437,16 @@ class ClassicMembership:
             self.generation = Generation(-1, self.generation.member_id)
         self._move(Input.REJOIN)
 
-    def _begin_rebalance(self, reason: str, now: Now) -> None:
+    def _begin_rebalance(self, reason: str) -> None:
         """The application has to give its partitions up; until then the member keeps its place with heartbeats."""
         if self.state is not State.STABLE:
             return
-        del now
         self._reason = reason
         self._move(Input.REBALANCE)
         self._ask_application(lost=False)
 
-    def _dropped(self, reaction: Reaction, why: str, now: Now) -> None:
+    def _dropped(self, reaction: Reaction, why: str) -> None:
         """The coordinator has removed the member, or gone on without it: the partitions are lost."""
-        del now
         _log.warning("consumer of group %r lost its partitions: %s", self._config.group_id, why)
         self._reason = f"rebalance failed due to {why}"
         member_id = self.generation.member_id if reaction is Reaction.OUTDATED else ""
@@ -648,10 +458,9 @@ class ClassicMembership:
         elif before in (State.ASSIGNING, State.SYNCING):
             self._move(Input.REJOIN)
 
-    def _fence(self, what: str, now: Now) -> OttlaError:
+    def _fence(self, what: str) -> OttlaError:
         """Another member has taken the instance id. To join again would throw it out in turn."""
-        del now
-        self.failure = broker_error(_FENCED_INSTANCE_ID, what)
+        self.failure = broker_error(FENCED_INSTANCE_ID, what)
         self._forget(Generation())
         self._move(Input.FENCE)
         self._subscription.version += 1
@@ -668,7 +477,7 @@ class ClassicMembership:
         self._subscription.suspend()
         self._token += 1
         held = frozenset(self._subscription.partitions)
-        self._notify(RebalanceNeeded(self._token, held, lost, self._timers.poll_deadline))
+        self._notify(RebalanceNeeded(self._token, held, lost, self._liveness.poll_deadline))
 
     def _try_later(self, now: Now) -> None:
         self._retry_at = now.mono + self._backoff.delay(self._attempts)
@@ -679,11 +488,11 @@ class ClassicMembership:
         self.generation = generation
         self._round += 1
         self._in_flight = False
-        self.group_topics, self._partition_counts = frozenset(), None
+        self._leadership = None
 
     def _not_a_member(self, cause: BrokerError | None = None) -> CommitFailedError:
         text = f"nothing was committed: this consumer is no member of group {self._config.group_id!r} any more"
-        if self._timers.expired_once:
+        if self._liveness.expired_once:
             hint = "it did not poll() within max_poll_interval: handle fewer records a poll, or raise it; poll() to rejoin"
             return CommitFailedError(text, hint=hint, cause=cause)
         return CommitFailedError(text, cause=cause)
@@ -700,85 +509,6 @@ class ClassicMembership:
     def _wake_at(self, now: Now) -> int | None:
         times = [self._retry_at] if self.state in (State.JOINING, State.SYNCING) and not self._in_flight else []
         if self.state in IN_GENERATION and self.generation.number >= 0:
-            times += self._timers.session_deadlines()
-        times.append(self._timers.poll_deadline)
+            times += self._liveness.session_deadlines()
+        times.append(self._liveness.poll_deadline)
         return min((at for at in times if at > now.mono), default=None)
-
-
-class _Timers:
-    """The clocks of one member: heartbeat, session, and the application's polls. Monotonic milliseconds."""
-
-    def __init__(self, config: ConsumerConfig) -> None:
-        self._interval = config.heartbeat_interval_ms
-        self._session = config.session_timeout_ms
-        self._max_poll_interval = config.max_poll_interval_ms
-        self._heartbeat_at = 0
-        self._session_until = 0
-        self._in_flight = False
-        self._failures = 0
-        self._found = 0
-        self._last_poll = 0
-        self.expired_once = False
-        """Whether the latest membership ended because the application did not poll."""
-
-    @property
-    def poll_deadline(self) -> int:
-        """When the application must have polled."""
-        return self._last_poll + self._max_poll_interval
-
-    def session_deadlines(self) -> list[int]:
-        """When to look at the session again."""
-        return [self._session_until] if self._in_flight else [self._heartbeat_at, self._session_until]
-
-    def polled(self, now: Now) -> None:
-        self._last_poll = now.mono
-
-    def since_poll(self, now: Now) -> int:
-        return now.mono - self._last_poll
-
-    def poll_expired(self, now: Now) -> bool:
-        expired = now.mono >= self.poll_deadline
-        self.expired_once = self.expired_once or expired
-        return expired
-
-    def joined(self, now: Now) -> None:
-        self.expired_once = False
-        self._failures, self._in_flight = 0, False
-        self._heartbeat_at = now.mono + self._interval
-        self._session_until = now.mono + self._session
-
-    def coordinator_found(self, count: int, now: Now) -> None:
-        """A coordinator that was just found has not had a chance to answer yet."""
-        if count != self._found:
-            self._found, self._in_flight = count, False
-            self._session_until = now.mono + self._session
-
-    def session_expired(self, now: Now) -> bool:
-        return now.mono >= self._session_until
-
-    def heartbeat_due(self, now: Now) -> bool:
-        return not self._in_flight and now.mono >= self._heartbeat_at
-
-    def heartbeat_sent(self, now: Now) -> None:
-        self._in_flight = True
-        self._heartbeat_at = now.mono + self._interval
-
-    def heartbeat_answered(self, now: Now) -> None:
-        self._in_flight, self._failures = False, 0
-        self._session_until = now.mono + self._session
-
-    def heartbeat_failed(self, now: Now, backoff: ExponentialBackoff) -> None:
-        self._in_flight = False
-        self._heartbeat_at = now.mono + backoff.delay(self._failures)
-        self._failures += 1
-
-
-def _partition_counts(metadata: Metadata, topics: frozenset[str]) -> dict[str, int]:
-    """How many partitions each topic has that exists."""
-    return {topic: count for topic in sorted(topics) if (count := len(metadata.partitions_for(topic)))}
-
-
-def _is_settled(metadata: Metadata, topic: str) -> bool:
-    """Whether the latest metadata describes a topic, or says that it does not exist."""
-    known = metadata.topics.get(topic)
-    return known is not None and (known.error is None or known.error.code == _UNKNOWN_TOPIC_OR_PARTITION)

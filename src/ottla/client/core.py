@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from ottla.client.backoff import RandomPort
 from ottla.client.connections import Connections, Effect
-from ottla.client.effects import Poll, RequestManager
+from ottla.client.effects import RequestManager
 from ottla.client.metadata import Metadata, MetadataManager
 from ottla.client.notifications import ErrorNotification
 from ottla.config import ClientConfig, ConsumerConfig
@@ -42,6 +42,8 @@ class ClientCore:
         self._managers: list[RequestManager] = [self.metadata_manager]
         self._handlers: dict[type[Any], Callable[[Any, Now], None]] = {}
         self._notifications: list[object] = []
+        self._suspended: dict[int, int] = {}
+        """Manager (by identity) -> until when it is not asked."""
         self._metadata: Metadata | None = None
         self._lost = 0
 
@@ -100,12 +102,16 @@ class ClientCore:
         return self.connections.poll(now).effects
 
     def _ask(self, manager: RequestManager, now: Now) -> int | None:
+        # A manager that broke is left alone for a while: it may go on failing, and would be all that anybody hears of.
+        suspended_until = self._suspended.get(id(manager), now.mono)
+        if suspended_until > now.mono:
+            return suspended_until
         try:
             poll = manager.poll(now)
         except Exception as error:
             self._surface(error, type(manager).__name__)
-            # It may go on failing: not at once, or the thread would spin.
-            poll = Poll(wake_at=now.mono + self.config.retry_backoff_max_ms)
+            self._suspended[id(manager)] = now.mono + self.config.retry_backoff_max_ms
+            return self._suspended[id(manager)]
         for send in poll.sends:
             self.connections.enqueue(manager, send, now)
         return poll.wake_at

@@ -1,0 +1,130 @@
+"""The states of a classic member, what moves it from one to the next, and what error codes mean to it.
+
+Owns the tables and nothing else: the diagram in the documentation is drawn from ``TRANSITIONS``. Must not know requests, timers
+or who moves a member. Invariant: what is not in a table does not happen.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from typing import NamedTuple
+
+ILLEGAL_GENERATION, INCONSISTENT_GROUP_PROTOCOL, UNKNOWN_MEMBER_ID = 22, 23, 25
+REBALANCE_IN_PROGRESS, FENCED_INSTANCE_ID = 27, 82
+
+
+class State(enum.Enum):
+    """Where the member stands."""
+
+    UNJOINED = "no member of the group"
+    PREPARING = "the application has to commit and to give its partitions up"
+    JOINING = "JoinGroup is sent, or about to be"
+    ASSIGNING = "leader of the group: waits for fresh metadata of all its topics"
+    SYNCING = "SyncGroup is sent, or about to be"
+    STABLE = "has its partitions until the next rebalance"
+    LEAVING = "LeaveGroup is sent, or about to be"
+    FAILED = "an error that waiting does not mend: the next poll tries again"
+    FENCED = "somebody else runs with this instance id: over"
+
+
+class Input(enum.Enum):
+    """What moves a member."""
+
+    POLLED = "the application polls and wants to be a member"
+    REBALANCE = "the group, or the subscription, has changed"
+    DROPPED = "the coordinator does not know the member, or its generation, any more"
+    EXPIRED = "the application did not poll in time"
+    PREPARED = "the application has given its partitions up"
+    JOINED = "JoinGroup succeeded"
+    LEADS = "JoinGroup succeeded and made this member the leader"
+    ASSIGNED = "the leader has assigned the partitions"
+    SYNCED = "SyncGroup succeeded"
+    REJOIN = "JoinGroup has to be sent again"
+    LEAVE = "the application wants out"
+    LEFT = "LeaveGroup was answered, or can not be"
+    FAIL = "an error that waiting does not mend"
+    FENCE = "the instance id belongs to another member"
+
+
+_ANYWHERE = {Input.LEAVE: State.LEAVING, Input.FENCE: State.FENCED}
+_MEMBER = {**_ANYWHERE, Input.REBALANCE: State.PREPARING, Input.DROPPED: State.PREPARING, Input.EXPIRED: State.PREPARING}
+
+TRANSITIONS: Mapping[State, Mapping[Input, State]] = {
+    State.UNJOINED: {**_ANYWHERE, Input.POLLED: State.JOINING},
+    State.PREPARING: {**_MEMBER, Input.PREPARED: State.JOINING},
+    State.JOINING: {
+        **_ANYWHERE,
+        Input.JOINED: State.SYNCING,
+        Input.LEADS: State.ASSIGNING,
+        Input.REJOIN: State.JOINING,
+        Input.EXPIRED: State.UNJOINED,
+        Input.FAIL: State.FAILED,
+    },
+    State.ASSIGNING: {
+        **_ANYWHERE,
+        Input.ASSIGNED: State.SYNCING,
+        Input.REJOIN: State.JOINING,
+        Input.EXPIRED: State.UNJOINED,
+        Input.FAIL: State.FAILED,
+    },
+    State.SYNCING: {
+        **_ANYWHERE,
+        Input.SYNCED: State.STABLE,
+        Input.REJOIN: State.JOINING,
+        Input.EXPIRED: State.UNJOINED,
+        Input.FAIL: State.FAILED,
+    },
+    State.STABLE: _MEMBER,
+    State.LEAVING: {**_ANYWHERE, Input.LEFT: State.UNJOINED},
+    State.FAILED: {**_ANYWHERE, Input.POLLED: State.JOINING},
+    State.FENCED: {Input.LEAVE: State.FENCED, Input.FENCE: State.FENCED},
+}
+"""State -> input -> next state. What is not in here does not happen."""
+
+IN_GENERATION = frozenset({State.PREPARING, State.ASSIGNING, State.SYNCING, State.STABLE})
+"""States in which a member with a generation sends heartbeats; in JOINING its parked JoinGroup keeps it alive."""
+
+
+class Reaction(enum.Enum):
+    """What an error code calls for."""
+
+    LATER = "send again after a while"
+    LOOK_UP = "the coordinator is another one: look it up, then again"
+    UNKNOWN = "forget the member id and join anew"
+    OUTDATED = "forget the generation, keep the member id and join anew"
+    REJOIN = "join again at once"
+    ADOPT = "take the member id of the answer and join again at once"
+    FENCED = "somebody else has the instance id"
+    FATAL = "the application has to know"
+
+
+JOIN_REACTIONS: Mapping[int, Reaction] = {
+    14: Reaction.LATER,
+    15: Reaction.LOOK_UP,
+    16: Reaction.LOOK_UP,
+    ILLEGAL_GENERATION: Reaction.OUTDATED,
+    UNKNOWN_MEMBER_ID: Reaction.UNKNOWN,
+    REBALANCE_IN_PROGRESS: Reaction.REJOIN,
+    79: Reaction.ADOPT,
+    FENCED_INSTANCE_ID: Reaction.FENCED,
+}
+"""Error codes of JoinGroup and SyncGroup -> what to do; any other is fatal."""
+
+HEARTBEAT_REACTIONS: Mapping[int, Reaction] = {
+    15: Reaction.LOOK_UP,
+    16: Reaction.LOOK_UP,
+    ILLEGAL_GENERATION: Reaction.OUTDATED,
+    UNKNOWN_MEMBER_ID: Reaction.UNKNOWN,
+    REBALANCE_IN_PROGRESS: Reaction.REJOIN,
+    FENCED_INSTANCE_ID: Reaction.FENCED,
+}
+"""Error codes of Heartbeat -> what to do; after any other the next heartbeat is sent after a while."""
+
+
+class Generation(NamedTuple):
+    """Which incarnation of the group the member belongs to, as whom, and by which assignor."""
+
+    number: int = -1
+    member_id: str = ""
+    protocol: str | None = None

@@ -1,0 +1,93 @@
+"""The application's end of the two queues: commands out, notifications in, and how a call waits for what it asked.
+
+Owns the inbox, the time of the call that runs, and the wake-up. Must not know what is asked or told. Invariants: notifications
+are taken in the order they were told; a wake-up ends exactly one waiting call, this one or the next, and never one that was told
+not to mind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+from ottla.client.commands import Command
+from ottla.client.notifications import Completed, WakeupRequested
+from ottla.errors import OttlaTimeoutError, WakeupError
+from ottla.types import Now
+
+ANSWER_GRACE = 1_000
+"""Milliseconds that the network thread is given beyond a deadline to say why nothing came of a call."""
+
+T = TypeVar("T")
+
+
+class Wait(NamedTuple):
+    """What a call waits for. ``for_`` tells a reader, ``until`` (monotonic ms, ``None``: no limit) the driver."""
+
+    for_: object
+    until: int | None
+
+
+Call = Generator[Wait, Now, T]
+
+
+class Mailbox:
+    """``submit`` sends a command to the network thread, ``drain`` takes what it has told. ``handlers``: by class of notification."""
+
+    def __init__(
+        self,
+        submit: Callable[[object], None],
+        drain: Callable[[], list[Any]],
+        handlers: Mapping[type[Any], Callable[[Any], None]],
+    ) -> None:
+        self.submit = submit
+        self.now = Now(0, 0)
+        """The time, as the running call was last told."""
+        self.wakeups_enabled = True
+        self._drain = drain
+        self._handlers = {
+            **handlers,
+            Completed: lambda item: item.completion.settle(item.value, item.error),
+            WakeupRequested: self._on_wakeup,
+        }
+        self._woken = False
+
+    def take(self) -> None:
+        """Handle every notification that has come."""
+        for item in self._drain():
+            self._handlers[type(item)](item)
+
+    def wait(self, for_: object, until: int) -> Call[None]:
+        """Until something comes, or the time has come."""
+        self.now = yield Wait(for_, until)
+
+    def ask(self, command: Command, what: str, deadline: int, *, wakeable: bool = True) -> Call[Any]:
+        """Send a command and give its outcome."""
+        self.submit(command)
+        return (yield from self.settle(command, what, deadline, wakeable=wakeable))
+
+    def settle(self, command: Command, what: str, deadline: int, *, wakeable: bool = True) -> Call[Any]:
+        """Wait for the outcome of a command that was sent. The network thread knows the deadline, too, and what went wrong."""
+        while True:
+            self.take()
+            if command.completion.done:
+                return command.completion.result()
+            if wakeable:
+                self.raise_wakeup()
+            if self.now.mono >= deadline + ANSWER_GRACE:
+                raise OttlaTimeoutError(f"{what} was not done in time")
+            yield from self.wait(command.completion, deadline + ANSWER_GRACE)
+
+    def disable_wakeups(self) -> None:
+        """From now on nobody minds them."""
+        self.wakeups_enabled = self._woken = False
+
+    def raise_wakeup(self) -> None:
+        """Raise ``WakeupError`` if one was asked for, once."""
+        if self._woken:
+            self._woken = False
+            raise WakeupError("wakeup() was called")
+
+    def _on_wakeup(self, item: WakeupRequested) -> None:
+        del item
+        self._woken = self.wakeups_enabled
