@@ -1,0 +1,98 @@
+"""Idempotent producers: what repeats, what is out of order, what is fenced."""
+
+from __future__ import annotations
+
+import pytest
+
+from ottla.broker.producers import Producers
+from ottla.broker.refusal import Refusal
+from ottla.protocol import ErrorCode
+from ottla.records import BatchHeader
+from tests.unit.broker.harness import batch, header_of
+
+MAX = 2**31 - 1
+
+
+def _header(sequence: int, count: int = 1, *, epoch: int = 0, producer_id: int = 1) -> BatchHeader:
+    return header_of(batch(count, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence))
+
+
+def _producers(*headers: BatchHeader) -> Producers:
+    producers = Producers()
+    offset = 0
+    for header in headers:
+        assert producers.check(header) is None
+        producers.record(header, offset, now=100)
+        offset += header.last_offset_delta + 1
+    return producers
+
+
+def _refused(producers: Producers, header: BatchHeader) -> ErrorCode:
+    with pytest.raises(Refusal) as refusal:
+        producers.check(header)
+    return refusal.value.code
+
+
+def test_what_follows_is_accepted_and_a_gap_is_not() -> None:
+    producers = _producers(_header(0, 3), _header(3, 2))
+    assert producers.check(_header(5)) is None
+    assert _refused(producers, _header(6)) is ErrorCode.out_of_order_sequence_number
+    assert _refused(producers, _header(4)) is ErrorCode.out_of_order_sequence_number
+
+
+def test_a_repetition_of_any_of_the_last_five_is_answered_with_its_first_offset() -> None:
+    headers = [_header(2 * number, 2) for number in range(6)]
+    producers = _producers(*headers)
+    stamps = [producers.check(header) for header in headers[1:]]
+    assert [stamp.base_offset for stamp in stamps if stamp] == [2, 4, 6, 8, 10]
+    assert _refused(producers, headers[0]) is ErrorCode.out_of_order_sequence_number
+
+
+def test_a_new_epoch_begins_with_sequence_zero() -> None:
+    producers = _producers(_header(0, 3))
+    assert _refused(producers, _header(3, epoch=1)) is ErrorCode.out_of_order_sequence_number
+    assert producers.check(_header(0, epoch=1)) is None
+    producers.record(_header(0, epoch=1), 3, now=100)
+    assert _refused(producers, _header(3)) is ErrorCode.invalid_producer_epoch
+
+
+def test_sequences_go_on_at_zero_after_the_largest() -> None:
+    producers = _producers(_header(MAX - 1, 2))
+    assert producers.check(_header(0, 3)) is None
+    crossing = _producers(_header(MAX, 3))
+    assert crossing.check(_header(2)) is None
+
+
+def test_an_unknown_producer_may_begin_anywhere() -> None:
+    assert _producers().check(_header(1234)) is None
+
+
+def test_a_silent_producer_is_forgotten() -> None:
+    producers = _producers(_header(0))
+    producers.expire(100)
+    assert len(producers) == 1
+    producers.expire(101)
+    assert producers.check(_header(77)) is None
+
+
+def test_a_snapshot_is_kafka_s_46_bytes_a_producer() -> None:
+    producers = _producers(_header(0, 3), _header(3, 2), _header(MAX, 2, producer_id=5))
+    content = producers.snapshot()
+    assert len(content) == 2 + 4 + 4 + 2 * 46
+    assert content[:2] == b"\x00\x01"
+    again = Producers.from_snapshot(content)
+    assert again is not None
+    assert again.snapshot() == content
+    assert again.check(_header(5)) is None
+    stamp = again.check(_header(3, 2))
+    assert stamp is not None
+    assert stamp.base_offset == 3
+    assert again.check(_header(1, producer_id=5)) is None
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [lambda data: data[:-1], lambda data: data[:20] + b"!" + data[21:], lambda data: b"\x00\x02" + data[2:], lambda data: b""],
+)
+def test_a_damaged_snapshot_is_refused(damage) -> None:  # type: ignore[no-untyped-def]
+    assert Producers.from_snapshot(damage(_producers(_header(0)).snapshot())) is None

@@ -1,0 +1,158 @@
+"""A log after a good end and after bad ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ottla.broker.log import PartitionLog
+from tests.unit.broker.harness import START, append, batch, header_of, open_log, reload, stored
+
+
+def _log(path: Path, count: int = 6, **config: object) -> PartitionLog:
+    log = open_log(path, segment_bytes=2 * header_of(batch(2)).size, index_interval_bytes=0, **config)
+    for number in range(count):
+        append(log, batch(2, timestamp=START.wall + number, producer_id=9, producer_epoch=0, base_sequence=2 * number))
+    return log
+
+
+def _segment(path: Path, base: int) -> Path:
+    return path / "t-0" / f"{base:020d}.log"
+
+
+def test_after_a_good_end_everything_is_as_it_was(tmp_path: Path) -> None:
+    log = _log(tmp_path)
+    sealing = log.seal()
+    sealing.job()
+    again, cut = reload(log, clean=True)
+    assert cut is None
+    assert (again.start_offset, again.end_offset, again.recovery_point) == (0, 12, 12)
+    assert [segment.max_timestamp for segment in again.segments] == [segment.max_timestamp for segment in log.segments]
+    assert stored(again) == stored(log)
+    assert again.producers.snapshot() == log.producers.snapshot()
+    assert append(again, batch()) == 12
+
+
+def test_after_a_kill_the_indexes_are_made_anew(tmp_path: Path) -> None:
+    log = _log(tmp_path)
+    for path in (tmp_path / "t-0").glob("*.*index"):
+        path.write_bytes(b"\x00\x01")
+    again, cut = reload(log)
+    assert cut is None
+    assert [segment.seal()[0].to_bytes() for segment in again.segments] == [
+        segment.seal()[0].to_bytes() for segment in log.segments
+    ]
+    assert [segment.seal()[1].to_bytes() for segment in again.segments] == [
+        segment.seal()[1].to_bytes() for segment in log.segments
+    ]
+
+
+def test_a_sealed_segment_without_usable_indexes_is_read_all_the_same(tmp_path: Path) -> None:
+    log = _log(tmp_path)
+    log.seal().job()
+    (tmp_path / "t-0" / f"{0:020d}.index").write_bytes(b"12345678")
+    (tmp_path / "t-0" / f"{4:020d}.timeindex").unlink()
+    again, cut = reload(log, clean=True)
+    assert cut is None
+    assert stored(again) == stored(log)
+    assert [again.segments[0].locate(offset) for offset in range(4)] == [log.segments[0].locate(offset) for offset in range(4)]
+    assert again.find_time(START.wall + 3) == (6, START.wall + 3)
+
+
+@pytest.mark.parametrize("missing", [1, 16, 60, 61, 80])
+def test_a_torn_tail_is_cut_off(tmp_path: Path, missing: int) -> None:
+    log = _log(tmp_path, 5)
+    path = _segment(tmp_path, 8)
+    path.write_bytes(path.read_bytes()[:-missing])
+    again, cut = reload(log)
+    assert cut is not None
+    assert "t-0 was cut at offset 8" in cut
+    assert again.end_offset == 8
+    assert [header.base_offset for header in stored(again)] == [0, 2, 4, 6]
+    assert path.stat().st_size == 0
+    assert append(again, batch()) == 8
+
+
+def test_a_log_that_lost_bytes_begins_a_new_leader_epoch(tmp_path: Path) -> None:
+    log = _log(tmp_path, 5)
+    path = _segment(tmp_path, 8)
+    path.write_bytes(path.read_bytes()[:-1])
+    again, _ = reload(log)
+    assert again.epochs.current == 1
+    assert (again.epochs.epoch_of(7), again.epochs.epoch_of(8)) == (0, 1)
+    append(again, batch())
+    assert stored(again)[-1].leader_epoch == 1
+    assert reload(again)[0].epochs.current == 1
+
+
+def test_a_flipped_bit_cuts_the_log_there_and_sets_later_segments_aside(tmp_path: Path) -> None:
+    log = _log(tmp_path)
+    path = _segment(tmp_path, 4)
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    again, cut = reload(log)
+    assert cut is not None
+    assert "fails its checksum" in cut
+    assert "1 later segments" in cut
+    assert again.end_offset == 6
+    assert [path.name for path in (tmp_path / "t-0").glob("*.log.deleted")] == [f"{8:020d}.log.deleted"]
+
+
+def test_what_lies_before_the_recovery_point_is_believed(tmp_path: Path) -> None:
+    log = _log(tmp_path)
+    path = _segment(tmp_path, 0)
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    again, cut = reload(log, recovery_point=log.recovery_point)
+    assert cut is None
+    assert again.end_offset == 12
+
+
+def test_zeros_at_the_end_are_no_batch(tmp_path: Path) -> None:
+    log = _log(tmp_path, 5)
+    with _segment(tmp_path, 8).open("ab") as file:
+        file.write(bytes(4096))
+    again, cut = reload(log)
+    assert cut is not None
+    assert again.end_offset == 10
+
+
+def test_producers_come_back_from_a_snapshot_and_the_batches_after_it(tmp_path: Path) -> None:
+    log = _log(tmp_path)
+    again, _ = reload(log, recovery_point=log.recovery_point)
+    repeated = header_of(batch(2, producer_id=9, producer_epoch=0, base_sequence=10))
+    stamp = again.producers.check(repeated)
+    assert stamp is not None
+    assert stamp.base_offset == 10
+    assert again.producers.check(header_of(batch(1, producer_id=9, producer_epoch=0, base_sequence=12))) is None
+
+
+def test_a_damaged_snapshot_is_not_believed(tmp_path: Path) -> None:
+    log = _log(tmp_path)
+    for path in (tmp_path / "t-0").glob("*.snapshot"):
+        path.write_bytes(path.read_bytes()[:-1])
+    again, _ = reload(log)
+    assert [stamp.base_offset for stamp in again.producers.known[9].batches] == [2, 4, 6, 8, 10]
+    assert not list((tmp_path / "t-0").glob("*.snapshot"))
+
+
+def test_a_snapshot_of_what_was_cut_off_is_not_believed(tmp_path: Path) -> None:
+    log = _log(tmp_path, 5)
+    log.seal().job()
+    path = _segment(tmp_path, 8)
+    path.write_bytes(path.read_bytes()[:-1])
+    again, _ = reload(log)
+    assert again.producers.known[9].batches[-1].last_offset == 7
+
+
+def test_an_empty_newest_segment_keeps_the_end(tmp_path: Path) -> None:
+    log = open_log(tmp_path, retention_ms=0)
+    append(log, batch(3))
+    dropped, _ = log.drop_expired(START.wall + 1)
+    log.files.set_aside([segment.base_offset for segment in dropped])()
+    for clean in (False, True):
+        again, cut = reload(log, clean=clean)
+        assert (cut, again.start_offset, again.end_offset) == (None, 3, 3)
