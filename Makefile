@@ -21,7 +21,9 @@ install: $(installed) ## .venv with everything in it, and Java for Spark (demo, 
 demo: install ## the main job: real flights through the broker, consumer groups and Spark
 	@$(bin)/ottla demo
 
+# Kafka's jars come before the tests, since the first download may take longer than a test is given.
 test: install ## the whole test suite but for the tests that take minutes
+	@! command -v mvn >/dev/null || tools/kafka fetch || true
 	@$(bin)/pytest -m "not slow" $(PYTEST_ARGS)
 
 test-slow: install ## the tests that take minutes

@@ -13,7 +13,7 @@ from pathlib import Path
 CHECKOUT = Path(__file__).parents[2]
 PACKAGE = CHECKOUT / "src" / "ottla"
 FOLDERS = ("src", "tests", "tools", "benchmarks", "examples", "docs", ".ci")
-BUILT = {".so", ".pyd", ".pyc", ".c", ".png", ".html"}
+NOT_TEXT = {".so", ".pyd", ".pyc", ".c", ".png", ".gz", ".bin", ".parquet", ".log", ".index", ".timeindex"}
 
 
 def name(path: Path) -> str:
@@ -40,6 +40,7 @@ def text_files() -> list[Path]:
 
 def _files(folder: Path) -> Iterator[Path]:
     for path in sorted(folder.rglob("*")):
-        generated = "__pycache__" in path.parts or any(part.endswith(".egg-info") for part in path.parts)
-        if path.is_file() and path.suffix not in BUILT and not generated:
+        inside = path.relative_to(folder).parts
+        made = any(part == "__pycache__" or part.startswith(".") or part.endswith(".egg-info") for part in inside)
+        if path.is_file() and path.suffix not in NOT_TEXT and not made:
             yield path

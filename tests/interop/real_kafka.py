@@ -54,9 +54,7 @@ def free_port_pair() -> int:
 def run_tool(*args: Argument, stdin: str = "", timeout: float, owner: int | None = None) -> str:
     """Run ``tools/kafka`` with ``args`` and return its stdout; failing, the test fails with all it said."""
     environment = os.environ if owner is None else {**os.environ, "OTTLA_KAFKA_OWNER": str(owner)}
-    done = subprocess.run(
-        [TOOL, *args], input=stdin or "", capture_output=True, text=True, timeout=timeout, env=environment
-    )
+    done = subprocess.run([TOOL, *args], input=stdin, capture_output=True, text=True, timeout=timeout, env=environment)
     if done.returncode:
         command = " ".join(str(part) for part in ("tools/kafka", *args))
         pytest.fail(f"{command} ended with {done.returncode}\n{done.stdout}{done.stderr}", pytrace=False)
