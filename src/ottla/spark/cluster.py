@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from ottla import errors
 from ottla.consumer import Consumer
 from ottla.errors import ConfigError, OttlaError
 from ottla.spark.offsets import Offsets
@@ -91,8 +92,11 @@ class Cluster:
         self._client().commit({tp: OffsetAndMetadata(offset) for tp, offset in offsets.items()}, timeout=timeout)
 
     def _partitions_of(self, topic: str) -> list[TopicPartition]:
-        infos = self._ask(lambda consumer, timeout: consumer.partitions_for(topic, timeout=timeout))
-        return sorted(TopicPartition(topic, info.partition) for info in infos or ())
+        try:
+            infos = self._ask(lambda consumer, timeout: consumer.partitions_for(topic, timeout=timeout))
+        except errors.UnknownTopicOrPartitionError:
+            return []
+        return sorted(TopicPartition(topic, info.partition) for info in infos)
 
     def _client(self) -> Consumer:
         if self._consumer is None:
@@ -109,7 +113,8 @@ class Cluster:
             except OttlaError as error:
                 if error.fatal:
                     self.close()
-                if not error.retriable or time.monotonic() + PAUSE >= deadline:
+                unknown = isinstance(error, errors.UnknownTopicOrPartitionError)
+                if unknown or not error.retriable or time.monotonic() + PAUSE >= deadline:
                     raise
                 log.info("asking again: %s", error)
                 time.sleep(PAUSE)

@@ -8,6 +8,7 @@ records do not come ends in an error or, where the log has lost them, as ``failO
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
@@ -42,8 +43,8 @@ DOUBT = 1.0
 def read_ranges(ranges: Iterable[OffsetRange], columns: tuple[str, ...], options: SourceOptions) -> Iterator[pa.RecordBatch]:
     """The rows of ``ranges``, which are of different partitions, with ``columns`` alone.
 
-    Raises ``DataLossError``; ``OttlaTimeoutError`` where no record came for ``kafkaConsumer.pollTimeoutMs``; and whatever the client
-    raises that trying again does not help.
+    Raises ``DataLossError``; ``OttlaTimeoutError`` where no record came for ``kafkaConsumer.pollTimeoutMs``; and any error of the
+    client that trying again does not mend.
     """
     workers.start_task()
     wanted = tuple(ranges)
@@ -99,7 +100,7 @@ class _Reading:
             position = self._consumer.position(tp)
             if position >= each.end:
                 del self._left[tp]
-                self._consumer.pause([tp])
+                self._consumer.pause(tp)
             elif position > each.start:
                 self._left[tp] = each._replace(start=position)
             moved = moved or position > each.start
@@ -109,8 +110,9 @@ class _Reading:
         """Nothing came: look whether it still can, and give up when patience is over."""
         now = time.monotonic()
         if now - self._waiting_since >= self._options.poll_timeout:
+            left = ", ".join(map(str, self._left.values()))
             raise OttlaTimeoutError(
-                f"no record came for {self._options.poll_timeout:g} s, and {', '.join(map(str, self._left.values()))} are left to read",
+                f"no record came for {self._options.poll_timeout:g} s, and these are left to read: {left}",
                 hint="is a broker slow or gone? option kafkaConsumer.pollTimeoutMs is how long a task waits",
                 cause=self._last_error,
             )
@@ -130,7 +132,7 @@ class _Reading:
             losses.append(loss)
             if left is None:
                 del self._left[tp]
-                self._consumer.pause([tp])
+                self._consumer.pause(tp)
             else:
                 self._left[tp] = left
                 self._consumer.seek(tp, left.start)
@@ -138,15 +140,14 @@ class _Reading:
 
     def _bounds(self, partitions: list[TopicPartition]) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
         """Where the logs begin and end; a partition that is gone is missing."""
-        begins: dict[TopicPartition, int] = {}
-        ends: dict[TopicPartition, int] = {}
-        for tp in partitions:
-            try:
-                begins.update(self._consumer.beginning_offsets([tp], timeout=self._options.poll_timeout))
-                ends.update(self._consumer.end_offsets([tp], timeout=self._options.poll_timeout))
-            except errors.UnknownTopicOrPartitionError:
-                continue
-        return begins, ends
+        existing: list[TopicPartition] = []
+        for topic in dict.fromkeys(tp.topic for tp in partitions):
+            with contextlib.suppress(errors.UnknownTopicOrPartitionError):
+                found = self._consumer.partitions_for(topic, timeout=self._options.poll_timeout)
+                existing += [TopicPartition(topic, info.partition) for info in found]
+        wanted = [tp for tp in partitions if tp in existing]
+        begins = self._consumer.beginning_offsets(wanted, timeout=self._options.poll_timeout)
+        return begins, self._consumer.end_offsets(wanted, timeout=self._options.poll_timeout)
 
     def _to_batches(self, records: Records) -> Iterator[pa.RecordBatch]:
         beyond = [tp for tp, after in records.next_offsets().items() if after.offset > self._left[tp].end]

@@ -45,7 +45,9 @@ class OttlaDataSource(DataSource):
         """The reader of a stream."""
         try:
             from ottla.spark.stream import OttlaStreamReader
-        except ImportError as error:
+        except ModuleNotFoundError as error:
+            if error.name != "pyspark.sql.streaming.datasource":
+                raise
             raise OttlaError("streams need Spark 4.2 or newer; batches work from 4.0 on", cause=error) from error
         from ottla.spark.columns import wanted_columns
 

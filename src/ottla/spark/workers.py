@@ -13,6 +13,7 @@ import os
 from collections.abc import Iterator
 
 from ottla.consumer import Consumer
+from ottla.errors import OttlaError
 
 log = logging.getLogger(__name__)
 
@@ -24,8 +25,13 @@ EXECUTOR = {
     "allow.auto.create.topics": "false",
     "max.poll.records": "100000",
     "max.partition.fetch.bytes": str(4 * 2**20),
+    "fetch.max.wait.ms": "20",
 }
-"""Settings of an executor's client, before the user's: fetches and polls as large as Spark takes them."""
+"""Settings of an executor's client, before the user's. Fetches and polls are as large as Spark takes them. No fetch waits for records
+to come: what is planned is there, and the next task's fetch would queue behind it."""
+
+CLOSE_TIMEOUT = 1.0
+"""Seconds; nothing is left to do when a consumer without a group is closed."""
 
 KEPT = 4
 """Idle consumers that a process keeps, each with other settings."""
@@ -44,24 +50,32 @@ def borrowed_consumer(settings: Settings) -> Iterator[Consumer]:
     consumer = _idle.pop(key, None) or Consumer({**EXECUTOR, **dict(settings)})
     try:
         yield consumer
-        consumer.assign([])
     except GeneratorExit:
-        consumer.assign([])
+        # Spark has all the rows it wants, as with LIMIT.
+        _keep(key, consumer)
         raise
     except BaseException:
-        consumer.close()
+        _close(consumer)
         raise
-    finally:
-        _put_back(key, consumer)
+    _keep(key, consumer)
 
 
-def _put_back(key: tuple[int, Settings], consumer: Consumer) -> None:
-    """Keep a consumer that is still open; where there are too many, the one that idled longest goes."""
-    if consumer.closed:
-        return
-    _idle[key] = consumer
-    while len(_idle) > KEPT:
-        _idle.pop(next(iter(_idle))).close()
+def _keep(key: tuple[int, Settings], consumer: Consumer) -> None:
+    """Let a consumer rest until a task asks for it; where there are too many, the one that has rested longest goes."""
+    try:
+        consumer.unsubscribe()
+    except OttlaError as error:
+        log.info("a consumer is not kept: %s", error)
+        _close(consumer)
+    else:
+        _idle[key] = consumer
+        while len(_idle) > KEPT:
+            _close(_idle.pop(next(iter(_idle))))
+
+
+def _close(consumer: Consumer) -> None:
+    with contextlib.suppress(OttlaError):
+        consumer.close(timeout=CLOSE_TIMEOUT)
 
 
 def start_task() -> None:

@@ -1,0 +1,137 @@
+"""Spark reads a topic of a real Kafka: ``format("ottla")`` and Spark's own JVM connector, side by side in one session.
+
+Method: the same records, from ``load()`` to all columns in Spark's ``noop`` sink, alternating, after one warm-up each; the median
+of the runs. Both sources at their default settings; those of the session are printed, and the same for both. CRCs are checked on
+both sides.
+
+    python benchmarks/spark.py [--records 3000000] [--size 100] [--partitions 4] [--runs 5] [--bootstrap-servers HOST:PORT]
+
+Without ``--bootstrap-servers`` it starts a real Kafka by itself (Java 17 and Maven; see ``tools/kafka``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import confluent_kafka
+from confluent_kafka import admin
+from pyspark.sql import SparkSession
+
+TOOLS = Path(__file__).parents[1] / "tools"
+PORTS = range(19_600, 19_690, 2)
+SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.memory": "2g",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.buffer.size": "1048576",
+}
+
+
+def tool(name: str, *args: str) -> str:
+    """What one of the checkout's tools printed."""
+    return subprocess.run([TOOLS / name, *args], check=True, capture_output=True, text=True).stdout.strip()
+
+
+@contextmanager
+def cluster(given: str | None) -> Iterator[str]:
+    """The servers given, or a real Kafka that ends with this process."""
+    if given is not None:
+        yield given
+        return
+    port = str(random.choice(PORTS))
+    os.environ["OTTLA_KAFKA_OWNER"] = str(os.getpid())
+    try:
+        yield tool("kafka", "start", port)
+    finally:
+        tool("kafka", "stop", port)
+
+
+def fill(servers: str, topic: str, records: int, size: int, partitions: int) -> None:
+    """Produce ``records`` values of ``size`` bytes with keys of 8, evenly spread."""
+    control = admin.AdminClient({"bootstrap.servers": servers})
+    for created in control.create_topics([admin.NewTopic(topic, partitions, 1)]).values():
+        created.result(20)
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": servers, "linger.ms": 20, "batch.size": 200_000, "queue.buffering.max.messages": 1_000_000}
+    )
+    value = random.Random(1).randbytes(size)
+    for number in range(records):
+        while True:
+            try:
+                producer.produce(topic, value, key=number.to_bytes(8, "big"), partition=number % partitions)
+                break
+            except BufferError:
+                producer.poll(0.05)
+    assert producer.flush(60) == 0
+
+
+def session(cores: int) -> SparkSession:
+    """One session that knows both sources."""
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    builder = (
+        SparkSession.builder.master(f"local[{cores}]").appName("ottla benchmark").config("spark.jars", tool("spark-jvm-connector"))
+    )
+    for name, value in SETTINGS.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def read(spark: SparkSession, source: str, servers: str, topic: str) -> float:
+    """Seconds for one batch read of all columns into ``noop``."""
+    begun = time.perf_counter()
+    frame = spark.read.format(source).option("kafka.bootstrap.servers", servers).option("subscribe", topic).load()
+    frame.write.format("noop").mode("overwrite").save()
+    return time.perf_counter() - begun
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--records", type=int, default=3_000_000)
+    parser.add_argument("--size", type=int, default=100, help="bytes of a value")
+    parser.add_argument("--partitions", type=int, default=4)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--cores", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--bootstrap-servers")
+    given = parser.parse_args()
+    sources = {"ottla": "ottla", "Spark's JVM connector": "kafka"}
+    with cluster(given.bootstrap_servers) as servers:
+        topic = f"benchmark-spark-{os.getpid()}"
+        print(f"{given.records:,} records of {given.size} B in {given.partitions} partitions of a real Kafka, local[{given.cores}]")
+        print("session:", ", ".join(f"{name}={value}" for name, value in SETTINGS.items()))
+        fill(servers, topic, given.records, given.size, given.partitions)
+        spark = session(given.cores)
+        for source in sources.values():
+            read(spark, source, servers, topic)
+            assert (
+                spark.read.format(source).options(subscribe=topic, **{"kafka.bootstrap.servers": servers}).load().count()
+                == given.records
+            )
+        rates: dict[str, list[float]] = {name: [] for name in sources}
+        for _ in range(given.runs):
+            for name, source in sources.items():
+                rates[name].append(given.records / read(spark, source, servers, topic))
+        spark.stop()
+    medians = {name: statistics.median(found) for name, found in rates.items()}
+    for name, found in rates.items():
+        print(f"{name:24} {medians[name] / 1e6:6.2f} M rows/s   (runs: {', '.join(f'{rate / 1e6:.2f}' for rate in found)})")
+    print(f"{'ratio':24} {medians['ottla'] / medians[next(reversed(sources))]:6.2f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,207 @@
+"""One Spark session and one real Kafka for all tests of this folder, and short ways to fill topics.
+
+Producing, deleting records and asking for a group's offsets is ``confluent-kafka``'s part here, so that no test checks Ottla
+against itself.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import confluent_kafka
+import pytest
+from confluent_kafka import admin
+from pyspark.sql import DataFrame, Row, SparkSession
+
+SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+}
+
+_numbers = itertools.count(1)
+
+
+class Message(NamedTuple):
+    """What a test produces. ``timestamp`` in milliseconds; 0 is now."""
+
+    value: bytes | None
+    key: bytes | None = None
+    partition: int = 0
+    timestamp: int = 0
+    headers: Sequence[tuple[str, bytes | None]] = ()
+
+
+class Kafka:
+    """The cluster, as a peer's clients see it."""
+
+    def __init__(self, servers: str) -> None:
+        self.servers = servers
+        self._admin = admin.AdminClient({"bootstrap.servers": servers})
+
+    def create(self, partitions: int = 1, name: str | None = None, **config: str) -> str:
+        """A new topic; settings by Kafka's names with underscores."""
+        name = name or f"spark-{os.getpid()}-{next(_numbers)}"
+        new = admin.NewTopic(name, partitions, 1, config={key.replace("_", "."): value for key, value in config.items()})
+        self._wait(self._admin.create_topics([new], operation_timeout=20))
+        return name
+
+    def grow(self, topic: str, partitions: int) -> None:
+        """Give a topic more partitions."""
+        self._wait(self._admin.create_partitions([admin.NewPartitions(topic, partitions)], operation_timeout=20))
+
+    def delete(self, topic: str) -> None:
+        """Delete a topic."""
+        self._wait(self._admin.delete_topics([topic], operation_timeout=20))
+
+    def delete_records(self, topic: str, partition: int, before: int) -> None:
+        """Let the log of a partition begin at offset ``before``."""
+        self._wait(self._admin.delete_records([confluent_kafka.TopicPartition(topic, partition, before)]))
+
+    def produce(self, topic: str, messages: Sequence[Message], **config: Any) -> None:
+        """Produce, and wait until all is acknowledged."""
+        producer = self.producer(**config)
+        send(producer, topic, messages)
+
+    def producer(self, **config: Any) -> confluent_kafka.Producer:
+        """A producer of the peer's."""
+        settings = {"bootstrap.servers": self.servers, "linger.ms": 5}
+        return confluent_kafka.Producer({**settings, **{key.replace("_", "."): value for key, value in config.items()}})
+
+    def committed(self, group: str) -> dict[tuple[str, int], int]:
+        """The offsets that a group has committed."""
+        request = confluent_kafka.ConsumerGroupTopicPartitions(group)
+        found = self._admin.list_consumer_group_offsets([request])[group].result(20)
+        return {(each.topic, each.partition): each.offset for each in found.topic_partitions}
+
+    def ends(self, topic: str) -> dict[tuple[str, int], int]:
+        """Where the logs of a topic end."""
+        partitions = self._admin.list_topics(topic, timeout=20).topics[topic].partitions
+        latest = admin.OffsetSpec.latest()
+        asked = self._admin.list_offsets({confluent_kafka.TopicPartition(topic, number): latest for number in partitions})
+        return {(each.topic, each.partition): future.result(20).offset for each, future in asked.items()}
+
+    @staticmethod
+    def _wait(futures: dict[Any, Any]) -> None:
+        for future in futures.values():
+            future.result(20)
+
+
+def send(producer: confluent_kafka.Producer, topic: str, messages: Sequence[Message]) -> None:
+    """Produce through ``producer``, and wait until all is acknowledged."""
+    failed: list[Any] = []
+    for each in messages:
+        producer.produce(
+            topic,
+            value=each.value,
+            key=each.key,
+            partition=each.partition,
+            timestamp=each.timestamp,
+            headers=list(each.headers) or None,
+            on_delivery=lambda error, _: failed.append(error) if error else None,
+        )
+        producer.poll(0)
+    assert producer.flush(20) == 0
+    assert not failed
+
+
+def numbered(count: int, start: int = 0, partition: int = 0) -> list[Message]:
+    """Messages whose values are ``b"start"``, ``b"start + 1"`` ..."""
+    return [Message(str(number).encode(), partition=partition) for number in range(start, start + count)]
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The session: two cores, no UI."""
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    home = tmp_path_factory.mktemp("spark")
+    builder = SparkSession.builder.master("local[2]").appName("ottla tests").config("spark.sql.warehouse.dir", str(home))
+    for name, value in SETTINGS.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def kafka(real_kafka: str) -> Kafka:
+    """A real Kafka."""
+    return Kafka(real_kafka)
+
+
+Load = Callable[..., DataFrame]
+
+
+@pytest.fixture
+def load(spark: SparkSession, kafka: Kafka) -> Load:
+    """``load(subscribe=topic, startingOffsets=...)``: a batch."""
+
+    def read(schema: str | None = None, **options: Any) -> DataFrame:
+        reader = spark.read.format("ottla").option("kafka.bootstrap.servers", kafka.servers).options(**_by_their_names(options))
+        return (reader if schema is None else reader.schema(schema)).load()
+
+    return read
+
+
+@pytest.fixture
+def load_stream(spark: SparkSession, kafka: Kafka) -> Load:
+    """``load_stream(subscribe=topic, startingOffsets=...)``: a stream."""
+
+    def read(**options: Any) -> DataFrame:
+        reader = spark.readStream.format("ottla").option("kafka.bootstrap.servers", kafka.servers)
+        return reader.options(**_by_their_names(options)).load()
+
+    return read
+
+
+def _by_their_names(options: dict[str, Any]) -> dict[str, Any]:
+    """Options whose names have dots are written with underscores: ``kafka_isolation_level``."""
+    return {name.replace("_", "."): value for name, value in options.items()}
+
+
+@dataclass(frozen=True)
+class Sink:
+    """A folder of Parquet files and a checkpoint: what a stream writes, exactly once."""
+
+    spark: SparkSession
+    home: Path
+
+    def run(self, frame: DataFrame) -> list[dict[str, Any]]:
+        """Write all that is available now, and return the progress of each batch."""
+        query = (
+            frame.writeStream.format("parquet")
+            .option("path", str(self.home / "rows"))
+            .option("checkpointLocation", str(self.home / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(60)
+        return [dict(progress) for progress in query.recentProgress]
+
+    def rows(self) -> list[Row]:
+        """All that was written."""
+        return self.spark.read.parquet(str(self.home / "rows")).orderBy("topic", "partition", "offset").collect()
+
+    def values(self) -> list[int]:
+        """The values as numbers, in order."""
+        return sorted(int(row.value) for row in self.rows())
+
+
+@pytest.fixture
+def sink(spark: SparkSession, tmp_path: Path) -> Sink:
+    """An empty sink."""
+    return Sink(spark, tmp_path / "sink")

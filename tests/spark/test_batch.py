@@ -1,0 +1,264 @@
+"""Batches: the rows are what was produced, whatever part of it is asked for."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from tests.spark.conftest import Kafka, Load, Message, numbered
+
+FIRST = 1_700_000_000_000
+MESSAGES = [
+    Message(b"plain", b"key", 0, FIRST),
+    Message(None, b"tombstone", 0, FIRST + 1),
+    Message(b"", b"", 0, FIRST + 2),
+    Message(bytes(range(256)), None, 1, FIRST + 3, [("trace", b"1"), ("trace", b"2"), ("none", None), ("empty", b"")]),
+    Message(b"x" * 100_000, "schlüssel".encode(), 2, FIRST + 4, [("größe", b"\xff\x00")]),
+]
+
+
+def row_of(topic: str, offset: int, message: Message) -> dict[str, Any]:
+    stamp = datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=message.timestamp)
+    return {
+        "key": message.key,
+        "value": message.value,
+        "topic": topic,
+        "partition": message.partition,
+        "offset": offset,
+        "timestamp": stamp.replace(tzinfo=None),
+        "timestampType": 0,
+        "headers": [{"key": name, "value": value} for name, value in message.headers] or None,
+    }
+
+
+def plain(value: Any) -> Any:
+    """Rows and bytearrays as dictionaries and bytes."""
+    if isinstance(value, bytearray):
+        return bytes(value)
+    if isinstance(value, list):
+        return [plain(item) for item in value]
+    return {name: plain(item) for name, item in value.asDict().items()} if hasattr(value, "asDict") else value
+
+
+@pytest.fixture(scope="module")
+def filled(kafka: Kafka) -> str:
+    topic = kafka.create(3)
+    kafka.produce(topic, MESSAGES)
+    return topic
+
+
+@pytest.fixture(scope="module")
+def thousand(kafka: Kafka) -> str:
+    """4 partitions with 250 numbers each, in ascending order: partition 0 holds 0 to 249, and so on."""
+    topic = kafka.create(4)
+    for partition in range(4):
+        kafka.produce(topic, numbered(250, partition * 250, partition))
+    return topic
+
+
+def values(frame: Any) -> list[int]:
+    return sorted(int(row.value) for row in frame.select("value").collect())
+
+
+def test_rows_are_what_was_produced(spark: SparkSession, load: Load, filled: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "UTC")
+    frame = load(subscribe=filled, includeHeaders=True).orderBy("partition", "offset")
+    places = [(0, 0), (0, 1), (0, 2), (1, 0), (2, 0)]
+    rows = [plain(row) for row in frame.selectExpr("* except (timestamp)", "unix_millis(timestamp) AS millis").collect()]
+    for row, (partition, offset), message in zip(rows, places, MESSAGES, strict=True):
+        expected = row_of(filled, offset, message)
+        assert row.pop("millis") == message.timestamp
+        del expected["timestamp"]
+        assert row == expected
+        assert partition == message.partition
+
+
+def test_the_schema_is_that_of_sparks_own_connector(load: Load, filled: str) -> None:
+    columns = "key binary,value binary,topic string,partition int,offset bigint,timestamp timestamp,timestampType int"
+    assert load(subscribe=filled).schema.simpleString() == f"struct<{columns.replace(' ', ':')}>"
+    headers = load(subscribe=filled, includeHeaders=True).schema["headers"]
+    assert headers.dataType.simpleString() == "array<struct<key:string,value:binary>>"
+
+
+def test_only_the_columns_that_are_asked_for_in_the_order_asked(load: Load, thousand: str) -> None:
+    frame = load("offset bigint, value binary", subscribe=thousand)
+    assert frame.columns == ["offset", "value"]
+    assert sorted((row.offset, int(row.value)) for row in frame.collect())[:2] == [(0, 0), (0, 250)]
+    assert values(
+        load("value binary", subscribe=thousand, endingOffsets=f'{{"{thousand}": {{"0": 3, "1": 0, "2": 0, "3": 0}}}}')
+    ) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("schema", "words"), [("colour string", "no column 'colour'"), ("value string", "value is binary, not string")]
+)
+def test_a_schema_that_is_not_ours_is_refused(load: Load, thousand: str, schema: str, words: str) -> None:
+    with pytest.raises(PySparkException, match=words):
+        load(schema, subscribe=thousand).collect()
+
+
+def test_everything_by_default(load: Load, thousand: str) -> None:
+    assert values(load(subscribe=thousand)) == list(range(1000))
+
+
+def test_from_and_to_offsets_that_are_named(load: Load, thousand: str) -> None:
+    frame = load(
+        subscribe=thousand,
+        startingOffsets=f'{{"{thousand}": {{"0": 240, "1": 5, "2": -2, "3": 250}}}}',
+        endingOffsets=f'{{"{thousand}": {{"0": -1, "1": 8, "2": 1, "3": -1}}}}',
+    )
+    assert values(frame) == [*range(240, 250), 255, 256, 257, 500]
+
+
+def test_partitions_that_are_assigned(load: Load, thousand: str) -> None:
+    frame = load(assign=f'{{"{thousand}": [3, 1]}}')
+    assert values(frame) == [*range(250, 500), *range(750, 1000)]
+
+
+def test_topics_whose_whole_name_a_pattern_matches(load: Load, kafka: Kafka) -> None:
+    for name, number in (("spark-pattern-a", 1), ("spark-pattern-b", 2), ("spark-pattern-bb", 3), ("old-spark-pattern-a", 4)):
+        kafka.create(name=name)
+        kafka.produce(name, numbered(1, number))
+    assert values(load(subscribePattern="spark-pattern-.")) == [1, 2]
+
+
+def test_several_topics(load: Load, thousand: str, kafka: Kafka) -> None:
+    other = kafka.create()
+    kafka.produce(other, numbered(2, 5000))
+    assert values(load(subscribe=f"{thousand},{other}")) == [*range(1000), 5000, 5001]
+
+
+@pytest.mark.parametrize(("options", "tasks"), [({"minPartitions": 10}, 10), ({"maxPartitions": 1}, 1), ({"maxPartitions": 3}, 3)])
+def test_the_number_of_tasks(load: Load, thousand: str, options: dict[str, int], tasks: int) -> None:
+    frame = load(subscribe=thousand, **options)
+    assert frame.rdd.getNumPartitions() == tasks
+    assert values(frame) == list(range(1000))
+
+
+def test_an_empty_topic_has_no_rows(load: Load, kafka: Kafka) -> None:
+    assert load(subscribe=kafka.create(2)).count() == 0
+
+
+def test_a_data_frame_reads_the_same_each_time(load: Load, kafka: Kafka) -> None:
+    topic = kafka.create()
+    kafka.produce(topic, numbered(3))
+    frame = load(subscribe=topic)
+    assert frame.count() == 3
+    kafka.produce(topic, numbered(2, 3))
+    assert values(frame) == [0, 1, 2]
+    assert values(load(subscribe=topic)) == [0, 1, 2, 3, 4]
+
+
+def test_a_task_that_is_cut_short_spoils_nothing(load: Load, thousand: str) -> None:
+    assert len(load(subscribe=thousand, maxPartitions=1).limit(7).collect()) == 7
+    assert load(subscribe=thousand).count() == 1000
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+def test_every_codec(load: Load, kafka: Kafka, codec: str) -> None:
+    topic = kafka.create()
+    kafka.produce(topic, numbered(500), compression_type=codec)
+    assert values(load(subscribe=topic)) == list(range(500))
+
+
+def test_a_range_ends_behind_the_marks_of_transactions(load: Load, kafka: Kafka) -> None:
+    topic = kafka.create()
+    producer = kafka.producer(transactional_id=f"{topic}-writer")
+    producer.init_transactions(20)
+    for start, commit in ((0, True), (10, False), (20, True)):
+        producer.begin_transaction()
+        for message in numbered(5, start):
+            producer.produce(topic, value=message.value, partition=0)
+        producer.flush(20)
+        if commit:
+            producer.commit_transaction(20)
+        else:
+            producer.abort_transaction(20)
+    assert kafka.ends(topic) == {(topic, 0): 18}
+    assert values(load(subscribe=topic)) == [*range(5), *range(10, 15), *range(20, 25)]
+    assert values(load(subscribe=topic, kafka_isolation_level="read_committed")) == [*range(5), *range(20, 25)]
+
+
+def test_records_that_retention_took_are_an_error_that_names_them(load: Load, kafka: Kafka) -> None:
+    topic = kafka.create(2)
+    kafka.produce(topic, numbered(10) + numbered(10, 10, 1))
+    kafka.delete_records(topic, 1, 4)
+    starting = f'{{"{topic}": {{"0": 0, "1": 2}}}}'
+    with pytest.raises(PySparkException) as raised:
+        load(subscribe=topic, startingOffsets=starting).collect()
+    for words in (f"{topic}-1: offsets 2 to 3 can not be read", "begins at offset 4", "failOnDataLoss"):
+        assert words in str(raised.value)
+    frame = load(subscribe=topic, startingOffsets=starting, failOnDataLoss=False)
+    assert values(frame) == [*range(10), *range(14, 20)]
+
+
+def test_offsets_behind_the_end_of_the_log_are_an_error_that_names_them(load: Load, kafka: Kafka) -> None:
+    topic = kafka.create()
+    kafka.produce(topic, numbered(10))
+    ending = f'{{"{topic}": {{"0": 15}}}}'
+    with pytest.raises(PySparkException, match=rf"{topic}-0: offsets 10 to 14 can not be read: the log now ends at offset 10"):
+        load(subscribe=topic, endingOffsets=ending).collect()
+    assert values(load(subscribe=topic, endingOffsets=ending, failOnDataLoss=False)) == list(range(10))
+
+
+def test_gaps_of_compaction_are_no_loss(load: Load, kafka: Kafka) -> None:
+    """A log whose first segment is compacted: the offsets have gaps, at the end of the range too."""
+    topic = kafka.create(
+        cleanup_policy="compact",
+        segment_ms="100",
+        min_cleanable_dirty_ratio="0.001",
+        max_compaction_lag_ms="100",
+        delete_retention_ms="0",
+    )
+    for number in range(40):
+        kafka.produce(topic, [Message(str(number).encode(), b"same")])
+    frame = load(subscribe=topic)
+    rows = frame.collect()
+    assert int(rows[-1].value) == 39
+    assert frame.count() == len(rows)
+
+
+AT_1, AT_9 = '{"%s": {"0": 1}}', '{"%s": {"0": 9}}'
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"subscribe": "no-such-topic-1"}, "no-such-topic-1 does not exist"),
+        ({"assign": '{"%s": [9]}'}, "assign names .*-9, which does not exist"),
+        ({"subscribe": "%s", "startingOffsets": '{"%s": {"0": 0}}'}, "startingOffsets names no offset for"),
+        ({"assign": '{"%s": [0]}', "startingOffsets": AT_9, "endingOffsets": AT_1}, "startingOffsets lie behind"),
+        ({"subscribe": "%s", "startingOffset": "earliest"}, "did you mean startingOffsets"),
+        ({"subscribe": "%s", "kafka_auto_offset_reset": "latest"}, "kafka.auto.offset.reset is not supported"),
+        ({"subscribe": "%s", "kafka_fetch_min_byte": "1"}, "did you mean fetch.min.bytes"),
+        ({"subscribe": "%s", "startingTimestamp": "1"}, "startingTimestamp"),
+        ({}, "exactly one of the options"),
+    ],
+)  # fmt: skip
+def test_a_wrong_option_is_told(load: Load, thousand: str, options: dict[str, str], words: str) -> None:
+    with pytest.raises(PySparkException, match=words):
+        load(**{name: value.replace("%s", thousand) for name, value in options.items()}).collect()
+
+
+def test_servers_must_be_named(spark: SparkSession) -> None:
+    with pytest.raises(PySparkException, match=r"option kafka\.bootstrap\.servers is missing"):
+        spark.read.format("ottla").option("subscribe", "t").load()
+
+
+def test_a_cluster_that_can_not_be_reached_is_told_with_the_addresses_within_the_time_given(spark: SparkSession) -> None:
+    options = {
+        "kafka.bootstrap.servers": "127.0.0.1:1,127.0.0.1:2",
+        "subscribe": "t",
+        "kafka.default.api.timeout.ms": "2000",
+        "kafka.request.timeout.ms": "1000",
+    }
+    begun = datetime.now(UTC)
+    with pytest.raises(PySparkException) as raised:
+        spark.read.format("ottla").options(**options).load().collect()
+    assert datetime.now(UTC) - begun < timedelta(seconds=12)
+    assert "127.0.0.1:1" in str(raised.value)
+    assert "127.0.0.1:2" in str(raised.value)
