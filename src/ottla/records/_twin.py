@@ -6,10 +6,10 @@ their ``.py`` files, so that a test run is of one kind throughout.
 
 from __future__ import annotations
 
-import importlib.machinery
 import sys
 from collections.abc import Sequence
-from importlib.machinery import ModuleSpec
+from importlib.abc import MetaPathFinder
+from importlib.machinery import SOURCE_SUFFIXES, FileFinder, ModuleSpec, SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 
@@ -17,17 +17,17 @@ MODULES = ("batch", "cdata", "columns", "reader", "record")
 """What ``setup.py`` compiles."""
 
 
-class _SourceFinder(importlib.machinery.FileFinder):
+class _SourceFinder(MetaPathFinder):
     """Finds these modules by their source, where the usual finder would take the compiled file beside it."""
 
-    def find_spec(self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
+    def __init__(self) -> None:
+        self._sources = FileFinder(str(Path(__file__).parent), (SourceFileLoader, SOURCE_SUFFIXES))
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         package, _, name = fullname.rpartition(".")
-        if package != __package__ or name not in MODULES:
-            return None
-        return super().find_spec(fullname, target)
+        return self._sources.find_spec(fullname) if package == __package__ and name in MODULES else None
 
 
 def prefer_source() -> None:
     """From here on import the modules of this room from their source."""
-    loader = (importlib.machinery.SourceFileLoader, importlib.machinery.SOURCE_SUFFIXES)
-    sys.meta_path.insert(0, _SourceFinder(str(Path(__file__).parent), loader))
+    sys.meta_path.insert(0, _SourceFinder())

@@ -93,9 +93,7 @@ def to_table(parts: Iterable[PartitionRecords], names: Sequence[str] | None) -> 
     return _pyarrow().Table.from_batches(to_batches(parts, names, None), schema(names))
 
 
-def to_batches(
-    parts: Iterable[PartitionRecords], names: Sequence[str] | None, max_rows: int | None
-) -> Iterator[pa.RecordBatch]:
+def to_batches(parts: Iterable[PartitionRecords], names: Sequence[str] | None, max_rows: int | None) -> Iterator[pa.RecordBatch]:
     """The rows in batches of ``max_rows`` at most, none of whose columns reaches 2 GiB."""
     if max_rows is not None and max_rows < 1:
         raise ValueError(f"max_rows must be at least 1, not {max_rows}")
@@ -105,11 +103,7 @@ def to_batches(
 
 
 def _imported(pyarrow: Any, node: columns.Node, types: pa.Schema) -> pa.RecordBatch:
-    address, block = cdata.export_array(node)
-    try:
-        return pyarrow.RecordBatch._import_from_c(address, types)
-    finally:
-        del block
+    return pyarrow.RecordBatch._import_from_c(cdata.export_array(node), types)
 
 
 def c_stream(parts: Iterable[PartitionRecords]) -> object:
@@ -151,9 +145,7 @@ def _pyarrow() -> Any:
     try:
         import pyarrow
     except ImportError as error:
-        raise OttlaError(
-            "this needs pyarrow, which is not installed", hint="pip install 'ottla[arrow]'", cause=error
-        ) from error
+        raise OttlaError("this needs pyarrow, which is not installed", hint="pip install 'ottla[arrow]'", cause=error) from error
     return pyarrow
 
 

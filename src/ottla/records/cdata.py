@@ -17,7 +17,6 @@ except ImportError:
     from ottla.records import _cython as cython
 
 import ctypes
-import itertools
 
 COMPILED = cython.compiled
 
@@ -29,7 +28,6 @@ _NULLABLE = 2
 _EIO = 5
 _CAPSULE = b"arrow_array_stream"
 
-_tokens = itertools.count(1)
 _alive: dict = {}
 """What each structure in somebody's hands keeps alive, by the number in its private word."""
 
@@ -49,36 +47,55 @@ def _address(buffer: bytearray) -> cython.longlong:
     return ctypes.addressof((ctypes.c_char * len(buffer)).from_buffer(buffer))
 
 
-@cython.cfunc
-def _keep(what) -> cython.longlong:
-    token = next(_tokens)
-    _alive[token] = what
-    return token
-
-
+@cython.final
+@cython.cclass
 class Block:
-    """The memory of one tree of structures, given out word by word, and whatever they point to."""
+    """The memory of one tree of structures, given out word by word, and whatever they point to.
 
-    __slots__ = ("free", "kept", "memory")
+    It stays alive until every structure in it was released: ``users`` counts those that were not.
+    """
+
+    memory: bytearray
+    kept: object
+    free: cython.longlong
+    token: cython.longlong
+    users: cython.Py_ssize_t
 
     def __init__(self, words, kept) -> None:
         self.memory = bytearray(8 * words)
         self.kept = kept
-        self.free = _address(self.memory)
+        self.free = self.token = _address(self.memory)
+        self.users = 0
+        _alive[self.token] = self
 
-    def take(self, words):
+    @cython.cfunc
+    def take(self, words: cython.longlong) -> cython.longlong:
         """The address of so many words more."""
-        address = self.free
+        address: cython.longlong = self.free
         self.free = address + 8 * words
         return address
 
+    @cython.cfunc
+    def user(self) -> cython.longlong:
+        """What one more structure is to know of its block."""
+        self.users += 1
+        return self.token
+
+
+@cython.cfunc
+def _dismiss(token: cython.longlong):
+    block: Block = _alive[token]
+    block.users -= 1
+    if block.users == 0:
+        del _alive[token]
+
 
 def export_array(node):
-    """(address, block) of an ArrowArray. The block must live until the structure was taken or released."""
+    """The address of an ArrowArray, which lives until it is released, by whoever it was moved to."""
     block = Block(_array_words(node), node)
-    address = block.take(10)
+    address: cython.longlong = block.take(10)
     _write_array(node, block, address)
-    return address, block
+    return address
 
 
 @cython.cfunc
@@ -90,7 +107,7 @@ def _array_words(node: tuple) -> cython.Py_ssize_t:
 
 
 @cython.cfunc
-def _write_array(node: tuple, block, address: cython.longlong):
+def _write_array(node: tuple, block: Block, address: cython.longlong):
     at: cython.longlong
     position: cython.Py_ssize_t = 0
     words: cython.p_longlong = _words(address)
@@ -104,7 +121,7 @@ def _write_array(node: tuple, block, address: cython.longlong):
     words[6] = block.take(len(children))
     words[7] = 0
     words[8] = _RELEASE_ARRAY
-    words[9] = _keep(block)
+    words[9] = block.user()
     pointers: cython.p_longlong = _words(words[5])
     for buffer in buffers:
         pointers[position] = 0 if buffer is None else _address(buffer)
@@ -127,7 +144,7 @@ def _schema_words(field: tuple) -> cython.Py_ssize_t:
 
 
 @cython.cfunc
-def _write_schema(field: tuple, block, address: cython.longlong):
+def _write_schema(field: tuple, block: Block, address: cython.longlong):
     at: cython.longlong
     position: cython.Py_ssize_t = 0
     words: cython.p_longlong = _words(address)
@@ -142,7 +159,7 @@ def _write_schema(field: tuple, block, address: cython.longlong):
     words[5] = block.take(len(children))
     words[6] = 0
     words[7] = _RELEASE_SCHEMA
-    words[8] = _keep(block)
+    words[8] = block.user()
     pointers: cython.p_longlong = _words(words[5])
     for child in children:
         at = block.take(9)
@@ -163,7 +180,7 @@ def _release(address: cython.longlong, children_at: cython.int, release_at: cyth
         if child[release_at] != 0:
             _release(children[number], children_at, release_at)
     words[release_at] = 0
-    _alive.pop(words[release_at + 1], None)
+    _dismiss(words[release_at + 1])
 
 
 @cython.cfunc
@@ -184,9 +201,10 @@ def release_schema(address):
 
 
 class _Stream:
-    """What a stream still has to give, and what went wrong last."""
+    """What a stream still has to give, and what went wrong last. Its memory stays, because its address is its token."""
 
-    def __init__(self, field, nodes) -> None:
+    def __init__(self, field, nodes, memory) -> None:
+        self.memory = memory
         self.field = field
         self.nodes = iter(nodes)
         self.error = bytearray(b"\0")
@@ -199,7 +217,7 @@ def _stream_of(address) -> _Stream:
 def _get_schema(stream, out):
     field = _stream_of(stream).field
     block = Block(_schema_words(field), [])
-    address = block.take(9)
+    address: cython.longlong = block.take(9)
     _write_schema(field, block, address)
     _move(address, out, 9)
     return 0
@@ -212,8 +230,7 @@ def _get_next(stream, out):
         if node is None:
             _words(out)[8] = 0
         else:
-            address, _block = export_array(node)
-            _move(address, out, 10)
+            _move(export_array(node), out, 10)
     except Exception as error:
         owner.error = bytearray(repr(error).encode() + b"\0")
         return _EIO
@@ -225,7 +242,7 @@ def _get_last_error(stream):
 
 
 def _release_stream(stream):
-    _alive.pop(_words(stream)[4], None)
+    del _alive[_words(stream)[4]]
     _words(stream)[3] = 0
 
 
@@ -265,6 +282,7 @@ def stream_capsule(field, nodes):
     address = _address(memory)
     words: cython.p_longlong = _words(address)
     words[0], words[1], words[2], words[3] = _ENTRIES[2:]
-    words[4] = _keep(_Stream(field, nodes))
+    words[4] = address
+    _alive[address] = _Stream(field, nodes, memory)
     _capsules[address] = memory
     return _new_capsule(address, _CAPSULE, ctypes.cast(_FORGET, _pointer))

@@ -89,7 +89,7 @@ def _zstd(data: memoryview, limit: int) -> bytearray:
 
 def _zstd_content_size(data: memoryview) -> int | None:
     """The size that the first frame declares (RFC 8878, 3.1.1.1), or ``None`` where it does not say."""
-    if len(data) < 18 or data[:4] != b"\x28\xb5\x2f\xfd":
+    if len(data) < 18 or bytes(data[:4]) != b"\x28\xb5\x2f\xfd":
         return None
     descriptor = data[4]
     single_segment = bool(descriptor & 0x20)
@@ -109,7 +109,7 @@ def _snappy_size(block: memoryview) -> int:
 
 def _snappy(data: memoryview, limit: int) -> bytearray:
     """One raw block, or the Java library's stream of blocks, each of which declares its size."""
-    blocks = list(_java_blocks(data)) if data[: len(_XERIAL_MAGIC)] == _XERIAL_MAGIC else [data]
+    blocks = list(_java_blocks(data)) if bytes(data[: len(_XERIAL_MAGIC)]) == _XERIAL_MAGIC else [data]
     sizes = [_snappy_size(block) for block in blocks]
     if sum(sizes) > limit:
         raise _too_long(limit, sum(sizes))

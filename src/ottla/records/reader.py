@@ -117,9 +117,7 @@ class PartitionReader:
                 self._epoch = batch.leader_epoch
         if not segments:
             return None
-        return PartitionRecords(
-            self.topic, self.partition, segments, max_records - left, self.next_offset, self.next_leader_epoch
-        )
+        return PartitionRecords(self.topic, self.partition, segments, max_records - left, self.next_offset, self.next_leader_epoch)
 
     def _leave(self, batch: Batch):
         """Move the position behind a batch, past whatever was compacted away at its end."""

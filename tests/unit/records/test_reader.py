@@ -195,7 +195,7 @@ def test_what_precedes_a_corrupt_batch_is_handed_out_first() -> None:
     assert values(data) == [b"0", b"1"]
     assert not data.exhausted
     for _ in range(2):
-        with pytest.raises(CorruptRecordError, match="t-3 at offset 2: .*checksum.*seek") as caught:
+        with pytest.raises(CorruptRecordError, match=r"t-3 at offset 2: .*checksum.*seek") as caught:
             data.read(10)
         assert isinstance(caught.value, InvalidBatchError)
         assert (caught.value.topic, caught.value.partition, caught.value.offset) == ("t", 3, 2)

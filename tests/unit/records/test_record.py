@@ -89,10 +89,12 @@ def test_a_kept_record_does_not_pin_the_response() -> None:
         data = Watched(encode_batch(new, compression=codec))
         gone = weakref.ref(data)
         reader = PartitionReader(data, topic="t", partition=0, fetch_offset=0)
-        records = Records([reader.read(1000)])
+        read = reader.read(1000)
+        assert read is not None
+        records = Records([read])
         assert len(records) == 100
         kept = records[50]
-        del data, reader
+        del data, reader, read
         assert gone() is not None or codec
         del records
         gc.collect()
@@ -106,7 +108,9 @@ def test_records_in_a_cycle_with_their_deserializer_are_collected() -> None:
             reader = PartitionReader(
                 encode_batch([NewRecord(b"k", b"v")]), topic="t", partition=0, fetch_offset=0, value_deserializer=self.decode
             )
-            self.last = list(reader.read(1))[0]
+            read = reader.read(1)
+            assert read is not None
+            self.last = next(iter(read))
 
         def decode(self, raw: bytes | None) -> object:
             return self

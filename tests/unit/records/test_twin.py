@@ -26,7 +26,7 @@ def test_what_is_asked_for_is_what_runs() -> None:
 
     modules = (batch, cdata, columns, reader, record)
     assert {module.COMPILED for module in modules} == {COMPILED}
-    assert {module.__file__.endswith(".py") for module in modules} == {not COMPILED}
+    assert {str(module.__file__).endswith(".py") for module in modules} == {not COMPILED}
     if UNCOMPILED:
         assert not COMPILED
 

@@ -1,0 +1,13 @@
+from collections.abc import Iterable
+from typing import TypeAlias
+
+from ottla.records.columns import Node
+
+Field: TypeAlias = tuple[str, str, tuple["Field", ...]]
+
+COMPILED: bool
+
+def export_array(node: Node) -> int: ...
+def release_array(address: int) -> None: ...
+def release_schema(address: int) -> None: ...
+def stream_capsule(field: Field, nodes: Iterable[Node]) -> object: ...
