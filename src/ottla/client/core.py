@@ -39,7 +39,7 @@ class ClientCore:
         self.connections = Connections(config, random)
         allow_auto_create = isinstance(config, ConsumerConfig) and config.allow_auto_create_topics
         self.metadata_manager = MetadataManager(config, random, self.notify, allow_auto_create=allow_auto_create)
-        self._managers: list[RequestManager] = [self.metadata_manager]
+        self._managers: list[RequestManager] = []
         self._handlers: dict[type[Any], Callable[[Any, Now], None]] = {}
         self._notifications: list[object] = []
         self._suspended: dict[int, int] = {}
@@ -83,15 +83,15 @@ class ClientCore:
         self.connections.learn_node(node, now)
 
     def poll(self, now: Now) -> CorePoll:
-        """One pass: deliver answers, ask every manager, move the connections on."""
+        """One pass: deliver answers, ask every manager (that of the metadata last: others wish for it), move the connections on."""
         self._deliver(now)
         self._follow_metadata(now)
-        wake_at = [at for manager in self._managers if (at := self._ask(manager, now)) is not None]
-        effects, next_at = self.connections.poll(now)
         self._watch_losses()
+        wake_at = [at for manager in (*self._managers, self.metadata_manager) if (at := self._ask(manager, now)) is not None]
+        effects, next_at = self.connections.poll(now)
         if next_at is not None:
             wake_at.append(next_at)
-        if self.connections.has_completions:
+        if self.connections.has_completions or self.connections.lost != self._lost:
             wake_at.append(now.mono)
         return CorePoll(effects, min(wake_at, default=None))
 

@@ -1,0 +1,224 @@
+"""One pass of the core: answers, managers, connections, and nobody held up by another's error."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from ottla.client.core import ClientCore
+from ottla.client.effects import AnyNode, Poll, Send, ToNode
+from ottla.client.notifications import ErrorNotification
+from ottla.config import ClientConfig, ConsumerConfig
+from ottla.errors import IllegalStateError, OttlaError
+from ottla.protocol import ErrorCode
+from ottla.protocol.apis import Api
+from ottla.protocol.messages import heartbeat_request, heartbeat_response, metadata_response
+from ottla.types import Now
+from tests.unit.client.virtual_network import NoAnswer, VirtualNetwork
+
+REQUEST = heartbeat_request.HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
+ANSWER = heartbeat_response.HeartbeatResponse(throttle_time=timedelta(0), error_code=ErrorCode.none)
+
+
+def cluster(*nodes: int, error: int = 0) -> Any:
+    brokers = tuple(metadata_response.MetadataResponseBroker(node_id=node, host=f"10.0.0.{node}", port=9092) for node in nodes)
+    return metadata_response.MetadataResponse(
+        throttle_time=timedelta(0), brokers=brokers, topics=(), error_code=ErrorCode(error), controller_id=1
+    )
+
+
+class Manager:
+    """Asks for what it is told to ask for, and may be told to fail."""
+
+    def __init__(self) -> None:
+        self.wanted: list[Send] = []
+        self.answered: list[Any] = []
+        self.failed: dict[Any, OttlaError] = {}
+        self.breaks_in: set[str] = set()
+        self.polled = 0
+
+    def want(self, tag: str, node: int | None = None) -> None:
+        target = AnyNode() if node is None else ToNode(node)
+        self.wanted.append(Send(Api.HEARTBEAT, REQUEST, target, tag, 5_000))
+
+    def poll(self, now: Now) -> Poll:
+        self.polled += 1
+        self._break("poll")
+        sends, self.wanted = tuple(self.wanted), []
+        return Poll(sends)
+
+    def on_response(self, tag: Any, message: Any, now: Now) -> None:
+        self._break("on_response")
+        self.answered.append(tag)
+
+    def on_failure(self, tag: Any, error: OttlaError, now: Now) -> None:
+        self._break("on_failure")
+        self.failed[tag] = error
+
+    def _break(self, where: str) -> None:
+        if where in self.breaks_in:
+            raise ZeroDivisionError(where)
+
+
+class World:
+    def __init__(self, **settings: Any) -> None:
+        self.core = ClientCore(ClientConfig.parse(bootstrap_servers="10.0.0.1:9092", **settings), random.Random(3))
+        self.network = VirtualNetwork(self.core.poll, self.core.connections)
+        self.peer = self.network.peer("10.0.0.1:9092", answer=self.answer)
+        self.nodes = [1]
+        self.silent: set[Api] = set()
+        self.manager, self.other = Manager(), Manager()
+        self.core.add_manager(self.manager)
+        self.core.add_manager(self.other)
+
+    def answer(self, header: Any, message: Any) -> Any:
+        if header.api in self.silent:
+            raise NoAnswer
+        return cluster(*self.nodes) if header.api is Api.METADATA else ANSWER
+
+    def errors(self) -> list[OttlaError]:
+        return [item.error for item in self.core.take_notifications() if isinstance(item, ErrorNotification)]
+
+
+def test_metadata_comes_first_and_tells_the_connections_of_the_brokers() -> None:
+    world = World()
+    world.network.settle()
+    assert world.core.metadata.version == 1
+    assert list(world.core.metadata.nodes) == [1]
+    world.manager.want("a", node=1)
+    world.network.settle()
+    assert world.manager.answered == ["a"]
+    assert world.peer.connects == 1
+
+
+def test_answers_go_to_the_manager_that_asked() -> None:
+    world = World()
+    world.network.settle()
+    world.manager.want("mine", node=1)
+    world.other.want("theirs", node=1)
+    world.network.settle()
+    assert world.manager.answered == ["mine"]
+    assert world.other.answered == ["theirs"]
+
+
+@pytest.mark.parametrize("where", ["poll", "on_response", "on_failure"])
+def test_a_manager_that_breaks_holds_nobody_up(where: str, caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    world.network.settle()
+    world.manager.breaks_in = {where}
+    if where != "poll":
+        world.manager.want("a", node=1 if where == "on_response" else 9)
+    world.other.want("b", node=1)
+    world.network.settle()
+    assert world.other.answered == ["b"]
+    (error,) = world.errors()
+    assert isinstance(error.cause, ZeroDivisionError)
+    assert "Manager" in str(error)
+    assert "Manager failed" in caplog.text
+
+
+def test_a_manager_that_goes_on_failing_is_not_asked_without_pause() -> None:
+    world = World()
+    world.network.settle()
+    world.manager.breaks_in = {"poll"}
+    world.network.settle()
+    before = world.manager.polled
+    world.network.advance(10_000)
+    assert world.manager.polled - before <= 30
+
+
+@dataclass(frozen=True)
+class Command:
+    text: str
+
+
+def test_a_command_goes_to_the_handler_of_its_class() -> None:
+    world = World()
+    heard: list[tuple[str, int]] = []
+    world.core.register(Command, lambda command, now: heard.append((command.text, now.mono)))
+    world.core.handle_command(Command("hello"), world.network.now)
+    assert heard == [("hello", 1_000)]
+    with pytest.raises(ValueError, match="has a handler already"):
+        world.core.register(Command, lambda command, now: None)
+
+
+def test_a_command_that_fails_or_is_unknown_is_told() -> None:
+    world = World()
+    world.core.handle_command(Command("nobody listens"), world.network.now)
+    world.core.register(Command, lambda command, now: 1 / 0)  # type: ignore[arg-type, return-value]
+    world.core.handle_command(Command("breaks"), world.network.now)
+    first, second = world.errors()
+    assert isinstance(first.cause, KeyError)
+    assert isinstance(second.cause, ZeroDivisionError)
+    assert "Command" in str(first)
+
+
+def test_a_lost_connection_has_the_metadata_looked_up_again() -> None:
+    world = World()
+    world.network.settle()
+    version = world.core.metadata.version
+    world.network.hang_up(world.network.open[0])
+    world.network.advance(1_000)
+    assert world.core.metadata.version > version
+
+
+def test_a_manager_that_wishes_for_metadata_while_it_is_asked_gets_it() -> None:
+    world = World()
+    world.network.settle()
+    version = world.core.metadata.version
+
+    class Wisher(Manager):
+        def poll(self, now: Now) -> Poll:
+            if world.core.metadata.version == version:
+                world.core.metadata_manager.request_update()
+            return Poll()
+
+    world.core.add_manager(Wisher())
+    world.network.advance(1_000)
+    assert world.core.metadata.version == version + 1
+
+
+def test_notifications_come_out_once_and_in_order() -> None:
+    world = World()
+    world.core.notify("one")
+    world.core.notify("two")
+    assert world.core.take_notifications() == ["one", "two"]
+    assert world.core.take_notifications() == []
+
+
+def test_shut_down_tells_every_manager() -> None:
+    world = World()
+    world.network.settle()
+    world.silent = {Api.HEARTBEAT}
+    world.manager.want("a", node=1)
+    world.network.settle()
+    effects = world.core.shut_down(IllegalStateError("closed"), world.network.now)
+    assert isinstance(world.manager.failed["a"], IllegalStateError)
+    assert [type(effect).__name__ for effect in effects] == ["Close"]
+
+
+def test_a_cluster_that_forgot_its_client_is_found_again_by_the_bootstrap_servers() -> None:
+    world = World()
+    moved = world.network.peer("10.0.0.7:9092", answer=lambda header, message: cluster(1, error=129))
+    world.nodes = [7]
+    world.network.settle()
+    assert list(world.core.metadata.nodes) == [7]
+    world.nodes = [1]
+    world.network.hang_up(world.network.open[0])
+    world.network.advance(5_000)
+    assert moved.connects >= 1
+    assert list(world.core.metadata.nodes) == [1]
+
+
+def test_only_a_consumer_asks_for_topics_to_be_created() -> None:
+    consumer = ClientCore(ConsumerConfig.parse(bootstrap_servers="10.0.0.1:9092"), random.Random(1))
+    consumer.metadata_manager.set_topics(frozenset({"a"}))
+    other = World().core
+    other.metadata_manager.set_topics(frozenset({"a"}))
+    now = Now(0, 0)
+    assert consumer.metadata_manager.poll(now).sends[0].message.allow_auto_topic_creation
+    assert not other.metadata_manager.poll(now).sends[0].message.allow_auto_topic_creation
