@@ -15,6 +15,7 @@ from ottla.protocol.messages import (
     fetch_response,
     find_coordinator_request,
     heartbeat_request,
+    heartbeat_response,
     join_group_request,
     leave_group_response,
     metadata_request,
@@ -40,9 +41,12 @@ def test_a_request_keeps_its_header_and_body(version: int) -> None:
     assert message == HEARTBEAT
 
 
-def test_bytes_left_over_are_refused() -> None:
-    with pytest.raises(ProtocolError, match=r"HEARTBEAT request version 4 ends at byte 23 of a frame of 24 bytes"):
-        decode_request(request(Api.HEARTBEAT, 4, HEARTBEAT) + b"\0")
+def test_bytes_left_over_are_refused_in_a_response_and_ignored_in_a_request() -> None:
+    response = heartbeat_response.HeartbeatResponse(throttle_time=NO_THROTTLE, error_code=ErrorCode.none)
+    frame = body_of(encode_response(RequestHeader(Api.HEARTBEAT, 4, 7, "me"), response))
+    with pytest.raises(ProtocolError, match=r"HEARTBEAT response version 4 ends at byte 12 of a frame of 13 bytes"):
+        decode_response(Api.HEARTBEAT, 4, frame + b"\0")
+    assert decode_request(request(Api.HEARTBEAT, 4, HEARTBEAT) + b"\0")[1] == HEARTBEAT
 
 
 def test_every_cut_is_refused() -> None:
