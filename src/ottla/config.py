@@ -319,7 +319,7 @@ def _field_of(cls: type[ClientConfig], spelling: str) -> tuple[str, bool]:
         raise ConfigError(
             f"{spelling} is a setting of {owner.__name__.removesuffix('Config')}, not of {cls.__name__.removesuffix('Config')}"
         )
-    candidates = [item for item in spellings if ("." in item) == ("." in str(spelling)) or "." not in item]
+    candidates = [item for item in spellings if ("." in item) == ("." in str(spelling))]
     near = difflib.get_close_matches(str(spelling), candidates, n=1, cutoff=0.5)
     raise ConfigError(f"unknown setting {spelling!r}", hint=f"did you mean {near[0]}?" if near else None)
 

@@ -1,0 +1,243 @@
+"""The table of settings: every spelling, every refusal."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import warnings
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ottla.config import AdminConfig, ClientConfig, ConsumerConfig, HostPort, OttlaConfigWarning, Setting
+from ottla.errors import ConfigError
+from ottla.types import IsolationLevel
+
+
+def consumer(settings: dict[str, Any] | None = None, /, **keywords: Any) -> ConsumerConfig:
+    return ConsumerConfig.parse({"bootstrap.servers": "kafka:9092", **(settings or {})}, **keywords)
+
+
+SETTINGS: dict[str, Setting] = {field.name: field.metadata["setting"] for field in dataclasses.fields(ConsumerConfig)}
+DURATIONS = sorted(name for name, setting in SETTINGS.items() if setting.duration)
+
+
+def test_the_defaults_are_kafkas() -> None:
+    config = consumer(group_id="g")
+    expected = {
+        "session_timeout_ms": 45_000,
+        "heartbeat_interval_ms": 3_000,
+        "max_poll_interval_ms": 300_000,
+        "max_poll_records": 500,
+        "auto_commit_interval_ms": 5_000,
+        "auto_offset_reset": "latest",
+        "fetch_min_bytes": 1,
+        "fetch_max_bytes": 52_428_800,
+        "fetch_max_wait_ms": 500,
+        "max_partition_fetch_bytes": 1_048_576,
+        "request_timeout_ms": 30_000,
+        "default_api_timeout_ms": 60_000,
+        "retry_backoff_ms": 100,
+        "retry_backoff_max_ms": 1_000,
+        "reconnect_backoff_ms": 50,
+        "reconnect_backoff_max_ms": 1_000,
+        "socket_connection_setup_timeout_ms": 10_000,
+        "socket_connection_setup_timeout_max_ms": 30_000,
+        "connections_max_idle_ms": 540_000,
+        "metadata_max_age_ms": 300_000,
+        "metadata_recovery_strategy": "rebootstrap",
+        "metadata_recovery_rebootstrap_trigger_ms": 300_000,
+    }
+    assert {name: getattr(config, name) for name in expected} == expected
+    assert config.enable_auto_commit
+    assert config.check_crcs
+    assert config.isolation_level is IsolationLevel.READ_UNCOMMITTED
+
+
+@pytest.mark.parametrize("name", sorted(SETTINGS))
+def test_every_setting_goes_by_its_dotted_and_its_snake_name(name: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", OttlaConfigWarning)
+        value = getattr(consumer(group_id="g"), name)
+        others = {"bootstrap_servers": "kafka:9092", "group_id": "g"}
+        others.pop(name, None)
+        value = "kafka:9092" if name == "bootstrap_servers" else value
+        dotted = ConsumerConfig.parse({name.replace("_", "."): value}, **others)
+        assert dotted == ConsumerConfig.parse({name: value}, **others)
+        assert dotted == ConsumerConfig.parse(others, **{name: value})
+
+
+@pytest.mark.parametrize("name", DURATIONS)
+def test_every_duration_goes_in_seconds_as_a_timedelta_and_in_milliseconds(name: str) -> None:
+    assert name.endswith("_ms")
+    short = name.removesuffix("_ms")
+    given = [{short: 2.5}, {short: timedelta(seconds=2.5)}, {name: 2_500}, {name: "2500"}, {name: timedelta(milliseconds=2_500)}]
+    given += [{short: "2.5"}, {name.replace("_", "."): 2_500}]
+    values = set()
+    for settings in given:
+        more = {"session_timeout_ms": 2_501} if name == "heartbeat_interval_ms" else {}
+        more |= {"heartbeat_interval_ms": 1} if name == "session_timeout_ms" else {}
+        more |= {"request_timeout_ms": 1} if name == "default_api_timeout_ms" else {}
+        values.add(getattr(consumer(settings, **more), name))
+    assert values == {2_500}
+
+
+@pytest.mark.parametrize(
+    ("settings", "keywords"),
+    [
+        ({"request.timeout.ms": 1, "request_timeout_ms": 1}, {}),
+        ({"request.timeout.ms": 1_000}, {"request_timeout": 1}),
+        ({"client.id": "a"}, {"client_id": "a"}),
+    ],
+)
+def test_a_setting_given_twice_is_an_error_that_names_both(settings: dict[str, Any], keywords: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"is given twice, as .* and as ") as raised:
+        consumer(settings, **keywords)
+    assert all(spelling in str(raised.value) for spelling in (*settings, *keywords))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "near"),
+    [
+        ("max_pol_interval", "max_poll_interval"),
+        ("session.timeout", "session.timeout.ms"),
+        ("bootstrap_server", "bootstrap_servers"),
+        ("auto.offset.rest", "auto.offset.reset"),
+        ("groupid", "group_id"),
+    ],
+)
+def test_an_unknown_setting_is_answered_with_the_nearest(wrong: str, near: str) -> None:
+    with pytest.raises(ConfigError, match=f"unknown setting '{wrong}'.*did you mean {near}"):
+        consumer({wrong: 1})
+
+
+def test_an_unknown_setting_that_resembles_nothing_gets_no_guess() -> None:
+    with pytest.raises(ConfigError) as raised:
+        consumer(zzzzzzzzzzz=1)
+    assert str(raised.value) == "unknown setting 'zzzzzzzzzzz'"
+
+
+@pytest.mark.parametrize("name", ["ssl.keystore.location", "sasl_mechanism", "interceptor.classes", "metric_reporters"])
+def test_a_setting_that_is_not_honoured_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match="does not honour"):
+        consumer({name: "x"})
+
+
+def test_a_setting_of_another_client_is_said_so() -> None:
+    with pytest.raises(ConfigError, match="group_id is a setting of Consumer, not of Admin"):
+        AdminConfig.parse(bootstrap_servers="kafka:9092", group_id="g")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("max_poll_records", 0, "of at least 1"),
+        ("max_poll_records", "many", "a whole number"),
+        ("max_poll_records", True, "a whole number"),
+        ("max_poll_records", 1 << 31, "a whole number"),
+        ("request_timeout_ms", 1.5, "a whole number .* of milliseconds"),
+        ("request_timeout", "soon", "a number in seconds, or a timedelta"),
+        ("request_timeout", float("nan"), "a number in seconds"),
+        ("request_timeout", -1, "a number in seconds"),
+        ("enable_auto_commit", "yes", "true or false"),
+        ("enable_auto_commit", 1, "true or false"),
+        ("auto_offset_reset", "newest", "earliest, latest or none"),
+        ("isolation_level", "serializable", "read_uncommitted or read_committed"),
+        ("group_id", " ", "not empty"),
+        ("group_instance_id", "a b", "letters, digits"),
+        ("client_id", 7, "a string"),
+        ("partition_assignment_strategy", ["sticky"], "range and roundrobin"),
+        ("partition_assignment_strategy", "range,range", "different"),
+        ("partition_assignment_strategy", [], "assignors"),
+        ("value_deserializer", "org.apache.kafka.common.serialization.StringDeserializer", "a callable"),
+        ("security_protocol", "SASL_SSL", "only PLAINTEXT"),
+        ("bootstrap_servers", "kafka", "HOST:PORT"),
+        ("bootstrap_servers", "kafka:port", "HOST:PORT"),
+        ("bootstrap_servers", "kafka:0", "from 1 to 65535"),
+        ("bootstrap_servers", "kafka:65536", "from 1 to 65535"),
+        ("bootstrap_servers", "http://kafka:80", "HOST:PORT"),
+        ("bootstrap_servers", " , ", "at least one"),
+        ("bootstrap_servers", 9092, "a list"),
+    ],
+)
+def test_a_bad_value_is_refused_with_what_was_expected(name: str, value: Any, expected: str) -> None:
+    settings = {"bootstrap_servers": "kafka:9092", "group_id": "g", name: value}
+    with pytest.raises(ConfigError, match=expected) as raised:
+        ConsumerConfig.parse(settings)
+    assert str(raised.value).startswith(f"{name}={value!r}: expected ")
+
+
+def test_bootstrap_servers_in_all_their_forms() -> None:
+    expected = (HostPort("one", 9092), HostPort("::1", 9093))
+    assert consumer({"bootstrap.servers": "one:9092, [::1]:9093,one:9092"}).bootstrap_servers == expected
+    assert consumer({"bootstrap.servers": ["one:9092", "PLAINTEXT://[::1]:9093"]}).bootstrap_servers == expected
+    assert [str(server) for server in expected] == ["one:9092", "[::1]:9093"]
+
+
+def test_bootstrap_servers_are_needed() -> None:
+    with pytest.raises(ConfigError, match=r"bootstrap\.servers is missing"):
+        ConsumerConfig.parse(group_id="g")
+
+
+def test_none_is_as_good_as_not_given() -> None:
+    assert consumer(group_id=None, request_timeout=None) == consumer()
+
+
+def test_values_as_strings_as_they_stand_in_property_files() -> None:
+    config = consumer(
+        {
+            "group.id": "g",
+            "enable.auto.commit": "False",
+            "max.poll.records": " 10 ",
+            "isolation.level": "READ_COMMITTED",
+            "partition.assignment.strategy": "org.apache.kafka.clients.consumer.RoundRobinAssignor,range",
+            "auto.offset.reset": "Earliest",
+        }
+    )
+    assert (config.enable_auto_commit, config.max_poll_records) == (False, 10)
+    assert config.isolation_level is IsolationLevel.READ_COMMITTED
+    assert config.partition_assignment_strategy == ("roundrobin", "range")
+    assert config.auto_offset_reset == "earliest"
+
+
+def test_without_a_group_nothing_is_committed() -> None:
+    assert not consumer().enable_auto_commit
+    with pytest.raises(ConfigError, match=r"enable\.auto\.commit needs a group"):
+        consumer(enable_auto_commit=True)
+
+
+def test_heartbeats_must_come_more_often_than_sessions_end() -> None:
+    with pytest.raises(ConfigError, match=r"heartbeat\.interval\.ms is 10000: it must be below"):
+        consumer(heartbeat_interval=10, session_timeout=10)
+
+
+def test_a_call_can_not_be_shorter_than_one_of_its_requests_by_mistake() -> None:
+    with pytest.raises(ConfigError, match=r"default\.api\.timeout\.ms is 1000, below request\.timeout\.ms"):
+        consumer(default_api_timeout=1)
+
+
+def test_what_the_protocol_ignores_is_warned_of_once() -> None:
+    with pytest.warns(OttlaConfigWarning, match=r"group\.protocol=classic ignores group\.remote\.assignor") as caught:
+        consumer(group_id="g", group_protocol="classic", group_remote_assignor="uniform")
+    assert len(caught) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        consumer(group_id="g", group_protocol="classic", session_timeout=10)
+
+
+def test_a_config_never_changes() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        consumer().client_id = "other"  # type: ignore[misc]
+
+
+@given(
+    st.text(max_size=30), st.one_of(st.none(), st.text(), st.integers(), st.floats(), st.booleans(), st.lists(st.text(max_size=5)))
+)
+def test_whatever_is_given_is_taken_or_refused_clearly(name: str, value: Any) -> None:
+    for spelling in (name, *sorted(SETTINGS)):
+        with warnings.catch_warnings(), contextlib.suppress(ConfigError):
+            warnings.simplefilter("ignore", OttlaConfigWarning)
+            assert isinstance(ConsumerConfig.parse({spelling: value}, bootstrap_servers="a:1"), ClientConfig)
