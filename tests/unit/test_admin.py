@@ -1,0 +1,438 @@
+"""The calls of an Admin under a virtual clock: who is asked, what is tried again, what is said when time is up."""
+
+from __future__ import annotations
+
+import os
+import random
+import uuid
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from ottla.admin import Admin
+from ottla.client import admin_calls as calls
+from ottla.client.admin_manager import AdminManager, BeginCall, CallEnded
+from ottla.client.core import ClientCore
+from ottla.config import AdminConfig
+from ottla.errors import (
+    ConfigError,
+    ConnectionFailedError,
+    ForkedError,
+    IllegalStateError,
+    OttlaError,
+    OttlaTimeoutError,
+    broker_error,
+)
+from ottla.protocol import ErrorCode
+from ottla.protocol.apis import Api
+from ottla.protocol.consumer_protocol import Assignment, encode_assignment
+from ottla.protocol.messages import (
+    create_topics_response,
+    delete_topics_response,
+    describe_groups_response,
+    find_coordinator_response,
+    list_groups_response,
+    list_offsets_response,
+    metadata_response,
+    offset_commit_response,
+    offset_fetch_response,
+)
+from ottla.types import IsolationLevel, OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
+from tests.unit.client.virtual_network import NoAnswer, VirtualNetwork
+
+ZERO = timedelta(0)
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+class Cluster:
+    """Two brokers that answer from tables. ``errors`` are given out first: one code for each request of an API, 0 for none."""
+
+    def __init__(self) -> None:
+        self.topics: dict[str, list[int]] = {"t": [1, 2]}
+        """Topic -> the leader of each partition."""
+        self.first_leader = 1
+        """Who leads the partitions of a new topic."""
+        self.coordinator = 2
+        self.committed: dict[TopicPartition, int] = {}
+        self.errors: dict[Api, list[int]] = {}
+        self.lost: set[Api] = set()
+        """APIs whose requests are carried out but not answered; each once."""
+        self.asked: list[tuple[int, Api]] = []
+
+    def behind(self, node: int) -> Callable[[Any, Any], Any]:
+        def answer(header: Any, message: Any) -> Any:
+            if header.api is not Api.METADATA:
+                self.asked.append((node, header.api))
+            code = ErrorCode(self.errors[header.api].pop(0)) if self.errors.get(header.api) else ErrorCode.none
+            response = getattr(self, header.api.name.lower())(node, message, code)
+            if header.api in self.lost:
+                self.lost.discard(header.api)
+                raise NoAnswer
+            return response
+
+        return answer
+
+    def metadata(self, node: int, message: Any, code: ErrorCode) -> Any:
+        m = metadata_response
+        names = list(self.topics) if message.topics is None else [topic.name for topic in message.topics]
+        return m.MetadataResponse(
+            throttle_time=ZERO,
+            brokers=tuple(m.MetadataResponseBroker(node_id=n, host=f"10.0.0.{n}", port=9092) for n in (1, 2)),
+            cluster_id="cluster",
+            controller_id=1,
+            topics=tuple(self._topic(name) for name in names),
+            error_code=code,
+        )
+
+    def _topic(self, name: str) -> Any:
+        m = metadata_response
+        known = name in self.topics
+        partitions = tuple(
+            m.MetadataResponsePartition(error_code=ErrorCode.none, partition_index=index, leader_id=leader, leader_epoch=3)
+            for index, leader in enumerate(self.topics.get(name, []))
+        )
+        return m.MetadataResponseTopic(
+            error_code=ErrorCode.none if known else ErrorCode.unknown_topic_or_partition,
+            name=name,
+            topic_id=uuid.UUID(int=1) if known else None,
+            is_internal=name.startswith("__"),
+            partitions=partitions,
+        )
+
+    def create_topics(self, node: int, message: Any, code: ErrorCode) -> Any:
+        m = create_topics_response
+        results = []
+        for topic in message.topics:
+            each = code or (ErrorCode.topic_already_exists if topic.name in self.topics else ErrorCode.none)
+            if not each and not message.validate_only:
+                self.topics[topic.name] = [self.first_leader] * topic.num_partitions
+            results.append(
+                m.CreatableTopicResult(name=topic.name, topic_id=None, error_code=each, error_message=None, configs=None)
+            )
+        return m.CreateTopicsResponse(throttle_time=ZERO, topics=tuple(results))
+
+    def delete_topics(self, node: int, message: Any, code: ErrorCode) -> Any:
+        m = delete_topics_response
+        results = []
+        for topic in message.topics:
+            gone = self.topics.pop(topic.name, None) if not code else None
+            each = code or (ErrorCode.none if gone else ErrorCode.unknown_topic_or_partition)
+            results.append(m.DeletableTopicResult(name=topic.name, topic_id=None, error_code=each))
+        return m.DeleteTopicsResponse(throttle_time=ZERO, responses=tuple(results))
+
+    def find_coordinator(self, node: int, message: Any, code: ErrorCode) -> Any:
+        m = find_coordinator_response
+        found = tuple(
+            m.Coordinator(
+                key=key, node_id=self.coordinator, host=f"10.0.0.{self.coordinator}", port=9092, error_code=code, error_message=None
+            )
+            for key in message.coordinator_keys
+        )
+        return m.FindCoordinatorResponse(throttle_time=ZERO, coordinators=found)
+
+    def list_groups(self, node: int, message: Any, code: ErrorCode) -> Any:
+        m = list_groups_response
+        group = m.ListedGroup(group_id=f"g{3 - node}", protocol_type="consumer", group_state="Stable", group_type="classic")
+        return m.ListGroupsResponse(throttle_time=ZERO, error_code=code, groups=(group,))
+
+    def describe_groups(self, node: int, message: Any, code: ErrorCode) -> Any:
+        m = describe_groups_response
+        member = m.DescribedGroupMember(
+            member_id="m-1",
+            client_id="c",
+            client_host="/10.0.0.9",
+            member_metadata=b"",
+            member_assignment=encode_assignment(Assignment((T1, T0))),
+        )
+        (group_id,) = message.groups
+        group = m.DescribedGroup(
+            error_code=code,
+            group_id=group_id,
+            group_state="Stable" if group_id == "g" else "Dead",
+            protocol_type="consumer",
+            protocol_data="range",
+            members=(member,),
+        )
+        return m.DescribeGroupsResponse(throttle_time=ZERO, groups=(group,))
+
+    def offset_fetch(self, node: int, message: Any, code: ErrorCode) -> Any:
+        m = offset_fetch_response
+        partitions = tuple(
+            m.OffsetFetchResponsePartitions(
+                partition_index=tp.partition, committed_offset=offset, metadata="", error_code=ErrorCode.none
+            )
+            for tp, offset in self.committed.items()
+        )
+        (asked,) = message.groups
+        group = m.OffsetFetchResponseGroup(
+            group_id=asked.group_id, topics=(m.OffsetFetchResponseTopics(name="t", partitions=partitions),), error_code=code
+        )
+        return m.OffsetFetchResponse(throttle_time=ZERO, groups=(group,))
+
+    def offset_commit(self, node: int, message: Any, code: ErrorCode) -> Any:
+        m = offset_commit_response
+        topics = []
+        for topic in message.topics:
+            for part in topic.partitions:
+                if not code:
+                    self.committed[TopicPartition(topic.name, part.partition_index)] = part.committed_offset
+            results = tuple(
+                m.OffsetCommitResponsePartition(partition_index=part.partition_index, error_code=code) for part in topic.partitions
+            )
+            topics.append(m.OffsetCommitResponseTopic(name=topic.name, partitions=results))
+        return m.OffsetCommitResponse(throttle_time=ZERO, topics=tuple(topics))
+
+    def list_offsets(self, node: int, message: Any, code: ErrorCode) -> Any:
+        m = list_offsets_response
+        topics = []
+        for topic in message.topics:
+            assert all(self.topics[topic.name][part.partition_index] == node for part in topic.partitions), "not the leader"
+            results = tuple(
+                m.ListOffsetsPartitionResponse(
+                    partition_index=part.partition_index,
+                    error_code=code,
+                    timestamp=part.timestamp,
+                    offset={-2: 0, -1: 100}.get(part.timestamp, -1 if part.timestamp > 1_000 else 50),
+                    leader_epoch=3,
+                )
+                for part in topic.partitions
+            )
+            topics.append(m.ListOffsetsTopicResponse(name=topic.name, partitions=results))
+        return m.ListOffsetsResponse(throttle_time=ZERO, topics=tuple(topics))
+
+
+class World:
+    def __init__(self) -> None:
+        self.config = AdminConfig.parse(bootstrap_servers="10.0.0.1:9092", request_timeout=5)
+        self.core = ClientCore(self.config, random.Random(5))
+        self.manager = AdminManager(self.config, self.core.random, self.core.notify, self.core.learn_node)
+        self.core.add_manager(self.manager)
+        self.core.register(BeginCall, self.manager.begin)
+        self.network = VirtualNetwork(self.core.poll, self.core.connections)
+        self.cluster = Cluster()
+        for node in (1, 2):
+            self.network.peer(f"10.0.0.{node}:9092", answer=self.cluster.behind(node))
+
+    def begin(self, call: calls.Call, timeout: int = 10_000) -> None:
+        self.core.handle_command(BeginCall(1, "the call", call, timeout), self.network.now)
+
+    def outcome(self) -> CallEnded | None:
+        ended = [item for item in self.core.take_notifications() if isinstance(item, CallEnded)]
+        assert len(ended) <= 1
+        return ended[0] if ended else None
+
+    def run(self, call: calls.Call, timeout: int = 10_000) -> Any:
+        """The value of a call; raises its error. Time passes only as far as the call needs it."""
+        self.begin(call, timeout)
+        deadline = self.network.mono + timeout
+        while True:
+            wake_at = self.network.settle()
+            ended = self.outcome()
+            if ended is not None:
+                if ended.error is not None:
+                    raise ended.error
+                return ended.value
+            assert wake_at is not None
+            assert wake_at <= deadline, "it is over and nobody was told"
+            self.network.mono = wake_at
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def create(topics: dict[str, int], validate_only: bool = False) -> calls.Call:
+    return calls.create_topics(topics, -1, {}, validate_only, 5_000)
+
+
+def test_topics_are_created_at_the_controller(world: World) -> None:
+    world.run(create({"new": 3}))
+    assert world.cluster.topics["new"] == [1, 1, 1]
+    assert world.cluster.asked == [(1, Api.CREATE_TOPICS)]
+
+
+def test_creating_waits_for_leaders(world: World) -> None:
+    world.cluster.first_leader = -1
+    world.begin(create({"new": 2}))
+    world.network.advance(1_000)
+    assert world.outcome() is None
+    world.cluster.topics["new"] = [1, 2]
+    world.network.advance(1_200)
+    ended = world.outcome()
+    assert ended is not None
+    assert ended.error is None
+    assert world.cluster.asked == [(1, Api.CREATE_TOPICS)]
+
+
+def test_only_validating_creates_nothing(world: World) -> None:
+    world.run(create({"new": 3}, validate_only=True))
+    assert "new" not in world.cluster.topics
+
+
+def test_what_failed_is_named_and_the_rest_is_created(world: World) -> None:
+    with pytest.raises(OttlaError, match="topic 't'") as raised:
+        world.run(create({"t": 1, "new": 1}))
+    assert type(raised.value).__name__ == "TopicAlreadyExistsError"
+    assert "new" in world.cluster.topics
+
+
+def test_a_lost_answer_does_not_make_an_error_of_what_was_done(world: World) -> None:
+    world.cluster.lost = {Api.CREATE_TOPICS}
+    world.run(create({"new": 1}))
+    world.cluster.lost = {Api.DELETE_TOPICS}
+    world.run(calls.delete_topics(["new"], 5_000))
+    assert world.cluster.asked.count((1, Api.CREATE_TOPICS)) == 2
+    assert world.cluster.asked.count((1, Api.DELETE_TOPICS)) == 2
+
+
+def test_retriable_errors_are_tried_again_with_a_pause(world: World) -> None:
+    world.cluster.errors[Api.CREATE_TOPICS] = [41, 41]
+    began = world.network.mono
+    world.run(create({"new": 1}))
+    assert world.cluster.asked == [(1, Api.CREATE_TOPICS)] * 3
+    assert world.network.mono - began >= 80 + 160
+
+
+def test_an_unknown_topic_is_final_where_somebody_names_it(world: World) -> None:
+    for call in (
+        calls.delete_topics(["no"], 5_000),
+        calls.describe_topics(["no"]),
+        calls.list_offsets({TopicPartition("no", 0): -1}, IsolationLevel(0)),
+    ):
+        with pytest.raises(OttlaError, match="topic 'no'") as raised:
+            world.run(call)
+        assert type(raised.value).__name__ == "UnknownTopicOrPartitionError"
+    assert world.network.mono == 1_000
+
+
+def test_topics_are_listed_and_described(world: World) -> None:
+    world.cluster.topics["__internal"] = [1]
+    assert list(world.run(calls.list_topics(False))) == ["t"]
+    assert list(world.run(calls.list_topics(True))) == ["__internal", "t"]
+    (topic,) = world.run(calls.describe_topics(["t"])).values()
+    assert [(part.partition, part.leader, part.leader_epoch) for part in topic.partitions] == [(0, 1, 3), (1, 2, 3)]
+
+
+def test_offsets_are_asked_of_each_leader(world: World) -> None:
+    found = world.run(calls.list_offsets({T0: -2, T1: -1}, IsolationLevel.READ_COMMITTED))
+    assert found == {T0: OffsetAndTimestamp(0, -2, 3), T1: OffsetAndTimestamp(100, -1, 3)}
+    assert sorted(world.cluster.asked) == [(1, Api.LIST_OFFSETS), (2, Api.LIST_OFFSETS)]
+    assert world.run(calls.list_offsets({T0: 2_000, T1: 7}, IsolationLevel(0))) == {T0: None, T1: OffsetAndTimestamp(50, 7, 3)}
+
+
+def test_a_leader_that_moved_is_looked_up_again(world: World) -> None:
+    world.cluster.errors[Api.LIST_OFFSETS] = [6]
+    assert world.run(calls.list_offsets({T0: -1}, IsolationLevel(0)))[T0].offset == 100
+
+
+def test_a_partition_that_does_not_exist(world: World) -> None:
+    with pytest.raises(OttlaError, match="topic 't' has no partition 9"):
+        world.run(calls.list_offsets({TopicPartition("t", 9): -1}, IsolationLevel(0)))
+
+
+def test_groups_of_all_brokers_are_listed(world: World) -> None:
+    assert [group.group_id for group in world.run(calls.list_groups())] == ["g1", "g2"]
+
+
+def test_a_group_is_described_by_its_coordinator(world: World) -> None:
+    group = world.run(calls.describe_groups(["g"]))["g"]
+    assert (group.state, group.assignor, group.coordinator.node_id) == ("Stable", "range", 2)
+    assert [(member.member_id, member.host, member.partitions) for member in group.members] == [("m-1", "/10.0.0.9", (T0, T1))]
+    assert (2, Api.DESCRIBE_GROUPS) in world.cluster.asked
+
+
+def test_a_group_that_is_not_there(world: World) -> None:
+    with pytest.raises(OttlaError, match="there is no group 'other'"):
+        world.run(calls.describe_groups(["other"]))
+
+
+def test_a_coordinator_that_moved_is_found_again(world: World) -> None:
+    world.cluster.errors[Api.OFFSET_COMMIT] = [16]
+    world.cluster.errors[Api.FIND_COORDINATOR] = [15]
+    world.run(calls.alter_group_offsets("g", {T0: OffsetAndMetadata(5)}))
+    assert world.cluster.committed == {T0: 5}
+    assert world.run(calls.group_offsets("g")) == {T0: OffsetAndMetadata(5)}
+
+
+def test_a_refused_commit_names_the_partition(world: World) -> None:
+    world.cluster.errors[Api.OFFSET_COMMIT] = [25]
+    with pytest.raises(OttlaError, match="the offset of t-0 of group 'g'") as raised:
+        world.run(calls.alter_group_offsets("g", {T0: OffsetAndMetadata(5)}))
+    assert type(raised.value).__name__ == "UnknownMemberIdError"
+
+
+def test_time_is_up_while_a_broker_goes_on_refusing(world: World) -> None:
+    world.cluster.errors[Api.FIND_COORDINATOR] = [15] * 1_000
+    began = world.network.mono
+    with pytest.raises(OttlaTimeoutError, match=r"the call did not finish within 2 s: .*COORDINATOR_NOT_AVAILABLE") as raised:
+        world.run(calls.group_offsets("g"), timeout=2_000)
+    assert isinstance(raised.value.cause, type(broker_error(15)))
+    assert world.network.mono - began == 2_000
+
+
+def test_time_is_up_while_nobody_answers(world: World) -> None:
+    for peer in world.network.peers.values():
+        peer.mode = "mute"
+    with pytest.raises(ConnectionFailedError) as raised:
+        world.run(calls.list_topics(False), timeout=2_000)
+    assert "no answer to ApiVersions" in raised.value.attempts["10.0.0.1:9092"]
+
+
+def test_a_call_begun_with_no_time_left_still_ends(world: World) -> None:
+    assert list(world.run(calls.list_topics(False), timeout=0)) == ["t"]
+
+
+def test_a_mistake_in_a_dialogue_ends_its_call_alone(world: World) -> None:
+    def broken() -> calls.Dialogue:
+        yield ()
+        raise ZeroDivisionError
+
+    with pytest.raises(OttlaError, match="the call failed: ZeroDivisionError"):
+        world.run(broken)
+    assert list(world.run(calls.list_topics(False))) == ["t"]
+
+
+# -- the face ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_constructor_opens_nothing_and_closing_twice_does_no_harm() -> None:
+    admin = Admin(bootstrap_servers="nowhere.invalid:9092")
+    assert repr(admin) == "<Admin nowhere.invalid:9092>"
+    admin.close()
+    admin.close()
+    with pytest.raises(IllegalStateError, match="the Admin is closed"):
+        admin.list_topics()
+
+
+@pytest.mark.parametrize(
+    ("call", "why"),
+    [
+        (lambda admin: admin.create_topics({"t": 0}), "at least one partition"),
+        (lambda admin: admin.delete_topics("topic"), "a list of names is needed"),
+        (lambda admin: admin.describe_configs("cluster", "x"), "has no configuration"),
+        (lambda admin: admin.list_offsets({T0: "newest"}), "'newest' is no time"),
+        (lambda admin: admin.list_offsets({T0: -1}), "-1 is no time"),
+        (lambda admin: admin.alter_group_offsets("g", {T0: -1}), "can not be negative"),
+    ],
+)
+def test_mistakes_are_told_before_anybody_is_asked(call: Callable[[Admin], Any], why: str) -> None:
+    with Admin(bootstrap_servers="nowhere.invalid:9092") as admin, pytest.raises(ConfigError, match=why):
+        call(admin)
+
+
+def test_a_forked_child_is_told_so() -> None:
+    with Admin(bootstrap_servers="127.0.0.1:1") as admin:
+        with pytest.raises(ConnectionFailedError):
+            admin.list_topics(timeout=0.05)
+        child = os.fork()
+        if not child:
+            try:
+                admin.list_topics(timeout=0.05)
+            except ForkedError as error:
+                os._exit(0 if error.hint else 2)
+            finally:
+                os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
