@@ -8,6 +8,10 @@ from __future__ import annotations
 
 from ottla.protocol import ErrorCode
 
+NO_TRANSACTIONS = ErrorCode.transactional_id_authorization_failed
+"""The answer to transactional ids, which are not served: the one code that every client takes for final when it looks for a
+transaction coordinator. librdkafka asks again and again after any other."""
+
 
 class Refusal(Exception):
     """A part of a request can not be done; ``code`` is the wire's, ``message`` says why."""

@@ -91,9 +91,9 @@ def peek_request(frame: Buffer) -> tuple[int, int, int]:
 def decode_request(frame: Buffer) -> tuple[RequestHeader, Message]:
     """The header and the neutral message of a request frame.
 
-    Raises ``UnsupportedApiError`` for an API or a version that is not spoken, ``ProtocolError`` for a frame that is cut off or whose
-    content is no message. Bytes left over at the end are ignored, as Kafka does it: librdkafka 2.16 leaves three after a Metadata
-    request for all topics.
+    Raises ``UnsupportedApiError`` for an API or a version that is not spoken, ``ProtocolError`` for a frame that is cut off or
+    whose content is no message. Bytes left over at the end are ignored, as Kafka does it: librdkafka 2.16 leaves three after a
+    Metadata request for all topics.
     """
     key, version, correlation_id = peek_request(frame)
     api = spoken_api(key, version)

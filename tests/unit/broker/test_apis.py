@@ -539,11 +539,11 @@ def test_no_producer_id_is_given_out_twice_not_even_after_a_kill(tmp_path: Path)
 
 
 def test_transactions_are_refused_in_words_that_end_a_retry(broker: CoreUnderTest) -> None:
-    assert _producer_id(broker, "tx").error_code is ErrorCode.unsupported_version
+    assert _producer_id(broker, "tx").error_code is ErrorCode.transactional_id_authorization_failed
     assert _producer_id(broker, "").error_code is ErrorCode.invalid_request
     message = find_coordinator_request.FindCoordinatorRequest(key_type=1, coordinator_keys=("tx",))
     (coordinator,) = broker.ask(Api.FIND_COORDINATOR, message).coordinators
-    assert coordinator.error_code is ErrorCode.unsupported_version
+    assert coordinator.error_code is ErrorCode.transactional_id_authorization_failed
 
 
 def test_this_broker_coordinates_every_group(broker: CoreUnderTest) -> None:

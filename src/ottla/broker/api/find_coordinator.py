@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ottla.broker.api.registry import serves
 from ottla.broker.effects import Effect, Reply, RequestContext
-from ottla.broker.refusal import Refusal
+from ottla.broker.refusal import NO_TRANSACTIONS, Refusal
 from ottla.protocol import NO_THROTTLE, ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import find_coordinator_request, find_coordinator_response
@@ -46,7 +46,7 @@ def find_coordinator(
 
 def _check(core: BrokerCore, key_type: int) -> None:
     if key_type == _TRANSACTION:
-        raise Refusal(ErrorCode.unsupported_version, "Transactions are not served by this broker.")
+        raise Refusal(NO_TRANSACTIONS, "Transactions are not served by this broker.")
     if key_type != _GROUP:
         raise Refusal(ErrorCode.invalid_request, f"There is no coordinator of type {key_type} here.")
     core.groups.ensure_topic()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ottla.broker.api.registry import serves
 from ottla.broker.effects import Effect, Reply, RequestContext
-from ottla.broker.refusal import Refusal
+from ottla.broker.refusal import NO_TRANSACTIONS, Refusal
 from ottla.protocol import NO_THROTTLE, ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import init_producer_id_request, init_producer_id_response
@@ -35,4 +35,4 @@ def init_producer_id(
 
 
 def _refusal_of(transactional_id: str) -> ErrorCode:
-    return ErrorCode.unsupported_version if transactional_id else ErrorCode.invalid_request
+    return NO_TRANSACTIONS if transactional_id else ErrorCode.invalid_request

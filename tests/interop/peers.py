@@ -1,0 +1,265 @@
+"""The peers' clients behind one shape, so that each test runs with each of them: confluent-kafka, kafka-python, aiokafka.
+
+Owns how each peer is told to produce, to consume and to join a group. Must not know what is tested. Invariant: a peer runs with
+its own defaults but for what a test needs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple, Protocol, TypeVar
+
+import aiokafka
+import confluent_kafka
+import kafka
+from confluent_kafka.admin import AdminClient, NewTopic
+
+T = TypeVar("T")
+
+
+class Message(NamedTuple):
+    """A record as a test sees it, whoever read it."""
+
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    timestamp: int
+    headers: tuple[tuple[str, bytes | None], ...]
+
+
+class Member(Protocol):
+    """A member of a group, whoever it is."""
+
+    def poll(self, seconds: float) -> list[Message]: ...
+    def assignment(self) -> set[int]: ...
+    def commit(self) -> None: ...
+    def close(self) -> None: ...
+
+
+Row = tuple[int, bytes | None, bytes | None, int, tuple[tuple[str, bytes], ...]]
+"""Partition, key, value, timestamp, headers."""
+
+
+def create_topic(servers: str, topic: str, partitions: int = 1, **config: str) -> None:
+    """Create a topic; raises what the broker refuses it with."""
+    admin = AdminClient({"bootstrap.servers": servers})
+    new = NewTopic(topic, partitions, 1, config={name.replace("_", "."): value for name, value in config.items()})
+    admin.create_topics([new])[topic].result(10)
+
+
+def produce_confluent(servers: str, topic: str, rows: list[Row], **config: object) -> None:
+    """Produce with librdkafka; raises if any record was not acknowledged."""
+    failed: list[object] = []
+    producer = confluent_kafka.Producer({"bootstrap.servers": servers, **{k.replace("_", "."): v for k, v in config.items()}})
+    for partition, key, value, timestamp, headers in rows:
+        producer.produce(
+            topic,
+            value,
+            key,
+            partition,
+            timestamp=timestamp,
+            headers=list(headers),
+            on_delivery=lambda error, _: failed.append(error) if error else None,
+        )
+        producer.poll(0)
+    assert producer.flush(20) == 0
+    assert not failed, failed[0]
+
+
+def produce_kafka_python(servers: str, topic: str, rows: list[Row], **config: object) -> None:
+    """Produce with kafka-python."""
+    producer = kafka.KafkaProducer(bootstrap_servers=servers, **config)
+    sent = [
+        producer.send(topic, value=value, key=key, partition=partition, timestamp_ms=timestamp, headers=list(headers))
+        for partition, key, value, timestamp, headers in rows
+    ]
+    for future in sent:
+        future.get(20)
+    producer.close()
+
+
+def produce_aiokafka(servers: str, topic: str, rows: list[Row], **config: object) -> None:
+    """Produce with aiokafka."""
+
+    async def run() -> None:
+        producer = aiokafka.AIOKafkaProducer(bootstrap_servers=servers, **config)
+        await producer.start()
+        try:
+            sent = [
+                await producer.send(topic, value, key=key, partition=partition, timestamp_ms=timestamp, headers=list(headers))
+                for partition, key, value, timestamp, headers in rows
+            ]
+            await asyncio.gather(*sent)
+        finally:
+            await producer.stop()
+
+    asyncio.run(run())
+
+
+PRODUCE: dict[str, Callable[..., None]] = {
+    "confluent": produce_confluent,
+    "kafka-python": produce_kafka_python,
+    "aiokafka": produce_aiokafka,
+}
+
+
+class ConfluentMember:
+    """confluent-kafka's consumer."""
+
+    def __init__(self, servers: str, topic: str, group: str, **config: object) -> None:
+        self._consumer = confluent_kafka.Consumer(
+            {
+                "bootstrap.servers": servers,
+                "group.id": group,
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+                "session.timeout.ms": 6000,
+                "heartbeat.interval.ms": 300,
+                **{name.replace("_", "."): value for name, value in config.items()},
+            }
+        )
+        self._consumer.subscribe([topic])
+
+    def poll(self, seconds: float) -> list[Message]:
+        messages = self._consumer.consume(500, seconds)
+        for message in messages:
+            assert message.error() is None, message.error()
+        return [
+            Message(one.partition(), one.offset(), one.key(), one.value(), one.timestamp()[1], tuple(one.headers() or ()))
+            for one in messages
+        ]
+
+    def assignment(self) -> set[int]:
+        return {one.partition for one in self._consumer.assignment()}
+
+    def commit(self) -> None:
+        try:
+            self._consumer.commit(asynchronous=False)
+        except confluent_kafka.KafkaException as error:
+            if error.args[0].code() != confluent_kafka.KafkaError._NO_OFFSET:
+                raise
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+class KafkaPythonMember:
+    """kafka-python's consumer."""
+
+    def __init__(self, servers: str, topic: str, group: str, **config: object) -> None:
+        self._consumer = kafka.KafkaConsumer(
+            topic,
+            bootstrap_servers=servers,
+            group_id=group,
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            session_timeout_ms=6000,
+            heartbeat_interval_ms=300,
+            **config,
+        )
+
+    def poll(self, seconds: float) -> list[Message]:
+        found = self._consumer.poll(timeout_ms=int(seconds * 1000))
+        return [
+            Message(one.partition, one.offset, one.key, one.value, one.timestamp, tuple(one.headers))
+            for records in found.values()
+            for one in records
+        ]
+
+    def assignment(self) -> set[int]:
+        return {one.partition for one in self._consumer.assignment()}
+
+    def commit(self) -> None:
+        self._consumer.commit()
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+class AiokafkaMember:
+    """aiokafka's consumer, on an event loop of its own that runs while it is polled."""
+
+    def __init__(self, servers: str, topic: str, group: str, **config: object) -> None:
+        self._loop = asyncio.new_event_loop()
+
+        async def start() -> aiokafka.AIOKafkaConsumer:
+            consumer = aiokafka.AIOKafkaConsumer(
+                topic,
+                bootstrap_servers=servers,
+                group_id=group,
+                auto_offset_reset="earliest",
+                enable_auto_commit=False,
+                session_timeout_ms=6000,
+                heartbeat_interval_ms=300,
+                **config,
+            )
+            await consumer.start()
+            return consumer
+
+        self._consumer = self._run(start())
+
+    def _run(self, work: Awaitable[T]) -> T:
+        return self._loop.run_until_complete(work)
+
+    def poll(self, seconds: float) -> list[Message]:
+        found = self._run(self._consumer.getmany(timeout_ms=int(seconds * 1000)))
+        return [
+            Message(one.partition, one.offset, one.key, one.value, one.timestamp, tuple(one.headers))
+            for records in found.values()
+            for one in records
+        ]
+
+    def assignment(self) -> set[int]:
+        return {one.partition for one in self._consumer.assignment()}
+
+    def commit(self) -> None:
+        self._run(self._consumer.commit())
+
+    def close(self) -> None:
+        self._run(self._consumer.stop())
+        self._loop.close()
+
+
+MEMBER: dict[str, Callable[..., Member]] = {
+    "confluent": ConfluentMember,
+    "kafka-python": KafkaPythonMember,
+    "aiokafka": AiokafkaMember,
+}
+
+
+@contextmanager
+def closing_all(*members: Member) -> Iterator[None]:
+    """Close members at the end, whatever happened."""
+    try:
+        yield
+    finally:
+        for member in members:
+            member.close()
+
+
+def read_all(
+    servers: str, topic: str, peer: str, count: int, group: str | None = None, seconds: float = 20, **config: object
+) -> list[Message]:
+    """``count`` records of a topic as a peer's consumer, alone in its group, reads them; sorted by partition and offset."""
+    member = MEMBER[peer](servers, topic, group or f"read-{topic}-{peer}", **config)
+    found: list[Message] = []
+    with closing_all(member):
+        end = time.monotonic() + seconds
+        while len(found) < count and time.monotonic() < end:
+            found += member.poll(0.5)
+    return sorted(found, key=lambda one: (one.partition, one.offset))
+
+
+def poll_until(members: list[Member], done: Callable[[], bool], seconds: float = 30) -> list[Message]:
+    """Poll all members in turn until something holds; fails the test if it never does."""
+    found: list[Message] = []
+    end = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < end, f"not within {seconds} s; assignments: {[sorted(one.assignment()) for one in members]}"
+        for member in members:
+            found += member.poll(0.1)
+    return found
