@@ -45,9 +45,10 @@ class ConsumerAssembly:
             self.coordinator = CoordinatorManager(config, backoff, core.learn_node, core.connections.disconnect)
             self.membership = ClassicMembership(config, self.subscription, self.coordinator, metadata, core.notify, backoff)
             self.commits = CommitManager(config, self.coordinator, self.membership, metadata, backoff)
-        self.offsets = OffsetsManager(config, self.subscription, metadata, self.commits, backoff)
+        unreachable = core.connections.connection_failure
+        self.offsets = OffsetsManager(config, self.subscription, metadata, self.commits, backoff, unreachable)
         self.fetches = FetchManager(config, self.subscription, metadata, core.notify, backoff)
-        self.topics = TopicsManager(config, backoff, core.connections.connection_failure)
+        self.topics = TopicsManager(config, backoff, unreachable)
         self.publisher = Publisher(core, self.subscription, self.membership)
         # Commits come before the membership: what a rebalance waits for leaves first. The look-up comes last of those that may need
         # it.

@@ -96,7 +96,7 @@ class ConsumerCalls:
         self._assignment: AssignmentReceived | None = None
         self._async_commits: deque[_AsyncCommit] = deque()
         self._posted_at: int | None = None
-        self._problem_since: dict[str, int] = {}
+        self._problem_since: dict[type[OttlaError], int] = {}
         handlers: dict[type[Any], Callable[[Any], None]] = {
             Fetched: lambda item: self._on_fetched(item.response),
             Published: lambda item: self._on_published(item.snapshot),
@@ -176,14 +176,10 @@ class ConsumerCalls:
     def _explain_nothing(self) -> None:
         """Nothing came within the time: if that is not for want of records, say why."""
         snapshot = self.snapshot
-        problems = [snapshot.problem] if snapshot.problem is not None else list(snapshot.problems.values())
-        if not problems:
-            self._problem_since.clear()
-            return
-        problem = problems[0]
-        since = self._problem_since.setdefault(type(problem).__name__, self._mailbox.now.mono)
-        if self._mailbox.now.mono - since >= self._grace(problem):
-            raise problem
+        for problem in _problems(snapshot):
+            since = self._problem_since.get(type(problem), self._mailbox.now.mono)
+            if self._mailbox.now.mono - since >= self._grace(problem):
+                raise problem
 
     def _grace(self, problem: OttlaError) -> int:
         if isinstance(problem, ConnectionFailedError):
@@ -198,10 +194,8 @@ class ConsumerCalls:
 
     def _on_published(self, snapshot: Snapshot) -> None:
         self.collector.on_snapshot(snapshot)
-        if snapshot.problem is not None:
-            self._problem_since.setdefault(type(snapshot.problem).__name__, self._mailbox.now.mono)
-        elif not snapshot.problems:
-            self._problem_since.clear()
+        kinds = {type(problem) for problem in _problems(snapshot)}
+        self._problem_since = {kind: self._problem_since.get(kind, self._mailbox.now.mono) for kind in kinds}
 
     def _on_rebalance_needed(self, item: RebalanceNeeded) -> None:
         """An assignment that was not accepted yet is void; of two rebalances only the later one is still asked about."""
@@ -515,3 +509,9 @@ class ConsumerCalls:
         if missing:
             listed = ", ".join(map(str, missing))
             raise IllegalStateError(f"not assigned to this consumer: {listed}", hint="only assigned partitions have a position")
+
+
+def _problems(snapshot: Snapshot) -> list[OttlaError]:
+    """Everything that keeps records from coming, what concerns all partitions first."""
+    general = [snapshot.problem] if snapshot.problem is not None else []
+    return [*general, *snapshot.problems.values()]

@@ -32,7 +32,7 @@ Call = Generator[Wait, Now, T]
 
 
 class Mailbox:
-    """``submit`` sends a command to the network thread, ``drain`` takes what it has told. ``handlers``: by class of notification."""
+    """``submit`` sends a command to the network thread, ``drain`` takes what it told; ``handlers``: by class of notification."""
 
     def __init__(
         self,

@@ -8,6 +8,7 @@ look-up of committed positions never leads to a reset.
 from __future__ import annotations
 
 import enum
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -53,7 +54,8 @@ class Query:
     in_flight: set[TopicPartition] = field(default_factory=set)
     attempts: int = 0
     not_before: int = 0
-    metadata_version: int = -1
+    waits_for_version: int = sys.maxsize
+    """Metadata newer than this may name the leader that was missing: no need to wait any longer."""
     failure: OttlaError | None = None
 
     @property
@@ -69,7 +71,7 @@ class _Asked:
 
 
 class OffsetsManager:
-    """See the module. ``store`` is ``None`` without a group."""
+    """See the module. ``store`` is ``None`` without a group; ``unreachable`` says why no broker is connected, if none is."""
 
     def __init__(
         self,
@@ -78,12 +80,14 @@ class OffsetsManager:
         metadata: MetadataManager,
         store: OffsetStore | None,
         backoff: ExponentialBackoff,
+        unreachable: Callable[[], OttlaError | None],
     ) -> None:
         self._config = config
         self._subscription = subscription
         self._metadata = metadata
         self._store = store
         self._backoff = backoff
+        self._unreachable = unreachable
         self._queries: list[Query] = []
         self._looking_up: dict[TopicPartition, int] = {}
         self._resetting: dict[TopicPartition, int] = {}
@@ -106,7 +110,7 @@ class OffsetsManager:
         self._expire(now)
         sends: list[Send] = []
         for query in list(self._queries):
-            if query.missing and query.not_before <= now.mono:
+            if query.missing and (query.not_before <= now.mono or self._metadata.current.version > query.waits_for_version):
                 sends += self._ask(query, now)
         return Poll(tuple(sends), self._wake_at(now))
 
@@ -201,6 +205,7 @@ class OffsetsManager:
         from ottla.protocol.messages import list_offsets_request
 
         self._forget_stale(query)
+        query.waits_for_version = sys.maxsize
         by_node: dict[int, dict[str, list[Any]]] = {}
         asked: dict[int, set[TopicPartition]] = {}
         for tp in query.missing:
@@ -234,7 +239,7 @@ class OffsetsManager:
 
     def _without_leader(self, query: Query, tp: TopicPartition) -> None:
         """Nobody to ask: find out whether there ever will be."""
-        self._metadata.request_update()
+        query.waits_for_version = self._metadata.request_update()
         self._metadata.add_transient((tp.topic,))
         topic = self._metadata.current.topics.get(tp.topic)
         if topic is not None and topic.error is not None:
@@ -243,8 +248,11 @@ class OffsetsManager:
             query.failure = broker_error(_UNKNOWN_TOPIC_OR_PARTITION, f"{tp}: the topic has {len(topic.partitions)} partitions")
         else:
             query.failure = OttlaTimeoutError(f"no leader of {tp} is known")
-        if isinstance(query, _ResetQuery) and self._metadata.current.version > 0:
-            self._subscription.set_problem(tp, query.epochs[tp], query.failure)
+        if isinstance(query, _ResetQuery):
+            if self._metadata.current.version > 0:
+                self._subscription.set_problem(tp, query.epochs[tp], query.failure)
+        elif not query.failure.retriable:
+            self._finish(query, query.failure)
 
     # -- answers ----------------------------------------------------------------------------------------------------------
 
@@ -301,13 +309,12 @@ class OffsetsManager:
     def _expire(self, now: Now) -> None:
         for query in [query for query in self._queries if query.deadline is not None and query.deadline <= now.mono]:
             missing = ", ".join(str(tp) for tp in query.wanted if tp not in query.found)
-            known = query.failure
-            if known is not None and not isinstance(known, OttlaTimeoutError):
-                self._finish(query, known)
-                continue
-            reason = known or self._metadata.failure or "no answer"
-            error = OttlaTimeoutError(f"the offsets of {missing} could not be looked up in time: {reason}")
-            self._finish(query, error)
+            reason = self._unreachable() or query.failure
+            if reason is not None and not isinstance(reason, OttlaTimeoutError):
+                self._finish(query, reason)
+            else:
+                text = f"the offsets of {missing} could not be looked up in time: {reason or 'no answer'}"
+                self._finish(query, OttlaTimeoutError(text))
 
     def _wake_at(self, now: Now) -> int | None:
         times = [at for query in self._queries for at in (query.deadline, query.not_before) if at is not None and at > now.mono]

@@ -251,7 +251,7 @@ class Subscription:
     def set_problem(self, tp: TopicPartition, epoch: int, problem: OttlaError | None) -> None:
         """Why nothing comes of a partition; ``None``: all is well again."""
         state = self.current(tp, epoch)
-        if state is not None and state.problem is not problem:
+        if state is not None and (type(state.problem), str(state.problem)) != (type(problem), str(problem)):
             state.problem = problem
             self._changed()
 

@@ -1,0 +1,272 @@
+"""One consumer, partitions assigned by hand: positions, seeks, pauses, resets, and what becomes of errors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ottla.errors import (
+    ConnectionFailedError,
+    IllegalStateError,
+    NoOffsetForPartitionError,
+    OttlaTimeoutError,
+    WakeupError,
+    error_class,
+)
+from ottla.types import OffsetAndMetadata, TopicPartition
+from tests.scenarios.world import App, Program, World, offsets
+
+TP0, TP1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    world = World(tmp_path)
+    world.create_topic("t", 2)
+    return world
+
+
+def assigned(world: World, *partitions: TopicPartition, **settings: object) -> App:
+    app = world.app("a", **settings)
+    world.call(app, app.calls.assign(partitions, world.now))
+    return app
+
+
+def poll(world: World, app: App, timeout: int = 1_000) -> list[tuple[int, int]]:
+    """One poll: (partition, offset) of each record."""
+    records = world.call(app, app.calls.poll(timeout, world.now))
+    return [(record.partition, record.offset) for record in records]
+
+
+def test_reads_all_records_in_order_and_no_more(world: World) -> None:
+    world.produce("t", 0, 700)
+    app = assigned(world, TP0, max_poll_records=500)
+    assert poll(world, app) == [(0, offset) for offset in range(500)]
+    assert poll(world, app) == [(0, offset) for offset in range(500, 700)]
+    before = world.now.mono
+    assert poll(world, app) == []
+    assert world.now.mono - before == 1_000
+
+
+def test_a_poll_without_time_does_not_wait(world: World) -> None:
+    world.produce("t", 0, 1)
+    app = assigned(world, TP0)
+    before = world.now.mono
+    assert poll(world, app, timeout=0) == []
+    assert world.now.mono == before
+    world.run(100)
+    assert poll(world, app, timeout=0) == [(0, 0)]
+
+
+def test_a_poll_returns_as_soon_as_a_record_is_there(world: World) -> None:
+    app = assigned(world, TP0)
+    world.run(2_000)
+    app.start(app.calls.poll(30_000, world.now))
+    world.run(700)
+    produced_at = world.now.mono
+    world.produce("t", 0, 1)
+    world.run_until(lambda: not app.running)
+    assert len(app.result) == 1
+    assert world.now.mono - produced_at < 10
+
+
+def test_latest_starts_behind_what_is_there(world: World) -> None:
+    world.produce("t", 0, 5)
+    app = assigned(world, TP0, auto_offset_reset="latest")
+    assert poll(world, app) == []
+    world.produce("t", 0, 2)
+    assert poll(world, app) == [(0, 5), (0, 6)]
+
+
+def test_seek_takes_effect_at_once_and_drops_what_was_fetched(world: World) -> None:
+    world.produce("t", 0, 100)
+    app = assigned(world, TP0, max_poll_records=10)
+    assert poll(world, app)[-1] == (0, 9)
+    world.call(app, app.calls.seek({TP0: OffsetAndMetadata(90)}, world.now))
+    assert world.call(app, app.calls.position(TP0, 0, world.now)) == 90
+    assert poll(world, app) == [(0, offset) for offset in range(90, 100)]
+    world.call(app, app.calls.seek({TP0: OffsetAndMetadata(3)}, world.now))
+    assert poll(world, app)[0] == (0, 3)
+
+
+def test_seek_to_the_ends(world: World) -> None:
+    world.produce("t", 0, 4)
+    app = assigned(world, TP0)
+    poll(world, app)
+    world.call(app, app.calls.seek_to_beginning((), world.now))
+    assert world.call(app, app.calls.position(TP0, 5_000, world.now)) == 0
+    assert len(poll(world, app)) == 4
+    world.call(app, app.calls.seek_to_beginning((TP0,), world.now))
+    world.call(app, app.calls.seek_to_end((TP0,), world.now))
+    assert world.call(app, app.calls.position(TP0, 5_000, world.now)) == 4
+
+
+def test_what_is_paused_is_not_delivered_and_goes_on_where_it_was(world: World) -> None:
+    world.produce("t", 0, 30)
+    world.produce("t", 1, 30)
+    app = assigned(world, TP0, TP1, max_poll_records=10)
+    first = poll(world, app)
+    world.call(app, app.calls.pause((TP0,), world.now))
+    seen: list[tuple[int, int]] = []
+    for _ in range(6):
+        seen += poll(world, app, timeout=600)
+    assert {partition for partition, _ in seen} == {1}
+    world.call(app, app.calls.resume((TP0,), world.now))
+    for _ in range(6):
+        seen += poll(world, app, timeout=600)
+    assert sorted(first + seen) == [(partition, offset) for partition in (0, 1) for offset in range(30)]
+
+
+def test_reassigning_keeps_the_position_of_what_stays(world: World) -> None:
+    world.produce("t", 0, 20)
+    world.produce("t", 1, 20)
+    app = assigned(world, TP0, max_poll_records=5)
+    assert poll(world, app) == [(0, offset) for offset in range(5)]
+    world.call(app, app.calls.assign((TP0, TP1), world.now))
+    seen = [item for _ in range(8) for item in poll(world, app)]
+    assert [offset for partition, offset in seen if partition == 0] == list(range(5, 20))
+    assert [offset for partition, offset in seen if partition == 1] == list(range(20))
+
+
+def test_out_of_range_resets_after_what_was_fetched_is_delivered(world: World) -> None:
+    world.produce("t", 0, 10)
+    app = assigned(world, TP0)
+    world.call(app, app.calls.seek({TP0: OffsetAndMetadata(500)}, world.now))
+    assert poll(world, app, timeout=3_000) == [(0, offset) for offset in range(10)]
+
+
+def test_out_of_range_without_a_policy_is_raised_until_a_seek(world: World) -> None:
+    world.produce("t", 0, 10)
+    app = assigned(world, TP0, auto_offset_reset="none")
+    world.call(app, app.calls.seek({TP0: OffsetAndMetadata(500)}, world.now))
+    for _ in range(2):
+        with pytest.raises(error_class(1), match=r"t-0 from offset 500 .*seek"):
+            poll(world, app)
+    world.call(app, app.calls.seek({TP0: OffsetAndMetadata(8)}, world.now))
+    assert poll(world, app) == [(0, 8), (0, 9)]
+
+
+def test_no_position_without_a_policy_is_raised_until_a_seek(world: World) -> None:
+    world.produce("t", 0, 2)
+    app = assigned(world, TP0, auto_offset_reset="none")
+    for _ in range(2):
+        with pytest.raises(NoOffsetForPartitionError, match="t-0"):
+            poll(world, app)
+    world.call(app, app.calls.seek({TP0: OffsetAndMetadata(1)}, world.now))
+    assert poll(world, app) == [(0, 1)]
+
+
+def test_an_unknown_partition_is_named(world: World) -> None:
+    app = assigned(world, TopicPartition("t", 7))
+    with pytest.raises(error_class(3), match=r"t-7.*2 partitions"):
+        poll(world, app, timeout=5_000)
+
+
+def test_questions_about_offsets(world: World) -> None:
+    world.produce("t", 0, 12)
+    app = world.app("a")
+    ask = app.calls.list_offsets
+    assert world.call(app, ask({TP0: -2, TP1: -1}, 5_000, world.now)) == {TP0: (0, -1, 0), TP1: (0, -1, 0)}
+    found = world.call(app, ask({TP0: world.now.wall - 1_000_000, TP1: 0}, 5_000, world.now))
+    assert found[TP1] is None
+    with pytest.raises(error_class(17), match="no/pe"):
+        world.call(app, ask({TopicPartition("no/pe", 0): -1}, 2_000, world.now))
+    with pytest.raises(error_class(3), match=r"t-9: the topic has 2 partitions"):
+        world.call(app, ask({TopicPartition("t", 9): -1}, 2_000, world.now))
+
+
+def test_lag_counts_what_is_still_to_come(world: World) -> None:
+    world.produce("t", 0, 30)
+    app = assigned(world, TP0, max_poll_records=10)
+    assert world.call(app, app.calls.lag(TP0, 5_000, world.now)) == 30
+    poll(world, app)
+    assert world.call(app, app.calls.lag(TP0, 5_000, world.now)) == 20
+
+
+def test_topics_are_described_and_not_created_by_asking(world: World) -> None:
+    app = world.app("a")
+    topics = world.call(app, app.calls.describe_topics(None, 5_000, world.now))
+    assert [len(topics[name].partitions) for name in topics] == [2]
+    with pytest.raises(error_class(3), match="nope"):
+        world.call(app, app.calls.describe_topics(("nope",), 5_000, world.now))
+    assert list(world.call(app, app.calls.describe_topics(None, 5_000, world.now))) == ["t"]
+
+
+def test_polling_nothing_is_a_mistake(world: World) -> None:
+    app = world.app("a")
+    with pytest.raises(IllegalStateError, match="neither subscribed nor assigned"):
+        poll(world, app)
+    with pytest.raises(IllegalStateError, match="not assigned to this consumer: t-0"):
+        world.call(app, app.calls.seek({TP0: OffsetAndMetadata(0)}, world.now))
+
+
+def test_an_unreachable_cluster_is_named_within_the_time_given(world: World) -> None:
+    world.broker.kill()
+    app = assigned(world, TP0)
+    before = world.now.mono
+    with pytest.raises(ConnectionFailedError, match=r"127\.0\.0\.1:9092: connection refused"):
+        poll(world, app, timeout=3_000)
+    assert world.now.mono - before == 3_000
+    with pytest.raises((ConnectionFailedError, OttlaTimeoutError), match="connection refused"):
+        world.call(app, app.calls.list_offsets({TP0: -1}, 2_000, world.now))
+    with pytest.raises(ConnectionFailedError, match="connection refused"):
+        world.call(app, app.calls.describe_topics(None, 2_000, world.now))
+
+
+def test_a_broker_that_comes_back_is_read_on_without_a_gap(world: World) -> None:
+    world.produce("t", 0, 50)
+    app = assigned(world, TP0, max_poll_records=20)
+    seen = poll(world, app)
+    world.broker.kill()
+    world.run(300)
+    seen += poll(world, app, timeout=2_000)
+    seen += poll(world, app, timeout=2_000)
+    world.broker.start()
+    world.produce("t", 0, 10)
+    while len(seen) < 60:
+        more = poll(world, app, timeout=10_000)
+        assert more
+        seen += more
+    assert seen == [(0, offset) for offset in range(60)]
+
+
+def test_wakeup_ends_the_waiting_poll_once(world: World) -> None:
+    app = assigned(world, TP0)
+    app.start(app.calls.poll(30_000, world.now))
+    world.run(1_000)
+    app.wakeup()
+    world.run(10)
+    assert isinstance(app.error, WakeupError)
+    assert poll(world, app) == []
+
+
+def test_wakeup_before_a_poll_is_remembered_and_swallows_no_records(world: World) -> None:
+    world.produce("t", 0, 3)
+    app = assigned(world, TP0)
+    world.run(100)
+    app.wakeup()
+    app.wakeup()
+    with pytest.raises(WakeupError):
+        poll(world, app)
+    assert len(poll(world, app)) == 3
+
+
+def test_walking_records_one_by_one(world: World) -> None:
+    world.produce("t", 0, 10)
+    app = assigned(world, TP0)
+
+    def program() -> Program:
+        yield from app.calls.poll(1_000, app.now)
+        delivery = app.calls.collector.delivery
+        assert delivery is not None
+        for record in app.calls.collector.walk(delivery):
+            app.handled.append(record)
+            if record.offset == 4:
+                break
+        assert app.calls.collector.positions(with_current=True)[TP0].offset == 5
+        assert app.calls.collector.positions(with_current=False)[TP0].offset == 4
+        return (yield from app.calls.poll(1_000, app.now))
+
+    rest = world.call(app, program())
+    assert offsets(app.handled, 0) + offsets(rest, 0) == list(range(10))
