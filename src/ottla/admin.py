@@ -106,7 +106,10 @@ class Admin:
             self._call("create_topics", call, timeout)
 
     def delete_topics(self, topics: Iterable[str], *, timeout: float | None = None) -> None:
-        """Delete topics and all that is in them. Raises ``UnknownTopicOrPartitionError`` and the like; the others are deleted."""
+        """Delete topics and all that is in them, and wait until they are gone.
+
+        Raises ``UnknownTopicOrPartitionError`` and the like; the others are deleted.
+        """
         names = _names(topics)
         if names:
             self._call("delete_topics", calls.delete_topics(names, self._config.request_timeout_ms), timeout)

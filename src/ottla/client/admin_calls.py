@@ -51,6 +51,12 @@ class Refused(Exception):
         self.error = error
 
 
+class Pending(OttlaError):
+    """Done, but not to be seen everywhere yet: look again."""
+
+    retriable = True
+
+
 @dataclass(frozen=True, slots=True)
 class Ask:
     """One request; ``node=None``: any broker will do."""
@@ -97,26 +103,34 @@ def create_topics(
         found = yield from _topics(list(topics))
         for topic in found.values():
             if not topic.partitions or any(part.leader is None for part in topic.partitions):
-                raise broker_error(_LEADER_NOT_AVAILABLE, f"topic {topic.name!r} is new and has no leader yet")
+                raise Pending(f"topic {topic.name!r} is new and has no leader yet")
         return found
 
     return dialogue
 
 
 def delete_topics(names: Iterable[str], timeout: int) -> Call:
-    """Delete topics."""
+    """Delete topics, and wait until brokers do not name them any more, or name others of the same name."""
     left = dict.fromkeys(names)
     asked: set[str] = set()
+    deleted: dict[str, Any] = {}
 
     def dialogue() -> Dialogue:
         from ottla.protocol.messages import delete_topics_request as m
 
-        controller, _ = yield from _cluster()
-        topics = tuple(m.DeleteTopicState(name=name, topic_id=None) for name in left)
-        again = set(asked)
-        asked.update(left)
-        (answer,) = yield (Ask(Api.DELETE_TOPICS, m.DeleteTopicsRequest(topics=topics, timeout=duration(timeout)), controller),)
-        _settle(left, {item.name: item for item in answer.responses}, "topic", {_UNKNOWN_TOPIC} if again else set())
+        if left:
+            controller, _ = yield from _cluster()
+            topics = tuple(m.DeleteTopicState(name=name, topic_id=None) for name in left)
+            again = set(asked)
+            asked.update(left)
+            message = m.DeleteTopicsRequest(topics=topics, timeout=duration(timeout))
+            (answer,) = yield (Ask(Api.DELETE_TOPICS, message, controller),)
+            deleted.update((item.name, item.topic_id) for item in answer.responses if not item.error_code)
+            _settle(left, {item.name: item for item in answer.responses}, "topic", {_UNKNOWN_TOPIC} if again else set())
+        found = yield from _metadata(deleted)
+        for topic in found.topics:
+            if not topic.error_code and deleted[topic.name] in (None, topic.topic_id):
+                raise Pending(f"topic {topic.name!r} is not gone yet")
 
     return dialogue
 

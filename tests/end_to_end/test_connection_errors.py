@@ -1,0 +1,122 @@
+"""Where no broker can be reached: real sockets, real names, and an error that says of each address why."""
+
+from __future__ import annotations
+
+import http.server
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from ottla.admin import Admin
+from ottla.embedded import Broker
+from ottla.errors import ConnectionFailedError
+
+TIMEOUT = 1.5
+"""Seconds that a call gets."""
+
+
+def closed_port() -> int:
+    """A port on which nobody listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def listening(backlog: int = 8) -> Iterator[socket.socket]:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen(backlog)
+        yield server
+
+
+def failure(servers: str, timeout: float = TIMEOUT) -> ConnectionFailedError:
+    """The error of a call to ``servers``, which comes within its timeout."""
+    began = time.monotonic()
+    with Admin(bootstrap_servers=servers) as admin, pytest.raises(ConnectionFailedError) as raised:
+        admin.list_topics(timeout=timeout)
+    assert time.monotonic() - began < timeout + 1
+    assert raised.value.retriable
+    assert raised.value.hint
+    return raised.value
+
+
+def test_connection_refused() -> None:
+    address = f"127.0.0.1:{closed_port()}"
+    assert failure(address).attempts == {address: "Connection refused"}
+
+
+def test_a_name_that_does_not_exist() -> None:
+    attempts = failure("no-such-host.invalid:9092").attempts
+    assert list(attempts) == ["no-such-host.invalid:9092"]
+    assert "can not be resolved" in attempts["no-such-host.invalid:9092"] or "not resolved yet" in str(attempts)
+
+
+def test_a_port_that_speaks_http() -> None:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"127.0.0.1:{server.server_port}"
+        reason = failure(address).attempts[address]
+        server.shutdown()
+    assert "ApiVersions" in reason or "frame announces" in reason
+
+
+def test_a_port_that_says_nothing() -> None:
+    with listening() as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        assert failure(address).attempts == {address: "connected, but no answer to ApiVersions: is it a Kafka port?"}
+
+
+def test_a_port_that_hangs_up() -> None:
+    def hang_up() -> None:
+        while True:
+            try:
+                server.accept()[0].close()
+            except OSError:
+                return
+
+    with listening() as server:
+        threading.Thread(target=hang_up, daemon=True).start()
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        reason = failure(address).attempts[address]
+    assert "before it answered ApiVersions" in reason
+
+
+def test_every_address_is_listed_with_its_reason() -> None:
+    with listening() as silent:
+        refused = [f"127.0.0.1:{closed_port()}" for _ in range(2)]
+        mute = f"127.0.0.1:{silent.getsockname()[1]}"
+        error = failure(",".join([*refused, mute]))
+    assert set(error.attempts) == {*refused, mute}
+    assert all(f"{address}: {reason}" in str(error) for address, reason in error.attempts.items())
+
+
+def test_one_good_address_is_enough() -> None:
+    with listening() as silent, Broker() as broker:
+        servers = f"127.0.0.1:{silent.getsockname()[1]},127.0.0.1:{closed_port()},{broker.bootstrap_servers}"
+        with Admin(bootstrap_servers=servers) as admin:
+            assert admin.list_topics(timeout=5) == {}
+
+
+def test_localhost_is_tried_at_all_its_addresses() -> None:
+    with Broker() as broker:
+        port = broker.bootstrap_servers.rsplit(":", 1)[1]
+        with Admin(bootstrap_servers=f"localhost:{port}") as admin:
+            assert admin.list_topics(timeout=5) == {}
+
+
+def test_a_broker_that_went_away_and_came_back(tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("broker")
+    broker = Broker(folder)
+    port = int(broker.bootstrap_servers.rsplit(":", 1)[1])
+    with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
+        admin.create_topics({"kept": 2})
+        broker.close()
+        with pytest.raises(ConnectionFailedError, match="Connection refused"):
+            admin.list_topics(timeout=1)
+        with Broker(folder, port):
+            assert list(admin.list_topics(timeout=5)) == ["kept"]

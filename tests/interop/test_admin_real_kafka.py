@@ -1,0 +1,165 @@
+"""``Admin`` against a real Apache Kafka, and the same against the embedded broker: both must say the same."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextlib import closing
+
+import confluent_kafka
+import pytest
+
+from ottla.admin import Admin
+from ottla.embedded import Broker
+from ottla.errors import OttlaError
+from ottla.types import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
+
+NAMES = (f"admin-{number}" for number in itertools.count())
+
+
+@pytest.fixture(scope="module", params=["apache-kafka", "embedded"])
+def servers(request: pytest.FixtureRequest) -> Iterator[str]:
+    if request.param == "apache-kafka":
+        yield request.getfixturevalue("real_kafka")
+        return
+    with Broker(settings={"group.initial.rebalance.delay.ms": 0}) as broker:
+        yield broker.bootstrap_servers
+
+
+@pytest.fixture(scope="module")
+def admin(servers: str) -> Iterator[Admin]:
+    with Admin(bootstrap_servers=servers) as admin:
+        yield admin
+
+
+@pytest.fixture
+def topic(admin: Admin) -> str:
+    """A fresh topic of three partitions."""
+    name = next(NAMES)
+    admin.create_topics({name: 3})
+    return name
+
+
+def produce(servers: str, tp: TopicPartition, *timestamps: int) -> None:
+    producer = confluent_kafka.Producer({"bootstrap.servers": servers})
+    for timestamp in timestamps:
+        producer.produce(tp.topic, b"value", partition=tp.partition, timestamp=timestamp)
+    assert producer.flush(20) == 0
+
+
+def test_the_cluster_names_itself_and_its_broker(admin: Admin, servers: str) -> None:
+    cluster = admin.describe_cluster()
+    (node,) = cluster.nodes
+    assert f"{node.host}:{node.port}" == servers
+    assert cluster.controller == node
+    assert cluster.cluster_id
+
+
+def test_topics_come_and_go(admin: Admin) -> None:
+    one, two = next(NAMES), next(NAMES)
+    admin.create_topics({one: 3, two: 1}, configs={"retention.ms": "12345"})
+    described = admin.describe_topics([one, two])
+    assert [len(topic.partitions) for topic in described.values()] == [3, 1]
+    assert [part.partition for part in described[one].partitions] == [0, 1, 2]
+    assert all(part.leader is not None for part in described[one].partitions)
+    assert {one, two} <= admin.list_topics().keys()
+    assert not any(name.startswith("__") for name in admin.list_topics())
+    entry = admin.describe_configs("topic", one)["retention.ms"]
+    assert (entry.value, entry.source) == ("12345", "topic")
+    admin.delete_topics([one, two])
+    assert not {one, two} & admin.list_topics().keys()
+
+
+def test_a_topic_that_exists_is_said_so_and_the_other_is_made(admin: Admin, topic: str) -> None:
+    other = next(NAMES)
+    with pytest.raises(OttlaError, match=topic) as raised:
+        admin.create_topics({topic: 1, other: 1})
+    assert type(raised.value).__name__ == "TopicAlreadyExistsError"
+    assert other in admin.list_topics()
+
+
+@pytest.mark.parametrize("name", ["a b", "", ".", "x" * 250])
+def test_a_name_that_can_not_be_is_refused(admin: Admin, name: str) -> None:
+    with pytest.raises(OttlaError) as raised:
+        admin.create_topics({name: 1})
+    assert type(raised.value).__name__ == "InvalidTopicError"
+
+
+def test_a_setting_that_is_none_is_refused(admin: Admin) -> None:
+    with pytest.raises(OttlaError) as raised:
+        admin.create_topics({next(NAMES): 1}, configs={"no.such.setting": "1"})
+    assert type(raised.value).__name__ == "InvalidConfigError"
+
+
+def test_only_validating_creates_nothing(admin: Admin) -> None:
+    name = next(NAMES)
+    admin.create_topics({name: 1}, validate_only=True)
+    assert name not in admin.list_topics()
+
+
+def test_what_is_not_there_is_said_so_at_once(admin: Admin) -> None:
+    for call in (
+        lambda: admin.describe_topics(["nowhere"]),
+        lambda: admin.delete_topics(["nowhere"]),
+        lambda: admin.list_offsets({TopicPartition("nowhere", 0): "latest"}),
+    ):
+        with pytest.raises(OttlaError, match="nowhere") as raised:
+            call()
+        assert type(raised.value).__name__ == "UnknownTopicOrPartitionError"
+
+
+def test_the_broker_tells_its_configuration(admin: Admin) -> None:
+    (node,) = admin.describe_cluster().nodes
+    assert "num.partitions" in admin.describe_configs("broker", str(node.node_id))
+
+
+def test_offsets_by_end_and_by_time(admin: Admin, servers: str, topic: str) -> None:
+    first, second = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    produce(servers, first, 1_000, 2_000, 3_000)
+    ends = admin.list_offsets({first: "earliest", second: "latest"})
+    assert (ends[first].offset, ends[second].offset) == (0, 0)  # type: ignore[union-attr]
+    latest = admin.list_offsets({first: "latest"})[first]
+    assert latest is not None
+    assert latest.offset == 3
+    assert admin.list_offsets({first: 1_500}) == {first: OffsetAndTimestamp(1, 2_000, 0)}
+    assert admin.list_offsets({first: 3_001}) == {first: None}
+
+
+def test_the_offsets_of_a_group_without_members(admin: Admin, topic: str) -> None:
+    group, first, second = next(NAMES), TopicPartition(topic, 0), TopicPartition(topic, 2)
+    assert admin.group_offsets(group) == {}
+    admin.alter_group_offsets(group, {first: 5, second: OffsetAndMetadata(7, "why", 0)})
+    assert admin.group_offsets(group) == {first: OffsetAndMetadata(5), second: OffsetAndMetadata(7, "why", 0)}
+    listed = next(item for item in admin.list_groups() if item.group_id == group)
+    assert (listed.state, listed.group_type.lower()) == ("Empty", "classic")
+    admin.delete_groups([group])
+    assert group not in {item.group_id for item in admin.list_groups()}
+    assert admin.group_offsets(group) == {}
+
+
+def test_a_group_that_is_not_there(admin: Admin) -> None:
+    for call in (lambda: admin.describe_groups(["no-group"]), lambda: admin.delete_groups(["no-group"])):
+        with pytest.raises(OttlaError, match="no-group") as raised:
+            call()
+        assert type(raised.value).__name__ == "GroupIdNotFoundError"
+
+
+def test_a_group_with_a_member(admin: Admin, servers: str, topic: str) -> None:
+    group = next(NAMES)
+    produce(servers, TopicPartition(topic, 0), 1_000)
+    settings = {"bootstrap.servers": servers, "group.id": group, "client.id": "peer", "auto.offset.reset": "earliest"}
+    with closing(confluent_kafka.Consumer(settings)) as member:
+        member.subscribe([topic])
+        assert member.poll(20) is not None
+        described = admin.describe_groups([group])[group]
+        assert (described.state, described.protocol_type, described.assignor) == ("Stable", "consumer", "range")
+        (only,) = described.members
+        assert only.client_id == "peer"
+        assert only.host.endswith("127.0.0.1")
+        assert only.partitions == tuple(TopicPartition(topic, index) for index in range(3))
+        with pytest.raises(OttlaError) as refused:
+            admin.delete_groups([group])
+        assert type(refused.value).__name__ == "NonEmptyGroupError"
+        with pytest.raises(OttlaError) as fenced:
+            admin.alter_group_offsets(group, {TopicPartition(topic, 0): 0})
+        assert type(fenced.value).__name__ == "UnknownMemberIdError"
