@@ -169,7 +169,7 @@ def test_a_range_ends_behind_the_marks_of_transactions(load: Load, kafka: Kafka)
     topic = kafka.create()
     producer = kafka.producer(transactional_id=f"{topic}-writer")
     producer.init_transactions(20)
-    for start, commit in ((0, True), (10, False), (20, True)):
+    for start, commit in ((0, True), (10, False), (20, True), (30, False)):
         producer.begin_transaction()
         for message in numbered(5, start):
             producer.produce(topic, value=message.value, partition=0)
@@ -178,9 +178,11 @@ def test_a_range_ends_behind_the_marks_of_transactions(load: Load, kafka: Kafka)
             producer.commit_transaction(20)
         else:
             producer.abort_transaction(20)
-    assert kafka.ends(topic) == {(topic, 0): 18}
-    assert values(load(subscribe=topic)) == [*range(5), *range(10, 15), *range(20, 25)]
+    assert kafka.ends(topic) == {(topic, 0): 24}
+    assert values(load(subscribe=topic)) == [*range(5), *range(10, 15), *range(20, 25), *range(30, 35)]
     assert values(load(subscribe=topic, kafka_isolation_level="read_committed")) == [*range(5), *range(20, 25)]
+    inside_a_gap = f'{{"{topic}": {{"0": 8}}}}'
+    assert values(load(subscribe=topic, kafka_isolation_level="read_committed", endingOffsets=inside_a_gap)) == list(range(5))
 
 
 def test_records_that_retention_took_are_an_error_that_names_them(load: Load, kafka: Kafka) -> None:
@@ -203,23 +205,6 @@ def test_offsets_behind_the_end_of_the_log_are_an_error_that_names_them(load: Lo
     with pytest.raises(PySparkException, match=rf"{topic}-0: offsets 10 to 14 can not be read: the log now ends at offset 10"):
         load(subscribe=topic, endingOffsets=ending).collect()
     assert values(load(subscribe=topic, endingOffsets=ending, failOnDataLoss=False)) == list(range(10))
-
-
-def test_gaps_of_compaction_are_no_loss(load: Load, kafka: Kafka) -> None:
-    """A log whose first segment is compacted: the offsets have gaps, at the end of the range too."""
-    topic = kafka.create(
-        cleanup_policy="compact",
-        segment_ms="100",
-        min_cleanable_dirty_ratio="0.001",
-        max_compaction_lag_ms="100",
-        delete_retention_ms="0",
-    )
-    for number in range(40):
-        kafka.produce(topic, [Message(str(number).encode(), b"same")])
-    frame = load(subscribe=topic)
-    rows = frame.collect()
-    assert int(rows[-1].value) == 39
-    assert frame.count() == len(rows)
 
 
 AT_1, AT_9 = '{"%s": {"0": 1}}', '{"%s": {"0": 9}}'

@@ -27,8 +27,8 @@ EXECUTOR = {
     "max.partition.fetch.bytes": str(4 * 2**20),
     "fetch.max.wait.ms": "20",
 }
-"""Settings of an executor's client, before the user's. Fetches and polls are as large as Spark takes them. No fetch waits for records
-to come: what is planned is there, and the next task's fetch would queue behind it."""
+"""Settings of an executor's client, before the user's. Fetches and polls are as large as Spark takes them. No fetch waits for
+records to come: what is planned is there, and the next task's fetch would queue behind it."""
 
 CLOSE_TIMEOUT = 1.0
 """Seconds; nothing is left to do when a consumer without a group is closed."""
