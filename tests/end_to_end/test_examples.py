@@ -16,6 +16,7 @@ PRINTED = {
     "arrow.py": ["chocolate: 10", "coffee: 10", "tea: 10"],
     "from_a_moment.py": ["+20 s table 0: chocolate", "+29 s table 4: chocolate"],
     "rebalance.py": ["ada was given", "bea was given", "ada gives back", "bea leaves", "bea gives back"],
+    "spark_orders.py": ["orders in the lake: 30", "and a run later: 42", "done with orders-0 up to offset 42", "chocolate: 14"],
     "test_orders.py": ["1 passed"],
 }
 

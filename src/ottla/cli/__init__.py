@@ -17,12 +17,14 @@ def main() -> None:
     """Run the command that ``sys.argv`` names, and exit."""
     try:
         from ottla.cli.app import run
+
+        code = run(sys.argv[1:])
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in NEEDED:
             raise
         print(f"error: the command line needs {error.name}: {INSTALL}", file=sys.stderr)
         sys.exit(1)
-    sys.exit(run(sys.argv[1:]))
+    sys.exit(code)
 
 
 if __name__ == "__main__":

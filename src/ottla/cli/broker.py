@@ -11,8 +11,8 @@ from typing import Annotated
 
 import typer
 
+import ottla
 from ottla.cli.options import pairs
-from ottla.embedded import Broker
 from ottla.signals import wait_for_signal
 
 app = typer.Typer(help="Run an embedded broker.", no_args_is_help=True)
@@ -34,6 +34,6 @@ def start(
     ] = None,
 ) -> None:
     """Run a broker until SIGTERM or Ctrl-C."""
-    with Broker(data_dir=data_dir, port=port, settings=pairs(settings, "--set")) as broker:
+    with ottla.Broker(data_dir=data_dir, port=port, settings=pairs(settings, "--set")) as broker:
         print(f"ottla broker listening on {broker.bootstrap_servers}", flush=True)
         wait_for_signal(meanwhile=lambda: broker.bootstrap_servers)  # raises if the broker has failed

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ottla import Admin
+import ottla
 from ottla.cli.options import client_settings
 
 PATIENCE_MS = 10_000
@@ -18,17 +18,16 @@ TIMEOUTS = ("request.timeout.ms", "default.api.timeout.ms")
 
 def patient(settings: Mapping[str, Any]) -> dict[str, Any]:
     """``settings`` with the command line's timeouts, where none was given."""
-    if any(name in settings for name in TIMEOUTS):
-        return dict(settings)
-    return {**dict.fromkeys(TIMEOUTS, PATIENCE_MS), **settings}
+    given = [int(settings[name]) for name in TIMEOUTS if str(settings.get(name, "")).isdecimal()]
+    return {**dict.fromkeys(TIMEOUTS, given[0] if given else PATIENCE_MS), **settings}
 
 
-def connected_admin(bootstrap_servers: str, given: Sequence[str] | None) -> Admin:
+def connected_admin(bootstrap_servers: str, given: Sequence[str] | None) -> ottla.Admin:
     """An ``Admin`` from ``-b`` and each ``-X``."""
-    return Admin(patient(client_settings(bootstrap_servers, given)))
+    return ottla.Admin(patient(client_settings(bootstrap_servers, given)))
 
 
 def check_reachable(bootstrap_servers: str) -> None:
     """Raises ``ConnectionFailedError`` with each address tried; for clients that would go on trying without a word."""
-    with Admin(patient({"bootstrap.servers": bootstrap_servers})) as admin:
+    with ottla.Admin(patient({"bootstrap.servers": bootstrap_servers})) as admin:
         admin.describe_cluster()

@@ -14,7 +14,9 @@ from typing import IO, Annotated, Any
 
 import typer
 
-from ottla import Consumer, OffsetAndMetadata, TopicPartition
+import ottla
+from ottla import OffsetAndMetadata, TopicPartition
+from ottla.cli.connecting import patient
 from ottla.cli.escapes import BadFormat, Piece, compiled
 from ottla.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Settings, client_settings
 from ottla.signals import stop_on_signals
@@ -27,7 +29,7 @@ RESETS = {"beginning": "earliest", "end": "latest"}
 class Reading:
     """One run of the command: which records are wanted, and when there are enough."""
 
-    def __init__(self, consumer: Consumer, out: IO[bytes], render: Piece, count: int | None, until_end: bool) -> None:
+    def __init__(self, consumer: ottla.Consumer, out: IO[bytes], render: Piece, count: int | None, until_end: bool) -> None:
         self._consumer, self._out, self._render = consumer, out, render
         self._left = count
         self._until_end = until_end
@@ -59,7 +61,7 @@ class Reading:
         while not self._done():
             self._write(self._consumer.poll(timeout=POLL))
 
-    def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+    def _assigned(self, consumer: ottla.Consumer, partitions: list[TopicPartition]) -> None:
         self._joined = True
 
     def _note_ends(self, partitions: list[TopicPartition]) -> None:
@@ -138,7 +140,7 @@ def consume(
     config |= client_settings(bootstrap_servers, settings)
     if group is not None:
         config["group.id"] = group
-    with Consumer(config) as consumer, _quiet_pipe(), stop_on_signals(consumer):
+    with ottla.Consumer(patient(config)) as consumer, _quiet_pipe(), stop_on_signals(consumer):
         reading = Reading(consumer, sys.stdout.buffer, compiled(text), count, until_end)
         partitions = _partitions(consumer, topic)
         if group is None:
@@ -148,7 +150,7 @@ def consume(
         reading.run()
 
 
-def _partitions(consumer: Consumer, topic: str) -> list[TopicPartition]:
+def _partitions(consumer: ottla.Consumer, topic: str) -> list[TopicPartition]:
     return sorted(TopicPartition(topic, each.partition) for each in consumer.partitions_for(topic))
 
 

@@ -9,7 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from ottla import Admin, TopicPartition
+import ottla
+from ottla import TopicPartition
 from ottla.cli.connecting import connected_admin
 from ottla.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Format, OutputFormat, Settings
 from ottla.cli.output import print_json, print_rows, print_table
@@ -57,7 +58,7 @@ def describe(
     print_table(document["partitions"], PARTITION_COLUMNS)
 
 
-def described(admin: Admin, name: str) -> dict[str, Any]:
+def described(admin: ottla.Admin, name: str) -> dict[str, Any]:
     """All that is known of a group, ready for JSON."""
     group = admin.describe_groups([name])[name]
     committed = admin.group_offsets(name)

@@ -9,14 +9,16 @@ from __future__ import annotations
 import enum
 import sys
 from collections.abc import Iterable
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from confluent_kafka import KafkaError, KafkaException, Producer
 
 from ottla.cli.connecting import check_reachable
 from ottla.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Settings, client_settings, pairs
 from ottla.cli.output import CommandFailed
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError
 
 DELIVERY_TIMEOUT_MS = 30_000
 """How long the broker has to acknowledge a line, unless ``-X message.timeout.ms=`` says otherwise."""
@@ -36,10 +38,13 @@ class LineProducer:
     """Hands lines to a producer and remembers what was refused."""
 
     def __init__(self, settings: dict[str, Any], topic: str, headers: dict[str, str]) -> None:
+        from confluent_kafka import KafkaException, Producer
+
         try:
             self._producer = Producer(settings)
         except KafkaException as error:
             raise CommandFailed(str(error.args[0].str())) from error
+        self._errors = KafkaException
         self._topic, self._headers = topic, list(headers.items())
         self._refused: list[KafkaError] = []
 
@@ -51,7 +56,7 @@ class LineProducer:
                 break
             except BufferError:
                 self._producer.poll(0.1)
-            except KafkaException as error:
+            except self._errors as error:
                 raise CommandFailed(f"topic {self._topic}: {error.args[0].str()}") from error
         self._producer.poll(0)
 
@@ -82,6 +87,7 @@ def produce(
     wanted: dict[str, Any] = {
         "message.timeout.ms": DELIVERY_TIMEOUT_MS,
         "compression.type": codec.value,
+        "log_level": 0,  # what goes wrong comes as an error
         **client_settings(bootstrap_servers, settings),
     }
     lines = LineProducer(wanted, topic, pairs(headers, "-H"))

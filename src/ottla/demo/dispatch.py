@@ -7,6 +7,7 @@ reads. Invariant: it ends when the committed offset of each partition is the end
 from __future__ import annotations
 
 import enum
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,7 @@ SESSION_TIMEOUT = 6.0
 """Seconds after which the coordinator takes a silent member for dead."""
 PACED_RUN = 22.5
 """Seconds that three members would need if they shared the flights evenly: with a kill in it, well above the session."""
+FLIGHTS_A_POLL = 500
 KILL_AT, JOIN_AT = 1 / 3, 0.6
 """Done, as a part of all flights, when one member is killed and when another one joins."""
 LIMIT = 120.0
@@ -70,10 +72,11 @@ class Dispatch:
         self._committed = dict.fromkeys(ends, 0)
         self._members: dict[str, Child] = {}
         self._act = Act.GATHERING
+        self._last = ""
         self.story = Story(Owners(len(ends)))
         self._play: dict[Act, tuple[Callable[[], bool], Callable[[float], None], Act]] = {
             Act.GATHERING: (self._all_own, self._snapshot("three members"), Act.WORKING),
-            Act.WORKING: (lambda: self.done >= self._total * KILL_AT, self._kill, Act.ORPHANED),
+            Act.WORKING: (lambda: self._last == VICTIM and self.done >= self._total * KILL_AT, self._kill, Act.ORPHANED),
             Act.ORPHANED: (self._all_own, self._snapshot("one killed"), Act.SURVIVING),
             Act.SURVIVING: (lambda: self.done >= self._total * JOIN_AT, self._join, Act.JOINING),
             Act.JOINING: (self._all_own, self._snapshot("a new one"), Act.FINISHING),
@@ -108,6 +111,7 @@ class Dispatch:
         )
 
     def _note(self, event: Event) -> None:
+        self._last = event.child
         alive = event.child in self._members  # what a killed member still reported is history
         match event.kind:
             case "assigned" if alive:
@@ -141,11 +145,14 @@ class Dispatch:
                 "topic": self._topic,
                 "session_timeout": SESSION_TIMEOUT,
                 "pace": self._pace,
+                "max_poll_records": FLIGHTS_A_POLL,
                 "file": str(self._files / f"{name}.tsv"),
             },
         )
 
     def _kill(self, at: float) -> None:
+        """Kill the victim, which has just committed, in the middle of its next batch: what it did of that will be repeated."""
+        time.sleep(FLIGHTS_A_POLL / self._pace / 2)
         self._children.kill(self._members.pop(VICTIM))
         self.story.moments["kill"] = at
         self.story.owners.died(VICTIM, at)

@@ -38,7 +38,7 @@ class Step:
 
     def say(self, text: str) -> None:
         """One line about what just happened."""
-        self._console.print(f"  {text}")
+        self._console.print(f"  {text}", soft_wrap=True)
 
 
 class Display:

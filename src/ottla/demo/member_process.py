@@ -76,6 +76,7 @@ def main(arguments: dict[str, Any], emit: Emit) -> None:
             client_id=arguments["name"],
             auto_offset_reset="earliest",
             enable_auto_commit=False,
+            max_poll_records=arguments["max_poll_records"],
             partition_assignment_strategy=["roundrobin"],
             session_timeout=arguments["session_timeout"],
             heartbeat_interval=1.0,

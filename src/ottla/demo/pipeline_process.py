@@ -22,6 +22,8 @@ from ottla.demo.processes import Emit
 
 GROUP = "delays"
 ROWS_PER_BATCH = 100_000
+PROGRESS_EVERY = 1
+"""Seconds."""
 FLIGHT = (
     "year int, month int, day int, dep_time int, sched_dep_time int, dep_delay int, arr_time int, sched_arr_time int, "
     "arr_delay int, carrier string, flight int, tailnum string, origin string, dest string, air_time int, distance int, "
@@ -31,6 +33,8 @@ SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.memory": "1g",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.shuffle.partitions": "4",
     "spark.sql.session.timeZone": "UTC",
     "spark.python.unix.domain.socket.enabled": "true",
@@ -43,9 +47,7 @@ def main(arguments: dict[str, Any], emit: Emit) -> None:
     emit("ready", spark=job.spark.version)
     job.stream(lambda rows: emit("progress", rows=rows))
     emit("streamed", **job.streamed())
-    emit(
-        "delays", by_hour=job.delays("origin", "hour"), by_origin=job.delays("origin"), by_carrier=job.delays("carrier", "airline")
-    )
+    emit("delays", rows=job.delays())
     emit("batch", **job.batch())
     job.spark.stop()
 
@@ -80,7 +82,7 @@ class Job:
             .trigger(availableNow=True)
             .start()
         )
-        while not query.awaitTermination(1):
+        while not query.awaitTermination(PROGRESS_EVERY):
             on_rows(sum(progress["numInputRows"] for progress in query.recentProgress))
 
     def streamed(self) -> dict[str, int]:
@@ -89,11 +91,11 @@ class Job:
         whole = F.count_if(scheduled & (F.col("header_origin") == F.col("origin")))
         return _totals(self.spark.read.parquet(self._parquet), whole.alias("whole"))
 
-    def delays(self, *keys: str) -> list[dict[str, Any]]:
-        """Flights that left, and their average departure delay in minutes, for each combination of ``keys``."""
+    def delays(self) -> list[dict[str, Any]]:
+        """Flights that left, and the sum of their departure delays in minutes, by carrier, origin and hour."""
         departed = self.spark.read.parquet(self._parquet).where(F.col("dep_delay").isNotNull())
-        grouped = departed.groupBy(*keys).agg(F.count("*").alias("flights"), F.avg("dep_delay").alias("delay"))
-        return [row.asDict() for row in grouped.orderBy(*keys).collect()]
+        totals = F.count("*").alias("flights"), F.sum("dep_delay").alias("minutes")
+        return [row.asDict() for row in departed.groupBy("carrier", "airline", "origin", "hour").agg(*totals).collect()]
 
     def batch(self) -> dict[str, int]:
         """The same totals from a second reading of the topic, as a batch."""
@@ -101,16 +103,10 @@ class Job:
         return _totals(_parsed(messages))
 
     def _enriched(self, messages: DataFrame) -> DataFrame:
-        airlines = self._table("airlines", "carrier").select("carrier", F.col("name").alias("airline"))
-        airports = self._table("airports", "faa").select(
-            F.col("faa").alias("dest"),
-            F.col("name").alias("dest_airport"),
-            F.col("lat").alias("dest_lat"),
-            F.col("lon").alias("dest_lon"),
-        )
-        weather = self._table("weather", "origin", "time_hour").select(
-            "origin", "time_hour", "temp", "wind_speed", "precip", "pressure", "visib"
-        )
+        airlines = self._table("airlines", ["carrier"], {"name": "airline"})
+        airports = self._table("airports", ["faa"], {"faa": "dest", "name": "dest_airport", "lat": "dest_lat", "lon": "dest_lon"})
+        measured = {name: name for name in ("temp", "wind_speed", "precip", "pressure", "visib")}
+        weather = self._table("weather", ["origin", "time_hour"], measured)
         return (
             _parsed(messages)
             .join(F.broadcast(airlines), "carrier", "left")
@@ -118,9 +114,10 @@ class Job:
             .join(F.broadcast(weather), ["origin", "time_hour"], "left")
         )
 
-    def _table(self, name: str, *key: str) -> DataFrame:
-        table = pa.Table.from_pandas(data.table_of(name), preserve_index=False)
-        return self.spark.createDataFrame(table).dropDuplicates(list(key))
+    def _table(self, name: str, key: list[str], columns: dict[str, str]) -> DataFrame:
+        """``key`` and ``columns``, renamed, of a table of the dataset, with one row a key."""
+        kept = data.table_of(name).drop_duplicates(key)[list(dict.fromkeys([*key, *columns]))].rename(columns=columns)
+        return self.spark.createDataFrame(pa.Table.from_pandas(kept, preserve_index=False))
 
 
 def _parsed(messages: DataFrame) -> DataFrame:

@@ -58,6 +58,19 @@ class Summary:
         file.write_text(json.dumps({**self.figures, "seconds": dict(seconds), "wrong": wrong}, indent=2) + "\n")
 
 
+def average_delays(rows: Sequence[Mapping[str, Any]], *keys: str) -> list[dict[str, Any]]:
+    """Flights and their average delay (minutes) for each combination of ``keys``, from rows with their sums."""
+    sums: dict[tuple[Any, ...], list[int]] = {}
+    for row in rows:
+        total = sums.setdefault(tuple(row[key] for key in keys), [0, 0])
+        total[0] += row["flights"]
+        total[1] += row["minutes"]
+    return [
+        {**dict(zip(keys, group, strict=True)), "flights": flights, "delay": round(minutes / flights, 2)}
+        for group, (flights, minutes) in sorted(sums.items())
+    ]
+
+
 def owners_table(snapshots: Mapping[str, Mapping[int, str]], topic: str) -> Table:
     """Who owned each partition after each act of the play."""
     table = Table(title="owners in group dispatch", title_justify="left", box=None, pad_edge=False)
@@ -87,8 +100,8 @@ def print_report(console: Console, summary: Summary, seconds: Mapping[str, float
     if carriers:
         busiest = sorted(carriers, key=lambda row: row["flights"], reverse=True)[:BUSIEST]
         shown = ", ".join(f"{row['airline'].removesuffix(' Inc.').removesuffix(' Co.')} {row['delay']:.1f}" for row in busiest)
-        console.print(f"[bold]average departure delay, minutes[/]: {shown}")
-    console.print("[bold]seconds[/]: " + ", ".join(f"{name} {taken:.1f}" for name, taken in seconds.items()))
+        console.print(f"[bold]average departure delay, minutes[/]: {shown}", soft_wrap=True)
+    console.print("[bold]seconds[/]: " + ", ".join(f"{name} {taken:.1f}" for name, taken in seconds.items()), soft_wrap=True)
     console.print("[bold]written[/]: " + ", ".join(str(file) for file in files if file.exists()), soft_wrap=True)
     for check in summary.wrong:
         console.print(f"[red bold]does not add up[/]: {check.name} is {check.actual}, should be {check.expected}", soft_wrap=True)

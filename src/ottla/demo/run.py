@@ -138,9 +138,14 @@ class MainJob:
                     break
             self.summary.check("delays_group_lag", self._lag("delays"), 0)
         with self._display.step("spark_delays", "average the delays"):
-            delays = self._children.wait_for(spark, "delays", SPARK_RUN).data
-            charts.draw_delays(delays["by_hour"], self._out / "delays.png")
-            self.summary.add(**{f"delay_{name}": rows for name, rows in delays.items()})
+            rows = self._children.wait_for(spark, "delays", SPARK_RUN).data["rows"]
+            by_hour = report.average_delays(rows, "origin", "hour")
+            charts.draw_delays(by_hour, self._out / "delays.png")
+            self.summary.add(
+                delay_by_carrier=report.average_delays(rows, "carrier", "airline"),
+                delay_by_origin=report.average_delays(rows, "origin"),
+                delay_by_origin_and_hour=by_hour,
+            )
         with self._display.step("spark_batch", "read again as a batch"):
             self._check_totals("spark_batch", self._children.wait_for(spark, "batch", SPARK_RUN).data)
             self._children.wait_for(spark, ENDED, SPARK_RUN)
