@@ -7,10 +7,11 @@ its own defaults but for what a test needs.
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import aiokafka
 import confluent_kafka
@@ -181,10 +182,12 @@ class KafkaPythonMember:
 
 
 class AiokafkaMember:
-    """aiokafka's consumer, on an event loop of its own that runs while it is polled."""
+    """aiokafka's consumer, on an event loop of its own in a thread of its own, so that its heartbeats go on."""
 
     def __init__(self, servers: str, topic: str, group: str, **config: object) -> None:
         self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
 
         async def start() -> aiokafka.AIOKafkaConsumer:
             consumer = aiokafka.AIOKafkaConsumer(
@@ -202,8 +205,8 @@ class AiokafkaMember:
 
         self._consumer = self._run(start())
 
-    def _run(self, work: Awaitable[T]) -> T:
-        return self._loop.run_until_complete(work)
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
 
     def poll(self, seconds: float) -> list[Message]:
         found = self._run(self._consumer.getmany(timeout_ms=int(seconds * 1000)))
@@ -221,6 +224,8 @@ class AiokafkaMember:
 
     def close(self) -> None:
         self._run(self._consumer.stop())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
         self._loop.close()
 
 
