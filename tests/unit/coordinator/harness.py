@@ -233,11 +233,16 @@ class Harness:
         assert not fields
         return self.ask(Api.SYNC_GROUP, request)
 
-    def heartbeat(self, member_id: str, generation: int, group: str = "g", instance: str | None = None) -> ErrorCode:
+    def beat(self, member_id: str, generation: int, group: str = "g", instance: str | None = None) -> int:
         request = heartbeat_request.HeartbeatRequest(
             group_id=group, generation_id=generation, member_id=member_id, group_instance_id=instance
         )
-        return self.answer(self.ask(Api.HEARTBEAT, request)).error_code
+        return self.ask(Api.HEARTBEAT, request)
+
+    def heartbeat(self, member_id: str, generation: int, group: str = "g", instance: str | None = None) -> ErrorCode:
+        answer = self.answer(self.beat(member_id, generation, group, instance))
+        assert isinstance(answer.error_code, ErrorCode)
+        return answer.error_code
 
     def leave(self, *members: str | tuple[str, str | None], group: str = "g", version: int = 5) -> int:
         identities = [(one, None) if isinstance(one, str) else one for one in members]

@@ -1,0 +1,94 @@
+"""A well-behaved member of a classic group, as far as the coordinator sees one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ottla.protocol import ErrorCode
+from tests.unit.coordinator.harness import Harness, share
+
+BEGIN_ANEW = {ErrorCode.unknown_member_id, ErrorCode.fenced_instance_id, ErrorCode.group_max_size_reached}
+"""Errors after which a client forgets its member id."""
+
+
+class Client:
+    """Asks, waits for the answer, and does what the answer says; ``step`` does one thing and never blocks."""
+
+    def __init__(self, harness: Harness, name: str, group: str, instance: str | None, protocols: dict[str, bytes]) -> None:
+        self.harness, self.name, self.group, self.instance = harness, name, group, instance
+        self.protocols = protocols
+        self.member_id = ""
+        self.generation = -1
+        self.assignment: bytes | None = None
+        self._ticket: int | None = None
+        self._on_answer: Callable[[Any], None] = self._joined
+
+    @property
+    def waiting(self) -> bool:
+        return self._ticket is not None and self.harness.waits(self._ticket)
+
+    def step(self) -> None:
+        """Take an answer that has come, or send what is due."""
+        if self.waiting:
+            return
+        if self._ticket is not None:
+            answer, self._ticket = self.harness.answer(self._ticket), None
+            self._on_answer(answer)
+        elif self.assignment is None:
+            self.send_join()
+        else:
+            self.send_heartbeat()
+
+    def connection_lost(self) -> None:
+        """The answer to what was asked last will not come."""
+        self._ticket = None
+
+    def send_join(self) -> None:
+        self.assignment = None
+        self._ask(
+            self.harness.join(self.member_id, client=self.name, group=self.group, instance=self.instance, protocols=self.protocols),
+            self._joined,
+        )
+
+    def send_heartbeat(self) -> None:
+        self._ask(self.harness.beat(self.member_id, self.generation, self.group, self.instance), self._beaten)
+
+    def send_leave(self) -> None:
+        self.harness.leave((self.member_id, self.instance), group=self.group)
+        self.forget()
+
+    def forget(self) -> None:
+        self.member_id, self.generation, self.assignment, self._ticket = "", -1, None, None
+
+    def _ask(self, ticket: int, then: Callable[[Any], None]) -> None:
+        self._ticket, self._on_answer = ticket, then
+
+    def _joined(self, answer: Any) -> None:
+        if answer.error_code is ErrorCode.none:
+            self.member_id, self.generation = answer.member_id, answer.generation_id
+            leads = answer.leader == self.member_id and not answer.skip_assignment
+            given = {member.member_id: share(member.member_id) for member in answer.members} if leads else None
+            self._ask(
+                self.harness.sync(self.member_id, self.generation, given, group=self.group, instance=self.instance), self._synced
+            )
+        elif answer.error_code is ErrorCode.member_id_required:
+            self.member_id = answer.member_id
+            self.send_join()
+        else:
+            self._failed(answer.error_code)
+
+    def _synced(self, answer: Any) -> None:
+        if answer.error_code is ErrorCode.none:
+            self.assignment = answer.assignment
+        else:
+            self._failed(answer.error_code)
+
+    def _beaten(self, answer: Any) -> None:
+        if answer.error_code is not ErrorCode.none:
+            self._failed(answer.error_code)
+
+    def _failed(self, error: ErrorCode) -> None:
+        self.assignment = None
+        if error in BEGIN_ANEW:
+            self.forget()
