@@ -19,7 +19,7 @@ from ottla.protocol.lifting import lift, lower, wire_class
 
 _PREFIX = struct.Struct(">hhi")
 
-Buffer = bytes | memoryview | Frame
+Buffer = bytes | Frame
 Message = Any
 """A neutral message: an instance of a class of ``ottla.protocol.messages``."""
 

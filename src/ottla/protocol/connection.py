@@ -105,6 +105,7 @@ class ClientConnection:
             return None, self._on_versions(header, frame)
         correlation_id, message = decode_response(header.api, header.version, frame)
         self._check_order(header, correlation_id)
+        self._reader.recycle(frame)  # a decoded message owns all its bytes
         return Response(ticket, message), []
 
     def _ask_versions(self, version: int) -> list[Piece]:

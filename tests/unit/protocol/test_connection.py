@@ -16,8 +16,12 @@ from ottla.protocol.framing import Piece
 from ottla.protocol.messages import (
     api_versions_response,
     fetch_request,
+    fetch_response,
+    find_coordinator_request,
+    find_coordinator_response,
     heartbeat_request,
     heartbeat_response,
+    offset_fetch_request,
 )
 
 HEARTBEAT = heartbeat_request.HeartbeatRequest(group_id="g", generation_id=3, member_id="m")
@@ -101,10 +105,61 @@ def fetch(topic_id: uuid.UUID | None) -> fetch_request.FetchRequest:
     return fetch_request.FetchRequest(max_wait=duration(1), min_bytes=1, topics=(topic,), forgotten_topics_data=())
 
 
+def fetched(header: RequestHeader, records: bytes) -> bytes:
+    """A Fetch answer whose frame is large enough for its memory to be used again."""
+    part = fetch_response.PartitionData(
+        partition_index=0, error_code=ErrorCode.none, high_watermark=1, aborted_transactions=None, records=records
+    )
+    topic = fetch_response.FetchableTopicResponse(topic_id=uuid.UUID(int=1), partitions=(part,))
+    return joined(
+        encode_response(
+            header, fetch_response.FetchResponse(throttle_time=NO_THROTTLE, error_code=ErrorCode.none, responses=(topic,))
+        )
+    )
+
+
+@pytest.mark.parametrize("version", [4, 11, 12, 13, 17, 18])
+def test_a_message_owns_its_records_when_the_next_takes_the_memory_of_its_frame(version: int) -> None:
+    connection = ready(fetch=VersionRange(version, version))
+    found = []
+    for content in (b"a", b"b", b"c"):
+        frame = joined(connection.send(content, Api.FETCH, fetch(uuid.UUID(int=1))))
+        header, _ = decode_request(frame[4:])
+        responses, _ = connection.receive(fetched(header, content * 200_000))
+        found += responses
+    assert [set(item.message.responses[0].partitions[0].records) for item in found] == [{97}, {98}, {99}]
+
+
+def test_a_message_owns_its_strings_too() -> None:
+    connection = ready(find_coordinator=VersionRange(0, 6))
+    found = []
+    for letter in "abc":
+        request = find_coordinator_request.FindCoordinatorRequest(coordinator_keys=("g",))
+        header, _ = decode_request(joined(connection.send(letter, Api.FIND_COORDINATOR, request))[4:])
+        entries = tuple(
+            find_coordinator_response.Coordinator(
+                key=letter * 20_000, node_id=1, host="h", port=1, error_code=ErrorCode.none, error_message=None
+            )
+            for _ in range(5)
+        )
+        message = find_coordinator_response.FindCoordinatorResponse(throttle_time=NO_THROTTLE, coordinators=entries)
+        responses, _ = connection.receive(joined(encode_response(header, message)))
+        found += responses
+    assert [set(item.message.coordinators[0].key) for item in found] == [{"a"}, {"b"}, {"c"}]
+
+
 def test_topics_without_id_hold_the_version_back() -> None:
     connection = ready(fetch=VersionRange(4, 18))
     assert connection.version_for(Api.FETCH, fetch(None)) == 12
     assert connection.version_for(Api.FETCH, fetch(uuid.uuid4())) == 18
+
+
+def test_who_asks_for_the_offsets_of_all_topics_is_answered_with_names() -> None:
+    connection = ready(offset_fetch=VersionRange(1, 10))
+    everything = offset_fetch_request.OffsetFetchRequestGroup(group_id="g", topics=None)
+    nothing = offset_fetch_request.OffsetFetchRequestGroup(group_id="g", topics=())
+    assert connection.version_for(Api.OFFSET_FETCH, offset_fetch_request.OffsetFetchRequest(groups=(everything,))) == 9
+    assert connection.version_for(Api.OFFSET_FETCH, offset_fetch_request.OffsetFetchRequest(groups=(nothing,))) == 10
 
 
 def test_an_http_server_is_not_kafka() -> None:

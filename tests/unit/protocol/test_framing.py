@@ -43,6 +43,18 @@ def test_a_large_frame_is_filled_in_place(size: int) -> None:
     assert reader.feed(framed(b"next")) == [b"next"]
 
 
+@pytest.mark.parametrize(
+    "sizes", [(300_000, 300_000), (300_000, 200_000), (300_000, 900_000), (3_000_000, 3_100_000), (300_000, 5)]
+)
+def test_the_memory_of_a_frame_holds_the_next_one(sizes: tuple[int, int]) -> None:
+    reader = FrameReader()
+    first, second = (random.Random(size).randbytes(size) for size in sizes)
+    (frame,) = reader.feed(framed(first))
+    assert bytes(frame) == first
+    reader.recycle(frame)
+    assert [bytes(frame) for frame in reader.feed(framed(second) + framed(b"end"))] == [second, b"end"]
+
+
 @pytest.mark.parametrize(("length", "why"), [(-1, "negative length -1"), (MAX_FRAME + 1, "the limit is")])
 def test_a_bad_length_breaks_the_stream_for_good(length: int, why: str) -> None:
     reader = FrameReader()
