@@ -1,5 +1,69 @@
-"""The pytest plugin, loaded by pytest wherever Ottla is installed; its fixtures come with the embedded broker.
+"""The pytest plugin, loaded by pytest wherever Ottla is installed: a broker for the test session, a fresh topic for each test.
 
-Owns the fixtures; must not know how a broker works. Invariant: loading it imports nothing, since every test run on a machine with
-Ottla loads it.
+Owns the fixtures; must not know how a broker works. Invariant: loading it imports nothing of Ottla but this module, since every
+test run on a machine with Ottla loads it.
+
+::
+
+    def test_orders_are_counted(kafka_broker, kafka_topic):
+        produce(kafka_broker.bootstrap_servers, kafka_topic, ...)
+
+    @pytest.mark.kafka_topic(partitions=6, configs={"retention.ms": "-1"})
+    def test_six_partitions(kafka_broker, kafka_topic): ...
 """
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from ottla.admin import Admin
+    from ottla.embedded import Broker
+
+_LONGEST = 200
+"""Of a topic's name Kafka takes 249 characters; a number comes after what is left of the test's name."""
+
+_numbers = itertools.count(1)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the marker known."""
+    config.addinivalue_line("markers", "kafka_topic(partitions=1, configs={}): what the topic of the fixture kafka_topic is like")
+
+
+@pytest.fixture(scope="session")
+def kafka_broker_settings() -> dict[str, object]:
+    """The settings of ``kafka_broker``, by Kafka's names: override this fixture in ``conftest.py`` to change them."""
+    return {}
+
+
+@pytest.fixture(scope="session")
+def kafka_broker(kafka_broker_settings: dict[str, object]) -> Iterator[Broker]:
+    """An embedded broker that all tests of the session share, in a temporary folder; see ``.bootstrap_servers``."""
+    from ottla.embedded import Broker
+
+    with Broker(settings=kafka_broker_settings) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def _kafka_admin(kafka_broker: Broker) -> Iterator[Admin]:
+    from ottla.admin import Admin
+
+    with Admin(bootstrap_servers=kafka_broker.bootstrap_servers) as admin:
+        yield admin
+
+
+@pytest.fixture
+def kafka_topic(request: pytest.FixtureRequest, _kafka_admin: Admin) -> str:
+    """The name of an empty topic that no other test knows, with one partition unless the marker ``kafka_topic`` says otherwise."""
+    marker = request.node.get_closest_marker("kafka_topic")
+    wanted = dict(marker.kwargs) if marker is not None else {}
+    name = re.sub(r"[^a-zA-Z0-9._-]+", "-", request.node.name)[:_LONGEST] + f"-{next(_numbers)}"
+    _kafka_admin.create_topics({name: wanted.get("partitions", 1)}, configs=wanted.get("configs"))
+    return name

@@ -1,0 +1,42 @@
+"""The pytest plugin, used as a user uses it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+
+def test_every_test_gets_its_own_topic_on_one_broker(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+        from ottla.admin import Admin
+
+        @pytest.fixture(scope="session")
+        def kafka_broker_settings():
+            return {"num.partitions": 2}
+
+        seen = []
+
+        @pytest.mark.parametrize("value", ["one", "t w o / \\u00fc"])
+        def test_fresh(kafka_broker, kafka_topic, value):
+            assert kafka_topic not in [topic for topic, _ in seen]
+            seen.append((kafka_topic, kafka_broker.bootstrap_servers))
+            assert len({servers for _, servers in seen}) == 1
+
+        @pytest.mark.kafka_topic(partitions=6, configs={"retention.ms": "-1"})
+        def test_marked(kafka_broker, kafka_topic):
+            with Admin(bootstrap_servers=kafka_broker.bootstrap_servers) as admin:
+                assert len(admin.describe_topics([kafka_topic])[kafka_topic].partitions) == 6
+        """
+    )
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "--strict-markers")
+    result.assert_outcomes(passed=3)
+
+
+def test_loading_the_plugin_brings_nothing_else_in() -> None:
+    code = "import sys, pytest, ottla.testing; print([m for m in sys.modules if m.startswith(('ottla.', 'kio'))])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "['ottla.testing']"
