@@ -23,8 +23,8 @@ from typing import Any, NamedTuple, Self
 from ottla.errors import ConfigError
 from ottla.types import IsolationLevel
 
-Deserializer = Callable[[bytes], Any]
-"""Makes a user's value of the bytes of a key or a value; never called for a null."""
+Deserializer = Callable[[bytes | None], Any]
+"""Makes a user's value of the bytes of a key or a value; called with ``None`` for a null, as Kafka's own are."""
 
 _INT_MAX = 0x7FFFFFFF
 _LONG_MAX = 0x7FFFFFFFFFFFFFFF
