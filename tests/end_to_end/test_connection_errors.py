@@ -6,14 +6,16 @@ import http.server
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
 
 from ottla.admin import Admin
+from ottla.consumer import Consumer
 from ottla.embedded import Broker
 from ottla.errors import ConnectionFailedError
+from ottla.types import TopicPartition
 
 TIMEOUT = 1.5
 """Seconds that a call gets."""
@@ -54,6 +56,24 @@ def test_a_name_that_does_not_exist() -> None:
     attempts = failure("no-such-host.invalid:9092").attempts
     assert list(attempts) == ["no-such-host.invalid:9092"]
     assert "can not be resolved" in attempts["no-such-host.invalid:9092"] or "not resolved yet" in str(attempts)
+
+
+CALLS: dict[str, Callable[[Consumer], object]] = {
+    "list_topics": lambda consumer: consumer.list_topics(timeout=TIMEOUT),
+    "end_offsets": lambda consumer: consumer.end_offsets([TopicPartition("t", 0)], timeout=TIMEOUT),
+    "poll": lambda consumer: (consumer.subscribe(["t"]), consumer.poll(timeout=TIMEOUT)),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_consumer_says_the_same(call: str) -> None:
+    addresses = [f"127.0.0.1:{closed_port()}", "no-such-host.invalid:9092"]
+    began = time.monotonic()
+    with Consumer(bootstrap_servers=addresses, group_id="g") as consumer, pytest.raises(ConnectionFailedError) as raised:
+        CALLS[call](consumer)
+    assert set(raised.value.attempts) == set(addresses)
+    assert raised.value.attempts[addresses[0]] == "Connection refused"
+    assert time.monotonic() - began < TIMEOUT + 2
 
 
 def test_a_port_that_speaks_http() -> None:

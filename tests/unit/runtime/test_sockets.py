@@ -1,0 +1,137 @@
+"""The sockets of a client, one step at a time: what is read in one pass, and what becomes of those that are closed."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import socket
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from ottla.client.connections import Close, Connect, Connections, Write
+from ottla.client.effects import AnyNode, Poll, Send
+from ottla.config import ClientConfig
+from ottla.errors import OttlaError
+from ottla.protocol.apis import Api
+from ottla.protocol.messages import heartbeat_request
+from ottla.runtime import clock, sockets
+from ottla.runtime.sockets import Sockets
+from ottla.types import Now
+
+
+class Counting(Connections):
+    """Takes note of how many bytes each report was about."""
+
+    counts: list[int]
+
+    def on_received(self, connection_id: int, count: int, now: Now) -> bool:
+        self.counts.append(count)
+        return super().on_received(connection_id, count, now)
+
+
+class Nobody:
+    """Whoever asked does not listen."""
+
+    def poll(self, now: Now) -> Poll:
+        return Poll()
+
+    def on_response(self, tag: Any, message: Any, now: Now) -> None:
+        raise AssertionError("nothing is answered here")
+
+    def on_failure(self, tag: Any, error: OttlaError, now: Now) -> None:
+        raise AssertionError("nothing fails here")
+
+
+class Line:
+    """One connection between a ``Sockets`` and a socket of the test."""
+
+    def __init__(self, **settings: Any) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            address = f"127.0.0.1:{server.getsockname()[1]}"
+            config = ClientConfig.parse(bootstrap_servers=address, **settings)
+            self.connections = Counting(config, random.Random(1))
+            self.connections.counts = []
+            self.sockets = Sockets(config, self.connections, clock.now)
+            message = heartbeat_request.HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
+            self.connections.enqueue(Nobody(), Send(Api.HEARTBEAT, message, AnyNode(), None, 10_000), clock.now())
+            self.step()
+            self.peer, _ = server.accept()
+        self.peer.settimeout(5)
+        self.step()
+        self.step()
+        assert self.peer.recv(10_000), "the opening question"
+
+    def step(self) -> None:
+        """Perform what is wanted, then move bytes once."""
+        for effect in self.connections.poll(clock.now()).effects:
+            match effect:
+                case Connect(connection_id, address, connection):
+                    self.sockets.connect(connection_id, address, connection)
+                case Write(connection_id, pieces):
+                    self.sockets.write(connection_id, pieces)
+                case Close(connection_id, _):
+                    self.sockets.close(connection_id)
+        self.sockets.wait(0.2)
+
+    def close(self) -> None:
+        self.peer.close()
+        self.sockets.close_all()
+
+
+@pytest.fixture
+def line() -> Iterator[Line]:
+    line = Line()
+    yield line
+    line.close()
+
+
+def test_one_pass_reads_no_more_than_its_budget(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sockets, "READ_BUDGET", 10_000)
+    line.peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+    line.peer.sendall(struct.pack(">i", 1 << 20) + bytes(300_000))
+    line.step()
+    assert 10_000 <= sum(line.connections.counts) <= 10_000 + (1 << 16)
+    while sum(line.connections.counts) < 300_004:
+        before = sum(line.connections.counts)
+        line.step()
+        assert sum(line.connections.counts) > before, "the rest is not lost"
+
+
+def test_a_pass_stops_when_the_socket_is_empty(line: Line) -> None:
+    line.peer.sendall(struct.pack(">i", 1 << 20) + bytes(100))
+    line.step()
+    assert line.connections.counts == [4, 100]
+
+
+def test_a_connection_that_breaks_the_protocol_is_read_no_further(line: Line) -> None:
+    line.peer.sendall(b"HTTP/1.1 400 Bad Request\r\n" * 100)
+    line.step()
+    assert line.connections.counts == [4]
+    line.step()
+    with contextlib.suppress(ConnectionResetError):
+        assert line.peer.recv(1) == b"", "it is closed"
+
+
+def test_the_end_of_the_stream_is_reported_once(line: Line) -> None:
+    line.peer.close()
+    line.step()
+    (reason,) = line.connections.bootstrap_failures().values()
+    assert reason.startswith("the peer closed the connection before it answered ApiVersions")
+    assert line.connections.lost == 1
+    line.sockets.wait(0)
+    assert line.connections.lost == 1
+
+
+def test_buffers_are_the_operating_systems_unless_set() -> None:
+    def receive_buffer(line: Line) -> int:
+        (opened,) = (key.fileobj for key in line.sockets._selector.get_map().values() if key.data is not None)
+        assert isinstance(opened, socket.socket)
+        return opened.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
+
+    usual, small = Line(), Line(receive_buffer_bytes=16_384)
+    assert receive_buffer(small) < receive_buffer(usual)
+    usual.close()
+    small.close()
