@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import weakref
 from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self, cast
@@ -207,6 +208,8 @@ class Admin:
             core.register(BeginCall, manager.begin)
             self._thread = NetworkThread(core, name="ottla-admin")
             self._thread.start()
+            # One that was forgotten takes its thread along, when it is collected or the process ends.
+            weakref.finalize(self, self._thread.close, 0)
         return self._thread
 
     def _outcome(self, thread: NetworkThread, call_id: int, name: str, give_up_at: float) -> Any:

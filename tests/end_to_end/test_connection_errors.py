@@ -17,7 +17,7 @@ from ottla.embedded import Broker
 from ottla.errors import ConnectionFailedError
 from ottla.types import TopicPartition
 
-TIMEOUT = 1.5
+TIMEOUT = 1.0
 """Seconds that a call gets."""
 
 

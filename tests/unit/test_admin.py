@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
+import threading
 import uuid
 from collections.abc import Callable
 from datetime import timedelta
@@ -421,6 +423,17 @@ def test_the_constructor_opens_nothing_and_closing_twice_does_no_harm() -> None:
 def test_mistakes_are_told_before_anybody_is_asked(call: Callable[[Admin], Any], why: str) -> None:
     with Admin(bootstrap_servers="nowhere.invalid:9092") as admin, pytest.raises(ConfigError, match=why):
         call(admin)
+
+
+def test_an_admin_that_was_forgotten_leaves_no_thread_behind() -> None:
+    admin = Admin(bootstrap_servers="127.0.0.1:1")
+    with pytest.raises(ConnectionFailedError):
+        admin.list_topics(timeout=0.05)
+    (thread,) = (thread for thread in threading.enumerate() if thread.name == "ottla-admin")
+    del admin
+    gc.collect()
+    thread.join(5)
+    assert not thread.is_alive()
 
 
 def test_a_forked_child_is_told_so() -> None:
