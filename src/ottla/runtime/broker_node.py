@@ -129,6 +129,8 @@ class BrokerNode:
         except BaseException as error:
             self._failure = error
             log.critical("the broker on %s:%d has failed and serves no more", *self.endpoint, exc_info=True)
+        finally:
+            self._server.close()
 
 
 _running: weakref.WeakSet[BrokerNode] = weakref.WeakSet()

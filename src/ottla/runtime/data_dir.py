@@ -71,7 +71,8 @@ class DataDir:
             raise
 
     def release(self) -> None:
-        """Let others use the directory. In a forked child this only closes the child's copy of the lock."""
+        """Let others use the directory. In a forked child this only closes the child's copies of what is open."""
+        self._open.clear()
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1

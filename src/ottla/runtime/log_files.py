@@ -59,6 +59,10 @@ class OpenFiles:
             self._handles.move_to_end(path)
         return handle
 
+    def clear(self) -> None:
+        """Close everything, ranges apart."""
+        self._handles.clear()
+
     def forget(self, folder: Path) -> None:
         """Close what is open in a folder, ranges apart."""
         for path in [path for path in self._handles if path.parent == folder]:

@@ -79,21 +79,22 @@ class Server:
         self._disk.submit(("tidy",), job)
 
     def run(self) -> None:
-        """The loop, until ``stop``; afterwards every connection is closed and every job is done."""
+        """The loop, until ``stop``. Whatever it raises, it is of no more use; call ``close`` afterwards."""
         self._selector.register(self._wake_in, selectors.EVENT_READ, self._woken)
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
-        try:
-            while not self._stopping:
-                for key, events in self._selector.select(self._patience()):
-                    key.data(events)
-                self._run_finished()
-                self._run_timers()
-                self._settle_changed()
-        finally:
-            for connection in list(self._connections.values()):
-                self._discard(connection)
-            self._disk.close()
-            self.close_files()
+        while not self._stopping:
+            for key, events in self._selector.select(self._patience()):
+                key.data(events)
+            self._run_finished()
+            self._run_timers()
+            self._settle_changed()
+
+    def close(self) -> None:
+        """Close every connection, and wait until every job is done."""
+        self.close_files()
+        self._connections.clear()
+        self._tickets.clear()
+        self._disk.close()
 
     def stop(self) -> None:
         """End the loop."""

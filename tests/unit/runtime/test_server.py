@@ -1,0 +1,365 @@
+"""The event loop on real sockets: order, limits, bad input, and that nothing ends it."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import logging
+import os
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ottla import Broker
+from ottla.errors import ConfigError, IllegalStateError, OttlaError, StorageError
+from ottla.protocol import ErrorCode
+from ottla.protocol.apis import Api
+from ottla.protocol.codec import RequestHeader, encode_request
+from ottla.protocol.messages import (
+    api_versions_request,
+    create_topics_request,
+    fetch_request,
+    metadata_request,
+    produce_request,
+)
+from ottla.records import NewRecord, encode_batch, iter_headers
+from ottla.runtime import server, server_connection
+from ottla.runtime.server import Server
+from tests.raw_client import RawClient
+
+METADATA = metadata_request.MetadataRequest(topics=None, include_topic_authorized_operations=False)
+VERSIONS = api_versions_request.ApiVersionsRequest(client_software_name="raw", client_software_version="1")
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    with Broker() as running:
+        yield running
+
+
+def produce(client: RawClient, topic: str, records: bytes, acks: int = 1) -> Any:
+    data = produce_request.PartitionProduceData(index=0, records=records)
+    message = produce_request.ProduceRequest(
+        acks=acks, timeout=timedelta(0), topic_data=(produce_request.TopicProduceData(name=topic, partition_data=(data,)),)
+    )
+    return client.ask(Api.PRODUCE, message, 12).responses[0].partition_responses[0]
+
+
+def fetch_message(topic: str, *, offset: int = 0, wait: int = 0, max_bytes: int = 64 << 20) -> fetch_request.FetchRequest:
+    part = fetch_request.FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=max_bytes)
+    return fetch_request.FetchRequest(
+        max_wait=timedelta(milliseconds=wait),
+        min_bytes=1,
+        max_bytes=max_bytes,
+        topics=(fetch_request.FetchTopic(topic=topic, partitions=(part,)),),
+        forgotten_topics_data=(),
+    )
+
+
+def create(client: RawClient, name: str, **configs: str) -> None:
+    topic = create_topics_request.CreatableTopic(
+        name=name,
+        num_partitions=1,
+        replication_factor=1,
+        assignments=(),
+        configs=tuple(create_topics_request.CreatableTopicConfig(name=k.replace("_", "."), value=v) for k, v in configs.items()),
+    )
+    (result,) = client.ask(Api.CREATE_TOPICS, create_topics_request.CreateTopicsRequest(topics=(topic,))).topics
+    assert result.error_code is ErrorCode.none, result.error_message
+
+
+def batch(size: int = 100, count: int = 1) -> bytes:
+    return encode_batch([NewRecord(None, os.urandom(size), timestamp=time.time_ns() // 1_000_000) for _ in range(count)])
+
+
+# Order
+
+
+def test_answers_leave_in_the_order_of_their_requests_though_one_is_parked(broker: Broker) -> None:
+    with RawClient(broker.bootstrap_servers) as client:
+        create(client, "t")
+        begin = time.monotonic()
+        sent = [
+            client.send(Api.FETCH, fetch_message("t", wait=300), 12),
+            client.send(Api.API_VERSIONS, VERSIONS),
+            client.send(Api.METADATA, METADATA),
+        ]
+        ids = [client.receive(*one)[0] for one in sent]
+        assert ids == [2, 3, 4]
+        assert time.monotonic() - begin >= 0.3
+
+
+def test_a_parked_fetch_does_not_hold_up_other_connections(broker: Broker) -> None:
+    with RawClient(broker.bootstrap_servers) as waiting, RawClient(broker.bootstrap_servers) as other:
+        create(other, "t")
+        sent = waiting.send(Api.FETCH, fetch_message("t", wait=10_000), 12)
+        begin = time.monotonic()
+        assert other.ask(Api.METADATA, METADATA).topics[0].name == "t"
+        produce(other, "t", batch())
+        assert len(waiting.receive(*sent)[1].responses[0].partitions[0].records) > 100
+        assert time.monotonic() - begin < 5
+
+
+def test_many_requests_in_one_go_are_all_answered(broker: Broker) -> None:
+    with RawClient(broker.bootstrap_servers) as client:
+        sent = [client.send(Api.METADATA, METADATA) for _ in range(3 * server_connection.MAX_IN_FLIGHT)]
+        assert [client.receive(*one)[0] for one in sent] == list(range(1, len(sent) + 1))
+
+
+# Large answers
+
+
+def test_a_large_answer_comes_from_the_file_as_it_is(broker: Broker) -> None:
+    with RawClient(broker.bootstrap_servers) as client:
+        create(client, "t", max_message_bytes="4000000")
+        batches = [batch(3_000_000), *(batch(1000, 10) for _ in range(300))]
+        for one in batches:
+            assert produce(client, "t", one).error_code is ErrorCode.none
+        records = client.ask(Api.FETCH, fetch_message("t"), 12).responses[0].partitions[0].records
+        assert len(records) == sum(map(len, batches))
+        for (position, header), one in zip(iter_headers(records), batches, strict=True):
+            assert records[position + 16 : position + header.size] == one[16:]
+
+
+def test_a_client_that_does_not_read_is_not_read_from(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_connection, "MAX_OUTGOING", 4 << 20)
+    with RawClient(broker.bootstrap_servers) as greedy, RawClient(broker.bootstrap_servers) as other:
+        create(other, "t", max_message_bytes="2000000")
+        for _ in range(8):
+            produce(other, "t", batch(1_000_000))
+        # A long client id fills the socket's buffers with few requests.
+        header = RequestHeader(Api.FETCH, 12, 1, "x" * 30_000)
+        frame = b"".join(bytes(piece) for piece in encode_request(header, fetch_message("t")))  # type: ignore[call-overload]
+        greedy.sock.settimeout(1.0)
+        with pytest.raises(TimeoutError):
+            greedy.sock.sendall(frame * 1000)
+        assert other.ask(Api.METADATA, METADATA).error_code is ErrorCode.none
+        for _ in range(3):
+            assert len(greedy.receive(Api.FETCH, 12)[1].responses[0].partitions[0].records) > 8_000_000
+
+
+# Bad input
+
+
+def test_an_unknown_version_of_api_versions_is_answered_in_version_zero(broker: Broker) -> None:
+    with RawClient(broker.bootstrap_servers) as client:
+        client.send_frame(struct.pack(">hhih", 18, 99, 7, -1) + b"whatever")
+        assert client.receive_frame() == struct.pack(">ihi", 7, 35, 1) + struct.pack(">hhh", 18, 0, 4)
+        assert client.ask(Api.API_VERSIONS, VERSIONS).error_code is ErrorCode.none
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (struct.pack(">i", -5), "negative length -5"),
+        (struct.pack(">i", 200 << 20), "the limit is 104857600"),
+        (b"GET / HTTP/1.1\r\n\r\n", "the limit is 104857600"),
+        (struct.pack(">i", 3) + b"abc", "shorter than its header"),
+        (struct.pack(">ihhih", 10, 999, 0, 1, -1), "API key 999 is not known"),
+        (struct.pack(">ihhih", 10, 3, 77, 1, -1), "METADATA version 77 is not spoken"),
+        (struct.pack(">ihhih", 10, 0, 2, 1, -1), "PRODUCE version 2 is not spoken"),
+        (struct.pack(">ihhih", 10, 3, 1, 1, -1), "MetadataRequest is cut off at byte 10"),
+        (struct.pack(">ihhih", 20, 3, 1, 1, -1) + b"\x7f" * 10, "an array announces 2139062143 items"),
+    ],
+)
+def test_a_bad_frame_closes_its_connection_with_one_line_that_says_why(
+    broker: Broker, caplog: pytest.LogCaptureFixture, data: bytes, reason: str
+) -> None:
+    with RawClient(broker.bootstrap_servers) as bad, caplog.at_level(logging.INFO, "ottla.broker"):
+        bad.sock.sendall(data)
+        assert bad.is_closed()
+    (line,) = caplog.messages
+    assert line.startswith("closing the connection from 127.0.0.1: ")
+    assert reason in line
+    with RawClient(broker.bootstrap_servers) as good:
+        assert good.ask(Api.METADATA, METADATA).error_code is ErrorCode.none
+
+
+def test_half_a_frame_is_not_waited_for_forever(
+    broker: Broker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "STALLED_FRAME_MS", 100)
+    with RawClient(broker.bootstrap_servers) as client:
+        client.sock.sendall(struct.pack(">i", 1000) + b"half")
+        assert client.is_closed()
+    assert "a frame has begun and nothing more of it came" in caplog.text
+
+
+def test_an_idle_connection_is_closed_and_a_waiting_one_is_not() -> None:
+    with (
+        Broker(settings={"connections.max.idle.ms": 300}) as broker,
+        RawClient(broker.bootstrap_servers) as idle,
+        RawClient(broker.bootstrap_servers) as waiting,
+    ):
+        create(waiting, "t")
+        sent = waiting.send(Api.FETCH, fetch_message("t", wait=2500), 12)
+        assert idle.is_closed()
+        assert waiting.receive(*sent)[1].error_code is ErrorCode.none
+
+
+def test_a_failure_inside_the_broker_closes_one_connection_and_is_logged(
+    broker: Broker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with RawClient(broker.bootstrap_servers) as unlucky, RawClient(broker.bootstrap_servers) as lucky:
+        with monkeypatch.context() as patch:
+            patch.setattr(server, "decode_request", lambda frame: 1 / 0)
+            unlucky.send(Api.METADATA, METADATA)
+            assert unlucky.is_closed()
+        assert lucky.ask(Api.METADATA, METADATA).error_code is ErrorCode.none
+    assert "the broker failed to serve it" in caplog.text
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_a_loop_that_fails_says_so_to_its_user(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = Broker()
+    with RawClient(broker.bootstrap_servers) as client:
+        monkeypatch.setattr(Server, "_run_timers", lambda self: 1 / 0)
+        client.send(Api.METADATA, METADATA)
+        while not client.is_closed():
+            pass
+    with pytest.raises(OttlaError, match="the broker has failed: ZeroDivisionError"):
+        _ = broker.bootstrap_servers
+    assert "has failed and serves no more" in caplog.text
+    broker.close()
+
+
+# Starting and stopping
+
+
+def test_a_port_that_is_taken_is_named(broker: Broker) -> None:
+    port = int(broker.bootstrap_servers.rsplit(":", 1)[1])
+    with pytest.raises(ConfigError, match=f"can not listen on 127.0.0.1:{port}: Address already in use"):
+        Broker(port=port)
+
+
+def test_an_address_that_is_not_ours_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"can not listen on 192\.0\.2\.1:0"):
+        Broker(host="192.0.2.1")
+
+
+def test_a_directory_is_used_by_one_broker_at_a_time(tmp_path: Path) -> None:
+    with Broker(tmp_path), pytest.raises(StorageError, match="in use by another broker"):
+        Broker(tmp_path)
+    Broker(tmp_path).close()
+
+
+def test_a_directory_that_can_not_be_written_to_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match="Not a directory"):
+        Broker(tmp_path / "file" / "data")
+
+
+def test_a_directory_belongs_to_one_node(tmp_path: Path) -> None:
+    Broker(tmp_path, settings={"node.id": 4}).close()
+    with pytest.raises(StorageError, match=r"belongs to node\.id 4"):
+        Broker(tmp_path)
+
+
+def test_an_unknown_setting_is_refused_before_anything_happens(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"did you mean num\.partitions"):
+        Broker(tmp_path / "data", settings={"num.partition": 3})
+    assert not (tmp_path / "data").exists()
+
+
+def test_clients_must_be_told_a_name_where_the_broker_listens_everywhere() -> None:
+    with pytest.raises(ConfigError, match=r"advertised\.listeners"):
+        Broker(host="0.0.0.0")
+    with Broker(host="0.0.0.0", settings={"advertised.listeners": "PLAINTEXT://localhost:0"}) as broker:
+        assert broker.bootstrap_servers.startswith("localhost:")
+        with RawClient(broker.bootstrap_servers) as client:
+            assert client.ask(Api.METADATA, METADATA).brokers[0].host == "localhost"
+
+
+def test_a_temporary_folder_goes_with_its_broker() -> None:
+    broker = Broker()
+    folder = broker.data_dir
+    assert folder.is_dir()
+    broker.close()
+    broker.close()
+    assert not folder.exists()
+    with pytest.raises(IllegalStateError):
+        _ = broker.bootstrap_servers
+
+
+def test_closing_leaves_nothing_open() -> None:
+    folder = next(path for path in ("/proc/self/fd", "/dev/fd") if Path(path).exists())
+    gc.collect()
+    before = len(os.listdir(folder))
+    gc.disable()
+    for _ in range(3):
+        with Broker() as broker, RawClient(broker.bootstrap_servers) as client:
+            create(client, "t")
+            produce(client, "t", batch())
+    gc.enable()
+    assert len(os.listdir(folder)) <= before
+
+
+def test_a_good_end_leaves_the_marker_and_the_next_start_takes_it(tmp_path: Path) -> None:
+    with Broker(tmp_path) as broker, RawClient(broker.bootstrap_servers) as client:
+        create(client, "t")
+        produce(client, "t", batch(count=3))
+    assert (tmp_path / ".kafka_cleanshutdown").exists()
+    assert (tmp_path / "recovery-point-offset-checkpoint").read_text() == "0\n1\nt 0 3\n"
+    meta = dict(line.split("=") for line in (tmp_path / "meta.properties").read_text().splitlines())
+    assert (meta["version"], meta["node.id"], len(meta["cluster.id"])) == ("1", "1", 22)
+    with Broker(tmp_path) as broker, RawClient(broker.bootstrap_servers) as client:
+        assert not (tmp_path / ".kafka_cleanshutdown").exists()
+        assert client.ask(Api.METADATA, METADATA).cluster_id == meta["cluster.id"]
+        assert client.ask(Api.FETCH, fetch_message("t"), 12).responses[0].partitions[0].high_watermark == 3
+
+
+def test_a_forked_child_does_the_parent_no_harm(broker: Broker) -> None:
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            broker.close()
+            with RawClient(broker.bootstrap_servers) as client:
+                status = 0 if client.ask(Api.METADATA, METADATA).error_code == 0 else 2
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+    with RawClient(broker.bootstrap_servers) as client:
+        assert client.ask(Api.METADATA, METADATA).error_code is ErrorCode.none
+    assert broker.data_dir.is_dir()
+
+
+def test_a_forked_child_does_not_keep_the_port_or_the_directory(tmp_path: Path) -> None:
+    broker = Broker(tmp_path)
+    port = int(broker.bootstrap_servers.rsplit(":", 1)[1])
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(writer)
+        os.read(reader, 1)
+        os._exit(0)
+    try:
+        broker.close()
+        Broker(tmp_path, port=port).close()
+    finally:
+        os.close(writer)
+        os.waitpid(child, 0)
+        os.close(reader)
+
+
+def test_more_connections_than_descriptors_are_survived(
+    broker: Broker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = iter([OSError(errno.EMFILE, "Too many open files")])
+    real = socket.socket.accept
+
+    def accept(self: socket.socket) -> Any:
+        for failure in failures:
+            raise failure
+        return real(self)
+
+    monkeypatch.setattr(socket.socket, "accept", accept)
+    with RawClient(broker.bootstrap_servers) as client:
+        assert client.ask(Api.METADATA, METADATA).error_code is ErrorCode.none
+    assert "no new connection can be accepted for a second: Too many open files" in caplog.text
