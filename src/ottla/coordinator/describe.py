@@ -6,6 +6,7 @@ Owns how a group is shown to people, and when it may be deleted. Invariant: look
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 from ottla.coordinator.classic.group import ClassicGroup, GroupState
 from ottla.coordinator.effects import CancelTimer, RequestContext
@@ -18,6 +19,7 @@ from ottla.protocol import NO_THROTTLE, ErrorCode
 from ottla.protocol.apis import Fact
 from ottla.protocol.messages import (
     delete_groups_response,
+    describe_groups_request,
     describe_groups_response,
     list_groups_request,
     list_groups_response,
@@ -26,15 +28,38 @@ from ottla.types import Now
 
 CLASSIC = "classic"
 """The type of group that ListGroups names."""
+_ALL_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
+"""Read, delete, describe, describe and alter configs: a bit for each, at its number in Kafka's AclOperation."""
+_OPERATIONS_NOT_ASKED = -(2**31)
 
 
-def describe_group(around: Surroundings, state: ShardState, context: RequestContext, group_id: str, now: Now) -> Result:
+@dataclass(frozen=True, slots=True)
+class Described:
+    """One group of a DescribeGroups, and whether its operations are asked for."""
+
+    group_id: str
+    with_operations: bool
+
+    @property
+    def operations(self) -> int:
+        """What the client may do, as bits; everything, since there is no authorizer."""
+        return _ALL_OPERATIONS if self.with_operations else _OPERATIONS_NOT_ASKED
+
+
+def described_groups(request: describe_groups_request.DescribeGroupsRequest) -> tuple[Described, ...]:
+    """The parts of a DescribeGroups."""
+    return tuple(Described(group_id, request.include_authorized_operations) for group_id in request.groups)
+
+
+def describe_group(around: Surroundings, state: ShardState, context: RequestContext, wanted: Described, now: Now) -> Result:
     """One group and its members; what the assignor was told is shown while it is in force."""
-    group = state.group(group_id)
+    group = state.group(wanted.group_id)
+    if group is None and Fact.GROUP_NOT_FOUND in context.facts:
+        error, message = ErrorCode.group_id_not_found, f"Group {wanted.group_id} not found."
+        return Result(answer=_undescribed(wanted.group_id, error, GroupState.DEAD, message))
     if group is None:
-        if Fact.GROUP_NOT_FOUND in context.facts:
-            return Result(answer=_undescribed(group_id, ErrorCode.group_id_not_found, f"Group {group_id} not found."))
-        return Result(answer=_undescribed(group_id, ErrorCode.none))
+        dead = _undescribed(wanted.group_id, ErrorCode.none, GroupState.DEAD)
+        return Result(answer=replace(dead, authorized_operations=wanted.operations))
     chosen = group.protocol if group.state is GroupState.STABLE else None
     members = tuple(
         describe_groups_response.DescribedGroupMember(
@@ -50,28 +75,29 @@ def describe_group(around: Surroundings, state: ShardState, context: RequestCont
     return Result(
         answer=describe_groups_response.DescribedGroup(
             error_code=ErrorCode.none,
-            group_id=group_id,
+            group_id=wanted.group_id,
             group_state=group.state.value,
             protocol_type=group.protocol_type or "",
             protocol_data=chosen or "",
             members=members,
+            authorized_operations=wanted.operations,
         )
     )
 
 
-def describe_refused(group_id: str, error: ErrorCode) -> describe_groups_response.DescribedGroup:
+def describe_refused(context: RequestContext, wanted: Described, error: ErrorCode) -> describe_groups_response.DescribedGroup:
     """The answer for a group that can not be looked at."""
-    return _undescribed(group_id, error, state="")
+    return _undescribed(wanted.group_id, error, None)
 
 
 def _undescribed(
-    group_id: str, error: ErrorCode, message: str | None = None, state: str = GroupState.DEAD.value
+    group_id: str, error: ErrorCode, state: GroupState | None, message: str | None = None
 ) -> describe_groups_response.DescribedGroup:
     return describe_groups_response.DescribedGroup(
         error_code=error,
         error_message=message,
         group_id=group_id,
-        group_state=state,
+        group_state="" if state is None else state.value,
         protocol_type="",
         protocol_data="",
         members=(),

@@ -155,10 +155,16 @@ def fetch_offsets(
 
 
 def fetch_refused(
-    wanted: offset_fetch_request.OffsetFetchRequestGroup, error: ErrorCode
+    context: RequestContext, wanted: offset_fetch_request.OffsetFetchRequestGroup, error: ErrorCode
 ) -> offset_fetch_response.OffsetFetchResponseGroup:
-    """The answer for a group whose offsets can not be told."""
-    return offset_fetch_response.OffsetFetchResponseGroup(group_id=wanted.group_id, topics=(), error_code=error)
+    """The answer for a group whose offsets can not be told: the oldest clients look for the error in each partition."""
+    topics: tuple[offset_fetch_response.OffsetFetchResponseTopics, ...] = ()
+    if Fact.GROUP_ERROR not in context.facts:
+        topics = tuple(
+            _topic(topic.name, None, [_told(number, None, error) for number in topic.partition_indexes])
+            for topic in wanted.topics or ()
+        )
+    return offset_fetch_response.OffsetFetchResponseGroup(group_id=wanted.group_id, topics=topics, error_code=error)
 
 
 def _all_topics(image: TopicImage, offsets: Offsets, by_id: bool) -> tuple[offset_fetch_response.OffsetFetchResponseTopics, ...]:

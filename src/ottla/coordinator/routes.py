@@ -14,7 +14,7 @@ from ottla.coordinator.classic.heartbeat import heartbeat
 from ottla.coordinator.classic.join import join_group
 from ottla.coordinator.classic.leave import leave_group
 from ottla.coordinator.classic.sync import sync_group, sync_not_stored
-from ottla.coordinator.describe import delete_answer, delete_group, describe_group, describe_refused
+from ottla.coordinator.describe import delete_answer, delete_group, describe_group, describe_refused, described_groups
 from ottla.coordinator.effects import RequestContext
 from ottla.coordinator.offsets import commit_offsets, commit_refused, fetch_offsets, fetch_refused
 from ottla.coordinator.ports import Surroundings
@@ -32,12 +32,12 @@ Decide = Callable[[Surroundings, ShardState, RequestContext, Any, Now], Result]
 class GroupRoute:
     """A request, or a part of one, that concerns one group.
 
-    ``refuse(request, error)`` makes the answer when the coordinator can not serve it. ``not_stored`` says what else follows from
-    records that could not be appended, where something does.
+    ``refuse(context, request, error)`` makes the answer when the coordinator can not serve it. ``not_stored`` says what
+    else follows from records that could not be appended, where something does.
     """
 
     decide: Decide
-    refuse: Callable[[Any, ErrorCode], Any]
+    refuse: Callable[[RequestContext, Any, ErrorCode], Any]
     group_of: Callable[[Any], str] = lambda request: str(request.group_id)
     not_stored: Callable[[Surroundings, ShardState, Any, ErrorCode, Now], Result] | None = None
 
@@ -51,7 +51,7 @@ class SplitRoute:
     join: Callable[[tuple[Any, ...]], Any]
 
 
-def _heartbeat_refused(request: Any, error: ErrorCode) -> Any:
+def _heartbeat_refused(context: RequestContext, request: Any, error: ErrorCode) -> Any:
     """While groups are being loaded a member is told that all is well: it can do nothing better than stay."""
     return heartbeat_answer(ErrorCode.none if error is ErrorCode.coordinator_load_in_progress else error)
 
@@ -69,19 +69,19 @@ def _join_deleted(results: tuple[Any, ...]) -> Any:
 
 
 ROUTES: Mapping[Api, GroupRoute | SplitRoute] = {
-    Api.JOIN_GROUP: GroupRoute(join_group, lambda request, error: join_refused(error)),
-    Api.SYNC_GROUP: GroupRoute(sync_group, lambda request, error: sync_refused(error), not_stored=sync_not_stored),
+    Api.JOIN_GROUP: GroupRoute(join_group, lambda context, request, error: join_refused(error)),
+    Api.SYNC_GROUP: GroupRoute(sync_group, lambda context, request, error: sync_refused(error), not_stored=sync_not_stored),
     Api.HEARTBEAT: GroupRoute(heartbeat, _heartbeat_refused),
-    Api.LEAVE_GROUP: GroupRoute(leave_group, lambda request, error: leave_answer(error)),
-    Api.OFFSET_COMMIT: GroupRoute(commit_offsets, commit_refused),
+    Api.LEAVE_GROUP: GroupRoute(leave_group, lambda context, request, error: leave_answer(error)),
+    Api.OFFSET_COMMIT: GroupRoute(commit_offsets, lambda context, request, error: commit_refused(request, error)),
     Api.OFFSET_FETCH: SplitRoute(
         GroupRoute(fetch_offsets, fetch_refused), split=lambda request: request.groups, join=_join_offsets
     ),
-    Api.DESCRIBE_GROUPS: SplitRoute(
-        GroupRoute(describe_group, describe_refused, group_of=str), split=lambda request: request.groups, join=_join_described
-    ),
+    Api.DESCRIBE_GROUPS: SplitRoute(GroupRoute(describe_group, describe_refused), split=described_groups, join=_join_described),
     Api.DELETE_GROUPS: SplitRoute(
-        GroupRoute(delete_group, delete_answer, group_of=str), split=lambda request: request.groups_names, join=_join_deleted
+        GroupRoute(delete_group, lambda context, group_id, error: delete_answer(group_id, error), group_of=str),
+        split=lambda request: tuple(dict.fromkeys(request.groups_names)),
+        join=_join_deleted,
     ),
 }
 """API -> how it is served. ListGroups, which asks all shards at once, is the coordinator's own."""

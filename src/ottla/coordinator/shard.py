@@ -80,7 +80,7 @@ class Request:
 
     def refused(self, error: ErrorCode) -> Reply | Part:
         """The answer when it can not be served."""
-        return self.answered(self.route.refuse(self.body, error))
+        return self.answered(self.route.refuse(self.context, self.body, error))
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,7 +99,9 @@ class Fact(enum.Enum):
     NULL_MEANS_ALL_TOPICS = "Metadata: null asks for all topics, an empty list for none"
     ZSTD = "the client can read zstd"
     FETCH_SESSIONS = "Fetch: the request carries a session id and epoch (KIP-227)"
+    GROUP_ERROR = "OffsetFetch: the reply can carry an error of a whole group"
     REQUIRE_STABLE = "OffsetFetch: the client can ask for stable offsets only"
+    NAMES_PROTOCOL = "SyncGroup: the request must say which protocol type and protocol the member believes in"
     TYPED_GROUPS = "ListGroups: the reply can say of which type a group is (KIP-848)"
 
 
@@ -113,7 +115,9 @@ _FACTS: Mapping[Fact, tuple[tuple[Api, int], ...]] = {
     Fact.NULL_MEANS_ALL_TOPICS: ((Api.METADATA, 1),),
     Fact.ZSTD: ((Api.PRODUCE, 7), (Api.FETCH, 10)),
     Fact.FETCH_SESSIONS: ((Api.FETCH, 7),),
+    Fact.GROUP_ERROR: ((Api.OFFSET_FETCH, 2),),
     Fact.REQUIRE_STABLE: ((Api.OFFSET_FETCH, 7),),
+    Fact.NAMES_PROTOCOL: ((Api.SYNC_GROUP, 5),),
     Fact.TYPED_GROUPS: ((Api.LIST_GROUPS, 5),),
 }
 """Fact -> the version of each API from which on it holds."""

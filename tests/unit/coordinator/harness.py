@@ -231,7 +231,8 @@ class Harness:
             ),
         )
         assert not fields
-        return self.ask(Api.SYNC_GROUP, request)
+        named = None not in (request.protocol_type, request.protocol_name)
+        return self.ask(Api.SYNC_GROUP, request, 5 if named else 4)
 
     def beat(self, member_id: str, generation: int, group: str = "g", instance: str | None = None) -> int:
         request = heartbeat_request.HeartbeatRequest(
@@ -296,8 +297,8 @@ class Harness:
         assert told.error_code is ErrorCode.none
         return {(topic.name, one.partition_index): one.committed_offset for topic in told.topics for one in topic.partitions}
 
-    def describe(self, *groups: str, version: int = 6) -> Any:
-        request = describe_groups_request.DescribeGroupsRequest(groups=groups, include_authorized_operations=False)
+    def describe(self, *groups: str, version: int = 6, operations: bool = False) -> Any:
+        request = describe_groups_request.DescribeGroupsRequest(groups=groups, include_authorized_operations=operations)
         return self.answer(self.ask(Api.DESCRIBE_GROUPS, request, version)).groups
 
     def list(self, states: tuple[str, ...] = (), types: tuple[str, ...] = ()) -> Any:

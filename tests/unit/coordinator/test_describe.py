@@ -41,6 +41,15 @@ def test_a_group_that_is_not_there_is_dead(version: int, error: ErrorCode) -> No
     assert group.error_message == ("Group x not found." if version == 6 else None)
 
 
+@pytest.mark.parametrize("version", [5, 6])
+def test_operations_are_told_when_asked_for(version: int) -> None:
+    harness = Harness()
+    harness.answer(harness.commit({("orders", 0): 1}))
+    there, absent = harness.describe("g", "x", version=version, operations=True)
+    assert there.authorized_operations == 3_400, "what Kafka tells without an authorizer"
+    assert absent.authorized_operations == (3_400 if version == 5 else -(2**31))
+
+
 def test_groups_are_described_in_the_order_asked_for() -> None:
     harness = Harness()
     for group in "abcdef":
@@ -105,7 +114,7 @@ def test_a_group_without_members_is_deleted_with_its_offsets() -> None:
 
 def test_several_groups_are_deleted_one_by_one() -> None:
     harness = three_groups()
-    results = harness.answer(harness.delete("stable", "simple", "absent")).results
+    results = harness.answer(harness.delete("stable", "simple", "absent", "simple")).results
     assert [(one.group_id, one.error_code) for one in results] == [
         ("stable", ErrorCode.non_empty_group),
         ("simple", ErrorCode.none),

@@ -256,3 +256,12 @@ def test_a_fetch_waits_for_the_commit_before_it() -> None:
     harness.settle()
     offsets = [group.topics[0].partitions[0].committed_offset for group in harness.answer(ticket).groups]
     assert offsets == [1, -1]
+
+
+@pytest.mark.parametrize("version", [1, 2, 9])
+def test_the_oldest_clients_look_for_an_error_in_each_partition(version: int) -> None:
+    harness = Harness(load=False)
+    (group,) = fetch(harness, wanted("g", ("orders", (0, 1))), version=version)
+    told = [(one.partition_index, one.error_code) for topic in group.topics for one in topic.partitions]
+    assert group.error_code is ErrorCode.not_coordinator
+    assert told == ([(0, ErrorCode.not_coordinator), (1, ErrorCode.not_coordinator)] if version == 1 else [])

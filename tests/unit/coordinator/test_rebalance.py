@@ -58,6 +58,19 @@ def test_a_group_that_became_empty_begins_with_a_delay_again() -> None:
     assert harness.answer(ticket).generation_id == 3
 
 
+def test_a_group_that_begins_anew_waits_longer_for_a_second_member_too() -> None:
+    harness = Harness()
+    (leader,) = harness.stable("A")
+    harness.answer(harness.leave(leader))
+    first = harness.join(harness.member_id("B"))
+    harness.sleep(300)
+    second = harness.join(harness.member_id("C"))
+    harness.sleep(699)
+    assert harness.waits(first)
+    harness.sleep(1)
+    assert [harness.answer(ticket).generation_id for ticket in (first, second)] == [3, 3]
+
+
 def test_all_who_joined_may_be_gone_when_the_initial_delay_ends() -> None:
     harness = Harness()
     member_id = harness.member_id()

@@ -7,7 +7,9 @@ import pytest
 from ottla.coordinator.classic.group import GroupState
 from ottla.coordinator.events import GroupWritten
 from ottla.protocol import ErrorCode
+from ottla.protocol.apis import Api
 from ottla.protocol.consumer_protocol import Assignment, decode_assignment
+from ottla.protocol.messages import sync_group_request
 from tests.unit.coordinator.harness import DELAYED, Harness, failing, share
 
 
@@ -74,6 +76,7 @@ def test_members_of_another_type_get_no_bytes() -> None:
     [
         ({"protocol_type": "connect"}, ErrorCode.inconsistent_group_protocol),
         ({"protocol_name": "sticky"}, ErrorCode.inconsistent_group_protocol),
+        ({"protocol_type": "connect", "protocol_name": "range"}, ErrorCode.inconsistent_group_protocol),
         ({"protocol_type": "consumer", "protocol_name": "range"}, ErrorCode.none),
         ({}, ErrorCode.none),
     ],
@@ -82,6 +85,18 @@ def test_a_member_may_say_what_it_believes_the_protocol_to_be(fields: dict[str, 
     harness = Harness()
     (leader,) = harness.joined("A")
     assert harness.answer(harness.sync(leader, 1, **fields)).error_code is error
+
+
+@pytest.mark.parametrize("named", [{}, {"protocol_type": "consumer"}, {"protocol_name": "range"}])
+def test_a_new_client_must_say_it(named: dict[str, str]) -> None:
+    harness = Harness()
+    (leader,) = harness.joined("A")
+    request = sync_group_request.SyncGroupRequest(
+        group_id="g", generation_id=1, member_id=leader, assignments=(), **{"protocol_type": None, "protocol_name": None, **named}
+    )
+    response = harness.answer(harness.ask(Api.SYNC_GROUP, request, 5))
+    assert response.error_code is ErrorCode.inconsistent_group_protocol
+    assert harness.state() is GroupState.COMPLETING_REBALANCE
 
 
 def test_who_may_not_sync() -> None:

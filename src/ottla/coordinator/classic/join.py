@@ -114,7 +114,7 @@ def _known_member(
     group, member_id = draft.group, request.member_id
     if member_id in group.pending:
         if request.group_instance_id is not None:  # ids are given to dynamic members only
-            return draft.result(join_refused(ErrorCode.unknown_server_error, member_id))
+            return draft.result(join_refused(ErrorCode.unknown_server_error))
         return _added(draft, around, context, request, member_id)
     error = sender_error(group, member_id, request.group_instance_id)
     if error is not None:

@@ -161,7 +161,7 @@ def _all_changed(members: Iterable[Member], **changes: object) -> dict[str, Memb
 def _with_member(group: ClassicGroup, event: MemberJoined) -> ClassicGroup:
     member = event.member
     initial_delay = group.initial_delay
-    if initial_delay is not None and group.generation == 0:
+    if initial_delay is not None:
         initial_delay = replace(initial_delay, extend=True)
     return replace(
         group,

@@ -18,6 +18,7 @@ from ottla.coordinator.ports import Surroundings
 from ottla.coordinator.result import Result
 from ottla.coordinator.state import ShardState
 from ottla.protocol import ErrorCode
+from ottla.protocol.apis import Fact
 from ottla.protocol.consumer_protocol import Assignment, encode_assignment
 from ottla.protocol.messages import sync_group_request
 from ottla.types import Now
@@ -36,6 +37,8 @@ def sync_group(
     now: Now,
 ) -> Result:
     """Answer, park or refuse a SyncGroup."""
+    if Fact.NAMES_PROTOCOL in context.facts and None in (request.protocol_type, request.protocol_name):
+        return Result(answer=sync_refused(ErrorCode.inconsistent_group_protocol))
     if not request.group_id:
         return Result(answer=sync_refused(ErrorCode.invalid_group_id))
     group = state.group(request.group_id)
