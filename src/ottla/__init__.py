@@ -43,28 +43,18 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
+    from ottla.admin import Admin as Admin
+    from ottla.consumer import Consumer as Consumer
+    from ottla.embedded import Broker as Broker
     from ottla.errors import OttlaError as OttlaError
+    from ottla.records import Record as Record, Records as Records
     from ottla.types import (
         ConsumerGroupMetadata as ConsumerGroupMetadata,
-    )
-    from ottla.types import (
         IsolationLevel as IsolationLevel,
-    )
-    from ottla.types import (
         Node as Node,
-    )
-    from ottla.types import (
         OffsetAndMetadata as OffsetAndMetadata,
-    )
-    from ottla.types import (
         OffsetAndTimestamp as OffsetAndTimestamp,
-    )
-    from ottla.types import (
         PartitionInfo as PartitionInfo,
-    )
-    from ottla.types import (
         TimestampType as TimestampType,
-    )
-    from ottla.types import (
         TopicPartition as TopicPartition,
     )
