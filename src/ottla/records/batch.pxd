@@ -22,6 +22,12 @@ cdef class Batch:
     cdef readonly Py_ssize_t payload_size
     cdef readonly Py_ssize_t key_bytes
     cdef readonly Py_ssize_t value_bytes
+    cpdef require_crc(self)
+    cpdef index(self, max_bytes)
+    cpdef verify(self, max_bytes)
+    cdef _load(self, max_bytes)
+    cpdef Py_ssize_t first_from(self, long long offset) except -1
+    cpdef marker(self)
 
-cdef const unsigned char* pointer_to(object source)
+cdef const unsigned char* pointer_to(object source) except NULL
 cdef Batch open_batch(object source, const unsigned char* data, Py_ssize_t length, Py_ssize_t position)

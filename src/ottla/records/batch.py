@@ -16,7 +16,9 @@ try:
 except ImportError:
     from ottla.records import _cython as cython
 if cython.compiled:
+    from cython.cimports.cpython.buffer import PyBUF_READ
     from cython.cimports.cpython.bytearray import PyByteArray_FromStringAndSize
+    from cython.cimports.cpython.memoryview import PyMemoryView_FromMemory
 
 from crc32c import crc32c
 
@@ -139,6 +141,7 @@ def _walk(batch: Batch, keep: cython.bint) -> tuple[cython.int, cython.Py_ssize_
     base_timestamp: cython.longlong = batch.base_timestamp
     position: cython.Py_ssize_t = 0
     start: cython.Py_ssize_t
+    following: cython.Py_ssize_t = 0
     record_end: cython.Py_ssize_t
     row: cython.Py_ssize_t = 0
     number: cython.Py_ssize_t
@@ -155,11 +158,12 @@ def _walk(batch: Batch, keep: cython.bint) -> tuple[cython.int, cython.Py_ssize_
     previous: cython.longlong = -1
     latest: cython.longlong = 0x7FFFFFFFFFFFFFFF
     for number in range(batch.claimed):
-        start = position
-        length, position = _varint(data, position, end, 32)
+        start = following
+        length, position = _varint(data, start, end, 32)
         if length < 0 or length > end - position:
             return 1, start
         record_end = position + length
+        following = record_end  # and not where the walk of this record ends, so that the processor can begin the next one
         time, position = _varint(data, position + 1, record_end, 64)
         delta, position = _varint(data, position, record_end, 32)
         key, position = _varint(data, position, record_end, 32)
@@ -179,9 +183,7 @@ def _walk(batch: Batch, keep: cython.bint) -> tuple[cython.int, cython.Py_ssize_
             position += value
             value_bytes += value
         headers_at = position
-        if position + 1 == record_end and data[position] == 0:
-            position = record_end
-        else:
+        if position + 1 != record_end or data[position] != 0:
             position = _skip_headers(data, position, record_end)
             if position < 0:
                 return -position, start
@@ -209,7 +211,7 @@ def _walk(batch: Batch, keep: cython.bint) -> tuple[cython.int, cython.Py_ssize_
             return 8, start
     batch.key_bytes = key_bytes
     batch.value_bytes = value_bytes
-    return (0, position) if position == end else (11, position)
+    return (0, following) if following == end else (11, following)
 
 
 def new_buffer(size: cython.Py_ssize_t) -> bytearray:
@@ -221,17 +223,23 @@ def new_buffer(size: cython.Py_ssize_t) -> bytearray:
 
 @cython.cfunc
 @cython.inline
-def _int32(data: cython.p_const_uchar, at: cython.Py_ssize_t) -> cython.longlong:
+def _uint32(data: cython.p_const_uchar, at: cython.Py_ssize_t) -> cython.longlong:
     high: cython.longlong = data[at]
-    raw: cython.longlong = (high << 24) | (data[at + 1] << 16) | (data[at + 2] << 8) | data[at + 3]
-    return raw - ((raw & 0x80000000) << 1)
+    return (high << 24) | (data[at + 1] << 16) | (data[at + 2] << 8) | data[at + 3]
+
+
+@cython.cfunc
+@cython.inline
+def _int32(data: cython.p_const_uchar, at: cython.Py_ssize_t) -> cython.longlong:
+    sign: cython.longlong = 1
+    sign <<= 31
+    return (_uint32(data, at) ^ sign) - sign
 
 
 @cython.cfunc
 @cython.inline
 def _int64(data: cython.p_const_uchar, at: cython.Py_ssize_t) -> cython.longlong:
-    low: cython.longlong = _int32(data, at + 4) & 0xFFFFFFFF
-    return _int32(data, at) * 0x100000000 + low
+    return (_int32(data, at) << 32) | _uint32(data, at + 4)
 
 
 @cython.boundscheck(False)
@@ -257,14 +265,14 @@ def open_batch(source, data, length, position):
     if size > length - position:
         return None
     if size < 61:
-        read_header(source, position)
+        read_header(source, position)  # which raises and says why
     batch: Batch = Batch()
     batch.source = source
     batch.position = position
     batch.size = size
     batch.base_offset = _int64(data, position)
     batch.leader_epoch = _int32(data, position + 12)
-    batch.crc = _int32(data, position + 17) & 0xFFFFFFFF
+    batch.crc = _uint32(data, position + 17)
     batch.attributes = data[position + 21] * 256 + data[position + 22]
     last_delta = _int32(data, position + 23)
     batch.base_timestamp = _int64(data, position + 27)
@@ -272,11 +280,14 @@ def open_batch(source, data, length, position):
     batch.producer_id = _int64(data, position + 43)
     batch.claimed = _int32(data, position + 57)
     batch.count = batch.payload_size = batch.key_bytes = batch.value_bytes = 0
-    if data[position + 16] != 2 or last_delta < 0 or batch.claimed < 0 or (batch.base_offset >> 32) not in range(0x7FFFFFFF):
+    if data[position + 16] != 2 or last_delta < 0 or batch.claimed < 0 or not 0 <= batch.base_offset >> 32 < 0x7FFFFFFF:
         read_header(source, position)
     batch.last_offset = batch.base_offset + last_delta
-    if not cython.compiled:
-        batch.owner = batch.table = batch.data = batch.times = batch.fields = batch.origin = None
+    if cython.compiled:
+        batch.data = data + position
+    else:
+        batch.data = data[position:]
+        batch.owner = batch.table = batch.times = batch.fields = batch.origin = None
     return batch
 
 
@@ -287,12 +298,16 @@ class Batch:
     wants to find again with the records. ``claimed`` is the header's record count, ``count`` the number of rows.
     """
 
-    def require_crc(self) -> None:
-        """Raise ``InvalidBatchError`` where the checksum is not that of the header."""
-        if crc32c(self.source[self.position + 21 : self.position + self.size]) != self.crc:
+    def require_crc(self):
+        """Raise ``InvalidBatchError`` where the checksum is not that of the header. Only before ``index()``."""
+        if cython.compiled:
+            covered = PyMemoryView_FromMemory(cython.cast(cython.p_char, self.data) + 21, self.size - 21, PyBUF_READ)
+        else:
+            covered = self.data[21 : self.size]
+        if crc32c(covered) != self.crc:
             raise _damaged(self.base_offset, self.position)
 
-    def index(self, max_bytes: int = DEFAULT_MAX_BATCH_BYTES) -> None:
+    def index(self, max_bytes):
         """Inflate the records, to ``max_bytes`` at most, and make the table. Raises ``InvalidBatchError``.
 
         From then on an inflated batch does not need the buffer that it came from.
@@ -321,7 +336,7 @@ class Batch:
             for row in range(self.count):
                 self.times[row] = time
 
-    def verify(self, max_bytes: int) -> None:
+    def verify(self, max_bytes):
         """Walk the records as a broker validates a produced batch, without keeping anything."""
         error: cython.int
         where: cython.Py_ssize_t
@@ -331,32 +346,28 @@ class Batch:
         if error:
             raise self._refused(error, where)
 
-    def _load(self, max_bytes) -> None:
+    def _load(self, max_bytes):
         """Set the payload: the bytes of the records as they lie, or inflated."""
-        start, end = self.position + 61, self.position + self.size
         if self.attributes & 0x07:
-            self.owner = self._inflated(start, end, max_bytes)
-            start, end = 0, len(self.owner)
+            self.owner = self._inflated(max_bytes)
+            self.payload_size = len(self.owner)
+            self.data = pointer_to(self.owner)
         else:
             self.owner = self.source
+            self.payload_size = self.size - 61
+            self.data = self.data + 61 if cython.compiled else self.data[61 : self.size]
         self.source = None
-        if end - start > 0x7FFFFFFF or self.claimed * 7 > end - start:
+        if self.payload_size > 0x7FFFFFFF or self.claimed > self.payload_size // 7:
             raise InvalidBatchError(
-                f"batch at offset {self.base_offset} claims {self.claimed} records in {end - start} bytes",
+                f"batch at offset {self.base_offset} claims {self.claimed} records in {self.payload_size} bytes",
                 code=INVALID_RECORD,
             )
-        self.payload_size = end - start
-        if cython.compiled:
-            first: cython.Py_ssize_t = start
-            self.data = pointer_to(self.owner) + first
-        else:
-            self.data = self.owner[start:end]
 
-    def _inflated(self, start, end, max_bytes):
+    def _inflated(self, max_bytes):
         codec = self.attributes & 0x07
         if codec > 4:
             read_header(self.source, self.position).compression  # noqa: B018 - which raises and says why
-        return memoryview(decompress(Compression(codec), self.source[start:end], max_bytes))
+        return memoryview(decompress(Compression(codec), self.source[self.position + 61 : self.position + self.size], max_bytes))
 
     def _refused(self, reason, where) -> InvalidBatchError:
         return InvalidBatchError(
@@ -365,17 +376,16 @@ class Batch:
             code=INVALID_RECORD,
         )
 
-    def first_from(self, offset: int) -> int:
+    def first_from(self, offset):
         """The first row whose offset is at or after ``offset``; ``count`` where there is none."""
         low: cython.Py_ssize_t = 0
         high: cython.Py_ssize_t = self.count
         middle: cython.Py_ssize_t
-        delta: cython.longlong = max(-1, min(offset - self.base_offset, 2**31))
-        if delta <= 0:
+        if offset <= self.base_offset:
             return 0
         while low < high:
             middle = (low + high) // 2
-            if self.fields[middle * 7] < delta:
+            if self.base_offset + self.fields[middle * 7] < offset:
                 low = middle + 1
             else:
                 high = middle
@@ -402,7 +412,7 @@ class Batch:
             raise IndexError(row)
         return self.times[row]
 
-    def marker(self) -> ControlType | None:
+    def marker(self):
         """What an indexed control batch says of its transaction; ``None`` where it says nothing of one."""
         if self.count == 0:
             return None

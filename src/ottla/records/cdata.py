@@ -109,7 +109,7 @@ def _array_words(node: tuple) -> cython.Py_ssize_t:
 @cython.cfunc
 def _write_array(node: tuple, block: Block, address: cython.longlong):
     at: cython.longlong
-    position: cython.Py_ssize_t = 0
+    position: cython.Py_ssize_t
     words: cython.p_longlong = _words(address)
     length, nulls, buffers, children = node
     words[0] = length
@@ -123,16 +123,13 @@ def _write_array(node: tuple, block: Block, address: cython.longlong):
     words[8] = _RELEASE_ARRAY
     words[9] = block.user()
     pointers: cython.p_longlong = _words(words[5])
-    for buffer in buffers:
+    for position, buffer in enumerate(buffers):
         pointers[position] = 0 if buffer is None else _address(buffer)
-        position += 1
     pointers = _words(words[6])
-    position = 0
-    for child in children:
+    for position, child in enumerate(children):
         at = block.take(10)
         pointers[position] = at
         _write_array(child, block, at)
-        position += 1
 
 
 @cython.cfunc
@@ -146,7 +143,7 @@ def _schema_words(field: tuple) -> cython.Py_ssize_t:
 @cython.cfunc
 def _write_schema(field: tuple, block: Block, address: cython.longlong):
     at: cython.longlong
-    position: cython.Py_ssize_t = 0
+    position: cython.Py_ssize_t
     words: cython.p_longlong = _words(address)
     form, name, children = field
     texts = [bytearray(form.encode() + b"\0"), bytearray(name.encode() + b"\0")]
@@ -161,11 +158,10 @@ def _write_schema(field: tuple, block: Block, address: cython.longlong):
     words[7] = _RELEASE_SCHEMA
     words[8] = block.user()
     pointers: cython.p_longlong = _words(words[5])
-    for child in children:
+    for position, child in enumerate(children):
         at = block.take(9)
         pointers[position] = at
         _write_schema(child, block, at)
-        position += 1
 
 
 @cython.cfunc

@@ -159,7 +159,7 @@ def binary_column(segments: list, rows: cython.Py_ssize_t, field: cython.int):
     nulls: cython.Py_ssize_t = 0
     bound: cython.Py_ssize_t = 0
     some: cython.Py_ssize_t
-    for batch, start, stop in segments:
+    for batch, _, _ in segments:
         bound += batch.key_bytes if field == 1 else batch.value_bytes
     offsets_buffer, data_buffer = new_buffer(4 * (rows + 1)), new_buffer(bound + 16)
     offsets: cython.p_int = _ints(offsets_buffer)
