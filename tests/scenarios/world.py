@@ -1,7 +1,8 @@
 """A small world without threads: consumers' cores and a broker's core on an in-memory link, under a virtual clock.
 
-Owns time, the link, and the actors that stand for applications. Must not know what is tested. Invariant: the same calls give the same
-history; nothing happens but by an event of the clock. The bytes on the link are the wire's: both sides run their whole protocol.
+Owns time, the link, and the actors that stand for applications. Must not know what is tested. Invariant: the same calls give the
+same history; nothing happens but by an event of the clock. The bytes on the link are the wire's: both sides run their whole
+protocol.
 
 The broker keeps its data in real files, so that it can be killed and started again on what it wrote.
 """
@@ -510,7 +511,7 @@ class World:
 
 
 def member(app: App, topics: Iterable[str] = ("t",), *, work: int = 10, commits: bool = False, timeout: int = 500) -> Program:
-    """A member of a group that handles records until it is told to stop: ``work`` ms after each poll, then a commit if it ``commits``."""
+    """A member of a group that handles records until it is told to stop: ``work`` ms after each poll, then maybe a commit."""
     yield from app.calls.subscribe(topics, app.listeners(), app.now)
     while not app.stop:
         try:

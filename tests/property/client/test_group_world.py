@@ -1,0 +1,265 @@
+"""Whatever happens to the members of a group and to their broker: no record is lost, none comes out of order, no commit runs ahead.
+
+Hypothesis draws a history (members come, stall, are cut off, die, close, seek, pause; the broker dies and returns), the in-memory
+world plays it, and after every step of the clock the invariants are looked at. In the end everything is healed and all records
+must be handled.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings, strategies as st
+
+from ottla.client.classic_states import TRANSITIONS, State
+from ottla.errors import CommitFailedError, ConnectionFailedError, IllegalStateError, OttlaTimeoutError, error_class
+from ottla.types import OffsetAndMetadata, TopicPartition
+from tests.scenarios.world import Program, Sleep, World
+
+PARTITIONS = 3
+ALL = [TopicPartition("t", number) for number in range(PARTITIONS)]
+EXPECTED_ERRORS = (CommitFailedError, ConnectionFailedError, OttlaTimeoutError, error_class(27), IllegalStateError)
+
+
+class Watched:
+    """A member whose every delivery is checked."""
+
+    def __init__(self, world: World, name: str, *, auto_commit: bool, records: int) -> None:
+        self.app = world.app(
+            name,
+            group_id="g",
+            enable_auto_commit=auto_commit,
+            auto_commit_interval_ms=300,
+            max_poll_records=records,
+            default_api_timeout_ms=10_000,
+            request_timeout_ms=5_000,
+        )
+        self.commits = not auto_commit
+        self.stall = 0
+        self.pause: TopicPartition | None = None
+        self.rewind: TopicPartition | None = None
+        self.next: dict[TopicPartition, int] = {}
+        """The offset that has to come next of each partition."""
+        self.states: list[State] = [State.UNJOINED]
+        self.app.start(self.program())
+
+    @property
+    def state(self) -> State:
+        state: State = self.app.assembly.membership.state  # type: ignore[union-attr, attr-defined]
+        return state
+
+    def program(self) -> Program:
+        app, calls = self.app, self.app.calls
+        yield from calls.subscribe(["t"], app.listeners(), app.now)
+        while not app.stop:
+            try:
+                told = len(app.told)
+                records = yield from calls.poll(200, app.now)
+                if len(app.told) != told:
+                    self.next.clear()
+                for record in records:
+                    self.check(TopicPartition(record.topic, record.partition), record.offset)
+                yield Sleep(self.stall or 5)
+                self.stall = 0
+                app.handled.extend(records)
+                if self.commits and records:
+                    yield from calls.commit(None, 3_000, app.now)
+                yield from self.seek_or_pause()
+            except EXPECTED_ERRORS as error:
+                app.errors.append(error)
+                yield Sleep(20)
+        yield from calls.close(5_000, app.now)
+
+    def check(self, tp: TopicPartition, offset: int) -> None:
+        """In order, without gap or repetition, and only of what is held and not paused."""
+        assert tp in self.app.calls.owned
+        assert not self.app.calls.snapshot.partitions[tp].paused
+        assert offset == self.next.get(tp, offset), f"{tp}: {offset} after {self.next[tp] - 1}"
+        self.next[tp] = offset + 1
+
+    def seek_or_pause(self) -> Program:
+        calls, app = self.app.calls, self.app
+        if self.rewind in calls.owned and self.rewind is not None:
+            offset = max(0, self.next.get(self.rewind, 0) - 3)
+            tp, self.rewind = self.rewind, None
+            yield from calls.seek({tp: OffsetAndMetadata(offset)}, app.now)
+            self.next[tp] = offset
+        paused = {tp for tp, view in calls.snapshot.partitions.items() if view.paused}
+        if paused:
+            yield from calls.resume(paused & calls.owned, app.now)
+        elif self.pause in calls.owned and self.pause is not None:
+            tp, self.pause = self.pause, None
+            yield from calls.pause((tp,), app.now)
+
+
+class Checks:
+    """What must hold at any time."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.members: list[Watched] = []
+        self._looks = 0
+
+    def look(self) -> None:
+        for member in self.members:
+            if member.app.error is not None:
+                raise member.app.error
+            before, after = member.states[-1], member.state
+            if before is not after:
+                member.states.append(after)
+        self._looks += 1
+        if self.world.broker.up and self._looks % 10 == 0:
+            self.commits_do_not_run_ahead()
+
+    def commits_do_not_run_ahead(self) -> None:
+        committed = self.world.committed("g", "t", PARTITIONS)
+        for partition, offset in committed.items():
+            handled = {record.offset for member in self.members for record in member.app.handled if record.partition == partition}
+            assert set(range(offset)) <= handled, f"partition {partition}: {offset} is committed, but not all before it is handled"
+
+    def told_in_turns(self) -> None:
+        """Every partition that was assigned is revoked or lost once before it is assigned again."""
+        for member in self.members:
+            held: set[TopicPartition] = set()
+            for what, partitions in member.app.told:
+                if what == "assign":
+                    assert held.isdisjoint(partitions)
+                    held |= set(partitions)
+                else:
+                    assert held >= set(partitions)
+                    held -= set(partitions)
+
+    def states_follow_the_table(self) -> None:
+        """Seen at the ends of passes, a state may be several transitions from the one before."""
+        reachable = {state: _reachable(state) for state in State}
+        for member in self.members:
+            for before, after in zip(member.states, member.states[1:], strict=False):
+                assert after in reachable[before]
+
+
+def _reachable(state: State) -> set[State]:
+    found = {state}
+    while True:
+        more = found | {target for one in found for target in TRANSITIONS[one].values()}
+        if more == found:
+            return found
+        found = more
+
+
+partitions = st.sampled_from(ALL)
+actions = st.one_of(
+    st.tuples(st.just("join"), st.booleans(), st.sampled_from([1, 7, 500])),
+    st.tuples(st.just("close"), st.integers(0, 3)),
+    st.tuples(st.just("kill"), st.integers(0, 3)),
+    st.tuples(st.just("stall"), st.integers(0, 3), st.sampled_from([3_000, 30_000])),
+    st.tuples(st.just("cut"), st.integers(0, 3)),
+    st.tuples(st.just("heal"), st.integers(0, 3)),
+    st.tuples(st.just("pause"), st.integers(0, 3), partitions),
+    st.tuples(st.just("rewind"), st.integers(0, 3), partitions),
+    st.tuples(st.just("produce"), partitions, st.integers(1, 40)),
+    st.tuples(st.just("restart"), st.sampled_from([10, 3_000])),
+)
+steps = st.lists(st.tuples(actions, st.sampled_from([3, 50, 700, 4_000, 12_000])), min_size=3, max_size=14)
+
+
+class History:
+    """Plays the drawn steps."""
+
+    def __init__(self, path: Path, seed: int) -> None:
+        self.world = World(path, seed)
+        self.world.create_topic("t", PARTITIONS)
+        self.checks = Checks(self.world)
+
+    def pass_time(self, duration: int) -> None:
+        until = self.world.now.mono + duration
+        while self.world.clock.step(until):
+            self.checks.look()
+
+    def do(self, action: tuple[Any, ...]) -> None:
+        name, *arguments = action
+        method: Callable[..., None] = getattr(self, name)
+        method(*arguments)
+
+    def member(self, number: int) -> Watched | None:
+        alive = [member for member in self.checks.members if member.app.alive and member.app.running]
+        return alive[number % len(alive)] if alive else None
+
+    def join(self, auto_commit: bool, records: int) -> None:
+        if sum(member.app.running and member.app.alive for member in self.checks.members) < 4:
+            name = f"m{len(self.checks.members)}"
+            self.checks.members.append(Watched(self.world, name, auto_commit=auto_commit, records=records))
+
+    def close(self, number: int) -> None:
+        if (member := self.member(number)) is not None:
+            member.app.stop = True
+
+    def kill(self, number: int) -> None:
+        if (member := self.member(number)) is not None:
+            member.app.kill()
+
+    def stall(self, number: int, duration: int) -> None:
+        if (member := self.member(number)) is not None:
+            member.stall = duration
+
+    def cut(self, number: int) -> None:
+        if (member := self.member(number)) is not None:
+            member.app.connected = False
+
+    def heal(self, number: int) -> None:
+        if (member := self.member(number)) is not None:
+            member.app.connected = True
+
+    def pause(self, number: int, tp: TopicPartition) -> None:
+        if (member := self.member(number)) is not None:
+            member.pause = tp
+
+    def rewind(self, number: int, tp: TopicPartition) -> None:
+        if (member := self.member(number)) is not None:
+            member.rewind = tp
+
+    def produce(self, tp: TopicPartition, count: int) -> None:
+        self.world.produce(tp.topic, tp.partition, count)
+
+    def restart(self, pause: int) -> None:
+        self.world.broker.kill()
+        self.pass_time(pause)
+        self.world.broker.start()
+
+    def heal_everything(self) -> None:
+        """From now on all is well: what was produced must be handled."""
+        for member in self.checks.members:
+            member.app.connected = True
+        self.join(True, 500)
+        for tp in ALL:
+            self.world.produce(tp.topic, tp.partition, 1)
+        limit = self.world.now.mono + 300_000
+        while not self.all_handled():
+            assert self.world.clock.step(limit), self.missing()
+            self.checks.look()
+
+    def missing(self) -> dict[TopicPartition, list[int]]:
+        handled = {(record.partition, record.offset) for member in self.checks.members for record in member.app.handled}
+        found = {tp: [o for o in range(count) if (tp.partition, o) not in handled] for tp, count in self.world.produced.items()}
+        return {tp: offsets for tp, offsets in found.items() if offsets}
+
+    def all_handled(self) -> bool:
+        return not self.missing()
+
+
+@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(steps, st.integers(0, 1000))
+def test_no_record_is_lost_whatever_happens(history: list[tuple[tuple[Any, ...], int]], seed: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        world = History(Path(folder), seed)
+        world.join(True, 7)
+        world.produce(ALL[0], 20)
+        for action, pause in history:
+            world.do(action)
+            world.pass_time(pause)
+        world.heal_everything()
+        world.checks.told_in_turns()
+        world.checks.states_follow_the_table()
+        world.world.broker.kill()
