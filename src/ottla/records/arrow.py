@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.errors import OttlaError
 from ottla.records import cdata, columns
-from ottla.records.fetched import PartitionRecords, Segment
-from ottla.records.record import Origin
+from ottla.records.fetched import PartitionRecords
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,62 +26,29 @@ MAX_COLUMN_BYTES = 2**31 - 1
 _MAX_ROWS = MAX_COLUMN_BYTES // 8
 
 
-class _Piece:
-    """The rows of one Arrow batch: consecutive segments, and what their origins have to say about how many rows."""
-
-    __slots__ = ("bytes", "count", "origins", "segments", "topic_bytes")
-
-    def __init__(self) -> None:
-        self.segments: list[Segment] = []
-        self.origins: list[tuple[Origin, int]] = []
-        self.count = 0
-        self.bytes = 0
-        self.topic_bytes = 0
-
-    def has_room(self, size: int, topic_bytes: int) -> bool:
-        """Whether so many more bytes of records and of topic names keep every column short enough."""
-        return self.bytes + size <= MAX_COLUMN_BYTES and self.topic_bytes + topic_bytes <= MAX_COLUMN_BYTES
-
-    def add(self, segment: Segment, size: int, topic_bytes: int) -> None:
-        """Take one more segment."""
-        batch, start, stop = segment
-        self.segments.append(segment)
-        if self.origins and self.origins[-1][0] is batch.origin:
-            self.origins[-1] = (batch.origin, self.origins[-1][1] + stop - start)
-        else:
-            self.origins.append((batch.origin, stop - start))
-        self.count += stop - start
-        self.bytes += size
-        self.topic_bytes += topic_bytes
-
-    def runs(self, value: Callable[[Origin], Any]) -> list[tuple[Any, int]]:
-        """A property of the origins with how many rows each holds for."""
-        return [(value(origin), count) for origin, count in self.origins]
+def _topic(rows: columns.Rows) -> columns.Node:
+    return columns.repeated_strings([(origin.topic.encode(), count) for origin, count in rows.origins], rows.count)
 
 
-def _topic(piece: _Piece) -> columns.Node:
-    return columns.repeated_strings(piece.runs(lambda origin: origin.topic.encode()), piece.count)
+def _partition(rows: columns.Rows) -> columns.Node:
+    return columns.repeated_ints([(origin.partition, count) for origin, count in rows.origins], rows.count)
 
 
-def _partition(piece: _Piece) -> columns.Node:
-    return columns.repeated_ints(piece.runs(lambda origin: origin.partition), piece.count)
-
-
-def _timestamp_type(piece: _Piece) -> columns.Node:
-    return columns.repeated_ints(piece.runs(lambda origin: int(origin.timestamp_type)), piece.count)
+def _timestamp_type(rows: columns.Rows) -> columns.Node:
+    return columns.repeated_ints([(origin.timestamp_type, count) for origin, count in rows.origins], rows.count)
 
 
 _HEADERS: cdata.Field = ("+l", "headers", (("+s", "item", (("u", "key", ()), ("z", "value", ()))),))
 
-_COLUMNS: dict[str, tuple[cdata.Field, Callable[[_Piece], columns.Node]]] = {
-    "key": (("z", "key", ()), lambda piece: columns.binary_column(piece.segments, piece.count, columns.KEY)),
-    "value": (("z", "value", ()), lambda piece: columns.binary_column(piece.segments, piece.count, columns.VALUE)),
+_COLUMNS: dict[str, tuple[cdata.Field, Callable[[columns.Rows], columns.Node]]] = {
+    "key": (("z", "key", ()), lambda rows: columns.binary_column(rows, columns.KEY)),
+    "value": (("z", "value", ()), lambda rows: columns.binary_column(rows, columns.VALUE)),
     "topic": (("u", "topic", ()), _topic),
     "partition": (("i", "partition", ()), _partition),
-    "offset": (("l", "offset", ()), lambda piece: columns.offset_column(piece.segments, piece.count)),
-    "timestamp": (("tsu:UTC", "timestamp", ()), lambda piece: columns.timestamp_column(piece.segments, piece.count)),
+    "offset": (("l", "offset", ()), columns.offset_column),
+    "timestamp": (("tsu:UTC", "timestamp", ()), columns.timestamp_column),
     "timestampType": (("i", "timestampType", ()), _timestamp_type),
-    "headers": (_HEADERS, lambda piece: columns.header_column(piece.segments, piece.count)),
+    "headers": (_HEADERS, columns.header_column),
 }
 """Name -> (type in the format strings of the C data interface, how it is filled). Every field may be null by its type; in fact
 only ``key``, ``value`` and ``headers`` ever are."""
@@ -150,28 +116,7 @@ def _pyarrow() -> Any:
 
 
 def _nodes(parts: Iterable[PartitionRecords], names: Sequence[str] | None, max_rows: int) -> Iterator[columns.Node]:
-    """A struct node for each piece of the rows."""
+    """A node of all columns for each piece of the rows."""
     fillers = [_COLUMNS[name][1] for name in (_COLUMNS if names is None else names)]
-    for piece in _split(parts, max_rows):
-        yield piece.count, 0, (None,), tuple([fill(piece) for fill in fillers])
-
-
-def _split(parts: Iterable[PartitionRecords], max_rows: int) -> Iterator[_Piece]:
-    piece = _Piece()
-    for part in parts:
-        topic_size = len(part.topic.encode())
-        for batch, start, stop in part.segments:
-            while start < stop:
-                piece_stop = min(stop, start + max_rows - piece.count)
-                topic_bytes = topic_size * (piece_stop - start)
-                if piece.count and not piece.has_room(batch.payload_size, topic_bytes):
-                    yield piece
-                    piece = _Piece()
-                    continue
-                piece.add((batch, start, piece_stop), batch.payload_size, topic_bytes)
-                start = piece_stop
-                if piece.count == max_rows:
-                    yield piece
-                    piece = _Piece()
-    if piece.count:
-        yield piece
+    for rows in columns.pieces(parts, max_rows, MAX_COLUMN_BYTES):
+        yield rows.count, 0, (None,), tuple([fill(rows) for fill in fillers])

@@ -5,7 +5,7 @@ a buffer is filled as far as its array reaches before it is handed out; a batch 
 nothing can fail here; the caller keeps each column below 2 GiB.
 
 A column is a *node*: (length, how many are null, buffers, children); of its buffers the first is the validity, ``None`` where
-nothing is null. Rows are *segments*: (batch, first row, row after the last).
+nothing is null. The attributes of ``Rows`` are declared in ``columns.pxd``.
 Source of the layouts: "Arrow Columnar Format", fixed-size, variable-size binary and list layouts.
 """
 
@@ -96,141 +96,204 @@ def _copy_short(
         target[at : at + size] = source[start : start + size]
 
 
+class Rows:
+    """The rows of one Arrow batch: consecutive rows of several batches, *segments*, laid out for loops that need no GIL.
+
+    ``origins`` lists (origin, how many rows in a row are of it).
+    """
+
+    def __init__(self, segments: list) -> None:
+        batch: Batch
+        start: cython.Py_ssize_t
+        stop: cython.Py_ssize_t
+        raw: cython.p_char
+        number: cython.Py_ssize_t = len(segments)
+        self.count = self.key_bytes = self.value_bytes = 0
+        self.segments = number
+        self.kept = segments
+        self.origins = []
+        if cython.compiled:
+            self.memory = new_buffer(7 * 8 * number)
+            raw = self.memory
+            self.data = cython.cast(cython.pointer(cython.p_const_uchar), raw)
+            self.fields = cython.cast(cython.pointer(cython.p_int), raw + 8 * number)
+            self.times = cython.cast(cython.pointer(cython.p_longlong), raw + 16 * number)
+            self.ends = cython.cast(cython.p_longlong, raw + 24 * number)
+            self.bases = cython.cast(cython.p_longlong, raw + 32 * number)
+            self.starts = cython.cast(cython.p_longlong, raw + 40 * number)
+            self.stops = cython.cast(cython.p_longlong, raw + 48 * number)
+        else:
+            self.data, self.fields, self.times, self.ends, self.bases, self.starts, self.stops = (
+                [None] * number for _ in range(7)
+            )
+        number = 0
+        for batch, start, stop in segments:
+            self.data[number] = batch.data
+            self.fields[number] = batch.fields
+            self.times[number] = batch.times
+            self.ends[number] = batch.payload_size
+            self.bases[number] = batch.base_offset
+            self.starts[number] = start
+            self.stops[number] = stop
+            self.key_bytes += batch.key_bytes
+            self.value_bytes += batch.value_bytes
+            self.count += stop - start
+            number += 1
+            if self.origins and self.origins[len(self.origins) - 1][0] is batch.origin:
+                self.origins.append((batch.origin, self.origins.pop()[1] + stop - start))
+            else:
+                self.origins.append((batch.origin, stop - start))
+
+
+def pieces(parts, max_rows: cython.Py_ssize_t, max_bytes: cython.Py_ssize_t):
+    """The rows of these parts, in pieces of ``max_rows`` rows at most none of whose columns is longer than ``max_bytes``.
+
+    That holds as long as no single batch is longer.
+    """
+    batch: Batch
+    start: cython.Py_ssize_t
+    stop: cython.Py_ssize_t
+    cut: cython.Py_ssize_t
+    topic: cython.Py_ssize_t
+    rows: cython.Py_ssize_t = 0
+    size: cython.Py_ssize_t = 0
+    topics: cython.Py_ssize_t = 0
+    segments = []
+    for part in parts:
+        topic = len(part.topic.encode())
+        for batch, start, stop in part.segments:
+            while start < stop:
+                cut = stop if stop - start <= max_rows - rows else start + max_rows - rows
+                if rows > 0 and (size + batch.payload_size > max_bytes or topics + topic * (cut - start) > max_bytes):
+                    yield Rows(segments)
+                    segments = []
+                    rows = size = topics = 0
+                    continue
+                segments.append((batch, start, cut))
+                rows += cut - start
+                size += batch.payload_size
+                topics += topic * (cut - start)
+                start = cut
+                if rows == max_rows:
+                    yield Rows(segments)
+                    segments = []
+                    rows = size = topics = 0
+    if segments:
+        yield Rows(segments)
+
+
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _fill(
-    batch: Batch,
-    start: cython.Py_ssize_t,
-    stop: cython.Py_ssize_t,
-    field: cython.int,
-    offsets: cython.p_int,
-    row: cython.Py_ssize_t,
-    target: cython.p_uchar,
-) -> cython.Py_ssize_t:
+def _fill(rows: Rows, field: cython.int, offsets: cython.p_int, target: cython.p_uchar) -> cython.Py_ssize_t:
     """Values one after the other, and the offset after each; returns how many are null."""
     nulls: cython.Py_ssize_t = 0
+    row: cython.Py_ssize_t = 0
+    segment: cython.Py_ssize_t
     number: cython.Py_ssize_t
     cell: cython.Py_ssize_t
+    end: cython.Py_ssize_t
     size: cython.int
-    at: cython.Py_ssize_t = offsets[row]
-    end: cython.Py_ssize_t = batch.payload_size
-    fields: cython.p_int = batch.fields
-    data: cython.p_const_uchar = batch.data
-    for number in range(start, stop):
-        cell = number * 7 + field
-        size = fields[cell + 1]
-        if size > 0:
-            _copy_short(target, at, data, fields[cell], size, end)
-            at += size
-        elif size < 0:
-            nulls += 1
-        row += 1
-        offsets[row] = at
+    at: cython.Py_ssize_t = 0
+    fields: cython.p_int
+    data: cython.p_const_uchar
+    offsets[0] = 0
+    for segment in range(rows.segments):
+        fields = rows.fields[segment]
+        data = rows.data[segment]
+        end = rows.ends[segment]
+        for number in range(rows.starts[segment], rows.stops[segment]):
+            cell = number * 7 + field
+            size = fields[cell + 1]
+            if size > 0:
+                _copy_short(target, at, data, fields[cell], size, end)
+                at += size
+            elif size < 0:
+                nulls += 1
+            row += 1
+            offsets[row] = at
     return nulls
 
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _mark(
-    batch: Batch,
-    start: cython.Py_ssize_t,
-    stop: cython.Py_ssize_t,
-    field: cython.int,
-    bits: cython.p_uchar,
-    row: cython.Py_ssize_t,
-) -> cython.void:
+def _mark(rows: Rows, field: cython.int, bits: cython.p_uchar) -> cython.void:
     """Set the validity bit of each value that is not null."""
-    number: cython.Py_ssize_t
-    fields: cython.p_int = batch.fields
-    for number in range(start, stop):
-        if fields[number * 7 + field + 1] >= 0:
-            bits[row // 8] |= 1 << (row % 8)
-        row += 1
-
-
-def binary_column(segments: list, rows: cython.Py_ssize_t, field: cython.int):
-    """The node of all keys or all values."""
-    batch: Batch
-    start: cython.Py_ssize_t
-    stop: cython.Py_ssize_t
     row: cython.Py_ssize_t = 0
-    nulls: cython.Py_ssize_t = 0
-    bound: cython.Py_ssize_t = 0
-    some: cython.Py_ssize_t
-    for batch, _, _ in segments:
-        bound += batch.key_bytes if field == 1 else batch.value_bytes
-    offsets_buffer, data_buffer = new_buffer(4 * (rows + 1)), new_buffer(bound + 16)
+    segment: cython.Py_ssize_t
+    number: cython.Py_ssize_t
+    fields: cython.p_int
+    for segment in range(rows.segments):
+        fields = rows.fields[segment]
+        for number in range(rows.starts[segment], rows.stops[segment]):
+            if fields[number * 7 + field + 1] >= 0:
+                bits[row // 8] |= 1 << (row % 8)
+            row += 1
+
+
+def binary_column(rows: Rows, field: cython.int):
+    """The node of all keys or all values."""
+    nulls: cython.Py_ssize_t
+    bits: cython.p_uchar
+    bound: cython.Py_ssize_t = rows.key_bytes if field == 1 else rows.value_bytes
+    validity = None
+    offsets_buffer, data_buffer = new_buffer(4 * (rows.count + 1)), new_buffer(bound + 16)
     offsets: cython.p_int = _ints(offsets_buffer)
     data: cython.p_uchar = _bytes(data_buffer)
-    offsets[0] = 0
-    for batch, start, stop in segments:
-        with cython.nogil:
-            some = _fill(batch, start, stop, field, offsets, row, data)
-        nulls += some
-        row += stop - start
-    if bound > 2 * offsets[rows]:
+    with cython.nogil:
+        nulls = _fill(rows, field, offsets, data)
+    if bound > 2 * offsets[rows.count]:
         if not cython.compiled:
             data = None  # a view of it, which would forbid the cut
-        del data_buffer[offsets[rows] :]
-    return rows, nulls, (_validity(segments, rows, field) if nulls else None, offsets_buffer, data_buffer), ()
-
-
-@cython.cfunc
-def _validity(segments: list, rows: cython.Py_ssize_t, field: cython.int) -> bytearray:
-    batch: Batch
-    start: cython.Py_ssize_t
-    stop: cython.Py_ssize_t
-    row: cython.Py_ssize_t = 0
-    buffer = bytearray((rows + 7) // 8)
-    bits: cython.p_uchar = _bytes(buffer)
-    for batch, start, stop in segments:
+        del data_buffer[offsets[rows.count] :]
+    if nulls > 0:
+        validity = bytearray((rows.count + 7) // 8)
+        bits = _bytes(validity)
         with cython.nogil:
-            _mark(batch, start, stop, field, bits, row)
-        row += stop - start
-    return buffer
+            _mark(rows, field, bits)
+    return rows.count, nulls, (validity, offsets_buffer, data_buffer), ()
 
 
-def offset_column(segments: list, rows: cython.Py_ssize_t):
+def offset_column(rows: Rows):
     """The node of the records' offsets, 64 bits each."""
-    batch: Batch
-    start: cython.Py_ssize_t
-    stop: cython.Py_ssize_t
-    number: cython.Py_ssize_t
     row: cython.Py_ssize_t = 0
-    buffer = new_buffer(8 * rows)
+    segment: cython.Py_ssize_t
+    number: cython.Py_ssize_t
+    fields: cython.p_int
+    buffer = new_buffer(8 * rows.count)
     target: cython.p_longlong = _longs(buffer)
-    for batch, start, stop in segments:
-        with cython.nogil:
-            for number in range(start, stop):
-                target[row] = batch.base_offset + batch.fields[number * 7]
+    with cython.nogil:
+        for segment in range(rows.segments):
+            fields = rows.fields[segment]
+            for number in range(rows.starts[segment], rows.stops[segment]):
+                target[row] = rows.bases[segment] + fields[number * 7]
                 row += 1
-    return rows, 0, (None, buffer), ()
+    return rows.count, 0, (None, buffer), ()
 
 
-def timestamp_column(segments: list, rows: cython.Py_ssize_t):
+def timestamp_column(rows: Rows):
     """The node of the timestamps in microseconds, 64 bits each; one that does not fit becomes the nearest that does."""
-    batch: Batch
-    start: cython.Py_ssize_t
-    stop: cython.Py_ssize_t
+    row: cython.Py_ssize_t = 0
+    segment: cython.Py_ssize_t
     number: cython.Py_ssize_t
     time: cython.longlong
     latest: cython.longlong = 2**63 // 1000 - 1
-    row: cython.Py_ssize_t = 0
-    buffer = new_buffer(8 * rows)
+    times: cython.p_longlong
+    buffer = new_buffer(8 * rows.count)
     target: cython.p_longlong = _longs(buffer)
-    for batch, start, stop in segments:
-        with cython.nogil:
-            for number in range(start, stop):
-                time = batch.times[number]
+    with cython.nogil:
+        for segment in range(rows.segments):
+            times = rows.times[segment]
+            for number in range(rows.starts[segment], rows.stops[segment]):
+                time = times[number]
                 if time > latest:
                     time = latest
                 elif time < -latest:
                     time = -latest
                 target[row] = time * 1000
                 row += 1
-    return rows, 0, (None, buffer), ()
+    return rows.count, 0, (None, buffer), ()
 
 
 def repeated_ints(runs: list, rows: cython.Py_ssize_t):
@@ -314,134 +377,131 @@ def _varint(data: cython.p_const_uchar, position: cython.Py_ssize_t) -> tuple[cy
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _count_headers(
-    batch: Batch,
-    start: cython.Py_ssize_t,
-    stop: cython.Py_ssize_t,
-    offsets: cython.p_int,
-    row: cython.Py_ssize_t,
-) -> tuple[cython.Py_ssize_t, cython.bint]:
-    """First pass: the list offset after each row; returns the last one and whether all names are plain ASCII."""
+def _count_headers(rows: Rows, offsets: cython.p_int) -> cython.bint:
+    """First pass: the list offset after each row; returns whether all names are plain ASCII."""
+    row: cython.Py_ssize_t = 0
+    segment: cython.Py_ssize_t
     number: cython.Py_ssize_t
     at: cython.Py_ssize_t
     end: cython.Py_ssize_t
     left: cython.int
     size: cython.int
-    total: cython.Py_ssize_t = offsets[row]
+    total: cython.int = 0
     ascii_only: cython.bint = True
-    data: cython.p_const_uchar = batch.data
-    for number in range(start, stop):
-        if batch.fields[number * 7 + 6] > 1:
-            left, at = _varint(data, batch.fields[number * 7 + 5])
-            total += left
-            while left > 0:
-                size, at = _varint(data, at)
-                end = at + size
-                while at < end:
-                    if data[at] >= 0x80:
-                        ascii_only = False
-                    at += 1
-                size, at = _varint(data, at)
-                if size > 0:
-                    at += size
-                left -= 1
-        row += 1
-        offsets[row] = total
-    return total, ascii_only
+    fields: cython.p_int
+    data: cython.p_const_uchar
+    offsets[0] = 0
+    for segment in range(rows.segments):
+        fields = rows.fields[segment]
+        data = rows.data[segment]
+        for number in range(rows.starts[segment], rows.stops[segment]):
+            if fields[number * 7 + 6] > 1:
+                left, at = _varint(data, fields[number * 7 + 5])
+                total += left
+                while left > 0:
+                    size, at = _varint(data, at)
+                    end = at + size
+                    while at < end:
+                        if data[at] >= 0x80:
+                            ascii_only = False
+                        at += 1
+                    size, at = _varint(data, at)
+                    if size > 0:
+                        at += size
+                    left -= 1
+            row += 1
+            offsets[row] = total
+    return ascii_only
 
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
 def _measure_headers(
-    batch: Batch,
-    start: cython.Py_ssize_t,
-    stop: cython.Py_ssize_t,
-    name_offsets: cython.p_int,
-    value_offsets: cython.p_int,
-    bits: cython.p_uchar,
-    header: cython.Py_ssize_t,
+    rows: Rows, name_offsets: cython.p_int, value_offsets: cython.p_int, bits: cython.p_uchar
 ) -> cython.Py_ssize_t:
-    """Second pass: the offsets after each name and value, and which values are not null; returns the next header's number."""
+    """Second pass: the offsets after each name and value, and which values are not null; returns how many are."""
+    header: cython.Py_ssize_t = 0
+    nulls: cython.Py_ssize_t = 0
+    segment: cython.Py_ssize_t
     number: cython.Py_ssize_t
     at: cython.Py_ssize_t
     left: cython.int
     size: cython.int
-    data: cython.p_const_uchar = batch.data
-    for number in range(start, stop):
-        if batch.fields[number * 7 + 6] > 1:
-            left, at = _varint(data, batch.fields[number * 7 + 5])
-            while left > 0:
-                size, at = _varint(data, at)
-                at += size
-                name_offsets[header + 1] = name_offsets[header] + size
-                size, at = _varint(data, at)
-                if size >= 0:
+    fields: cython.p_int
+    data: cython.p_const_uchar
+    name_offsets[0] = value_offsets[0] = 0
+    for segment in range(rows.segments):
+        fields = rows.fields[segment]
+        data = rows.data[segment]
+        for number in range(rows.starts[segment], rows.stops[segment]):
+            if fields[number * 7 + 6] > 1:
+                left, at = _varint(data, fields[number * 7 + 5])
+                while left > 0:
+                    size, at = _varint(data, at)
                     at += size
-                    bits[header // 8] |= 1 << (header % 8)
-                else:
-                    size = 0
-                value_offsets[header + 1] = value_offsets[header] + size
-                header += 1
-                left -= 1
-    return header
+                    name_offsets[header + 1] = name_offsets[header] + size
+                    size, at = _varint(data, at)
+                    if size >= 0:
+                        at += size
+                        bits[header // 8] |= 1 << (header % 8)
+                    else:
+                        size = 0
+                        nulls += 1
+                    value_offsets[header + 1] = value_offsets[header] + size
+                    header += 1
+                    left -= 1
+    return nulls
 
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
 def _fill_headers(
-    batch: Batch,
-    start: cython.Py_ssize_t,
-    stop: cython.Py_ssize_t,
+    rows: Rows,
     names: cython.p_uchar,
     name_offsets: cython.p_int,
     values: cython.p_uchar,
     value_offsets: cython.p_int,
-    header: cython.Py_ssize_t,
-) -> cython.Py_ssize_t:
-    """Third pass: the bytes of names and values; returns the next header's number."""
+) -> cython.void:
+    """Third pass: the bytes of names and values."""
+    header: cython.Py_ssize_t = 0
+    segment: cython.Py_ssize_t
     number: cython.Py_ssize_t
     at: cython.Py_ssize_t
     left: cython.int
     size: cython.int
-    data: cython.p_const_uchar = batch.data
-    for number in range(start, stop):
-        if batch.fields[number * 7 + 6] > 1:
-            left, at = _varint(data, batch.fields[number * 7 + 5])
-            while left > 0:
-                size, at = _varint(data, at)
-                _copy(names, name_offsets[header], data, at, size)
-                at += size
-                size, at = _varint(data, at)
-                if size > 0:
-                    _copy(values, value_offsets[header], data, at, size)
+    fields: cython.p_int
+    data: cython.p_const_uchar
+    for segment in range(rows.segments):
+        fields = rows.fields[segment]
+        data = rows.data[segment]
+        for number in range(rows.starts[segment], rows.stops[segment]):
+            if fields[number * 7 + 6] > 1:
+                left, at = _varint(data, fields[number * 7 + 5])
+                while left > 0:
+                    size, at = _varint(data, at)
+                    _copy(names, name_offsets[header], data, at, size)
                     at += size
-                header += 1
-                left -= 1
-    return header
+                    size, at = _varint(data, at)
+                    if size > 0:
+                        _copy(values, value_offsets[header], data, at, size)
+                        at += size
+                    header += 1
+                    left -= 1
 
 
-def header_column(segments: list, rows: cython.Py_ssize_t):
+def header_column(rows: Rows):
     """The node of all headers, lists of (name, value); a record without any has a null list, as in Spark."""
-    batch: Batch
-    start: cython.Py_ssize_t
-    stop: cython.Py_ssize_t
-    row: cython.Py_ssize_t = 0
-    total: cython.Py_ssize_t = 0
-    ascii_only: cython.bint = True
-    plain: cython.bint
-    offsets_buffer = new_buffer(4 * (rows + 1))
+    ascii_only: cython.bint
+    offsets_buffer = new_buffer(4 * (rows.count + 1))
     offsets: cython.p_int = _ints(offsets_buffer)
-    offsets[0] = 0
-    for batch, start, stop in segments:
-        with cython.nogil:
-            total, plain = _count_headers(batch, start, stop, offsets, row)
-        ascii_only = ascii_only and plain
-        row += stop - start
-    validity, nulls = _list_validity(offsets_buffer, rows, total)
-    children = _ascii_headers(segments, total) if ascii_only else _decoded_headers(segments)
-    return rows, nulls, (validity, offsets_buffer), ((total, 0, (None,), children),)
+    with cython.nogil:
+        ascii_only = _count_headers(rows, offsets)
+    total: cython.Py_ssize_t = offsets[rows.count]
+    validity, nulls = _list_validity(offsets_buffer, rows.count, total)
+    children = _ascii_headers(rows, total) if ascii_only else _decoded_headers(rows)
+    return rows.count, nulls, (validity, offsets_buffer), ((total, 0, (None,), children),)
 
 
 @cython.cfunc
@@ -463,31 +523,21 @@ def _list_validity(offsets_buffer: bytearray, rows: cython.Py_ssize_t, total: cy
 
 
 @cython.cfunc
-def _ascii_headers(segments: list, total: cython.Py_ssize_t):
+def _ascii_headers(rows: Rows, total: cython.Py_ssize_t):
     """Names and values copied as they lie."""
-    batch: Batch
-    start: cython.Py_ssize_t
-    stop: cython.Py_ssize_t
-    header: cython.Py_ssize_t = 0
+    nulls: cython.Py_ssize_t
     name_offsets_buffer, value_offsets_buffer = new_buffer(4 * (total + 1)), new_buffer(4 * (total + 1))
     validity = bytearray((total + 7) // 8)
     name_offsets: cython.p_int = _ints(name_offsets_buffer)
     value_offsets: cython.p_int = _ints(value_offsets_buffer)
     bits: cython.p_uchar = _bytes(validity)
-    name_offsets[0] = value_offsets[0] = 0
-    if total:
-        for batch, start, stop in segments:
-            with cython.nogil:
-                header = _measure_headers(batch, start, stop, name_offsets, value_offsets, bits, header)
+    with cython.nogil:
+        nulls = _measure_headers(rows, name_offsets, value_offsets, bits)
     names_buffer, values_buffer = new_buffer(name_offsets[total]), new_buffer(value_offsets[total])
     names: cython.p_uchar = _bytes(names_buffer)
     values: cython.p_uchar = _bytes(values_buffer)
-    header = 0
-    if total:
-        for batch, start, stop in segments:
-            with cython.nogil:
-                header = _fill_headers(batch, start, stop, names, name_offsets, values, value_offsets, header)
-    nulls = total - int.from_bytes(validity, "little").bit_count()
+    with cython.nogil:
+        _fill_headers(rows, names, name_offsets, values, value_offsets)
     return (
         (total, 0, (None, name_offsets_buffer, names_buffer), ()),
         (total, nulls, (validity, value_offsets_buffer, values_buffer), ()),
@@ -495,34 +545,27 @@ def _ascii_headers(segments: list, total: cython.Py_ssize_t):
 
 
 @cython.cfunc
-def _decoded_headers(segments: list):
+def _decoded_headers(rows: Rows):
     """The same where a name is not ASCII and may not even be UTF-8, which an Arrow string must be: by way of Python."""
-    batch: Batch
+    segment: cython.Py_ssize_t
+    number: cython.Py_ssize_t
     start: cython.Py_ssize_t
-    stop: cython.Py_ssize_t
-    row: cython.Py_ssize_t
-    at: cython.Py_ssize_t
+    size: cython.Py_ssize_t
     names = []
     values = []
-    for batch, start, stop in segments:
-        for row in range(start, stop):
-            at = batch.fields[row * 7 + 5]
-            for name, value in decode_headers(_slice(batch, at, batch.fields[row * 7 + 6])):
+    for segment in range(rows.segments):
+        for number in range(rows.starts[segment], rows.stops[segment]):
+            start = rows.fields[segment][number * 7 + 5]
+            size = rows.fields[segment][number * 7 + 6]
+            for name, value in decode_headers(bytes(rows.data[segment][start : start + size])):
                 names.append(name.encode())
                 values.append(value)
-    bits = sum(1 << number for number, value in enumerate(values) if value is not None)
+    bits = sum([1 << at for at, value in enumerate(values) if value is not None])
     validity = bytearray(bits.to_bytes((len(values) + 7) // 8, "little"))
     return (
         (len(names), 0, (None, *_joined(names)), ()),
         (len(values), values.count(None), (validity, *_joined([value or b"" for value in values])), ()),
     )
-
-
-@cython.cfunc
-def _slice(batch: Batch, start: cython.Py_ssize_t, size: cython.Py_ssize_t) -> bytes:
-    if cython.compiled:
-        return batch.data[start : start + size]
-    return bytes(batch.data[start : start + size])
 
 
 def _joined(parts: list):

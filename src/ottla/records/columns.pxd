@@ -1,0 +1,16 @@
+# Declared here because memory and counts are plain C.
+cdef class Rows:
+    cdef readonly Py_ssize_t count
+    cdef readonly list origins
+    cdef Py_ssize_t segments
+    cdef Py_ssize_t key_bytes
+    cdef Py_ssize_t value_bytes
+    cdef list kept
+    cdef bytearray memory
+    cdef const unsigned char** data
+    cdef int** fields
+    cdef long long** times
+    cdef long long* ends
+    cdef long long* bases
+    cdef long long* starts
+    cdef long long* stops
