@@ -14,7 +14,7 @@ import struct
 import types
 import typing
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -182,39 +182,49 @@ def _like(one: "dataclasses.Field[Any]") -> Any:
     return field(metadata=metadata, default=one.default)
 
 
-def _convert(value: Any, target: type[Any]) -> Any:
-    """The value as another class with the same fields, except those that its version lacks: they must have their default."""
-    wanted = {one.name: one for one in dataclasses.fields(target)}
-    values = {}
-    for one in dataclasses.fields(value):
-        content = getattr(value, one.name)
-        if one.name not in wanted:
-            if content != one.default:
-                raise ValueError(f"version {target.__version__} has no {one.name}")
-            continue
-        nested = _element(wanted[one.name])
-        values[one.name] = content if nested is None else tuple([_convert(item, nested) for item in content])
-    return target(**values)
+@cache
+def _converter(source: Any, target: Any) -> Callable[[Any], Any]:
+    """A function from one class to another with the same fields, except those that the target's version lacks.
+
+    Raises ``ValueError`` where such a field says anything, so that nothing is lost silently.
+    """
+    wanted = {one.name: _element(one) for one in dataclasses.fields(target)}
+    given = {one.name: _element(one) for one in dataclasses.fields(source)}
+    plain = [name for name, nested in wanted.items() if name in given and nested is None]
+    nested = [(name, _converter(given[name], inner)) for name, inner in wanted.items() if inner is not None]
+    lacking = [(one.name, one.default) for one in dataclasses.fields(source) if one.name not in wanted]
+
+    def convert(value: Any) -> Any:
+        for name, default in lacking:
+            if getattr(value, name) != default:
+                raise ValueError(f"version {target.__version__} has no {name}")
+        values = {name: getattr(value, name) for name in plain}
+        for name, one in nested:
+            values[name] = tuple([one(item) for item in getattr(value, name)])
+        return target(**values)
+
+    return convert
 
 
-def _encode(value: Any, number: int, schema: type[Any]) -> bytes:
+def _encode(value: Any, number: int, schema: Any) -> bytes:
     from kio.serial import entity_writer
 
+    ours: Any = type(value)
     target = io.BytesIO()
     target.write(_INT16.pack(number))
     try:
-        entity_writer(schema)(target, _convert(value, schema))
+        entity_writer(schema)(target, _converter(ours, schema)(value))
     except Exception as error:
         raise ProtocolError(f"{value} can not be encoded: {type(error).__name__}: {error}", cause=error) from error
     return target.getvalue()
 
 
-def _decode(content: bytes, neutral: type[Any], schema: type[Any]) -> Any:
+def _decode(content: bytes, neutral: Any, schema: Any) -> Any:
     from kio.serial import entity_reader
 
     try:
         message, size = entity_reader(schema)(content, _INT16.size)
-        decoded = _convert(message, neutral)
+        decoded = _converter(schema, neutral)(message)
     except Exception as error:
         raise ProtocolError(f"{neutral.__name__} can not be decoded: {type(error).__name__}: {error}", cause=error) from error
     if size + _INT16.size != len(content):
