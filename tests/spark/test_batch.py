@@ -46,7 +46,7 @@ def plain(value: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def filled(kafka: Kafka) -> str:
-    topic = kafka.create(3)
+    topic = kafka.create(3, retention_ms="-1")
     kafka.produce(topic, MESSAGES)
     return topic
 

@@ -186,6 +186,21 @@ def test_a_topic_that_was_made_anew(load_stream: Load, sink: Sink, kafka: Kafka)
     assert sink.values() == [*range(100), *range(110, 115)]
 
 
+def test_a_topic_that_is_gone(load_stream: Load, sink: Sink, topic: str, kafka: Kafka) -> None:
+    other = kafka.create()
+    kafka.produce(other, numbered(10, 300))
+    both = f"{topic},{other}"
+    sink.run(load_stream(subscribe=both, startingOffsets="earliest"))
+    kafka.delete(other)
+    kafka.produce(topic, numbered(5, 310))
+    with pytest.raises(
+        StreamingQueryException, match=f"{other}-0: offsets from 10 on can not be read: the partition does not exist"
+    ):
+        sink.run(load_stream(subscribe=both))
+    sink.run(load_stream(subscribe=both, failOnDataLoss=False))
+    assert sink.values() == list(range(315))
+
+
 def test_progress_shows_where_the_logs_end(load_stream: Load, sink: Sink, topic: str) -> None:
     progress = sink.run(load_stream(subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger=200))
     latest = f'{{"{topic}": {{"0": 100, "1": 100, "2": 100}}}}'

@@ -7,6 +7,7 @@ error is raised.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable
@@ -18,7 +19,7 @@ from ottla.consumer import Consumer
 from ottla.errors import ConfigError, OttlaError
 from ottla.spark.offsets import Offsets
 from ottla.spark.options import SourceOptions
-from ottla.types import OffsetAndMetadata, TopicPartition
+from ottla.types import OffsetAndMetadata, PartitionInfo, TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -27,11 +28,17 @@ T = TypeVar("T")
 PLANNER = {"enable.auto.commit": "false", "auto.offset.reset": "none", "allow.auto.create.topics": "false"}
 """Settings of the planner's client, before the user's."""
 
-DEFAULT_PATIENCE = 60.0
-"""Seconds; the default of ``default.api.timeout.ms``."""
+DEFAULT_PATIENCE = "60000"
+"""The default of ``default.api.timeout.ms``."""
 
 PAUSE = 0.1
 """Seconds between two attempts."""
+
+MISSING = 5.0
+"""Seconds for which a partition must not be found before it is gone."""
+
+FEW = 3
+"""Topics that are asked for one by one; if there are more, all of the cluster's come in one answer."""
 
 
 class Cluster:
@@ -54,28 +61,35 @@ class Cluster:
         """Let go of all connections."""
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
-            consumer.close()
+            with contextlib.suppress(OttlaError):
+                consumer.close()
 
     def partitions(self) -> list[TopicPartition]:
-        """All partitions that the options subscribe to and that exist now, in order.
+        """All partitions that the options subscribe to, in order.
 
         Raises ``ConfigError`` for a topic or partition that is named and does not exist.
         """
         subscription = self._options.subscription
-        if subscription.pattern is not None:
-            known = self._ask(lambda consumer, timeout: consumer.list_topics(timeout=timeout))
-            topics = sorted(topic for topic in known if subscription.matches(topic))
-        else:
-            topics = sorted({*subscription.topics, *(tp.topic for tp in subscription.partitions)})
-        found = {topic: self._partitions_of(topic) for topic in topics}
-        if missing := [topic for topic in topics if not found[topic]]:
+        existing = self._look()
+        topics = {tp.topic for tp in existing}
+        if missing := [topic for topic in subscription.topics if topic not in topics]:
             raise ConfigError(f"topic {', '.join(missing)} does not exist", hint="create it first, or check the name")
-        existing = [tp for topic in topics for tp in found[topic]]
-        if not subscription.partitions:
-            return existing
-        if absent := sorted(set(subscription.partitions) - set(existing)):
+        if absent := sorted(set(subscription.partitions).difference(existing)):
             raise ConfigError(f"option assign names {', '.join(map(str, absent))}, which does not exist")
-        return list(subscription.partitions)
+        return existing
+
+    def partitions_left(self, expected: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """As ``partitions()``, without those that do not exist any more.
+
+        One of ``expected`` that is missing is looked for again for a while: a broker that has just started does not know all yet.
+        """
+        deadline = time.monotonic() + MISSING
+        wanted = set(expected)
+        while True:
+            existing = self._look()
+            if wanted <= set(existing) or time.monotonic() + PAUSE >= deadline:
+                return existing
+            time.sleep(PAUSE)
 
     def earliest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Where the logs of ``partitions`` begin."""
@@ -91,12 +105,23 @@ class Cluster:
         """Tell the group, without being a member of it, that all before ``offsets`` is done with."""
         self._client().commit({tp: OffsetAndMetadata(offset) for tp, offset in offsets.items()}, timeout=timeout)
 
-    def _partitions_of(self, topic: str) -> list[TopicPartition]:
+    def _look(self) -> list[TopicPartition]:
+        """The partitions subscribed to that exist."""
+        subscription = self._options.subscription
+        named = sorted({*subscription.topics, *(tp.topic for tp in subscription.partitions)})
+        if subscription.pattern is None and len(named) <= FEW:
+            found = {topic: self._partitions_of(topic) for topic in named}
+        else:
+            known = self._ask(lambda consumer, timeout: consumer.list_topics(timeout=timeout))
+            found = {topic: known[topic] for topic in sorted(known) if topic in named or subscription.matches(topic)}
+        existing = sorted(TopicPartition(topic, info.partition) for topic, infos in found.items() for info in infos)
+        return [tp for tp in existing if tp in subscription.partitions] if subscription.partitions else existing
+
+    def _partitions_of(self, topic: str) -> list[PartitionInfo]:
         try:
-            infos = self._ask(lambda consumer, timeout: consumer.partitions_for(topic, timeout=timeout))
+            return self._ask(lambda consumer, timeout: consumer.partitions_for(topic, timeout=timeout))
         except errors.UnknownTopicOrPartitionError:
             return []
-        return sorted(TopicPartition(topic, info.partition) for info in infos)
 
     def _client(self) -> Consumer:
         if self._consumer is None:
@@ -105,16 +130,16 @@ class Cluster:
         return self._consumer
 
     def _ask(self, question: Callable[[Consumer, float], T]) -> T:
-        patience = float(dict(self._options.client).get("default.api.timeout.ms", DEFAULT_PATIENCE * 1000)) / 1000
-        deadline = time.monotonic() + patience
+        """Ask until there is an answer, or an error that does not pass, or patience is over."""
+        client = self._client()
+        deadline = time.monotonic() + float(dict(self._options.client).get("default.api.timeout.ms", DEFAULT_PATIENCE)) / 1000
         while True:
             try:
-                return question(self._client(), max(0.0, deadline - time.monotonic()))
+                return question(client, max(0.0, deadline - time.monotonic()))
+            except errors.UnknownTopicOrPartitionError:
+                raise
             except OttlaError as error:
-                if error.fatal:
-                    self.close()
-                unknown = isinstance(error, errors.UnknownTopicOrPartitionError)
-                if unknown or not error.retriable or time.monotonic() + PAUSE >= deadline:
+                if not error.retriable or time.monotonic() + PAUSE >= deadline:
                     raise
                 log.info("asking again: %s", error)
                 time.sleep(PAUSE)

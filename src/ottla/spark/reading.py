@@ -36,8 +36,9 @@ MAX_BYTES = 64 * 2**20
 POLL = 0.1
 """Seconds of one poll: how soon it is seen that a position moved without a record."""
 
-DOUBT = 1.0
-"""Seconds without progress after which a range is held against its log."""
+DOUBT = 3.0
+"""Seconds without progress after which a range is held against its log. Not sooner: what a broker says while it takes over from
+another may not last."""
 
 
 def read_ranges(ranges: Iterable[OffsetRange], columns: tuple[str, ...], options: SourceOptions) -> Iterator[pa.RecordBatch]:

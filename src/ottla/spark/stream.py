@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -65,7 +65,7 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the end of the query to what is there now."""
-        self._target = self._look()
+        self._target = self._look(())
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Where the logs ended when last looked at: what a query's progress shows as its source's latest offset."""
@@ -76,7 +76,7 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin = StreamOffset.from_json(start)
         first = begin.positions == self._initial and begin.first_start is None
         self._progress.reached(begin.positions)
-        ends = self._look() if self._target is None else self._target
+        ends = self._look(begin.positions) if self._target is None else self._target
         if isinstance(limit, ReadMaxRows):
             ends = limit_ends({**self._new_starts(begin.positions, ends), **begin.positions}, ends, limit.max_rows)
         if first:
@@ -116,9 +116,10 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Let go of the cluster. (Spark mostly ends the process instead.)"""
         self._cluster.close()
 
-    def _look(self) -> dict[TopicPartition, int]:
+    def _look(self, expected: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Where the logs end now. What is gone of ``expected`` is missing; the plan that follows reports it."""
         self._looked_at = time.monotonic()
-        self._seen = self._cluster.latest(self._cluster.partitions())
+        self._seen = self._cluster.latest(self._cluster.partitions_left(expected))
         return self._seen
 
     def _idle(self, positions: Offsets) -> None:
