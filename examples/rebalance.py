@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import threading
 
-from _cluster import cluster, produce_orders
+from _cluster import cluster
 
-from ottla import Consumer, TopicPartition
+from ottla import Admin, Consumer, TopicPartition
 
 
 def numbers(partitions: list[TopicPartition]) -> str:
@@ -28,13 +28,15 @@ def member(name: str, bootstrap_servers: str, leave: threading.Event, owns: thre
         owns.clear()
 
     with Consumer(bootstrap_servers=bootstrap_servers, group_id="waiters", client_id=name, heartbeat_interval=0.2) as consumer:
-        consumer.subscribe(["orders"], on_assign=assigned, on_revoke=revoked)
+        consumer.subscribe(["tables"], on_assign=assigned, on_revoke=revoked)
         while not leave.is_set():
             consumer.poll(timeout=0.1)
 
 
 with cluster() as bootstrap_servers:
-    produce_orders(bootstrap_servers, "orders", 30)
+    with Admin(bootstrap_servers=bootstrap_servers) as admin:
+        if "tables" not in admin.list_topics():
+            admin.create_topics({"tables": 4})
     threads, leaves, owning = [], [], []
     for name in ("ada", "bea"):
         leave, owns = threading.Event(), threading.Event()

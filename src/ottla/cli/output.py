@@ -17,6 +17,8 @@ from rich.table import Table
 from ottla.cli.options import Format
 
 Row = Mapping[str, Any]
+UNCUT = 4096
+"""A width that no table reaches: a terminal may wrap a line, rich must not cut it."""
 
 
 class CommandFailed(Exception):
@@ -41,25 +43,17 @@ def print_table(rows: Sequence[Row], columns: Sequence[str]) -> None:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for column in columns:
         numeric = all(isinstance(row[column], int | None) for row in rows)
-        table.add_column(
-            column.replace("_", " ").upper(), justify="right" if rows and numeric else "left", overflow="ignore", no_wrap=True
-        )
+        table.add_column(column.replace("_", " ").upper(), justify="right" if rows and numeric else "left", no_wrap=True)
     for row in rows:
         table.add_row(*(_cell(row[column]) for column in columns))
-    console = Console(file=sys.stdout, highlight=False, markup=False, soft_wrap=True)
-    if not console.is_terminal:
-        console.width = max(console.width, console.measure(table).maximum, 4096)
-    console.print(table)
+    console = Console(file=sys.stdout, highlight=False, markup=False)
+    console.width = max(console.width, console.measure(table).maximum, UNCUT)
+    console.print(table, crop=False)
 
 
 def print_error(message: str) -> None:
     """The one line that an error is."""
     print(f"error: {' '.join(message.split())}", file=sys.stderr)
-
-
-def note(message: str) -> None:
-    """A remark about the run that is no result."""
-    print(message, file=sys.stderr)
 
 
 def _cell(value: Any) -> str:
