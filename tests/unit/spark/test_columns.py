@@ -1,0 +1,37 @@
+"""Columns: those of Spark's own connector, and what a query may make of them."""
+
+import pytest
+from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
+
+from ottla.errors import ConfigError
+from ottla.records import Records
+from ottla.spark.columns import full_schema, wanted_columns
+
+
+def test_headers_are_there_only_when_asked_for() -> None:
+    assert full_schema(True).fieldNames() == [*full_schema(False).fieldNames(), "headers"]
+    assert wanted_columns(full_schema(True)) == tuple(full_schema(True).fieldNames())
+
+
+def test_the_record_layer_makes_just_these_types() -> None:
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    schema = full_schema(True)
+    assert Records.empty().to_arrow(wanted_columns(schema)).schema.equals(to_arrow_schema(schema, timezone="UTC"))
+
+
+def test_fewer_columns_in_another_order() -> None:
+    assert wanted_columns(StructType([StructField("offset", LongType()), StructField("key", BinaryType())])) == ("offset", "key")
+
+
+@pytest.mark.parametrize(
+    ("field", "words"),
+    [
+        (StructField("colour", StringType()), "no column 'colour'"),
+        (StructField("key", StringType()), "key is binary, not string"),
+        (StructField("key", BinaryType(), nullable=False), "NOT NULL"),
+    ],
+)
+def test_a_column_that_is_not_ours_is_refused(field: StructField, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        wanted_columns(StructType([field]))
