@@ -8,8 +8,7 @@ import struct
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from ottla.errors import ProtocolError
 from ottla.protocol.group_records import (

@@ -9,8 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from ottla.config import AdminConfig, ClientConfig, ConsumerConfig, HostPort, OttlaConfigWarning, Setting
 from ottla.errors import ConfigError

@@ -8,8 +8,7 @@ import struct
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from kio.static.primitive import Records
 
 from ottla.errors import ProtocolError

@@ -3,8 +3,7 @@
 import json
 from collections import Counter
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from ottla.spark.data_loss import loss_in
 from ottla.spark.offsets import StreamOffset, from_json, to_json

@@ -7,8 +7,7 @@ from datetime import timedelta
 from itertools import pairwise
 from typing import Any
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from ottla.client.connections import MAX_IN_FLIGHT, STAGGER, Connections
 from ottla.client.effects import AnyNode, Poll, Send, Target, ToCoordinator, ToNode
