@@ -1,0 +1,310 @@
+"""A broker in a process of its own that is killed, whose disk is full, and that is fed garbage: nothing acknowledged is lost."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import random
+import resource
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+import typing
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import confluent_kafka
+
+from ottla import Broker
+from ottla.protocol.apis import SPOKEN, Api
+from ottla.protocol.codec import RequestHeader, encode_request
+from ottla.protocol.messages import message_class, metadata_request, produce_request
+from ottla.records import NewRecord, encode_batch
+from tests.interop.peers import MEMBER, Message, closing_all, create_topic, poll_until, read_all
+from tests.raw_client import RawClient
+
+PROGRAM = """
+import sys, threading
+from ottla import Broker
+broker = Broker(sys.argv[1], port=int(sys.argv[2]))
+print(broker.bootstrap_servers, flush=True)
+sys.stdin.read()
+broker.close()
+"""
+
+
+@contextmanager
+def broker_process(folder: Path, port: int = 0, file_size: int | None = None) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A broker in a process of its own; closing its stdin ends it well. ``file_size``: no file may be larger (bytes)."""
+
+    def limit() -> None:
+        if file_size is not None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (file_size, file_size))
+
+    command = [sys.executable, "-c", PROGRAM, str(folder), str(port)]
+    with (folder.parent / f"{folder.name}.errors").open("a") as errors:  # a pipe that nobody reads would hold it up
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, preexec_fn=limit
+        )
+    try:
+        assert process.stdout is not None
+        yield process, process.stdout.readline().strip()
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+
+
+class Writer:
+    """Produces numbered records without end and keeps those that were acknowledged, by number."""
+
+    def __init__(self, servers: str, topic: str, **config: object) -> None:
+        settings = {"bootstrap.servers": servers, "linger.ms": 1, "log_level": 0}
+        self._producer = confluent_kafka.Producer({**settings, **{name.replace("_", "."): value for name, value in config.items()}})
+        self._topic = topic
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.acknowledged: dict[int, tuple[int, int]] = {}
+        self.failed: list[confluent_kafka.KafkaError] = []
+
+    def __enter__(self) -> Writer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Produce no more, and wait for what is on its way."""
+        self._stop.set()
+        self._thread.join()
+        self._producer.flush(20)
+
+    def _run(self) -> None:
+        number = 0
+        while not self._stop.is_set():
+            try:
+                self._producer.produce(self._topic, b"%d" % number, partition=number % 2, on_delivery=self._note)
+                number += 1
+            except BufferError:
+                pass
+            self._producer.poll(0.0 if number % 100 else 0.005)
+
+    def _note(self, error: confluent_kafka.KafkaError | None, message: confluent_kafka.Message) -> None:
+        if error is not None:
+            self.failed.append(error)
+        else:
+            self.acknowledged[int(message.value())] = (message.partition(), message.offset())
+
+
+def stored(found: list[Message]) -> dict[int, tuple[int, int]]:
+    """What a topic holds, by number."""
+    return {int(one.value or b"-1"): (one.partition, one.offset) for one in found}
+
+
+def everything(servers: str, topic: str) -> list[Message]:
+    """All records of a topic of two partitions."""
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": servers, "group.id": f"all-{random.random()}"})
+    ends = [consumer.get_watermark_offsets(confluent_kafka.TopicPartition(topic, partition), 20)[1] for partition in (0, 1)]
+    consumer.close()
+    return read_all(servers, topic, "confluent", sum(ends), group=f"all-{random.random()}", seconds=40)
+
+
+def test_what_was_acknowledged_survives_kill_9_over_and_over(tmp_path: Path) -> None:
+    """An idempotent producer goes on over three kills: nothing that was acknowledged is lost, nothing is there twice."""
+    with broker_process(tmp_path) as (process, servers):
+        port = int(servers.rsplit(":", 1)[1])
+        create_topic(servers, "kept", 2, segment_bytes="1048576")
+        writer = Writer(servers, "kept", enable_idempotence=True, reconnect_backoff_max_ms=200)
+        with writer:
+            time.sleep(1.0)
+            os.kill(process.pid, signal.SIGKILL)
+            for _ in range(2):
+                with broker_process(tmp_path, port) as (another, _):
+                    time.sleep(1.5)
+                    os.kill(another.pid, signal.SIGKILL)
+            with broker_process(tmp_path, port) as (_, servers):
+                time.sleep(0.5)
+                writer.stop()
+                found = everything(servers, "kept")
+    assert not writer.failed
+    assert len(writer.acknowledged) > 1000
+    held = stored(found)
+    assert len(held) == len(found), "an idempotent producer's records are there once"
+    assert {number: held.get(number) for number in writer.acknowledged} == writer.acknowledged
+
+
+def test_groups_survive_kill_9(tmp_path: Path) -> None:
+    with broker_process(tmp_path) as (process, servers):
+        port = int(servers.rsplit(":", 1)[1])
+        create_topic(servers, "read", 2)
+        with Writer(servers, "read"):
+            time.sleep(0.3)
+        member = MEMBER["confluent"](servers, "read", "readers")
+        with closing_all(member):
+            poll_until([member], lambda: member.assignment() == {0, 1})
+            while not member.poll(0.5):
+                pass
+            member.commit()
+            positions = _committed(servers)
+            os.kill(process.pid, signal.SIGKILL)
+            with broker_process(tmp_path, port) as (_, servers):
+                assert _committed(servers) == positions
+                assert max(positions) > 0
+
+
+def _committed(servers: str) -> list[int]:
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": servers, "group.id": "readers"})
+    try:
+        asked = [confluent_kafka.TopicPartition("read", partition) for partition in (0, 1)]
+        return [one.offset for one in consumer.committed(asked, 20)]
+    finally:
+        consumer.close()
+
+
+def test_a_full_disk_is_told_and_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
+    with broker_process(tmp_path, file_size=1 << 20) as (process, servers):
+        create_topic(servers, "full", 2)
+        create_topic(servers, "small", 2)
+        with Writer(servers, "full", message_timeout_ms=2000, batch_num_messages=100, enable_idempotence=False) as writer:
+            end = time.monotonic() + 30
+            while not writer.failed and time.monotonic() < end:
+                time.sleep(0.1)
+        # librdkafka tries again until its time is up, since a broker may get over such an error.
+        assert writer.failed
+        with RawClient(servers) as client:
+            data = produce_request.PartitionProduceData(
+                index=0, records=encode_batch([NewRecord(None, bytes(300_000), timestamp=1)] * 3)
+            )
+            topic = produce_request.TopicProduceData(name="full", partition_data=(data,))
+            message = produce_request.ProduceRequest(acks=-1, timeout=timedelta(0), topic_data=(topic,))
+            result = client.ask(Api.PRODUCE, message, 12).responses[0].partition_responses[0]
+            assert result.error_code.name == "kafka_storage_error"
+            assert "File too large" in result.error_message
+        with Writer(servers, "small") as other:
+            time.sleep(0.2)
+        assert other.acknowledged
+        assert not other.failed, "a log that can be written to is"
+        found = stored(everything(servers, "full"))
+        assert {number: found.get(number) for number in writer.acknowledged} == writer.acknowledged
+        process.kill()
+    with Broker(tmp_path) as broker:
+        found = stored(everything(broker.bootstrap_servers, "full"))
+        assert {number: found.get(number) for number in writer.acknowledged} == writer.acknowledged
+
+
+def _resident(pid: int) -> int:
+    """Bytes of memory that a process has."""
+    return int(subprocess.run(["ps", "-o", "rss=", "-p", str(pid)], capture_output=True, text=True, check=True).stdout) * 1024
+
+
+def _bad_frames(count: int) -> Iterator[bytes]:
+    """Garbage of every kind: noise, requests that are cut off, requests with bytes flipped, lengths that lie."""
+    chance = random.Random(7)
+    noise = {api: [_request(api, version) for version in range(low, high + 1)] for api, (low, high) in SPOKEN.items()}
+    for number in range(count):
+        whole = bytearray(chance.choice(noise[chance.choice(list(noise))]))
+        match number % 4:
+            case 0:
+                yield struct.pack(">i", size := chance.randrange(0, 200)) + chance.randbytes(size)
+            case 1:
+                cut = whole[4 : chance.randrange(4, len(whole))]
+                yield struct.pack(">i", len(cut)) + cut
+            case 2:
+                for _ in range(chance.randrange(1, 6)):
+                    whole[chance.randrange(8, len(whole))] = chance.randrange(256)
+                yield bytes(whole)
+            case _:
+                head = whole[4 : chance.randrange(12, max(13, len(whole)))] + chance.randbytes(chance.randrange(60))
+                yield struct.pack(">i", chance.choice((len(head), -1, 2**31 - 1, 105 << 20))) + head
+
+
+def _request(api: Api, version: int) -> bytes:
+    """Some request of an API: the protocol's own smallest, with a body where that is easy to say."""
+    header = RequestHeader(api, version, 1, "fuzz")
+    if api is Api.PRODUCE:
+        data = produce_request.PartitionProduceData(index=0, records=encode_batch([NewRecord(b"k", b"v", timestamp=1)] * 5))
+        message = produce_request.ProduceRequest(
+            acks=1, timeout=timedelta(0), topic_data=(produce_request.TopicProduceData(name="t", partition_data=(data,)),)
+        )
+    else:
+        message = _smallest(message_class(api, "request"))
+    pieces = encode_request(header, message)
+    return b"".join(bytes(piece) for piece in pieces)  # type: ignore[call-overload]
+
+
+def _smallest(cls: type) -> object:
+    """A message of a class: lists of one, and all else as small as it can be."""
+    empty: dict[str, object] = {"string": "g", "bytes": b"", "bool": False}
+    values: dict[str, object] = {}
+    for field in dataclasses.fields(cls):
+        kind = field.metadata.get("kafka_type", "")
+        nested = _class_in(field.type)
+        if field.default is not dataclasses.MISSING and kind != "string" and "tuple" not in str(field.type):
+            continue
+        if nested is not None:
+            values[field.name] = (_smallest(nested),)
+        elif kind == "uuid":
+            values[field.name] = None
+        elif "tuple" in str(field.type):
+            values[field.name] = (empty.get(kind, 0),)
+        else:
+            values[field.name] = timedelta(0) if kind.startswith("timedelta") else empty.get(kind, 0)
+    return cls(**values)
+
+
+def _class_in(annotation: object) -> type | None:
+    if isinstance(annotation, type) and dataclasses.is_dataclass(annotation):
+        return annotation
+    return next((found for found in map(_class_in, typing.get_args(annotation)) if found is not None), None)
+
+
+def test_ten_thousand_bad_frames_and_two_hundred_half_ones(tmp_path: Path) -> None:
+    with broker_process(tmp_path) as (process, servers):
+        address = servers.rsplit(":", 1)
+        create_topic(servers, "t", 2)
+        with Writer(servers, "t"):
+            time.sleep(0.5)
+        before = _resident(process.pid)
+        halves = []
+        for number in range(200):
+            sock = socket.create_connection((address[0], int(address[1])))
+            sock.sendall(struct.pack(">i", 90 << 20) + bytes(number * 100))
+            halves.append(sock)
+        for frame in _bad_frames(10_000):
+            with socket.create_connection((address[0], int(address[1]))) as sock:
+                sock.sendall(frame)
+                sock.shutdown(socket.SHUT_WR)
+                sock.settimeout(10)
+                try:
+                    while sock.recv(65536):
+                        pass
+                except ConnectionError:
+                    pass
+        grown = _resident(process.pid) - before
+        assert grown < 50 << 20, f"grown by {grown >> 20} MB"
+        with RawClient(servers) as client:
+            message = metadata_request.MetadataRequest(topics=None, include_topic_authorized_operations=False)
+            assert {topic.name for topic in client.ask(Api.METADATA, message).topics} >= {"t"}
+        with Writer(servers, "t") as writer:
+            time.sleep(0.3)
+        assert writer.acknowledged
+        for sock in halves:
+            sock.close()
+        process.communicate(timeout=20)
+        assert process.returncode == 0
+        errors = (tmp_path.parent / f"{tmp_path.name}.errors").read_text()
+    assert "Traceback" not in errors
+    assert errors.count("closing the connection from 127.0.0.1: ") > 5_000
+
+
+def test_a_broker_nobody_closed_still_ends_well(tmp_path: Path) -> None:
+    program = f"import sys; from ottla import Broker; b = Broker({str(tmp_path)!r}); sys.exit(0)"
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=20)
+    assert (tmp_path / ".kafka_cleanshutdown").exists()
