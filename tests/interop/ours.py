@@ -1,0 +1,47 @@
+"""Our own consumer in the shape of the peers', so that it can be one member among them.
+
+Owns how ``Consumer`` is told to join a group. Must not know what is tested.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from ottla import Consumer
+from ottla.errors import CommitFailedError, error_class
+from tests.interop.peers import Message
+
+RebalanceInProgressError = error_class(27)
+
+
+class OttlaMember:
+    """``ottla.Consumer``."""
+
+    def __init__(self, servers: str, topic: str, group: str, **config: object) -> None:
+        self.consumer = Consumer(
+            bootstrap_servers=servers,
+            group_id=group,
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            session_timeout_ms=6_000,
+            heartbeat_interval_ms=300,
+            **config,
+        )
+        self.consumer.subscribe([topic])
+
+    def poll(self, seconds: float) -> list[Message]:
+        return [
+            Message(one.partition, one.offset, one.key, one.value, one.timestamp, one.headers)
+            for one in self.consumer.poll(seconds)
+        ]
+
+    def assignment(self) -> set[int]:
+        return {tp.partition for tp in self.consumer.assignment()}
+
+    def commit(self) -> None:
+        # A group that is rebalancing takes no commits: the next poll sees to that.
+        with suppress(CommitFailedError, RebalanceInProgressError):
+            self.consumer.commit(timeout=10)
+
+    def close(self) -> None:
+        self.consumer.close()

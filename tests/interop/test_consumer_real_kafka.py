@@ -1,0 +1,307 @@
+"""``Consumer`` on a real Apache Kafka, and the same on our broker: what peers wrote, however compressed, is read as it was."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from itertools import count
+
+import confluent_kafka
+import pytest
+
+from ottla import Broker, Consumer, OffsetAndMetadata, TopicPartition
+from ottla.errors import (
+    ConcurrentAccessError,
+    ConnectionFailedError,
+    DeserializationError,
+    ForkedError,
+    IllegalStateError,
+    NoOffsetForPartitionError,
+    WakeupError,
+    error_class,
+)
+from tests.interop.peers import PRODUCE, Row, create_topic
+
+NOW = 1_700_000_000_000
+ROWS: list[Row] = [
+    (index % 3, b"k%d" % index if index % 2 else None, b"v%d" % index, NOW + index, (("h", b"%d" % index), ("empty", b"")))
+    for index in range(300)
+]
+_numbers = count()
+
+
+@pytest.fixture(scope="module", params=["apache-kafka", "embedded"])
+def servers(request: pytest.FixtureRequest) -> Iterator[str]:
+    if request.param == "apache-kafka":
+        yield request.getfixturevalue("real_kafka")
+        return
+    with Broker() as broker:
+        yield broker.bootstrap_servers
+
+
+def new_topic(servers: str, partitions: int = 3, rows: list[Row] = ROWS, codec: str = "none") -> str:
+    name = f"consumer-{next(_numbers)}"
+    create_topic(servers, name, partitions)
+    PRODUCE["confluent"](servers, name, rows, compression_type=codec)
+    return name
+
+
+def consumer(servers: str, **settings: object) -> Consumer:
+    return Consumer(bootstrap_servers=servers, **{"auto_offset_reset": "earliest", **settings})
+
+
+def partitions(topic: str, number: int = 3) -> list[TopicPartition]:
+    return [TopicPartition(topic, partition) for partition in range(number)]
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_records_come_as_they_were_sent(servers: str, codec: str) -> None:
+    topic = new_topic(servers, codec=codec)
+    with consumer(servers) as reader:
+        reader.assign(partitions(topic))
+        found = []
+        while len(found) < len(ROWS):
+            records = reader.poll(10)
+            assert records
+            found += list(records)
+    rows = [(one.partition, one.key, one.value, one.timestamp, one.headers) for one in found]
+    assert sorted(rows, key=lambda row: row[3]) == ROWS
+
+
+def test_arrow_columns(servers: str) -> None:
+    topic = new_topic(servers)
+    with consumer(servers, max_poll_records=1_000) as reader:
+        reader.assign(partitions(topic))
+        values: list[bytes] = []
+        while len(values) < len(ROWS):
+            values += reader.poll(10).to_arrow(["value"]).column("value").to_pylist()
+    assert sorted(values) == sorted(row[2] for row in ROWS if row[2] is not None)
+
+
+def test_walking_records_for_ever_and_committing_in_the_body(servers: str) -> None:
+    topic = new_topic(servers)
+    seen = []
+    with consumer(servers, group_id=f"g-{topic}", enable_auto_commit=False) as reader:
+        reader.subscribe([topic])
+        for record in reader:
+            seen.append(record.value)
+            if len(seen) == 100:
+                reader.commit()
+                break
+    with consumer(servers, group_id=f"g-{topic}") as reader:
+        reader.subscribe([topic])
+        for record in reader:
+            seen.append(record.value)
+            if len(seen) == len(ROWS):
+                break
+    assert sorted(seen) == sorted(row[2] for row in ROWS)
+
+
+def test_an_exception_in_the_body_is_not_committed_over(servers: str) -> None:
+    topic = new_topic(servers, partitions=1, rows=[(0, None, b"%d" % number, NOW, ()) for number in range(10)])
+    handled = []
+    with pytest.raises(ZeroDivisionError), consumer(servers, group_id=f"g-{topic}") as reader:  # noqa: PT012
+        reader.subscribe([topic])
+        for record in reader:
+            if record.offset == 7:
+                raise ZeroDivisionError
+            handled.append(record.offset)
+    with consumer(servers, group_id=f"g-{topic}") as reader:
+        reader.subscribe([topic])
+        assert next(iter(reader)).offset == 7
+
+
+def test_positions_and_questions(servers: str) -> None:
+    topic = new_topic(servers)
+    tps = partitions(topic)
+    with consumer(servers) as reader:
+        assert reader.beginning_offsets(tps) == dict.fromkeys(tps, 0)
+        assert reader.end_offsets(tps) == dict.fromkeys(tps, 100)
+        found = reader.offsets_for_times({tps[0]: NOW + 30, tps[1]: NOW + 10_000})
+        assert found[tps[0]] == (10, NOW + 30, 0)
+        assert found[tps[1]] is None
+        assert [info.partition for info in reader.partitions_for(topic)] == [0, 1, 2]
+        assert topic in reader.list_topics()
+        reader.assign(tps)
+        reader.seek(tps[0], 95)
+        reader.pause(tps[1], tps[2])
+        assert reader.paused() == {tps[1], tps[2]}
+        assert [record.offset for record in reader.poll(10)] == [95, 96, 97, 98, 99]
+        assert reader.position(tps[0]) == 100
+        assert reader.lag(tps[0]) == 0
+        assert reader.lag(tps[1]) == 100
+        reader.seek_to_end(tps[0])
+        reader.seek_to_beginning(tps[2])
+        assert reader.position(tps[0], timeout=10) == 100
+        assert reader.position(tps[2], timeout=10) == 0
+        with pytest.raises(error_class(3)):
+            reader.partitions_for("no-such-topic")
+
+
+def test_read_committed_sees_no_aborted_records(real_kafka: str) -> None:
+    topic = f"transactions-{next(_numbers)}"
+    create_topic(real_kafka, topic)
+    producer = confluent_kafka.Producer({"bootstrap.servers": real_kafka, "transactional.id": topic})
+    producer.init_transactions(20)
+    for name, commit in (("first", True), ("second", False), ("third", True)):
+        producer.begin_transaction()
+        for number in range(5):
+            producer.produce(topic, f"{name} {number}")
+        producer.flush(10)
+        producer.commit_transaction(20) if commit else producer.abort_transaction(20)
+    with consumer(real_kafka, isolation_level="read_committed") as reader:
+        reader.assign(partitions(topic, 1))
+        found: list[bytes] = []
+        while len(found) < 10:
+            records = reader.poll(10)
+            assert records
+            found += [record.value for record in records]
+        assert {value.split()[0] for value in found} == {b"first", b"third"}
+        assert reader.end_offsets(partitions(topic, 1)) == {TopicPartition(topic, 0): 18}
+        deadline = time.monotonic() + 5
+        while reader.position(TopicPartition(topic, 0)) < 18 and time.monotonic() < deadline:
+            reader.poll(0.1)
+        assert reader.position(TopicPartition(topic, 0)) == 18
+
+
+def test_two_members_share_and_hand_over(servers: str) -> None:
+    topic = new_topic(servers)
+    told: list[tuple[str, str, int]] = []
+
+    def listener(who: str, what: str) -> object:
+        return lambda _, tps: told.append((who, what, len(tps)))
+
+    def join(name: str) -> Consumer:
+        member = consumer(servers, group_id=f"g-{topic}", client_id=name, heartbeat_interval_ms=200)
+        member.subscribe([topic], on_assign=listener(name, "assign"), on_revoke=listener(name, "revoke"))
+        return member
+
+    with join("first") as first:
+        while len(first.assignment()) < 3:
+            first.poll(0.1)
+        with join("second") as second:
+            deadline = time.monotonic() + 20
+            while not (second.assignment() and len(first.assignment()) + len(second.assignment()) == 3):
+                assert time.monotonic() < deadline
+                first.poll(0.1)
+                second.poll(0.1)
+            assert first.group_metadata().generation_id == second.group_metadata().generation_id
+        while len(first.assignment()) < 3:
+            assert time.monotonic() < deadline
+            first.poll(0.1)
+    assert [item for item in told if item[0] == "first"][:3] == [
+        ("first", "assign", 3),
+        ("first", "revoke", 3),
+        ("first", "assign", 2),
+    ]
+    assert [item for item in told if item[0] == "second"] == [("second", "assign", 1), ("second", "revoke", 1)]
+
+
+def test_commits_of_all_kinds(servers: str) -> None:
+    topic = new_topic(servers)
+    tp = TopicPartition(topic, 0)
+    heard = []
+    with consumer(servers, group_id=f"g-{topic}", enable_auto_commit=False) as reader:
+        reader.assign([tp])
+        reader.poll(10)
+        assert reader.committed(tp) == {tp: None}
+        reader.commit_async({tp: 5}, callback=lambda offsets, error: heard.append((offsets[tp].offset, error)))
+        assert reader.commit({tp: OffsetAndMetadata(7, "note")}) == {tp: OffsetAndMetadata(7, "note")}
+        assert heard == [(5, None)]
+        assert reader.committed(tp)[tp] == OffsetAndMetadata(7, "note", None)
+        with pytest.raises(error_class(12), match=r"offset\.metadata\.max\.bytes"):
+            reader.commit({tp: OffsetAndMetadata(7, "x" * 10_000)})
+
+
+def test_resets_and_ranges(servers: str) -> None:
+    topic = new_topic(servers)
+    tp = TopicPartition(topic, 0)
+    with consumer(servers, auto_offset_reset="none") as reader:
+        reader.assign([tp])
+        with pytest.raises(NoOffsetForPartitionError, match="seek"):
+            reader.poll(5)
+        reader.seek(tp, 5_000)
+        with pytest.raises(error_class(1), match="5000"):
+            reader.poll(5)
+    with consumer(servers, auto_offset_reset="latest") as reader:
+        reader.assign([tp])
+        assert reader.position(tp) == 100
+
+
+def test_deserializers_run_when_a_field_is_read(servers: str) -> None:
+    topic = new_topic(servers, partitions=1, rows=[(0, b"1", b"2", NOW, ()), (0, b"x", b"3", NOW, ())])
+    with consumer(servers, key_deserializer=int, value_deserializer=int) as reader:
+        reader.assign(partitions(topic, 1))
+        first, second = reader.poll(10)
+        assert (first.key, first.value, second.value) == (1, 2, 3)
+        with pytest.raises(DeserializationError, match="offset 1"):
+            _ = second.key
+
+
+def test_wakeup_from_another_thread(servers: str) -> None:
+    topic = new_topic(servers, rows=[])
+    with consumer(servers) as reader:
+        reader.assign(partitions(topic))
+        threading.Timer(0.3, reader.wakeup).start()
+        started = time.monotonic()
+        with pytest.raises(WakeupError):
+            reader.poll(20)
+        assert time.monotonic() - started < 5
+
+
+def test_one_thread_at_a_time(servers: str) -> None:
+    topic = new_topic(servers, rows=[])
+    with consumer(servers) as reader:
+        reader.assign(partitions(topic))
+        polling = threading.Thread(target=lambda: reader.poll(2))
+        polling.start()
+        time.sleep(0.5)
+        with pytest.raises(ConcurrentAccessError, match="one Consumer a thread"):
+            reader.poll(0)
+        polling.join()
+        reader.poll(0)
+
+
+def test_a_closed_consumer_says_so(servers: str) -> None:
+    reader = consumer(servers)
+    reader.close()
+    reader.close()
+    for call in (reader.poll, reader.assignment, reader.unsubscribe, reader.paused):
+        with pytest.raises(IllegalStateError, match="closed"):
+            call()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork() on this platform")
+def test_a_forked_child_is_told(servers: str) -> None:
+    topic = new_topic(servers, rows=[])
+    with consumer(servers) as reader:
+        reader.assign(partitions(topic))
+        reader.poll(0.2)
+        child = os.fork()
+        if child == 0:
+            try:
+                reader.poll(0.1)
+            except ForkedError:
+                os._exit(7)
+            except BaseException:
+                os._exit(8)
+            os._exit(9)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        reader.poll(0.2)
+
+
+def test_an_address_where_nobody_listens_is_named_in_time() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with consumer(address, group_id="g") as reader:
+            reader.subscribe(["t"])
+            started = time.monotonic()
+            with pytest.raises(ConnectionFailedError, match=address):
+                reader.poll(1.5)
+            assert time.monotonic() - started < 3
+            with pytest.raises(ConnectionFailedError, match=address):
+                reader.list_topics(timeout=1)

@@ -1,0 +1,97 @@
+"""Our consumer in one group with each of the peers', on a real Kafka and on our broker: any of them may lead, leave or come."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+
+import aiokafka.coordinator.assignors.range as aiokafka_range
+import pytest
+
+from ottla import Broker
+from tests.interop.ours import OttlaMember
+from tests.interop.peers import MEMBER, PRODUCE, Member, Message, Row, closing_all, create_topic, poll_until
+
+PARTITIONS = 4
+ROWS: list[Row] = [(index % PARTITIONS, None, b"%d" % index, 1_700_000_000_000, ()) for index in range(200)]
+RANGE: dict[str, dict[str, object]] = {
+    "confluent": {"partition_assignment_strategy": "range"},
+    "kafka-python": {},
+    "aiokafka": {"partition_assignment_strategy": [aiokafka_range.RangePartitionAssignor]},
+}
+"""What makes each peer offer the range assignor: aiokafka offers roundrobin alone."""
+_numbers = count()
+
+
+@pytest.fixture(scope="module", params=["apache-kafka", "embedded"])
+def servers(request: pytest.FixtureRequest) -> Iterator[str]:
+    if request.param == "apache-kafka":
+        yield request.getfixturevalue("real_kafka")
+        return
+    with Broker() as broker:
+        yield broker.bootstrap_servers
+
+
+@pytest.fixture
+def topic(servers: str) -> str:
+    name = f"mixed-{next(_numbers)}"
+    create_topic(servers, name, PARTITIONS)
+    PRODUCE["confluent"](servers, name, ROWS)
+    return name
+
+
+def share(*members: Member) -> bool:
+    """Whether the members have all partitions between them, each some and none twice."""
+    owned = [member.assignment() for member in members]
+    return all(owned) and sorted(number for numbers in owned for number in numbers) == list(range(PARTITIONS))
+
+
+def values(messages: list[Message]) -> set[bytes | None]:
+    return {message.value for message in messages}
+
+
+@pytest.mark.parametrize("peer", sorted(MEMBER))
+@pytest.mark.parametrize("first", ["ours", "theirs"])
+def test_a_mixed_group_shares_reads_everything_and_survives_a_leave(servers: str, topic: str, peer: str, first: str) -> None:
+    makers: list[Callable[[], Member]] = [
+        lambda: OttlaMember(servers, topic, f"g-{topic}"),
+        lambda: MEMBER[peer](servers, topic, f"g-{topic}", **RANGE[peer]),
+    ]
+    if first == "theirs":
+        makers.reverse()
+    founder = makers[0]()
+    with closing_all(founder):
+        found = poll_until([founder], lambda: share(founder))
+        newcomer, meanwhile = make_beside(founder, makers[1])
+        found += meanwhile
+        with closing_all(newcomer):
+            found += poll_until([founder, newcomer], lambda: share(founder, newcomer))
+            found += read_on([founder, newcomer], values(found), {row[2] for row in ROWS})
+            founder.commit()
+            newcomer.commit()
+        PRODUCE["confluent"](servers, topic, [(number, None, b"late %d" % number, 0, ()) for number in range(PARTITIONS)])
+        late = poll_until([founder], lambda: share(founder))
+        read_on([founder], values(late), {b"late %d" % number for number in range(PARTITIONS)})
+
+
+def make_beside(member: Member, make: Callable[[], Member]) -> tuple[Member, list[Message]]:
+    """Make another member while one goes on polling: some peers wait in their constructor until the group has let them in."""
+    found: list[Message] = []
+    with ThreadPoolExecutor(1) as pool:
+        making = pool.submit(make)
+        while not making.done():
+            found += member.poll(0.1)
+    return making.result(), found
+
+
+def read_on(members: list[Member], seen: set[bytes | None], wanted: set[bytes | None], seconds: float = 20) -> list[Message]:
+    """Poll in turn until all wanted values have come; fails the test if they do not."""
+    found: list[Message] = []
+    end = time.monotonic() + seconds
+    while not wanted <= seen | values(found):
+        assert time.monotonic() < end, f"missing: {sorted(wanted - seen - values(found), key=str)}"
+        for member in members:
+            found += member.poll(0.2)
+    return found
