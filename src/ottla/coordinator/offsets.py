@@ -55,7 +55,7 @@ def commit_offsets(
     if group is None or not committed:
         return Result(committed, answer=answer)
     draft = Draft(group, now)
-    if request.member_id in group.members and group.state is not GroupState.COMPLETING_REBALANCE:
+    if request.member_id in group.members:
         draft.refresh_session(group.members[request.member_id])
     return Result(committed, draft.result().effects, answer)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ottla.coordinator.classic.group import GroupState
-from ottla.coordinator.timers import session_timer
+from ottla.coordinator.timers import session_timer, sync_timer
 from ottla.protocol import ErrorCode
 from tests.unit.coordinator.harness import Harness
 
@@ -92,6 +92,35 @@ def test_who_waits_for_an_answer_is_not_silent() -> None:
     assert harness.answer(parked).assignment == b"y"
     harness.sleep(6_000)
     assert harness.state() is GroupState.EMPTY, "from then on both are"
+
+
+def test_whoever_gets_its_assignment_has_a_whole_session() -> None:
+    harness = Harness()
+    leader, follower = harness.joined("A", "B")
+    harness.sync(follower, 1)
+    harness.sleep(4_000)
+    harness.sync(leader, 1, {leader: b"x", follower: b"y"})
+    assert {harness.timers[session_timer("g", one)] for one in (leader, follower)} == {harness.mono + 6_000}
+    harness.sleep(1_000)
+    harness.sync(follower, 1)
+    assert harness.timers[session_timer("g", follower)] == harness.mono + 6_000
+
+
+def test_who_waits_is_looked_at_again_after_another_session() -> None:
+    harness = Harness()
+    leader, follower = harness.joined("A", "B")
+    harness.sync(follower, 1)
+    harness.sleep(3_000)
+    harness.heartbeat(leader, 1)
+    harness.sleep(3_000)
+    assert harness.timers[session_timer("g", follower)] == harness.mono + 6_000
+
+
+def test_a_join_phase_ends_the_wait_for_syncs() -> None:
+    harness = Harness()
+    leader, _ = harness.joined("A", "B")
+    harness.answer(harness.leave(leader))
+    assert sync_timer("g") not in harness.timers
 
 
 def test_a_new_member_waits_for_its_first_answer_five_minutes() -> None:
