@@ -5,6 +5,9 @@ The only room that knows a version number or imports kio. Invariant: what is dec
 
 from __future__ import annotations
 
+import importlib
+import sys
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +27,21 @@ def milliseconds(duration: timedelta) -> int:
 def duration(count: int) -> timedelta:
     """Whole milliseconds as a duration of a message."""
     return timedelta(milliseconds=count)
+
+
+def _keep_hypothesis_out() -> None:
+    """kio loads hypothesis wherever it is installed, 150 ms for what only tests need: unless it is loaded already, kio finds none."""
+    if "hypothesis" in sys.modules:
+        return
+    sys.modules["hypothesis"] = None  # type: ignore[assignment]  # what Python takes for "not installed"
+    try:
+        with suppress(ImportError):  # a kio that does without this module does without the question
+            importlib.import_module("kio.static._phantom")
+    finally:
+        del sys.modules["hypothesis"]
+
+
+_keep_hypothesis_out()
 
 
 def __getattr__(name: str) -> Any:
