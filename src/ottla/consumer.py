@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from ottla.client.assembly import ConsumerAssembly
-from ottla.client.calls import CommitCallback, ConsumerCalls, Listener, Listeners
+from ottla.client.calls import POST_INTERVAL, CommitCallback, ConsumerCalls, Listener, Listeners
 from ottla.client.collector import Delivery
 from ottla.client.mailbox import Call, T
 from ottla.client.notifications import WakeupRequested
@@ -34,6 +34,9 @@ RebalanceListener = Callable[["Consumer", list[TopicPartition]], None] | None
 """``listener(consumer, partitions)``, or none."""
 
 CLOSE_TIMEOUT = 30.0
+SERVICE_INTERVAL = POST_INTERVAL / 1000
+"""Seconds between two looks at the group while records are walked one by one."""
+
 _LONGEST_WAIT = 0.5
 """Seconds between two looks at whether the network thread is still there."""
 
@@ -141,16 +144,19 @@ class Consumer:
 
         A record is done with when the next one is asked for; ``commit()`` in the body includes it.
         """
-        calls, collector = self._calls, self._calls.collector
+        collector = self._calls.collector
         while True:
             self.poll(1.0)
             delivery: Delivery | None = collector.delivery
             if delivery is None:
                 continue
+            service_at = clock.monotonic() + SERVICE_INTERVAL
             for record in collector.walk(delivery):
                 yield record
-                if calls.service_due(clock.now()):
-                    self._run(calls.service)
+                # Records may take long to handle, so each is a chance to stay alive; but most come too soon to bother.
+                if clock.monotonic() >= service_at:
+                    self._run(self._calls.service)
+                    service_at = clock.monotonic() + SERVICE_INTERVAL
 
     def wakeup(self) -> None:
         """End the waiting call of the consumer's thread, or its next one, with ``WakeupError``. May be called from any thread."""

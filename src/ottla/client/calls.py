@@ -96,6 +96,8 @@ class ConsumerCalls:
         self._assignment: AssignmentReceived | None = None
         self._async_commits: deque[_AsyncCommit] = deque()
         self._posted_at: int | None = None
+        self._problems: list[OttlaError] = []
+        """Everything that keeps records from coming, what concerns all partitions first."""
         self._problem_since: dict[type[OttlaError], int] = {}
         handlers: dict[type[Any], Callable[[Any], None]] = {
             Fetched: lambda item: self._on_fetched(item.response),
@@ -137,10 +139,6 @@ class ConsumerCalls:
         yield from self._serve()
         self._mailbox.raise_wakeup()
 
-    def service_due(self, now: Now) -> bool:
-        """Whether ``service`` has something to do."""
-        return self._posted_at is None or now.mono - self._posted_at >= POST_INTERVAL
-
     def _serve(self) -> Call[None]:
         """Everything that a poll does besides handing out records."""
         self._mailbox.take()
@@ -175,8 +173,7 @@ class ConsumerCalls:
 
     def _explain_nothing(self) -> None:
         """Nothing came within the time: if that is not for want of records, say why."""
-        snapshot = self.snapshot
-        for problem in _problems(snapshot):
+        for problem in self._problems:
             since = self._problem_since.get(type(problem), self._mailbox.now.mono)
             if self._mailbox.now.mono - since >= self._grace(problem):
                 raise problem
@@ -194,7 +191,9 @@ class ConsumerCalls:
 
     def _on_published(self, snapshot: Snapshot) -> None:
         self.collector.on_snapshot(snapshot)
-        kinds = {type(problem) for problem in _problems(snapshot)}
+        general = [snapshot.problem] if snapshot.problem is not None else []
+        self._problems = [*general, *snapshot.problems.values()]
+        kinds = {type(problem) for problem in self._problems}
         self._problem_since = {kind: self._problem_since.get(kind, self._mailbox.now.mono) for kind in kinds}
 
     def _on_rebalance_needed(self, item: RebalanceNeeded) -> None:
@@ -217,7 +216,7 @@ class ConsumerCalls:
                 _log.error("another error besides the one raised: %s", other)
             raise first
         self._raise_failure()
-        for problem in self.snapshot.problems.values():
+        for problem in self._problems:
             if not problem.retriable and not len(self.collector.buffer):
                 raise problem
 
@@ -509,9 +508,3 @@ class ConsumerCalls:
         if missing:
             listed = ", ".join(map(str, missing))
             raise IllegalStateError(f"not assigned to this consumer: {listed}", hint="only assigned partitions have a position")
-
-
-def _problems(snapshot: Snapshot) -> list[OttlaError]:
-    """Everything that keeps records from coming, what concerns all partitions first."""
-    general = [snapshot.problem] if snapshot.problem is not None else []
-    return [*general, *snapshot.problems.values()]

@@ -117,6 +117,7 @@ class ClassicMembership:
         self._farewell: _Farewell | None = None
         self._leadership: Leadership | None = None
         self._assignments: dict[str, bytes] = {}
+        coordinator.on_fatal(self._lookup_failed)
 
     def __repr__(self) -> str:
         return f"<ClassicMembership {self.state.name} {self.generation}>"
@@ -187,7 +188,7 @@ class ClassicMembership:
             return MemberIdentity(self.generation.number, self.generation.member_id, self._config.group_instance_id)
         if self.state in (State.JOINING, State.ASSIGNING, State.SYNCING):
             raise broker_error(REBALANCE_IN_PROGRESS, f"group {self._config.group_id!r} is rebalancing: nothing was committed")
-        raise self._not_a_member()
+        raise _not_a_member(self._config, expired=self._liveness.expired_once)
 
     def commit_refused(self, code: int, sent_by: MemberIdentity, now: Now) -> OttlaError:
         """See ``Membership``."""
@@ -204,7 +205,7 @@ class ClassicMembership:
             self._dropped(HEARTBEAT_REACTIONS[code], f"{broker_error(code).name} in answer to a commit")
         elif self.state in (State.PREPARING, State.JOINING, State.ASSIGNING, State.SYNCING):
             return broker_error(REBALANCE_IN_PROGRESS, what)
-        return self._not_a_member(cause=broker_error(code, what))
+        return _not_a_member(self._config, expired=self._liveness.expired_once, cause=broker_error(code, what))
 
     # -- the two shapes ---------------------------------------------------------------------------------------------------
 
@@ -339,12 +340,9 @@ class ClassicMembership:
         code = int(message.error_code)
         if code:
             return self._refused(tag, JOIN_REACTIONS.get(code, Reaction.FATAL), code, message, now)
-        protocol = message.protocol_name
-        if message.protocol_type not in (None, PROTOCOL_TYPE) or protocol not in self._config.partition_assignment_strategy:
-            chosen = f"{message.protocol_type or PROTOCOL_TYPE}/{protocol}"
-            text = f"group {self._config.group_id!r} chose {chosen}, which this member did not offer"
-            return self._fail(broker_error(INCONSISTENT_GROUP_PROTOCOL, text))
-        self.generation = Generation(message.generation_id, message.member_id, protocol)
+        if (mismatch := _unknown_protocol(message, self._config.partition_assignment_strategy)) is not None:
+            return self._fail(mismatch)
+        self.generation = Generation(message.generation_id, message.member_id, message.protocol_name)
         self._attempts, self._retry_at = 0, now.mono
         self._liveness.joined(now)
         self._assignments, self._leadership = {}, None
@@ -368,9 +366,8 @@ class ClassicMembership:
         code = int(message.error_code)
         if code:
             return self._refused(tag, JOIN_REACTIONS.get(code, Reaction.FATAL), code, message, now)
-        if message.protocol_type not in (None, PROTOCOL_TYPE) or message.protocol_name not in (None, self.generation.protocol):
-            text = f"group {self._config.group_id!r} synchronised by {message.protocol_type}/{message.protocol_name}"
-            return self._fail(broker_error(INCONSISTENT_GROUP_PROTOCOL, text))
+        if (mismatch := _unknown_protocol(message, (None, self.generation.protocol))) is not None:
+            return self._fail(mismatch)
         try:
             partitions = decode_assignment(message.assignment).partitions
         except ProtocolError as error:
@@ -473,6 +470,11 @@ class ClassicMembership:
         self._attempts += 1
         self._notify(ErrorNotification(error))
 
+    def _lookup_failed(self, error: OttlaError, now: Now) -> None:
+        """Nobody says who the coordinator is, and waiting does not help: the application has to know. The look-up goes on."""
+        if self.state is not State.UNJOINED:
+            self._notify(ErrorNotification(error))
+
     def _ask_application(self, *, lost: bool) -> None:
         self._subscription.suspend()
         self._token += 1
@@ -490,13 +492,6 @@ class ClassicMembership:
         self._in_flight = False
         self._leadership = None
 
-    def _not_a_member(self, cause: BrokerError | None = None) -> CommitFailedError:
-        text = f"nothing was committed: this consumer is no member of group {self._config.group_id!r} any more"
-        if self._liveness.expired_once:
-            hint = "it did not poll() within max_poll_interval: handle fewer records a poll, or raise it; poll() to rejoin"
-            return CommitFailedError(text, hint=hint, cause=cause)
-        return CommitFailedError(text, cause=cause)
-
     def _move(self, cause: Input) -> None:
         try:
             state = TRANSITIONS[self.state][cause]
@@ -512,3 +507,17 @@ class ClassicMembership:
             times += self._liveness.session_deadlines()
         times.append(self._liveness.poll_deadline)
         return min((at for at in times if at > now.mono), default=None)
+
+
+def _unknown_protocol(message: Any, known: tuple[str | None, ...]) -> OttlaError | None:
+    """An error where a JoinGroup or SyncGroup answer speaks of a protocol that this member did not offer."""
+    if message.protocol_type in (None, PROTOCOL_TYPE) and message.protocol_name in known:
+        return None
+    chosen = f"{message.protocol_type or PROTOCOL_TYPE}/{message.protocol_name}"
+    return broker_error(INCONSISTENT_GROUP_PROTOCOL, f"the group chose {chosen}, which this member did not offer")
+
+
+def _not_a_member(config: ConsumerConfig, *, expired: bool, cause: BrokerError | None = None) -> CommitFailedError:
+    text = f"nothing was committed: this consumer is no member of group {config.group_id!r} any more"
+    hint = "it did not poll() within max_poll_interval: handle fewer records a poll, or raise it; poll() to rejoin"
+    return CommitFailedError(text, hint=hint if expired else None, cause=cause)

@@ -9,6 +9,9 @@ import time
 
 from ottla.types import Now
 
+monotonic = time.monotonic
+"""The same clock as ``mono``, in seconds, for those who ask a million times a second."""
+
 
 def now() -> Now:
     """The time now, monotonic and wall, in whole milliseconds."""
