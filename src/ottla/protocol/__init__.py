@@ -30,7 +30,7 @@ def duration(count: int) -> timedelta:
 
 
 def _keep_hypothesis_out() -> None:
-    """kio loads hypothesis wherever it is installed, 150 ms for what only tests need: unless it is loaded already, kio finds none."""
+    """kio loads hypothesis where it is installed, 150 ms for what only tests need. Unless it is loaded already, none is found."""
     if "hypothesis" in sys.modules:
         return
     sys.modules["hypothesis"] = None  # type: ignore[assignment]  # what Python takes for "not installed"

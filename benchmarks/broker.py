@@ -1,0 +1,177 @@
+"""The same confluent producer and consumer on Ottla's broker and on a real Apache Kafka, in one run, alternating.
+
+Each round produces all records to a fresh topic of each broker and reads them back, each in a process of its own, so that neither
+broker shares an interpreter with a client. The figure is the median of the rounds; the ratio is that of the medians. Both brokers
+run at their defaults, both in a fresh data directory on the same disk; the clients' settings are printed.
+
+    python benchmarks/broker.py [--records 2000000] [--size 100] [--partitions 4] [--rounds 5]
+
+Needs Java 17 and Maven for the real Kafka (see ``tools/kafka``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+
+from confluent_kafka.admin import AdminClient, NewTopic
+
+TOOL = Path(__file__).parents[1] / "tools" / "kafka"
+PORTS = range(19_300, 19_390, 2)
+PROMISED = 0.8
+
+PRODUCER = {
+    "linger.ms": 5,
+    "queue.buffering.max.messages": 1_000_000,
+    "batch.size": 1_000_000,
+    "compression.type": "none",
+    "acks": -1,
+}
+CONSUMER = {
+    "enable.auto.commit": False,
+    "auto.offset.reset": "earliest",
+    "fetch.queue.backoff.ms": 2,
+    "queued.min.messages": 1_000_000,
+    "queued.max.messages.kbytes": 1_000_000,
+}
+
+BROKER = "import sys; from ottla import Broker; b = Broker(sys.argv[1]); print(b.bootstrap_servers, flush=True); sys.stdin.read(); b.close()"
+
+
+def produce(servers: str, topic: str, records: int, size: int) -> float:
+    """Seconds to produce and have acknowledged."""
+    from confluent_kafka import Producer
+
+    failed: list[object] = []
+    value = os.urandom(size)
+    producer = Producer(
+        {"bootstrap.servers": servers, **PRODUCER, "on_delivery": lambda error, _: failed.append(error) if error else None}
+    )
+    producer.list_topics(topic, 10)
+    begin = time.perf_counter()
+    for number in range(records):
+        while True:
+            try:
+                producer.produce(topic, value)
+                break
+            except BufferError:
+                producer.poll(0.1)
+        if not number % 1000:
+            producer.poll(0)
+    producer.flush(120)
+    seconds = time.perf_counter() - begin
+    assert not failed, failed[0]
+    return seconds
+
+
+def consume(servers: str, topic: str, records: int, partitions: int) -> float:
+    """Seconds to read everything, every value touched."""
+    from confluent_kafka import Consumer, TopicPartition
+
+    consumer = Consumer({"bootstrap.servers": servers, "group.id": "benchmark", **CONSUMER})
+    consumer.assign([TopicPartition(topic, partition, 0) for partition in range(partitions)])
+    begin = time.perf_counter()
+    found = total = 0
+    while found < records:
+        messages = consumer.consume(500, 10)
+        assert messages, f"{found} of {records} records came"
+        for message in messages:
+            total += len(message.value())
+        found += len(messages)
+    seconds = time.perf_counter() - begin
+    consumer.close()
+    assert found == records
+    return seconds
+
+
+@contextmanager
+def ottla(folder: str) -> Iterator[str]:
+    """Ottla's broker in a process of its own."""
+    process = subprocess.Popen([sys.executable, "-c", BROKER, folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        yield process.stdout.readline().strip()
+    finally:
+        process.communicate()
+
+
+@contextmanager
+def kafka() -> Iterator[str]:
+    """A real Kafka that ends with this process."""
+    port = str(random.choice(PORTS))
+    os.environ["OTTLA_KAFKA_OWNER"] = str(os.getpid())
+    try:
+        yield subprocess.run([TOOL, "start", port], check=True, capture_output=True, text=True).stdout.strip()
+    finally:
+        subprocess.run([TOOL, "stop", port], check=False, capture_output=True)
+
+
+def in_process(verb: str, *arguments: object) -> float:
+    """One measurement in a fresh process."""
+    command = [sys.executable, __file__, "--measure", verb, *map(str, arguments)]
+    return float(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
+
+
+def measure(verb: str, servers: str, topic: str, records: str, other: str) -> None:
+    """What a fresh process does."""
+    print(json.dumps({"produce": produce, "consume": consume}[verb](servers, topic, int(records), int(other))))
+
+
+def main() -> int:
+    """Print the table; the exit code is 1 if the promise is broken."""
+    if sys.argv[1:2] == ["--measure"]:
+        measure(*sys.argv[2:])
+        return 0
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--records", type=int, default=2_000_000)
+    parser.add_argument("--size", type=int, default=100)
+    parser.add_argument("--partitions", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    seconds: dict[tuple[str, str], list[float]] = {}
+    with tempfile.TemporaryDirectory(dir=TOOL.parents[1]) as folder, ottla(folder) as ours, kafka() as theirs:
+        brokers = {"ottla": ours, "kafka": theirs}
+        for number in range(options.rounds + 1):
+            topic = f"round-{number}"
+            for name, servers in brokers.items():
+                admin = AdminClient({"bootstrap.servers": servers})
+                admin.create_topics([NewTopic(topic, options.partitions, 1)])[topic].result(20)
+                figures = {
+                    "produce": in_process("produce", servers, topic, options.records, options.size),
+                    "consume": in_process("consume", servers, topic, options.records, options.partitions),
+                }
+                admin.delete_topics([topic])[topic].result(20)
+                if number:  # the first round warms up
+                    for verb, figure in figures.items():
+                        seconds.setdefault((name, verb), []).append(figure)
+    print(
+        f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, confluent-kafka {version('confluent-kafka')}"
+    )
+    print(f"{options.records} records of {options.size} B, {options.partitions} partitions, median of {options.rounds}")
+    print(f"producer: {PRODUCER}\nconsumer: {CONSUMER}, consume(500)")
+    broken = False
+    for verb in ("produce", "consume"):
+        rates = {name: options.records / statistics.median(seconds[name, verb]) for name in brokers}
+        ratio = rates["ottla"] / rates["kafka"]
+        broken |= ratio < PROMISED
+        print(
+            f"{verb}: Ottla {rates['ottla'] / 1e6:.2f} M records/s, Apache Kafka {rates['kafka'] / 1e6:.2f} M records/s: "
+            f"{ratio:.2f}x (promised {PROMISED}x)"
+        )
+    return int(broken)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
