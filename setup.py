@@ -3,12 +3,20 @@
 Without a C compiler the extensions are left out and the same source runs as it stands (``ottla.records.COMPILED`` is then False).
 """
 
+import sys
+
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
+DECLARATIONS = [f"src/ottla/records/{name}.pxd" for name in ("batch", "columns", "reader", "record")]
 RECORDS = ("batch", "cdata", "columns", "reader", "record")
 
-extensions = [Extension(f"ottla.records.{name}", [f"src/ottla/records/{name}.py"], extra_compile_args=["-O3"]) for name in RECORDS]
+OPTIMISE = [] if sys.platform == "win32" else ["-O3"]
+
+extensions = [
+    Extension(f"ottla.records.{name}", [f"src/ottla/records/{name}.py"], extra_compile_args=OPTIMISE, depends=DECLARATIONS)
+    for name in RECORDS
+]
 
 modules = cythonize(extensions, language_level=3, include_path=["src"])
 for module in modules:

@@ -3,18 +3,18 @@
 Owns everything between the bytes of a batch and what an application handles. Must not know of connections, groups or logs.
 Invariant: bytes from outside are bounds-checked before they are believed, and every refusal is a ``CorruptRecordError``.
 
-``batch``, ``record``, ``columns`` and ``reader`` are compiled by Cython where a C compiler is at hand, and the very same files
-run (slowly) where not: ``COMPILED`` says which. ``OTTLA_RECORDS=python`` in the environment takes the source even so, for
-tests.
+``batch``, ``record``, ``reader``, ``columns`` and ``cdata`` are compiled by Cython where a C compiler is at hand, and the very
+same files run (slowly) where not: ``COMPILED`` says which. ``OTTLA_RECORDS=python`` in the environment takes the source even
+so, for tests.
 """
 
 from __future__ import annotations
 
 import os
 
-from ottla.records import _twin
-
 if os.environ.get("OTTLA_RECORDS") == "python":
+    from ottla.records import _twin
+
     _twin.prefer_source()
 
 from ottla.records.batch import (

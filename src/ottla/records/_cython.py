@@ -33,4 +33,4 @@ def _with_arguments(*_args: Any, **_kwargs: Any) -> Any:
 
 nogil = _NoGil()
 cclass = cfunc = final = inline = _bare
-boundscheck = cdivision = exceptval = freelist = initializedcheck = wraparound = _with_arguments
+boundscheck = exceptval = freelist = _with_arguments

@@ -123,11 +123,8 @@ class Rows:
             self.starts = cython.cast(cython.p_longlong, raw + 40 * number)
             self.stops = cython.cast(cython.p_longlong, raw + 48 * number)
         else:
-            self.data, self.fields, self.times, self.ends, self.bases, self.starts, self.stops = (
-                [None] * number for _ in range(7)
-            )
-        number = 0
-        for batch, start, stop in segments:
+            self.data, self.fields, self.times, self.ends, self.bases, self.starts, self.stops = ([None] * number for _ in range(7))
+        for number, (batch, start, stop) in enumerate(segments):
             self.data[number] = batch.data
             self.fields[number] = batch.fields
             self.times[number] = batch.times
@@ -138,7 +135,6 @@ class Rows:
             self.key_bytes += batch.key_bytes
             self.value_bytes += batch.value_bytes
             self.count += stop - start
-            number += 1
             if self.origins and self.origins[len(self.origins) - 1][0] is batch.origin:
                 self.origins.append((batch.origin, self.origins.pop()[1] + stop - start))
             else:

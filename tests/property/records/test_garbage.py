@@ -8,8 +8,7 @@ from collections.abc import Callable
 
 import crc32c
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from ottla.errors import CorruptRecordError
 from ottla.records import (
@@ -123,7 +122,6 @@ def test_any_bytes_at_all(data: bytes) -> None:
     survives(data)
 
 
-@settings(max_examples=300)
 @given(
     body=st.binary(max_size=200),
     count=st.integers(0, 40) | st.sampled_from([2**31 - 1, 2**16]),
@@ -153,7 +151,6 @@ def varint(number: int) -> bytes:
     return bytes((*output, raw))
 
 
-@settings(max_examples=300)
 @given(records=st.lists(st.tuples(st.lists(varints, max_size=9), st.binary(max_size=8)), min_size=1, max_size=4))
 def test_records_made_of_lying_varints(records: list[tuple[list[int], bytes]]) -> None:
     body = b""

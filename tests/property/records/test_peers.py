@@ -8,8 +8,7 @@ import kafka.record.default_records as kafka_python
 import pytest
 from aiokafka.record import default_records as aiokafka
 from aiokafka.record.memory_records import MemoryRecords as AioKafkaRecords
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from kafka.record.memory_records import MemoryRecords as KafkaPythonRecords
 
 from ottla.records import (
@@ -67,7 +66,7 @@ def theirs(batch: Any) -> list[NewRecord]:
 
 
 @pytest.mark.parametrize(("peer", "codec"), COMBINATIONS)
-@settings(max_examples=40)
+@settings(max_examples=settings().max_examples // 2)
 @given(new=new_records)
 def test_what_a_peer_builds_is_read(peer: str, codec: Compression, new: list[NewRecord]) -> None:
     builder = PEERS[peer][0](
@@ -85,7 +84,7 @@ def test_what_a_peer_builds_is_read(peer: str, codec: Compression, new: list[New
 
 
 @pytest.mark.parametrize(("peer", "codec"), COMBINATIONS)
-@settings(max_examples=40)
+@settings(max_examples=settings().max_examples // 2)
 @given(new=new_records, base_offset=st.integers(0, 2**62))
 def test_what_we_build_a_peer_reads(peer: str, codec: Compression, new: list[NewRecord], base_offset: int) -> None:
     data = encode_batch(
@@ -103,7 +102,7 @@ def test_what_we_build_a_peer_reads(peer: str, codec: Compression, new: list[New
     assert theirs(batch) == new
 
 
-@settings(max_examples=30)
+@settings(max_examples=settings().max_examples // 2)
 @given(runs=st.lists(new_records, min_size=1, max_size=4))
 def test_several_batches_are_told_apart_by_peers(runs: list[list[NewRecord]]) -> None:
     data = b"".join(encode_batch(new, base_offset=100 * number) for number, new in enumerate(runs))

@@ -9,8 +9,7 @@ import sys
 import pyarrow as pa
 import pytest
 
-from ottla.records import Compression, NewRecord, PartitionReader, PartitionRecords, Records, encode_batch
-from ottla.records import arrow as arrow_module
+from ottla.records import Compression, NewRecord, PartitionReader, PartitionRecords, Records, arrow as arrow_module, encode_batch
 from ottla.types import OffsetAndMetadata, TimestampType, TopicPartition
 
 

@@ -36,7 +36,7 @@ def test_the_uncompiled_source_passes_the_same_tests() -> None:
     run = subprocess.run(
         [sys.executable, "-c", WITHOUT_CYTHON, "-q", "-x", "-p", "no:cacheprovider", "unit/records", "property/records"],
         cwd=TESTS,
-        env={**os.environ, "OTTLA_RECORDS": "python", "OTTLA_HYPOTHESIS_EXAMPLES": "20"},
+        env={**os.environ, "OTTLA_RECORDS": "python"},
         capture_output=True,
         text=True,
         check=False,
