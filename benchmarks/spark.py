@@ -1,8 +1,8 @@
 """Spark reads a topic of a real Kafka: ``format("ottla")`` and Spark's own JVM connector, side by side in one session.
 
-Method: the same records, from ``load()`` to all columns in Spark's ``noop`` sink, alternating, after one warm-up each; the median
-of the runs. Both sources at their default settings; those of the session are printed, and the same for both. CRCs are checked on
-both sides.
+Method: the same records, from ``load()`` to all columns in Spark's ``noop`` sink, alternating, after three warm-ups each; the
+median of the runs. Both sources at their default settings; those of the session are printed, and the same for both. CRCs are
+checked on both sides.
 
     python benchmarks/spark.py [--records 3000000] [--size 100] [--partitions 4] [--runs 5] [--bootstrap-servers HOST:PORT]
 
@@ -27,6 +27,7 @@ from confluent_kafka import admin
 from pyspark.sql import SparkSession
 
 TOOLS = Path(__file__).parents[1] / "tools"
+WARM_UPS = 3
 PORTS = range(19_600, 19_690, 2)
 SETTINGS = {
     "spark.ui.enabled": "false",
@@ -117,7 +118,8 @@ def main() -> None:
         fill(servers, topic, given.records, given.size, given.partitions)
         spark = session(given.cores)
         for source in sources.values():
-            read(spark, source, servers, topic)
+            for _ in range(WARM_UPS):
+                read(spark, source, servers, topic)
             assert (
                 spark.read.format(source).options(subscribe=topic, **{"kafka.bootstrap.servers": servers}).load().count()
                 == given.records
