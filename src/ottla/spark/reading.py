@@ -86,7 +86,8 @@ class _Reading:
     def _poll(self) -> Records | None:
         try:
             return self._consumer.poll(timeout=POLL)
-        except errors.OffsetOutOfRangeError:
+        except errors.OffsetOutOfRangeError as error:
+            self._last_error = error
             self._hold_against_logs()
         except OttlaError as error:
             if not error.retriable:
@@ -122,15 +123,14 @@ class _Reading:
             self._hold_against_logs()
 
     def _hold_against_logs(self) -> None:
-        """Report what the logs have lost of what is left, and go on behind it."""
+        """Report what the logs have lost of what is left, and go on behind it; where nothing is lost, try again."""
         partitions = list(self._left)
         begins, ends = self._bounds(partitions)
         losses = []
         for tp in partitions:
             loss, left = loss_in(self._left[tp], begins.get(tp), ends.get(tp))
-            if loss is None:
-                continue
-            losses.append(loss)
+            if loss is not None:
+                losses.append(loss)
             if left is None:
                 del self._left[tp]
                 self._consumer.pause(tp)
@@ -138,6 +138,8 @@ class _Reading:
                 self._left[tp] = left
                 self._consumer.seek(tp, left.start)
         report(losses, fail=self._options.fail_on_data_loss)
+        if not losses:
+            time.sleep(POLL)
 
     def _bounds(self, partitions: list[TopicPartition]) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
         """Where the logs begin and end; a partition that is gone is missing."""
