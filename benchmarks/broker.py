@@ -47,7 +47,13 @@ CONSUMER = {
     "queued.max.messages.kbytes": 1_000_000,
 }
 
-BROKER = "import sys; from ottla import Broker; b = Broker(sys.argv[1]); print(b.bootstrap_servers, flush=True); sys.stdin.read(); b.close()"
+BROKER = """
+import sys
+from ottla import Broker
+with Broker(sys.argv[1]) as broker:
+    print(broker.bootstrap_servers, flush=True)
+    sys.stdin.read()
+"""
 
 
 def produce(servers: str, topic: str, records: int, size: int) -> float:
@@ -56,9 +62,12 @@ def produce(servers: str, topic: str, records: int, size: int) -> float:
 
     failed: list[object] = []
     value = os.urandom(size)
-    producer = Producer(
-        {"bootstrap.servers": servers, **PRODUCER, "on_delivery": lambda error, _: failed.append(error) if error else None}
-    )
+
+    def note(error: object, _: object) -> None:
+        if error is not None:
+            failed.append(error)
+
+    producer = Producer({"bootstrap.servers": servers, **PRODUCER, "on_delivery": note})
     producer.list_topics(topic, 10)
     begin = time.perf_counter()
     for number in range(records):
@@ -156,9 +165,8 @@ def main() -> int:
                 if number:  # the first round warms up
                     for verb, figure in figures.items():
                         seconds.setdefault((name, verb), []).append(figure)
-    print(
-        f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, confluent-kafka {version('confluent-kafka')}"
-    )
+    client = f"confluent-kafka {version('confluent-kafka')}"
+    print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, {client}")
     print(f"{options.records} records of {options.size} B, {options.partitions} partitions, median of {options.rounds}")
     print(f"producer: {PRODUCER}\nconsumer: {CONSUMER}, consume(500)")
     broken = False

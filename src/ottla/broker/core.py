@@ -61,6 +61,7 @@ class BrokerCore:
         self._store = store
         self._ids = ids
         self._touched: dict[PartitionLog, None] = {}
+        self._background: list[Effect] = []
 
     # What happens to a broker.
 
@@ -82,24 +83,24 @@ class BrokerCore:
         context = RequestContext(ticket, header.api, connection, header.client_id or "", f"/{host}", header.facts)
         handler = HANDLERS.get(header.api)
         effects = handler(self, context, message, now) if handler is not None else self.groups.handle(context, message, now)
-        return effects + self._wake()
+        return effects + self._aftermath()
 
     def on_timer(self, key: TimerKey, now: Now) -> list[Effect]:
         """A timer that was set has come."""
         kind, *rest = key
-        return _ON_TIMER[kind](self, tuple(rest), now) + self._wake()
+        return _ON_TIMER[kind](self, tuple(rest), now) + self._aftermath()
 
     def on_job(self, tag: JobTag, outcome: Outcome, now: Now) -> list[Effect]:
         """A job is done. One that failed has no more to say than the shell's log line, unless a table row knows better."""
         kind, *rest = tag
         react = _ON_JOB.get(kind)
-        return react(self, tuple(rest), outcome, now) + self._wake() if react is not None else []
+        return react(self, tuple(rest), outcome, now) + self._aftermath() if react is not None else []
 
     def on_disconnect(self, connection: int, now: Now) -> list[Effect]:
         """A connection is gone: nobody reads the answers to what it asked."""
         for parked in self.delayed.of_connection(connection):
             self.delayed.take(parked.context.ticket)
-        return self.groups.on_disconnect(connection, now) + self._wake()
+        return self.groups.on_disconnect(connection, now) + self._aftermath()
 
     def close(self) -> list[Job]:
         """What must be done, in this order, so that the next start finds everything in place."""
@@ -134,7 +135,7 @@ class BrokerCore:
         try:
             appended, effects = self.logs.append(log, batch, header, now)
         except OSError as error:
-            raise Refusal(ErrorCode.kafka_storage_error, f"{log.topic_partition} could not be written to: {error}") from error
+            raise log.failed(ErrorCode.kafka_storage_error, f"{log.topic_partition} could not be written to: {error}") from error
         self._touched[log] = None
         return appended, effects
 
@@ -171,7 +172,7 @@ class BrokerCore:
 
     def _save(self, topics: list[StoredTopic], next_producer_id: int) -> None:
         try:
-            self._store.save_catalog(Catalog(tuple(topics), next_producer_id))
+            self._background.append(RunJob(("sync-catalog",), self._store.save_catalog(Catalog(tuple(topics), next_producer_id))))
         except OSError as error:
             raise Refusal(ErrorCode.kafka_storage_error, f"The list of topics could not be stored: {error}") from error
 
@@ -180,12 +181,14 @@ class BrokerCore:
 
     # Timers and jobs.
 
-    def _wake(self) -> list[Effect]:
-        """Look again at those who wait for a log that has changed."""
-        if not self._touched:
-            return []
-        touched, self._touched = self._touched, {}
-        return [effect for parked in self.delayed.waiting_on(touched) for effect in fetch.retry(self, parked, last=False)]
+    def _aftermath(self) -> list[Effect]:
+        """What follows from what was done: work for the disk thread, and answers to those who wait for a log that has changed."""
+        effects, self._background = self._background, []
+        if self._touched:
+            touched, self._touched = self._touched, {}
+            for parked in self.delayed.waiting_on(touched):
+                effects += fetch.retry(self, parked, last=False)
+        return effects
 
     def _every(self, now: Now, kind: str) -> list[Effect]:
         intervals = {

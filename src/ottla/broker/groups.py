@@ -19,8 +19,7 @@ from ottla.broker.refusal import Refusal
 from ottla.broker.topics import OFFSETS_TOPIC
 from ottla.coordinator.config import GroupConfig
 from ottla.coordinator.coordinator import GroupCoordinator
-from ottla.coordinator.effects import Append
-from ottla.coordinator.effects import Effect as GroupEffect
+from ottla.coordinator.effects import Append, Effect as GroupEffect
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.records import NewRecord, encode_batch, iter_records, read_header
@@ -152,6 +151,7 @@ def _latest(files: list[SegmentFile]) -> list[Entry]:
     for file in files:
         with file.view() as data:
             for record in iter_records(data):
-                latest.pop(record.key, None)
-                latest[record.key] = record.value
+                if record.key is not None:  # the coordinator writes none without
+                    latest.pop(record.key, None)
+                    latest[record.key] = record.value
     return list(latest.items())

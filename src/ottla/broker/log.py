@@ -8,9 +8,11 @@ covers.
 
 from __future__ import annotations
 
+import logging
 import struct
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import crc32c
@@ -23,9 +25,11 @@ from ottla.broker.refusal import Refusal
 from ottla.broker.segment import Segment
 from ottla.protocol import ErrorCode
 from ottla.protocol.framing import FileRange
-from ottla.records import HEADER_SIZE, BatchHeader
+from ottla.records import HEADER_SIZE, BatchHeader, InvalidBatchError
 from ottla.records.header import CRC_OFFSET, CRC_START, LOG_APPEND_TIME_BIT, pack_header
 from ottla.types import TopicPartition
+
+logger = logging.getLogger("ottla.broker")
 
 _PLACE = struct.Struct(">qii")
 _NO_TIMESTAMP, _NO_EPOCH = -1, -1
@@ -69,6 +73,7 @@ class PartitionLog:
         """Segments before this offset have their indexes on disk, or work on its way that will see to it."""
         self.epochs = LeaderEpochs()
         self.producers = Producers()
+        self._complaint: str | None = None
 
     def __repr__(self) -> str:
         return f"<PartitionLog {self.topic_partition} {self.start_offset}..{self.end_offset}>"
@@ -102,7 +107,15 @@ class PartitionLog:
         self.segments[-1].append((place, *rest), header.size, last_offset, header.max_timestamp)
         if header.producer_id >= 0:
             self.producers.record(header, base_offset, now)
+        self._complaint = None
         return Appended(base_offset, last_offset, append_time, sealing)
+
+    def failed(self, code: ErrorCode, reason: str) -> Refusal:
+        """What a client is told of a failure of the disk; the broker's own log gets one line, not one for each attempt."""
+        if reason != self._complaint:
+            logger.error("%s", reason)
+        self._complaint = reason
+        return Refusal(code, reason)
 
     def flush_due(self) -> bool:
         """Whether so much is not known to be on disk that it must be forced there before it is acknowledged."""
@@ -115,13 +128,14 @@ class PartitionLog:
     def read(self, offset: int, max_bytes: int, *, at_least_one: bool) -> FileRange | None:
         """Whole batches from the one that holds ``offset`` on; ``None`` where there is nothing to read or no batch fits.
 
-        ``offset`` must lie between ``start_offset`` and ``high_watermark``.
+        ``offset`` must lie between ``start_offset`` and ``high_watermark``. Raises ``Refusal`` where disk or bytes are damaged.
         """
-        for segment in self.segments[self._row_of(offset) :]:
-            position = segment.locate(offset)
-            if position is not None:
-                size = segment.cut(position, max_bytes, at_least_one=at_least_one)
-                return segment.file.range(position, size) if size else None
+        with self._refusing():
+            for segment in self.segments[self._row_of(offset) :]:
+                position = segment.locate(offset)
+                if position is not None:
+                    size = segment.cut(position, max_bytes, at_least_one=at_least_one)
+                    return segment.file.range(position, size) if size else None
         return None
 
     def check_epoch(self, epoch: int) -> None:
@@ -132,12 +146,13 @@ class PartitionLog:
             raise Refusal(code, f"The leader epoch of {self.topic_partition} is {self.epochs.current}, the request says {epoch}.")
 
     def find_time(self, timestamp: int) -> tuple[int, int] | None:
-        """Offset and timestamp of the first record stamped at or after ``timestamp``."""
-        for segment in self.segments:
-            if segment.max_timestamp >= timestamp and segment.size:
-                found = segment.find_time(timestamp, self.start_offset)
-                if found is not None:
-                    return found
+        """Offset and timestamp of the first record stamped at or after ``timestamp``; raises ``Refusal`` as ``read`` does."""
+        with self._refusing():
+            for segment in self.segments:
+                if segment.max_timestamp >= timestamp and segment.size:
+                    found = segment.find_time(timestamp, self.start_offset)
+                    if found is not None:
+                        return found
         return None
 
     def find_largest_time(self) -> tuple[int, int] | None:
@@ -165,19 +180,19 @@ class PartitionLog:
         """Bring the indexes of all that was not sealed yet, and the producers as they are now, to disk."""
         start, end = self.seal_point, self.end_offset
         self.seal_point = end
-        files, snapshot = self.files, self.producers.snapshot()
+        files, folder, snapshot = self.files, self.files.pin(), self.producers.snapshot()
         segments = [segment for segment in self.segments if segment.next_offset > start]
         parts = [(segment.base_offset, *segment.seal(), files.flush(segment.base_offset)) for segment in segments]
         stale = [offset for offset in files.snapshots() if offset < start]
 
         def job() -> None:
             for base, index, time_index, flush in parts:
-                files.write_small(file_name(base, "index"), index.to_bytes())
-                files.write_small(file_name(base, "timeindex"), time_index.to_bytes())
+                folder.write_small(file_name(base, "index"), index.to_bytes())
+                folder.write_small(file_name(base, "timeindex"), time_index.to_bytes())
                 flush()
-            files.write_small(file_name(end, "snapshot"), snapshot)
+            folder.write_small(file_name(end, "snapshot"), snapshot)
             for offset in stale:
-                files.remove_small(file_name(offset, "snapshot"))
+                folder.remove_small(file_name(offset, "snapshot"))
 
         return Sealing(start, end, job)
 
@@ -192,10 +207,20 @@ class PartitionLog:
         """Everything before ``offset`` was forced to disk."""
         self.recovery_point = max(self.recovery_point, offset)
 
+    @contextmanager
+    def _refusing(self) -> Iterator[None]:
+        try:
+            yield
+        except InvalidBatchError as error:
+            raise self.failed(ErrorCode.corrupt_message, f"the log of {self.topic_partition} is damaged: {error}") from error
+        except OSError as error:
+            raise self.failed(ErrorCode.kafka_storage_error, f"{self.topic_partition} could not be read: {error}") from error
+
     def _roll_if_full(self, header: BatchHeader, last_offset: int) -> Sealing | None:
         if not self.segments:
-            self.files.write_small(EPOCH_CHECKPOINT, self.epochs.to_bytes())
-            self.segments.append(self._new_segment(self.start_offset))
+            first = self._new_segment(self.start_offset)
+            self.files.pin().write_small(EPOCH_CHECKPOINT, self.epochs.to_bytes())
+            self.segments.append(first)
             return None
         config = self.config
         limits = {"limit": config.segment_bytes, "age": config.segment_ms, "index_limit": config.segment_index_bytes}

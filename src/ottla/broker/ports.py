@@ -42,11 +42,24 @@ class SegmentFile(Protocol):
         """Cut the file to ``size``."""
 
 
+class PinnedFolder(Protocol):
+    """The folder of a partition as it is now, for a job that runs later: whatever is under its name by then, this is the one."""
+
+    def write_small(self, name: str, content: bytes) -> None:
+        """Replace an index, a snapshot or a checkpoint atomically."""
+
+    def remove_small(self, name: str) -> None:
+        """Remove such a file, if it is there."""
+
+
 class LogFiles(Protocol):
     """The folder of one partition."""
 
     def exists(self) -> bool:
         """Whether the folder is there: it is made with the first segment."""
+
+    def pin(self) -> PinnedFolder:
+        """The folder, for a job."""
 
     def segments(self) -> list[int]:
         """Base offsets of the segments, ascending."""
@@ -62,12 +75,6 @@ class LogFiles(Protocol):
 
     def read_small(self, name: str) -> bytes | None:
         """The content of an index, a snapshot or a checkpoint; ``None`` where there is none."""
-
-    def write_small(self, name: str, content: bytes) -> None:
-        """Write such a file whole, replacing it atomically."""
-
-    def remove_small(self, name: str) -> None:
-        """Remove such a file, if it is there."""
 
     def snapshots(self) -> list[int]:
         """Offsets of the producer snapshots, ascending."""
@@ -108,8 +115,8 @@ class Store(Protocol):
     def read_catalog(self) -> Catalog:
         """What was saved last."""
 
-    def save_catalog(self, catalog: Catalog) -> None:
-        """Replace it atomically."""
+    def save_catalog(self, catalog: Catalog) -> Job:
+        """Replace it atomically; the job forces it to disk."""
 
     def read_checkpoint(self, name: str) -> dict[TopicPartition, int]:
         """A checkpoint of offsets; empty where it is missing or damaged."""

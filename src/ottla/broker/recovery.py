@@ -7,6 +7,7 @@ batches that were written, each of them whole, and all of those before its recov
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 
 from ottla.broker.epochs import LeaderEpochs
@@ -30,17 +31,18 @@ def load_log(log: PartitionLog, *, recovery_point: int, log_start: int, clean: b
     log.epochs = LeaderEpochs.from_bytes(log.files.read_small(EPOCH_CHECKPOINT))
     cut: str | None = None
     surplus: list[int] = []
+    segment: Segment | None
     for row, base in enumerate(bases):
         if cut is not None:
             surplus.append(base)
             continue
         next_base = bases[row + 1] if row + 1 < len(bases) else None
-        segment = Segment(base, log.files.open(base), log.config.index_interval_bytes)
-        believed = clean or (next_base is not None and next_base <= recovery_point)
-        if believed and next_base is not None:
-            segment = _sealed(log, base, next_base)
-        elif not (believed and _resume(segment, log.files)):
-            segment = Segment(base, segment.file, log.config.index_interval_bytes)
+        segment = None
+        if clean or (next_base is not None and next_base <= recovery_point):
+            with suppress(InvalidBatchError):
+                segment = _sealed(log, base, next_base) if next_base is not None else _resumed(log, base)
+        if segment is None:
+            segment = Segment(base, log.files.open(base), log.config.index_interval_bytes)
             cut = _scan(segment)
         log.segments.append(segment)
     if log.segments:
@@ -49,7 +51,7 @@ def load_log(log: PartitionLog, *, recovery_point: int, log_start: int, clean: b
         log.files.set_aside(surplus)()
     if cut is not None:
         log.epochs.advance(log.end_offset)
-        log.files.write_small(EPOCH_CHECKPOINT, log.epochs.to_bytes())
+        log.files.pin().write_small(EPOCH_CHECKPOINT, log.epochs.to_bytes())
         dropped = f" and {len(surplus)} later segments" if surplus else ""
         cut = f"{log.topic_partition} was cut at offset {log.end_offset}{dropped}: {cut}"
     log.recovery_point = log.seal_point = log.end_offset if clean and cut is None else min(recovery_point, log.end_offset)
@@ -58,7 +60,7 @@ def load_log(log: PartitionLog, *, recovery_point: int, log_start: int, clean: b
 
 
 def _sealed(log: PartitionLog, base: int, next_base: int) -> Segment:
-    """A segment that gets no more batches: its indexes are read when they are first needed, its last timestamp too."""
+    """A segment that gets no more batches: its indexes are read when they are first needed. Raises ``InvalidBatchError``."""
     files = log.files
     segment = Segment(base, files.open(base), log.config.index_interval_bytes, load=partial(_load_indexes, files))
     segment.next_offset = next_base
@@ -85,16 +87,14 @@ def _load_indexes(files: LogFiles, segment: Segment) -> Indexes:
     return fresh.seal()
 
 
-def _resume(segment: Segment, files: LogFiles) -> bool:
-    """Go on with the newest segment after a good end: from its last index entry on. False where that does not work out."""
-    index = OffsetIndex.from_bytes(files.read_small(file_name(segment.base_offset, "index")) or b"", segment.size)
-    times = TimeIndex.from_bytes(files.read_small(file_name(segment.base_offset, "timeindex")) or b"")
+def _resumed(log: PartitionLog, base: int) -> Segment | None:
+    """The newest segment after a good end, from its last index entry on; ``None`` where that does not work out."""
+    segment = Segment(base, log.files.open(base), log.config.index_interval_bytes)
+    index = OffsetIndex.from_bytes(log.files.read_small(file_name(base, "index")) or b"", segment.size)
+    times = TimeIndex.from_bytes(log.files.read_small(file_name(base, "timeindex")) or b"")
     if index is None or times is None:
-        return False
-    try:
-        return _walk(segment, segment.resume(index, times)) == segment.size
-    except InvalidBatchError:
-        return False
+        return None
+    return segment if _walk(segment, segment.resume(index, times)) == segment.size else None
 
 
 def _walk(segment: Segment, position: int) -> int:
@@ -129,8 +129,8 @@ def _checked(data: Buffer, position: int, next_offset: int) -> tuple[BatchHeader
         return None, str(error)
     if header.size < HEADER_SIZE or position + header.size > len(data):
         return None, "the last batch is not whole"
-    if header.base_offset < next_offset:
-        return None, f"a batch says offset {header.base_offset} where at least {next_offset} was expected"
+    if header.base_offset != next_offset:
+        return None, f"a batch says offset {header.base_offset} where {next_offset} was expected"
     if not crc_matches(data, position, header):
         return None, f"the batch at offset {header.base_offset} fails its checksum"
     return header, None
@@ -145,7 +145,7 @@ def _rebuild_producers(log: PartitionLog, now: int) -> None:
         if producers is not None:
             log.producers, start = producers, offset
             break
-        log.files.remove_small(file_name(offset, "snapshot"))
+        log.files.pin().remove_small(file_name(offset, "snapshot"))
     for segment in log.segments:
         if segment.next_offset <= start or not segment.size:
             continue

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from ottla.broker.indexes import OFFSET_ENTRY_SIZE, OffsetIndex, TimeIndex
 from ottla.broker.ports import SegmentFile
-from ottla.records import HEADER_SIZE, BatchHeader, find_timestamp, read_header
+from ottla.records import HEADER_SIZE, BatchHeader, InvalidBatchError, find_timestamp, read_header
 
 _WALK = 4096
 """Bytes read at once while walking from batch to batch: between two index entries there is rarely more."""
@@ -76,7 +76,12 @@ class Segment:
         self.note(position, size, last_offset, max_timestamp)
 
     def note(self, position: int, size: int, last_offset: int, max_timestamp: int) -> None:
-        """Take note of a batch that lies in the file: the only writer of the indexes, live and in recovery."""
+        """Take note of a batch that lies in the file: the only writer of the indexes, live and in recovery.
+
+        Raises ``InvalidBatchError`` for an offset that this segment can not hold.
+        """
+        if not 0 <= last_offset - self.base_offset <= _MAX_RELATIVE:
+            raise InvalidBatchError(f"offset {last_offset} can not be in the segment that begins with {self.base_offset}")
         if self._first_timestamp is None:
             self._first_timestamp = max_timestamp
         if max_timestamp > self.max_timestamp:

@@ -27,7 +27,7 @@ from ottla.runtime.log_files import (
     OpenFiles,
     PartitionFolder,
     replace_file,
-    sync_folder,
+    sync_file,
     topic_id_in,
     uuid_of,
     uuid_text,
@@ -81,7 +81,7 @@ class DataDir:
         """Leave the marker that says: every log was brought to disk, nothing needs a scan."""
         replace_file(self.path / CLEAN_END, json.dumps({"version": 0, "brokerEpoch": -1}).encode())
         if self._durable:
-            sync_folder(self.path)
+            sync_file(self.path)
 
     # Store
 
@@ -89,14 +89,20 @@ class DataDir:
         """What was saved last."""
         return self._catalog
 
-    def save_catalog(self, catalog: Catalog) -> None:
-        """Replace the catalog."""
+    def save_catalog(self, catalog: Catalog) -> Callable[[], object]:
+        """Replace the catalog; the job forces it to disk."""
         topics = [
             {"name": name, "id": uuid_text(topic_id), "partitions": partitions, "configs": dict(configs)}
             for name, topic_id, partitions, configs in catalog.topics
         ]
         content = {"version": _CATALOG_VERSION, "next_producer_id": catalog.next_producer_id, "topics": topics}
         replace_file(self.path / CATALOG, json.dumps(content, indent=1).encode())
+        return self._sync_catalog
+
+    def _sync_catalog(self) -> None:
+        if self._durable:
+            sync_file(self.path / CATALOG)
+            sync_file(self.path)
 
     def read_checkpoint(self, name: str) -> dict[TopicPartition, int]:
         """A checkpoint of offsets; empty where it is missing or damaged."""
@@ -123,7 +129,7 @@ class DataDir:
         renamed = []
         for partition in partitions:
             folder = self.path / f"{topic}-{partition}"
-            self._open.forget(folder)
+            self._open.forget_folder(folder)
             if folder.is_dir():
                 renamed.append(_rename(folder, topic_id, _DELETED))
         return partial(_remove_all, renamed)

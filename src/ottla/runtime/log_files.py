@@ -14,6 +14,7 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from ottla.broker.log import file_name
@@ -63,10 +64,14 @@ class OpenFiles:
         """Close everything, ranges apart."""
         self._handles.clear()
 
-    def forget(self, folder: Path) -> None:
+    def forget(self, paths: Iterable[Path]) -> None:
+        """Close these, ranges apart: what is removed shall not go on taking room."""
+        for path in paths:
+            self._handles.pop(path, None)
+
+    def forget_folder(self, folder: Path) -> None:
         """Close what is open in a folder, ranges apart."""
-        for path in [path for path in self._handles if path.parent == folder]:
-            del self._handles[path]
+        self.forget([path for path in self._handles if path.parent == folder])
 
 
 class DiskRange:
@@ -147,6 +152,41 @@ class DiskSegment:
         self._torn = False
 
 
+class PinnedFolder:
+    """An open folder: files in it are found however it is called by now, and not those of another that has its old name."""
+
+    def __init__(self, path: Path) -> None:
+        self.fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def __del__(self) -> None:
+        if hasattr(self, "fd"):
+            os.close(self.fd)
+
+    def write_small(self, name: str, content: bytes) -> None:
+        """Replace a small file atomically."""
+        draft = f"{name}.tmp"
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644, dir_fd=self.fd), "wb") as file:
+            file.write(content)
+        os.replace(draft, name, src_dir_fd=self.fd, dst_dir_fd=self.fd)
+
+    def remove_small(self, name: str) -> None:
+        """Remove a small file, if it is there."""
+        with suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=self.fd)
+
+    def set_aside(self, names: Iterable[str]) -> None:
+        """Rename files to ``.deleted``."""
+        for name in names:
+            with suppress(FileNotFoundError):
+                os.rename(name, name + SET_ASIDE, src_dir_fd=self.fd, dst_dir_fd=self.fd)
+
+    def remove_set_aside(self) -> None:
+        """Remove what was set aside."""
+        for name in os.listdir(self.fd):
+            if name.endswith(SET_ASIDE):
+                self.remove_small(name)
+
+
 class PartitionFolder:
     """The folder of one partition (``LogFiles``). ``durable`` False: a folder that goes away anyway is never forced to disk."""
 
@@ -160,6 +200,10 @@ class PartitionFolder:
         """Whether the folder is there."""
         return self.path.is_dir()
 
+    def pin(self) -> PinnedFolder:
+        """The folder, for a job."""
+        return PinnedFolder(self.path)
+
     def segments(self) -> list[int]:
         """Base offsets of the segments, ascending."""
         return self._offsets(".log")
@@ -170,7 +214,9 @@ class PartitionFolder:
 
     def create(self, base_offset: int) -> DiskSegment:
         """A new, empty segment; the first one brings the folder with it."""
-        self._make_folder()
+        if not self.path.is_dir():
+            self.path.mkdir(parents=True)
+            self.pin().write_small(PARTITION_METADATA, partition_metadata(self._topic_id))
         path = self.path / file_name(base_offset, "log")
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644))
         return DiskSegment(path, self._open)
@@ -190,56 +236,32 @@ class PartitionFolder:
         except FileNotFoundError:
             return None
 
-    def write_small(self, name: str, content: bytes) -> None:
-        """Replace a small file."""
-        self._make_folder()
-        replace_file(self.path / name, content)
-
-    def remove_small(self, name: str) -> None:
-        """Remove a small file, if it is there."""
-        (self.path / name).unlink(missing_ok=True)
-
     def flush(self, base_offset: int) -> Job:
-        """Force a segment, and the names in its folder, to disk."""
+        """Force a segment, and the names that lead to it, to disk."""
         if not self._durable:
             return _nothing
-        handle = self._open.get(self.path / file_name(base_offset, "log"))
+        handle, folder = self._open.get(self.path / file_name(base_offset, "log")), self.pin()
 
         def job() -> None:
             os.fsync(handle.fd)
-            sync_folder(self.path)
+            os.fsync(folder.fd)
+            sync_file(self.path.parent)
 
         return job
 
     def set_aside(self, base_offsets: Iterable[int]) -> Job:
         """Rename the files of segments to ``.deleted``."""
-        paths = [self.path / file_name(base, suffix) for base in base_offsets for suffix in SEGMENT_SUFFIXES]
-
-        def job() -> None:
-            for path in paths:
-                with suppress(FileNotFoundError):
-                    path.rename(path.with_name(path.name + SET_ASIDE))
-
-        return job
+        names = [file_name(base, suffix) for base in base_offsets for suffix in SEGMENT_SUFFIXES]
+        self._open.forget(self.path / name for name in names)
+        return partial(self.pin().set_aside, names)
 
     def remove_set_aside(self) -> Job:
         """Remove what was set aside in this folder."""
-
-        def job() -> None:
-            for path in self.path.glob(f"*{SET_ASIDE}"):
-                path.unlink(missing_ok=True)
-
-        return job
+        return self.pin().remove_set_aside
 
     def _offsets(self, suffix: str) -> list[int]:
         names = (path.name for path in self.path.glob(f"*{suffix}"))
         return sorted(int(stem) for stem in (name.removesuffix(suffix) for name in names) if stem.isdigit())
-
-    def _make_folder(self) -> None:
-        if self.path.is_dir():
-            return
-        self.path.mkdir(parents=True)
-        replace_file(self.path / PARTITION_METADATA, partition_metadata(self._topic_id))
 
 
 def replace_file(path: Path, content: bytes) -> None:
@@ -249,8 +271,8 @@ def replace_file(path: Path, content: bytes) -> None:
     draft.replace(path)
 
 
-def sync_folder(path: Path) -> None:
-    """Force the names in a folder to disk."""
+def sync_file(path: Path) -> None:
+    """Force a file to disk; of a folder, the names in it."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(fd)

@@ -254,6 +254,28 @@ def test_a_deleted_topic_is_gone_and_its_name_is_free(broker: CoreUnderTest, tmp
     assert delete(broker, "orders").error_code is ErrorCode.unknown_topic_or_partition
 
 
+def test_work_that_comes_late_does_not_touch_a_topic_of_the_same_name(tmp_path: Path) -> None:
+    broker = CoreUnderTest(tmp_path)
+    create(broker, "orders", 1, segment_bytes="1048576", retention_ms="1")
+    for _ in range(3):
+        produce(broker, batch(size=700_000))
+    broker.pass_time(broker.core.config.log_retention_check_interval_ms)
+    late, broker.jobs = broker.jobs, []
+    assert {job.tag[0] for job in late} >= {"seal", "set-aside"}
+    delete(broker, "orders")
+    create(broker, "orders", 1)
+    produce(broker, batch(3))
+    broker.jobs = [*late, *broker.jobs]
+    broker.run_jobs()
+    names = {path.name for path in (tmp_path / "orders-0").iterdir()}
+    assert names == {f"{0:020d}.log", "leader-epoch-checkpoint", "partition.metadata"}
+    assert [path.name for path in tmp_path.glob("orders*")] == ["orders-0"]
+    broker.kill()
+    again = CoreUnderTest(tmp_path)
+    assert again.core.log("orders", 0).end_offset == 3
+    again.close()
+
+
 def test_the_coordinator_s_topic_can_not_be_deleted(broker: CoreUnderTest) -> None:
     broker.ask(Api.FIND_COORDINATOR, find_coordinator_request.FindCoordinatorRequest(key_type=0, coordinator_keys=("g",)))
     assert delete(broker, "__consumer_offsets").error_code is ErrorCode.invalid_request
@@ -375,7 +397,7 @@ def test_with_flush_messages_the_answer_waits_for_the_disk(broker: CoreUnderTest
 def test_a_disk_that_fails_to_flush_is_not_an_acknowledgement(broker: CoreUnderTest) -> None:
     create(broker, "orders", 1, flush_messages="1")
     ticket = broker.send(Api.PRODUCE, produce_message(batch()), version=12)
-    (job,) = broker.jobs
+    job = next(job for job in broker.jobs if job.tag[0] == "flush")
     broker.jobs.clear()
     broker.take(broker.core.on_job(job.tag, OSError(5, "Input/output error"), broker.now))
     assert broker.replies[ticket].responses[0].partition_responses[0].error_code is ErrorCode.kafka_storage_error

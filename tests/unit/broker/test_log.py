@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ottla.broker.log import PartitionLog
+from ottla.broker.refusal import Refusal
 from ottla.records import check_crc, iter_headers
 from ottla.types import TimestampType
 from tests.unit.broker.harness import START, append, batch, content, header_of, open_log, reload, stored
@@ -196,3 +197,14 @@ def test_a_failed_sealing_is_done_again_with_the_next(tmp_path: Path) -> None:
     log.sealed(sealings[-1], None)
     assert log.recovery_point == 3
     assert (tmp_path / "t-0" / "00000000000000000000.index").exists()
+
+
+def test_a_failing_disk_is_one_line_in_the_broker_s_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    log = open_log(tmp_path)
+    append(log, batch())
+    for path in (tmp_path / "t-0").glob("*.log"):
+        path.write_bytes(b"")
+    for _ in range(3):
+        with pytest.raises(Refusal, match="t-0 is damaged"):
+            log.read(0, 100, at_least_one=True)
+    assert len(caplog.messages) == 1

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from ottla.broker.log import PartitionLog
+from ottla.broker.refusal import Refusal
+from ottla.protocol import ErrorCode
 from tests.unit.broker.harness import START, append, batch, header_of, open_log, reload, stored
 
 
@@ -156,3 +158,21 @@ def test_an_empty_newest_segment_keeps_the_end(tmp_path: Path) -> None:
     for clean in (False, True):
         again, cut = reload(log, clean=clean)
         assert (cut, again.start_offset, again.end_offset) == (None, 3, 3)
+
+
+def test_a_damaged_segment_is_told_to_readers_and_does_not_keep_the_log_from_loading(tmp_path: Path) -> None:
+    log = _log(tmp_path)
+    log.seal().job()
+    path = _segment(tmp_path, 4)
+    path.write_bytes(b"\x7f" * path.stat().st_size)
+    again, cut = reload(log, clean=True)
+    assert cut is None
+    assert again.end_offset == 12
+    with pytest.raises(Refusal, match="is damaged") as refusal:
+        again.read(5, 1000, at_least_one=True)
+    assert refusal.value.code is ErrorCode.corrupt_message
+    assert again.read(9, 1000, at_least_one=True) is not None
+    (tmp_path / "t-0" / f"{4:020d}.timeindex").unlink()
+    again, cut = reload(log, clean=True)
+    assert again.end_offset == 4
+    assert cut is not None
