@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import random
 import resource
@@ -13,7 +12,6 @@ import subprocess
 import sys
 import threading
 import time
-import typing
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -22,10 +20,10 @@ from pathlib import Path
 import confluent_kafka
 
 from ottla import Broker
-from ottla.protocol.apis import SPOKEN, Api
-from ottla.protocol.codec import RequestHeader, encode_request
-from ottla.protocol.messages import message_class, metadata_request, produce_request
+from ottla.protocol.apis import Api
+from ottla.protocol.messages import metadata_request, produce_request
 from ottla.records import NewRecord, encode_batch
+from tests.bad_frames import bad_frames
 from tests.interop.peers import MEMBER, Message, closing_all, create_topic, poll_until, read_all
 from tests.raw_client import RawClient
 
@@ -204,67 +202,6 @@ def _resident(pid: int) -> int:
     return int(subprocess.run(["ps", "-o", "rss=", "-p", str(pid)], capture_output=True, text=True, check=True).stdout) * 1024
 
 
-def _bad_frames(count: int) -> Iterator[bytes]:
-    """Garbage of every kind: noise, requests that are cut off, requests with bytes flipped, lengths that lie."""
-    chance = random.Random(7)
-    noise = {api: [_request(api, version) for version in range(low, high + 1)] for api, (low, high) in SPOKEN.items()}
-    for number in range(count):
-        whole = bytearray(chance.choice(noise[chance.choice(list(noise))]))
-        match number % 4:
-            case 0:
-                yield struct.pack(">i", size := chance.randrange(0, 200)) + chance.randbytes(size)
-            case 1:
-                cut = whole[4 : chance.randrange(4, len(whole))]
-                yield struct.pack(">i", len(cut)) + cut
-            case 2:
-                for _ in range(chance.randrange(1, 6)):
-                    whole[chance.randrange(8, len(whole))] = chance.randrange(256)
-                yield bytes(whole)
-            case _:
-                head = whole[4 : chance.randrange(12, max(13, len(whole)))] + chance.randbytes(chance.randrange(60))
-                yield struct.pack(">i", chance.choice((len(head), -1, 2**31 - 1, 105 << 20))) + head
-
-
-def _request(api: Api, version: int) -> bytes:
-    """Some request of an API: the protocol's own smallest, with a body where that is easy to say."""
-    header = RequestHeader(api, version, 1, "fuzz")
-    if api is Api.PRODUCE:
-        data = produce_request.PartitionProduceData(index=0, records=encode_batch([NewRecord(b"k", b"v", timestamp=1)] * 5))
-        message = produce_request.ProduceRequest(
-            acks=1, timeout=timedelta(0), topic_data=(produce_request.TopicProduceData(name="t", partition_data=(data,)),)
-        )
-    else:
-        message = _smallest(message_class(api, "request"))
-    pieces = encode_request(header, message)
-    return b"".join(bytes(piece) for piece in pieces)  # type: ignore[call-overload]
-
-
-def _smallest(cls: type) -> object:
-    """A message of a class: lists of one, and all else as small as it can be."""
-    empty: dict[str, object] = {"string": "g", "bytes": b"", "bool": False}
-    values: dict[str, object] = {}
-    for field in dataclasses.fields(cls):
-        kind = field.metadata.get("kafka_type", "")
-        nested = _class_in(field.type)
-        if field.default is not dataclasses.MISSING and kind != "string" and "tuple" not in str(field.type):
-            continue
-        if nested is not None:
-            values[field.name] = (_smallest(nested),)
-        elif kind == "uuid":
-            values[field.name] = None
-        elif "tuple" in str(field.type):
-            values[field.name] = (empty.get(kind, 0),)
-        else:
-            values[field.name] = timedelta(0) if kind.startswith("timedelta") else empty.get(kind, 0)
-    return cls(**values)
-
-
-def _class_in(annotation: object) -> type | None:
-    if isinstance(annotation, type) and dataclasses.is_dataclass(annotation):
-        return annotation
-    return next((found for found in map(_class_in, typing.get_args(annotation)) if found is not None), None)
-
-
 def test_ten_thousand_bad_frames_and_two_hundred_half_ones(tmp_path: Path) -> None:
     with broker_process(tmp_path) as (process, servers):
         address = servers.rsplit(":", 1)
@@ -277,7 +214,7 @@ def test_ten_thousand_bad_frames_and_two_hundred_half_ones(tmp_path: Path) -> No
             sock = socket.create_connection((address[0], int(address[1])))
             sock.sendall(struct.pack(">i", 90 << 20) + bytes(number * 100))
             halves.append(sock)
-        for frame in _bad_frames(10_000):
+        for frame in bad_frames(10_000, seed=7):
             with socket.create_connection((address[0], int(address[1]))) as sock:
                 sock.sendall(frame)
                 sock.shutdown(socket.SHUT_WR)

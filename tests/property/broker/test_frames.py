@@ -1,0 +1,80 @@
+"""Any bytes as a request: the broker answers, or refuses with a ``ProtocolError``, and nothing else ever happens."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given, settings
+
+from ottla.broker.effects import CloseConnection, NoReply, Reply
+from ottla.errors import ProtocolError
+from ottla.protocol.apis import SPOKEN, Api
+from ottla.protocol.codec import decode_request, decode_response, encode_response
+from tests.bad_frames import some_request
+from tests.unit.broker.harness import CoreUnderTest
+
+VERSIONS = [(api, version) for api, (low, high) in SPOKEN.items() for version in range(low, high + 1)]
+_tickets = iter(range(10**6, 10**9))
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[CoreUnderTest]:
+    with tempfile.TemporaryDirectory() as folder:
+        core = CoreUnderTest(Path(folder))
+        yield core
+        core.kill()
+
+
+def feed(broker: CoreUnderTest, frame: bytes) -> list[bytes]:
+    """What a frame is answered with at once; what is parked is answered later."""
+    header, message = decode_request(frame)
+    ticket = next(_tickets)
+    effects = broker.core.handle(header, message, ticket, 1, "127.0.0.1", broker.now)
+    mine = [effect for effect in effects if isinstance(effect, Reply | NoReply | CloseConnection) and effect.ticket == ticket]
+    assert len(mine) <= 1
+    return [
+        b"".join(bytes(piece) for piece in encode_response(header, effect.response) if isinstance(piece, bytes))
+        for effect in mine
+        if isinstance(effect, Reply)
+    ]
+
+
+@pytest.mark.parametrize(("api", "version"), VERSIONS, ids=lambda value: getattr(value, "name", str(value)))
+def test_every_version_of_every_api_is_answered_in_that_version(broker: CoreUnderTest, api: Api, version: int) -> None:
+    answers = feed(broker, some_request(api, version)[4:])
+    if api is not Api.JOIN_GROUP and not answers:
+        broker.run_jobs()
+    for answer in answers:
+        assert decode_response(api, version, answer[4:])[0] == 1
+    assert answers or api in (Api.JOIN_GROUP, Api.SYNC_GROUP)
+
+
+@settings(max_examples=300)
+@given(st.sampled_from(VERSIONS), st.data())
+def test_no_change_of_any_byte_is_more_than_a_refusal(broker: CoreUnderTest, which: tuple[Api, int], data: st.DataObject) -> None:
+    frame = bytearray(some_request(*which)[4:])
+    for _ in range(data.draw(st.integers(1, 4))):
+        frame[data.draw(st.integers(4, len(frame) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        answers = feed(broker, bytes(frame))
+    except ProtocolError:
+        return
+    for answer in answers:
+        decode_response(*which, answer[4:])
+
+
+@settings(max_examples=300)
+@given(st.sampled_from(VERSIONS), st.binary(max_size=200))
+def test_garbage_behind_any_header_is_no_more_than_a_refusal(broker: CoreUnderTest, which: tuple[Api, int], garbage: bytes) -> None:
+    api, version = which
+    head = int(api).to_bytes(2) + version.to_bytes(2) + (1).to_bytes(4) + (-1).to_bytes(2, signed=True)
+    try:
+        answers = feed(broker, head + garbage)
+    except ProtocolError:
+        return
+    for answer in answers:
+        decode_response(*which, answer[4:])
