@@ -1,0 +1,208 @@
+"""What tests of single request managers share: a clock, a cluster of two brokers, and neutral answers.
+
+Owns the virtual time of one manager and the requests it sent. Must not know which manager is tested. Invariant: nothing is answered
+unless the test answers it.
+"""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from ottla.client.backoff import ExponentialBackoff
+from ottla.client.effects import Send, ToCoordinator
+from ottla.client.membership import NOBODY, MemberIdentity
+from ottla.client.metadata import MetadataManager
+from ottla.config import ConsumerConfig
+from ottla.errors import OttlaError, broker_error
+from ottla.protocol import ErrorCode
+from ottla.protocol.apis import Api
+from ottla.protocol.messages import metadata_response
+from ottla.types import Node, Now, TopicPartition
+
+T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
+TOPIC_ID = uuid.UUID(int=5)
+NO_THROTTLE = timedelta(0)
+NODES = {1: Node(1, "one", 9092), 2: Node(2, "two", 9092)}
+LEADERS = {T0: 1, T1: 2, T2: 1}
+
+
+class NoJitter:
+    """Randomness that is always in the middle: delays are exact."""
+
+    def random(self) -> float:
+        return 0.5
+
+
+def config(**settings: Any) -> ConsumerConfig:
+    return ConsumerConfig.parse(bootstrap_servers="one:9092", **{"group_id": "g", **settings})
+
+
+def backoff() -> ExponentialBackoff:
+    """100 ms, 200, 400, 800, 1000."""
+    return ExponentialBackoff(100, 1_000, NoJitter())
+
+
+def now(mono: int) -> Now:
+    return Now(mono, 1_700_000_000_000 + mono)
+
+
+def metadata_answer(
+    leaders: Mapping[TopicPartition, int] = LEADERS, *, errors: Mapping[str, int] | None = None, epoch: int = 3
+) -> Any:
+    """An answer to Metadata: a leader for each partition, -1 being none."""
+    topics: dict[str, list[Any]] = {name: [] for name in errors or {}}
+    for tp, leader in leaders.items():
+        part = metadata_response.MetadataResponsePartition(
+            error_code=ErrorCode(5 if leader < 0 else 0), partition_index=tp.partition, leader_id=leader, leader_epoch=epoch
+        )
+        topics.setdefault(tp.topic, []).append(part)
+    return metadata_response.MetadataResponse(
+        throttle_time=NO_THROTTLE,
+        brokers=tuple(
+            metadata_response.MetadataResponseBroker(node_id=n, host=node.host, port=node.port) for n, node in NODES.items()
+        ),
+        topics=tuple(
+            metadata_response.MetadataResponseTopic(
+                error_code=ErrorCode((errors or {}).get(name, 0)), name=name, topic_id=TOPIC_ID, partitions=tuple(parts)
+            )
+            for name, parts in topics.items()
+        ),
+        error_code=ErrorCode.none,
+    )
+
+
+class Cluster:
+    """A metadata manager that is told what the cluster looks like; ``asked`` is whether anybody wants to know it anew."""
+
+    def __init__(self, **answer: Any) -> None:
+        self.notifications: list[Any] = []
+        self.manager = MetadataManager(config(), random.Random(0), self.notifications.append)
+        self.manager.poll(now(0))
+        self.tell(**answer)
+
+    def tell(self, mono: int = 0, **answer: Any) -> None:
+        self.manager.on_response(None, metadata_answer(**answer), now(mono))
+
+    @property
+    def asked(self) -> bool:
+        return self.manager._wanted
+
+
+class Asked:
+    """A manager under a clock of its own: ``poll`` gives what it sends, ``answer`` and ``fail`` bring it back."""
+
+    def __init__(self, manager: Any) -> None:
+        self.manager = manager
+        self.mono = 0
+        self.wake_at: int | None = None
+        self.sent: list[Send] = []
+
+    @property
+    def now(self) -> Now:
+        return now(self.mono)
+
+    def poll(self, at: int | None = None) -> list[Send]:
+        if at is not None:
+            self.mono = at
+        sends, self.wake_at = self.manager.poll(self.now)
+        self.sent += sends
+        return list(sends)
+
+    def one(self, api: Api, at: int | None = None) -> Send:
+        """The only request that goes out now."""
+        (send,) = self.poll(at)
+        assert send.api is api
+        return send
+
+    def answer(self, send: Send, message: Any) -> None:
+        self.manager.on_response(send.tag, message, self.now)
+
+    def fail(self, send: Send, error: OttlaError) -> None:
+        self.manager.on_failure(send.tag, error, self.now)
+
+
+class FixedCoordinator:
+    """A coordinator at node 1, until somebody doubts it."""
+
+    def __init__(self, node_id: int | None = 1) -> None:
+        self.node_id = node_id
+        self.found = 1
+        self.failure: OttlaError | None = None
+        self.doubts: list[str] = []
+        self.observers: list[Any] = []
+
+    def target(self) -> ToCoordinator | None:
+        return ToCoordinator(self.node_id) if self.node_id is not None else None
+
+    def mark_unknown(self, reason: str, now: Now) -> None:
+        if self.node_id is not None:
+            self.doubts.append(reason)
+            self.node_id = None
+
+    def on_fatal(self, observer: Any) -> None:
+        self.observers.append(observer)
+
+
+class FixedMembership:
+    """A member of generation 7, or one that may not commit."""
+
+    def __init__(self) -> None:
+        self.signs: MemberIdentity | OttlaError = MemberIdentity(7, "member", None)
+        self.refusals: list[tuple[int, MemberIdentity]] = []
+
+    def identity(self) -> MemberIdentity:
+        if isinstance(self.signs, OttlaError):
+            raise self.signs
+        return self.signs
+
+    def commit_refused(self, code: int, sent_by: MemberIdentity, now: Now) -> OttlaError:
+        self.refusals.append((code, sent_by))
+        return broker_error(code, "refused")
+
+
+class Replies:
+    """Collects what comes back."""
+
+    def __init__(self) -> None:
+        self.got: list[tuple[Any, OttlaError | None]] = []
+
+    def __call__(self, value: Any, error: OttlaError | None) -> None:
+        self.got.append((value, error))
+
+    @property
+    def value(self) -> Any:
+        ((value, error),) = self.got
+        assert error is None, error
+        return value
+
+    @property
+    def error(self) -> OttlaError:
+        ((_, error),) = self.got
+        assert error is not None
+        return error
+
+
+__all__ = [
+    "LEADERS",
+    "NOBODY",
+    "NODES",
+    "NO_THROTTLE",
+    "T0",
+    "T1",
+    "T2",
+    "TOPIC_ID",
+    "Asked",
+    "Cluster",
+    "FixedCoordinator",
+    "FixedMembership",
+    "NoJitter",
+    "Replies",
+    "backoff",
+    "config",
+    "metadata_answer",
+    "now",
+]

@@ -1,0 +1,85 @@
+"""The face of the consumer, as far as it needs no broker: what is refused, and that nothing happens before it is asked for."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+
+import pytest
+
+from ottla import Consumer, OffsetAndMetadata, TopicPartition
+from ottla.errors import ConfigError, IllegalStateError, error_class
+
+TP = TopicPartition("t", 0)
+
+
+@pytest.fixture
+def consumer() -> Consumer:
+    return Consumer(bootstrap_servers="localhost:1", group_id="g")
+
+
+def test_making_one_opens_nothing(consumer: Consumer) -> None:
+    before = threading.active_count()
+    assert repr(consumer) == "<Consumer group 'g', 0 partitions>"
+    assert (consumer.assignment(), consumer.subscription(), consumer.paused()) == (set(), set(), set())
+    assert consumer.group_metadata() == ("g", -1, "", None)
+    consumer.wakeup()
+    consumer.close()
+    assert threading.active_count() == before
+
+
+def test_settings_are_those_of_kafka_in_any_spelling() -> None:
+    Consumer({"bootstrap.servers": "localhost:1", "max.poll.interval.ms": 5_000}, group_id="g", session_timeout=4).close()
+    with pytest.raises(ConfigError, match="auto_offset_reset"):
+        Consumer(bootstrap_servers="localhost:1", auto_ofset_reset="latest")
+
+
+def test_a_topic_is_no_collection_of_topics(consumer: Consumer) -> None:
+    with pytest.raises(TypeError, match=r"subscribe\(\['orders'\]\)"):
+        consumer.subscribe("orders")
+
+
+@pytest.mark.parametrize("offset", [-1, OffsetAndMetadata(-5)])
+def test_negative_offsets_are_refused(consumer: Consumer, offset: int | OffsetAndMetadata) -> None:
+    with pytest.raises(ValueError, match="negative"):
+        consumer.seek(TP, offset)
+    with pytest.raises(ValueError, match="negative"):
+        consumer.commit({TP: offset})
+
+
+def test_negative_times_are_refused(consumer: Consumer) -> None:
+    with pytest.raises(ValueError, match="beginning_offsets"):
+        consumer.offsets_for_times({TP: -2})
+    with pytest.raises(ValueError, match="timeout is negative"):
+        consumer.poll(timedelta(seconds=-1))
+
+
+def test_what_is_no_partition_is_refused(consumer: Consumer) -> None:
+    with pytest.raises(TypeError, match="TopicPartition"):
+        consumer.seek(("t", "0"), 1)  # type: ignore[arg-type]
+
+
+def test_without_a_group_there_is_no_group_to_speak_of() -> None:
+    with Consumer(bootstrap_servers="localhost:1") as alone:
+        for call in (lambda: alone.commit({TP: 1}), lambda: alone.commit_async({TP: 1}), alone.group_metadata, alone.committed):
+            with pytest.raises(error_class(24), match="set group_id"):
+                call()
+        with pytest.raises(IllegalStateError, match="set group_id"):
+            alone.subscribe(["t"])
+
+
+def test_after_close_every_call_says_so(consumer: Consumer) -> None:
+    consumer.close()
+    consumer.close()
+    for call in (
+        consumer.poll,
+        consumer.unsubscribe,
+        consumer.assignment,
+        consumer.commit,
+        consumer.commit_async,
+        consumer.list_topics,
+        consumer.group_metadata,
+        lambda: next(iter(consumer)),
+    ):
+        with pytest.raises(IllegalStateError, match="closed"):
+            call()
