@@ -39,6 +39,11 @@ class Stop:
     def __bool__(self) -> bool:
         return self.signal is not None
 
+    def check(self) -> None:
+        """Raise ``Interrupted`` if a signal came."""
+        if self.signal is not None:
+            raise Interrupted(self.signal)
+
 
 class Interrupted(KeyboardInterrupt):
     """SIGINT or SIGTERM arrived; ``exit_code`` is the one a shell expects of a process that such a signal ended."""
@@ -93,16 +98,29 @@ def stop_on_signals(consumer: Wakeable) -> Iterator[Stop]:
 
 
 @contextmanager
-def raise_on_signals() -> Iterator[None]:
-    """Raise ``Interrupted`` on the first SIGINT or SIGTERM; the rest is ignored, so that nothing disturbs the cleaning up."""
+def raise_on_signals() -> Iterator[Stop]:
+    """Raise ``Interrupted`` on the first SIGINT or SIGTERM; the rest is ignored, so that nothing disturbs the cleaning up.
+
+    Python raises it wherever the main thread happens to be, and code written in C may turn it into something else or lose it there.
+    Hence any error that ends the ``with`` after a signal becomes ``Interrupted``, and long loops call ``check()`` of the value.
+    """
+    stop = Stop()
 
     def handler(number: int, frame: FrameType | None) -> None:
+        stop.signal = signal.Signals(number)
         for each in STOP_SIGNALS:
             signal.signal(each, signal.SIG_IGN)
-        raise Interrupted(number)
+        stop.check()
 
     with handled(handler):
-        yield
+        try:
+            yield stop
+        except Interrupted:
+            raise
+        except BaseException as error:
+            if stop.signal is not None:
+                raise Interrupted(stop.signal) from error
+            raise
 
 
 def wait_for_signal(meanwhile: Callable[[], object] = lambda: None) -> signal.Signals:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -75,6 +76,25 @@ def test_raising_once_and_then_leaving_the_cleaning_up_alone(number: signal.Sign
     assert cleaned
     assert raised.value.exit_code == code
     assert str(raised.value) == number.name
+
+
+def test_an_interruption_that_was_turned_into_something_else_is_one() -> None:
+    with pytest.raises(Interrupted) as raised, raise_on_signals():  # noqa: PT012
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            threading.Event().wait(5)
+        except Interrupted:
+            raise TypeError("as C code may put it") from None
+    assert raised.value.exit_code == 143
+
+
+def test_an_interruption_that_was_lost_is_found_by_the_next_check() -> None:
+    with pytest.raises(Interrupted), raise_on_signals() as stop:  # noqa: PT012
+        stop.check()
+        with contextlib.suppress(Interrupted):
+            os.kill(os.getpid(), signal.SIGINT)
+            threading.Event().wait(5)
+        stop.check()
 
 
 @pytest.mark.parametrize("number", STOP_SIGNALS)

@@ -32,10 +32,10 @@ def demo(
         raise CommandFailed(f"the demo needs {', '.join(missing)}: {INSTALL}")
     console = Console(highlight=False)
     try:
-        with raise_on_signals():
+        with raise_on_signals() as stop:
             from ottla.demo.run import run
 
-            code = run(out, flights, console)
+            code = run(out, flights, console, stop.check)
     except Interrupted as interrupted:
         console.print(f"\ninterrupted by {interrupted}; all processes have ended")
         code = interrupted.exit_code

@@ -21,10 +21,10 @@ MEMBERS = ("member-1", "member-2", "member-3")
 VICTIM, NEWCOMER = "member-2", "member-4"
 SESSION_TIMEOUT = 6.0
 """Seconds after which the coordinator takes a silent member for dead."""
-PACED_RUN = 22.5
+PACED_RUN = 16.5
 """Seconds that three members would need if they shared the flights evenly: with a kill in it, well above the session."""
 FLIGHTS_A_POLL = 500
-KILL_AT, JOIN_AT = 1 / 3, 0.6
+KILL_AT, JOIN_AT = 1 / 3, 0.7
 """Done, as a part of all flights, when one member is killed and when another one joins."""
 LIMIT = 120.0
 """Seconds after which a run that is not done is stuck."""

@@ -7,7 +7,7 @@ that is said stays readable in a log file, and nothing waits for an answer.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -21,13 +21,16 @@ QUARTERS = 4
 class Step:
     """One step that is under way."""
 
-    def __init__(self, title: str, total: int | None, console: Console, progress: Progress, task: TaskID) -> None:
-        self._title, self._total = title, total
+    def __init__(
+        self, title: str, total: int | None, console: Console, progress: Progress, task: TaskID, check: Callable[[], None]
+    ) -> None:
+        self._title, self._total, self._check = title, total, check
         self._console, self._progress, self._task = console, progress, task
         self._quarters_said = 0
 
     def update(self, done: int) -> None:
-        """``done`` of the total are done."""
+        """``done`` of the total are done. Raises ``Interrupted`` if the run is to end."""
+        self._check()
         self._progress.update(self._task, completed=done)
         if self._console.is_terminal or not self._total:
             return
@@ -42,10 +45,10 @@ class Step:
 
 
 class Display:
-    """The steps of a run, one after the other; ``seconds`` has how long each took."""
+    """The steps of a run, one after the other; ``seconds`` has how long each took. ``check`` raises when the run is to end."""
 
-    def __init__(self, console: Console) -> None:
-        self.console = console
+    def __init__(self, console: Console, check: Callable[[], None]) -> None:
+        self.console, self._check = console, check
         self.seconds: dict[str, float] = {}
 
     @contextmanager
@@ -64,7 +67,7 @@ class Display:
         began = time.monotonic()
         with Progress(*columns, console=self.console, disable=not live) as progress:
             task = progress.add_task(title, total=total)
-            yield Step(title, total, self.console, progress, task)
+            yield Step(title, total, self.console, progress, task, self._check)
             self.seconds[name] = round(time.monotonic() - began, 2)
             progress.update(task, total=total or 1, completed=total or 1)
         if not live:

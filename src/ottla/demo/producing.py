@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from confluent_kafka import KafkaError, Producer
-from confluent_kafka import Message as Delivered
+from confluent_kafka import KafkaError, Message as Delivered, Producer
 
 from ottla.demo import DemoFailed
 from ottla.demo.data import Flights

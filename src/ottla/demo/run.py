@@ -7,6 +7,7 @@ of it is left.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +40,12 @@ ANNOUNCED = {
 }
 
 
-def run(out: Path, limit: int | None, console: Console) -> int:
-    """Do the whole job with its output in ``out``, on all flights or the first ``limit``, and return the exit code."""
-    display = Display(console)
+def run(out: Path, limit: int | None, console: Console, check: Callable[[], None]) -> int:
+    """Do the whole job with its output in ``out``, on all flights or the first ``limit``, and return the exit code.
+
+    ``check`` is called again and again and may raise, to end the run.
+    """
+    display = Display(console, check)
     began = time.monotonic()
     against_spark = java.reason_against()
     try:

@@ -1,0 +1,167 @@
+"""The main job, run as a user runs it: with Spark, without Java, and interrupted."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.programs import OTTLA, environment
+
+FLIGHTS = 24_000
+MARK = "DEMO_OF_THIS_TEST"
+
+
+@contextmanager
+def demo(out: Path, **variables: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """The job on a few flights, as a process that leads a group, and the mark that all its descendants carry."""
+    mark = uuid.uuid4().hex
+    process = subprocess.Popen(
+        [OTTLA, "demo", "--flights", str(FLIGHTS), "--out", str(out)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+        env={**environment(), MARK: mark, **variables},
+    )
+    try:
+        yield process, mark
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def alive(mark: str) -> list[str]:
+    """The command lines of the processes that carry the mark; a zombie has none."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if f"{MARK}={mark}".encode() in (folder / "environ").read_bytes().split(b"\0"):
+                found.append((folder / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+        except OSError:
+            continue
+    return found
+
+
+def none_left(mark: str) -> bool:
+    """Whether no process of a run is left, or only such as are on their way out."""
+    deadline = time.monotonic() + 3
+    while alive(mark) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return not alive(mark)
+
+
+def read_until(process: subprocess.Popen[str], text: str) -> str:
+    """What the process prints, up to and with the line that holds ``text``."""
+    assert process.stdout is not None
+    printed = ""
+    for line in process.stdout:
+        printed += line
+        if text in line:
+            return printed
+    raise AssertionError(f"{text!r} was never printed:\n{printed}")
+
+
+def is_png(file: Path) -> bool:
+    return file.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+
+
+@pytest.mark.skipif(shutil.which("java") is None, reason="no Java for Spark: install Java 17 or newer")
+def test_with_spark_every_figure_adds_up(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with demo(out) as (process, mark):
+        printed = process.communicate(timeout=110)[0]
+        assert process.returncode == 0, printed
+        assert none_left(mark)
+    summary = json.loads((out / "summary.json").read_text())
+    for figure in (
+        "produced",
+        "end_offsets",
+        "dispatch_distinct",
+        "spark_stream_rows",
+        "spark_stream_distinct",
+        "spark_batch_rows",
+    ):
+        assert summary[figure] == FLIGHTS, figure
+    assert summary["delays_group_lag"] == summary["dispatch_group_lag"] == 0
+    assert summary["wrong"] == []
+    assert 0 < summary["dispatch_repeated"] < FLIGHTS
+    assert set(summary["dispatch_owners"]["three members"].values()) == {"member-1", "member-2", "member-3"}
+    assert set(summary["dispatch_owners"]["one killed"].values()) == {"member-1", "member-3"}
+    assert set(summary["dispatch_owners"]["a new one"].values()) == {"member-1", "member-3", "member-4"}
+    assert {"broker", "produce", "dispatch", "spark_start", "spark_stream", "spark_batch", "total"} <= set(summary["seconds"])
+    assert summary["seconds"]["dispatch"] > 6
+    assert is_png(out / "owners.png")
+    assert is_png(out / "delays.png")
+    assert list((out / "flights").glob("*.parquet"))
+    assert (out / "broker" / "flights-0").is_dir()
+    assert "flights a second" in printed
+    assert "figures add up" in printed
+
+
+def test_without_java_all_but_spark_is_done_also_where_a_run_was_interrupted(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with demo(out) as (process, mark):
+        read_until(process, "produce into flights ...")
+        process.terminate()
+        assert process.wait(20) == 128 + signal.SIGTERM
+        assert none_left(mark)
+    with demo(out, JAVA_HOME=str(tmp_path)) as (process, mark):
+        printed = process.communicate(timeout=110)[0]
+        assert process.returncode == 3, printed
+        assert none_left(mark)
+    assert "without the Spark part" in printed
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["dispatch_distinct"] == summary["produced"] == FLIGHTS
+    assert "spark_stream_rows" not in summary
+    assert is_png(out / "owners.png")
+    assert not (out / "delays.png").exists()
+
+
+MOMENTS = ["load the flights", "start a broker ...", "start a broker: done", "share the partitions", "member-2 is killed"]
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_ctrl_c_leaves_no_process_behind(tmp_path: Path, moment: str) -> None:
+    with demo(tmp_path / "out") as (process, mark):
+        read_until(process, moment)
+        os.killpg(process.pid, signal.SIGINT)
+        rest = process.communicate(timeout=30)[0]
+        assert process.returncode == 128 + signal.SIGINT, rest
+        assert none_left(mark), alive(mark)
+    assert "interrupted by SIGINT" in rest
+    assert "Traceback" not in rest
+
+
+@pytest.mark.skipif(shutil.which("java") is None, reason="no Java for Spark: install Java 17 or newer")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_neither_does_it_while_spark_is_at_work(tmp_path: Path, number: signal.Signals) -> None:
+    with demo(tmp_path / "out") as (process, mark):
+        read_until(process, "stream into Parquet, group delays ..." if number == signal.SIGINT else "start Spark ...")
+        time.sleep(3)
+        assert any("java" in command for command in alive(mark))
+        os.killpg(process.pid, number)
+        process.communicate(timeout=30)
+        deadline = time.monotonic() + 20
+        while alive(mark) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert alive(mark) == []
+
+
+def test_a_folder_that_is_not_the_demos_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("keep")
+    with demo(tmp_path) as (process, _):
+        printed = process.communicate(timeout=30)[0]
+    assert process.returncode == 1
+    assert "--out" in printed
+    assert (tmp_path / "precious").read_text() == "keep"
