@@ -63,6 +63,7 @@ class Consumer:
         self._owner: int | None = None
         self._depth = 0
         self._closed = False
+        self._woken_early = False
         self._guard = threading.Lock()
 
     def __repr__(self) -> str:
@@ -160,6 +161,8 @@ class Consumer:
 
     def wakeup(self) -> None:
         """End the waiting call of the consumer's thread, or its next one, with ``WakeupError``. May be called from any thread."""
+        with self._guard:
+            self._woken_early = self._network is None
         if self._network is not None:
             self._network.notifications.put_all([WakeupRequested()])
 
@@ -317,8 +320,12 @@ class Consumer:
     def _network_thread(self) -> NetworkThread:
         if self._network is None:
             assembly = ConsumerAssembly(self._config, random.Random())
-            self._network = NetworkThread(assembly.core, name=f"ottla-{self._config.client_id}")
-            self._network.start()
+            network = NetworkThread(assembly.core, name=f"ottla-{self._config.client_id}")
+            with self._guard:
+                self._network = network
+            if self._woken_early:
+                network.notifications.put_all([WakeupRequested()])
+            network.start()
         return self._network
 
     def _submit(self, command: object) -> None:

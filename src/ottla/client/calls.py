@@ -431,7 +431,7 @@ class ConsumerCalls:
         self._mailbox.now = now
         self._require_group("committed()")
         command = commands.FetchCommitted(frozenset(partitions), now.mono + timeout)
-        found = yield from self._mailbox.ask(command, "committed()", command.deadline)
+        found = yield from self._mailbox.ask(command, "committed()", command.deadline, wakeable=True)
         return dict(found)
 
     def list_offsets(
@@ -440,7 +440,7 @@ class ConsumerCalls:
         """The offsets of timestamps; see ``Consumer.offsets_for_times``."""
         self._mailbox.now = now
         command = commands.ListOffsets(dict(timestamps), now.mono + timeout)
-        found = yield from self._mailbox.ask(command, "looking offsets up", command.deadline)
+        found = yield from self._mailbox.ask(command, "looking offsets up", command.deadline, wakeable=True)
         return {tp: found.get(tp) for tp in timestamps}
 
     def lag(self, tp: TopicPartition, timeout: int, now: Now) -> Call[int]:
@@ -458,7 +458,7 @@ class ConsumerCalls:
         """What the cluster says of topics, ``None`` being all."""
         self._mailbox.now = now
         command = commands.DescribeTopics(None if topics is None else frozenset(topics), now.mono + timeout)
-        found: Mapping[str, Any] = yield from self._mailbox.ask(command, "describing topics", command.deadline)
+        found: Mapping[str, Any] = yield from self._mailbox.ask(command, "describing topics", command.deadline, wakeable=True)
         return found
 
     # -- the end ----------------------------------------------------------------------------------------------------------
@@ -489,7 +489,7 @@ class ConsumerCalls:
             return
         try:
             yield from self._mailbox.ask(
-                commands.Commit(offsets, deadline - ANSWER_GRACE), "the last commit", deadline - ANSWER_GRACE, wakeable=False
+                commands.Commit(offsets, deadline - ANSWER_GRACE), "the last commit", deadline - ANSWER_GRACE
             )
         except OttlaError as error:
             _log.warning("the last commit of group %r failed: %s", self._config.group_id, error)

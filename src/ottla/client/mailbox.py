@@ -61,8 +61,8 @@ class Mailbox:
         """Until something comes, or the time has come."""
         self.now = yield Wait(for_, until)
 
-    def ask(self, command: Command, what: str, deadline: int, *, wakeable: bool = True) -> Call[Any]:
-        """Send a command and give its outcome."""
+    def ask(self, command: Command, what: str, deadline: int, *, wakeable: bool = False) -> Call[Any]:
+        """Send a command and give its outcome. ``wakeable``: it may take as long as a broker takes, so a wake-up ends the wait."""
         self.submit(command)
         return (yield from self.settle(command, what, deadline, wakeable=wakeable))
 

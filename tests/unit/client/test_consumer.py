@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from ottla import Consumer, OffsetAndMetadata, TopicPartition
-from ottla.errors import ConfigError, IllegalStateError, error_class
+from ottla.errors import ConfigError, IllegalStateError, WakeupError, error_class
 
 TP = TopicPartition("t", 0)
 
@@ -66,6 +66,14 @@ def test_without_a_group_there_is_no_group_to_speak_of() -> None:
                 call()
         with pytest.raises(IllegalStateError, match="set group_id"):
             alone.subscribe(["t"])
+
+
+def test_a_wakeup_before_the_first_poll_is_remembered(consumer: Consumer) -> None:
+    consumer.wakeup()
+    consumer.assign([TP])
+    with pytest.raises(WakeupError):
+        consumer.poll(10)
+    consumer.close(timeout=0)
 
 
 def test_after_close_every_call_says_so(consumer: Consumer) -> None:

@@ -67,6 +67,7 @@ def test_what_passes_is_asked_again(topics: Topics) -> None:
 def test_the_deadline_says_why(topics: Topics) -> None:
     replies = topics.describe("t", deadline=150)
     topics.fail(topics.one(Api.METADATA), DisconnectedError("broke"))
+    assert topics.poll() == []
     assert topics.wake_at == 100
     send = topics.one(Api.METADATA, 100)
     assert send.timeout == 50
