@@ -22,6 +22,7 @@ cdef class Batch:
     cdef readonly Py_ssize_t payload_size
     cdef readonly Py_ssize_t key_bytes
     cdef readonly Py_ssize_t value_bytes
+    cdef readonly bint has_headers
     cpdef require_crc(self)
     cpdef index(self, max_bytes)
     cpdef verify(self, max_bytes)

@@ -150,6 +150,7 @@ def _walk(batch: Batch, keep: cython.bint) -> tuple[cython.int, cython.Py_ssize_
     headers_at: cython.Py_ssize_t
     key_bytes: cython.Py_ssize_t = 0
     value_bytes: cython.Py_ssize_t = 0
+    has_headers: cython.bint = False
     length: cython.longlong
     time: cython.longlong
     delta: cython.longlong
@@ -184,6 +185,7 @@ def _walk(batch: Batch, keep: cython.bint) -> tuple[cython.int, cython.Py_ssize_
             value_bytes += value
         headers_at = position
         if position + 1 != record_end or data[position] != 0:
+            has_headers = True
             position = _skip_headers(data, position, record_end)
             if position < 0:
                 return -position, start
@@ -211,6 +213,7 @@ def _walk(batch: Batch, keep: cython.bint) -> tuple[cython.int, cython.Py_ssize_
             return 8, start
     batch.key_bytes = key_bytes
     batch.value_bytes = value_bytes
+    batch.has_headers = has_headers
     return (0, following) if following == end else (11, following)
 
 
@@ -280,6 +283,7 @@ def open_batch(source, data, length, position):
     batch.producer_id = _int64(data, position + 43)
     batch.claimed = _int32(data, position + 57)
     batch.count = batch.payload_size = batch.key_bytes = batch.value_bytes = 0
+    batch.has_headers = False
     if data[position + 16] != 2 or last_delta < 0 or batch.claimed < 0 or not 0 <= batch.base_offset >> 32 < 0x7FFFFFFF:
         read_header(source, position)
     batch.last_offset = batch.base_offset + last_delta

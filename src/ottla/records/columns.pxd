@@ -5,6 +5,7 @@ cdef class Rows:
     cdef Py_ssize_t segments
     cdef Py_ssize_t key_bytes
     cdef Py_ssize_t value_bytes
+    cdef bint has_headers
     cdef list kept
     cdef bytearray memory
     cdef const unsigned char** data

@@ -109,6 +109,7 @@ class Rows:
         raw: cython.p_char
         number: cython.Py_ssize_t = len(segments)
         self.count = self.key_bytes = self.value_bytes = 0
+        self.has_headers = False
         self.segments = number
         self.kept = segments
         self.origins = []
@@ -134,6 +135,7 @@ class Rows:
             self.stops[number] = stop
             self.key_bytes += batch.key_bytes
             self.value_bytes += batch.value_bytes
+            self.has_headers = self.has_headers or batch.has_headers
             self.count += stop - start
             if self.origins and self.origins[len(self.origins) - 1][0] is batch.origin:
                 self.origins.append((batch.origin, self.origins.pop()[1] + stop - start))
@@ -490,6 +492,10 @@ def _fill_headers(
 def header_column(rows: Rows):
     """The node of all headers, lists of (name, value); a record without any has a null list, as in Spark."""
     ascii_only: cython.bint
+    if not rows.has_headers:
+        nothing = ((0, 0, (None, bytearray(4), bytearray(1)), ()), (0, 0, (None, bytearray(4), bytearray(1)), ()))
+        empty = bytearray((rows.count + 7) // 8), bytearray(4 * (rows.count + 1))
+        return rows.count, rows.count, empty, ((0, 0, (None,), nothing),)
     offsets_buffer = new_buffer(4 * (rows.count + 1))
     offsets: cython.p_int = _ints(offsets_buffer)
     with cython.nogil:

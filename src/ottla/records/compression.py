@@ -18,8 +18,15 @@ from ottla.records.header import INVALID_RECORD, Compression, InvalidBatchError
 DEFAULT_MAX_BATCH_BYTES = 128 * 1024 * 1024
 """What one batch may inflate to unless said otherwise, in bytes."""
 
-_SMALLEST_GUESS = 64 * 1024
-_GROWTH = 4
+_SPARE_SIZE = 1024 * 1024
+_FIRST_GUESS, _GROWTH = 16, 4
+"""How much longer than its compressed form an answer is taken to be, and how much longer after each time that was too short.
+The first is generous, since an attempt in vain costs more than a buffer too long."""
+
+_spares: list[bytearray] = []
+"""Buffers for answers of unknown length that are likely to be short: to make and clear one anew costs as much as inflating.
+Each is in one thread's hands at a time; there are as many as threads that ever inflated at once."""
+
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = struct.Struct(">8sii")
 _XERIAL_BLOCK = 32 * 1024
@@ -50,40 +57,65 @@ def _unreadable(error: Exception) -> InvalidBatchError:
     return InvalidBatchError(f"compressed records can not be read: {error}", code=INVALID_RECORD)
 
 
-def _into(codec: Any, data: memoryview, limit: int, declared: int | None) -> bytearray:
+def _into(codec: Any, data: memoryview, limit: int, declared: int | None) -> bytes | bytearray:
     """Inflate into a buffer of the declared size, or of a guess that grows until it fits or reaches the limit."""
     if declared is not None and declared > limit:
         raise _too_long(limit, declared)
-    size = min(limit, max(_SMALLEST_GUESS, _GROWTH * len(data)) if declared is None else declared)
+    size = min(limit, _FIRST_GUESS * len(data)) if declared is None else declared
+    if declared is None and size <= _SPARE_SIZE:
+        answer = _into_spare(codec, data, limit)
+        if answer is not None:
+            return answer
+        size = _GROWTH * _SPARE_SIZE
     while True:
+        size = min(size, limit)
         output = bytearray(size)
-        try:
-            del output[codec(data, output) :]
+        length = _attempt(codec, data, output)
+        if length is not None:
+            del output[length:]
             return output
-        except cramjam.DecompressionError as error:
-            if _OUTPUT_FULL not in str(error):
-                raise _unreadable(error) from error
-        if size >= limit:
+        if size == limit:
             raise _too_long(limit)
-        size = min(limit, max(_SMALLEST_GUESS, size * _GROWTH))
+        size = max(_SPARE_SIZE, _GROWTH * size)
+
+
+def _into_spare(codec: Any, data: memoryview, limit: int) -> bytes | None:
+    """Inflate into a spare buffer and copy what is there; ``None`` where it is too short."""
+    spare = _spares.pop() if _spares else bytearray(_SPARE_SIZE)
+    try:
+        with memoryview(spare) as whole, whole[:limit] as room:
+            length = _attempt(codec, data, room)
+            return None if length is None else bytes(room[:length])
+    finally:
+        _spares.append(spare)
+
+
+def _attempt(codec: Any, data: memoryview, output: bytearray | memoryview) -> int | None:
+    """How many bytes the answer has, or ``None`` where ``output`` is too short for it."""
+    try:
+        return int(codec(data, output))
+    except cramjam.DecompressionError as error:
+        if _OUTPUT_FULL in str(error):
+            return None
+        raise _unreadable(error) from error
 
 
 def _none(data: memoryview, limit: int) -> memoryview:
     return data
 
 
-def _gzip(data: memoryview, limit: int) -> bytearray:
+def _gzip(data: memoryview, limit: int) -> bytes | bytearray:
     # The size at the end is that of the last member, and anything at all where the data is cut short: a hint, not more.
     hint = int.from_bytes(data[-4:], "little") if len(data) >= 18 else limit + 1
     return _into(cramjam.gzip.decompress_into, data, limit, hint if hint <= limit else None)
 
 
-def _lz4(data: memoryview, limit: int) -> bytearray:
+def _lz4(data: memoryview, limit: int) -> bytes | bytearray:
     has_size = len(data) >= 14 and data[4] & 0x08
     return _into(cramjam.lz4.decompress_into, data, limit, int.from_bytes(data[6:14], "little") if has_size else None)
 
 
-def _zstd(data: memoryview, limit: int) -> bytearray:
+def _zstd(data: memoryview, limit: int) -> bytes | bytearray:
     return _into(cramjam.zstd.decompress_into, data, limit, _zstd_content_size(data))
 
 
