@@ -31,10 +31,15 @@ class Wakeable(Protocol):
 
 
 class Stop:
-    """Whether, and by which signal, the program was asked to stop."""
+    """Whether, and by which signal, the program was asked to stop.
+
+    ``wake`` is called when that happens, in the middle of whatever the main thread is doing: it may only do what can be done there,
+    like ``SimpleQueue.put``.
+    """
 
     def __init__(self) -> None:
         self.signal: signal.Signals | None = None
+        self.wake: Callable[[], None] = lambda: None
 
     def __bool__(self) -> bool:
         return self.signal is not None
@@ -98,29 +103,21 @@ def stop_on_signals(consumer: Wakeable) -> Iterator[Stop]:
 
 
 @contextmanager
-def raise_on_signals() -> Iterator[Stop]:
-    """Raise ``Interrupted`` on the first SIGINT or SIGTERM; the rest is ignored, so that nothing disturbs the cleaning up.
+def noted_signals() -> Iterator[Stop]:
+    """Note the first SIGINT or SIGTERM and ignore the rest, so that nothing disturbs the cleaning up.
 
-    Python raises it wherever the main thread happens to be, and code written in C may turn it into something else or lose it there.
-    Hence any error that ends the ``with`` after a signal becomes ``Interrupted``, and long loops call ``check()`` of the value.
+    Nothing is raised in the handler: code written in C may lose such an exception, or crash. Whoever works calls ``check()`` of the
+    value now and then, and whoever sleeps is woken by its ``wake``.
     """
     stop = Stop()
 
     def handler(number: int, frame: FrameType | None) -> None:
-        stop.signal = signal.Signals(number)
-        for each in STOP_SIGNALS:
-            signal.signal(each, signal.SIG_IGN)
-        stop.check()
+        if stop.signal is None:
+            stop.signal = signal.Signals(number)
+            stop.wake()
 
     with handled(handler):
-        try:
-            yield stop
-        except Interrupted:
-            raise
-        except BaseException as error:
-            if stop.signal is not None:
-                raise Interrupted(stop.signal) from error
-            raise
+        yield stop
 
 
 def wait_for_signal(meanwhile: Callable[[], object] = lambda: None) -> signal.Signals:

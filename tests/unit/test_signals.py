@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
+import queue
 import signal
 import threading
 
 import pytest
 
 from ottla.errors import WakeupError
-from ottla.signals import STOP_SIGNALS, Interrupted, raise_on_signals, stop_on_signals, wait_for_signal
+from ottla.signals import STOP_SIGNALS, Interrupted, noted_signals, stop_on_signals, wait_for_signal
 
 
 class Sleeper:
@@ -63,38 +63,20 @@ def test_a_second_signal_does_what_it_did_before() -> None:
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_raising_once_and_then_leaving_the_cleaning_up_alone(number: signal.Signals, code: int) -> None:
-    cleaned = False
-    with pytest.raises(Interrupted) as raised, raise_on_signals():  # noqa: PT012
-        try:
-            os.kill(os.getpid(), number)
-            threading.Event().wait(5)
-        finally:
-            os.kill(os.getpid(), signal.SIGINT)
-            os.kill(os.getpid(), signal.SIGTERM)
-            cleaned = True
-    assert cleaned
+def test_a_noted_signal_wakes_and_is_raised_where_it_is_asked_for(number: signal.Signals, code: int) -> None:
+    woken = queue.SimpleQueue[str]()
+    with noted_signals() as stop:
+        stop.wake = lambda: woken.put("woken")
+        stop.check()
+        os.kill(os.getpid(), number)
+        assert woken.get(timeout=5) == "woken"
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(Interrupted) as raised:
+            stop.check()
+    assert woken.empty()
     assert raised.value.exit_code == code
     assert str(raised.value) == number.name
-
-
-def test_an_interruption_that_was_turned_into_something_else_is_one() -> None:
-    with pytest.raises(Interrupted) as raised, raise_on_signals():  # noqa: PT012
-        try:
-            os.kill(os.getpid(), signal.SIGTERM)
-            threading.Event().wait(5)
-        except Interrupted:
-            raise TypeError("as C code may put it") from None
-    assert raised.value.exit_code == 143
-
-
-def test_an_interruption_that_was_lost_is_found_by_the_next_check() -> None:
-    with pytest.raises(Interrupted), raise_on_signals() as stop:  # noqa: PT012
-        stop.check()
-        with contextlib.suppress(Interrupted):
-            os.kill(os.getpid(), signal.SIGINT)
-            threading.Event().wait(5)
-        stop.check()
 
 
 @pytest.mark.parametrize("number", STOP_SIGNALS)

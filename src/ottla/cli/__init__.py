@@ -19,6 +19,8 @@ def main() -> None:
         from ottla.cli.app import run
 
         code = run(sys.argv[1:])
+    except KeyboardInterrupt:
+        code = 130
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in NEEDED:
             raise

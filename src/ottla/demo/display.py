@@ -7,7 +7,7 @@ that is said stays readable in a log file, and nothing waits for an answer.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -21,16 +21,13 @@ QUARTERS = 4
 class Step:
     """One step that is under way."""
 
-    def __init__(
-        self, title: str, total: int | None, console: Console, progress: Progress, task: TaskID, check: Callable[[], None]
-    ) -> None:
-        self._title, self._total, self._check = title, total, check
+    def __init__(self, title: str, total: int | None, console: Console, progress: Progress, task: TaskID) -> None:
+        self._title, self._total = title, total
         self._console, self._progress, self._task = console, progress, task
         self._quarters_said = 0
 
     def update(self, done: int) -> None:
-        """``done`` of the total are done. Raises ``Interrupted`` if the run is to end."""
-        self._check()
+        """``done`` of the total are done."""
         self._progress.update(self._task, completed=done)
         if self._console.is_terminal or not self._total:
             return
@@ -45,10 +42,10 @@ class Step:
 
 
 class Display:
-    """The steps of a run, one after the other; ``seconds`` has how long each took. ``check`` raises when the run is to end."""
+    """The steps of a run, one after the other; ``seconds`` has how long each took."""
 
-    def __init__(self, console: Console, check: Callable[[], None]) -> None:
-        self.console, self._check = console, check
+    def __init__(self, console: Console) -> None:
+        self.console = console
         self.seconds: dict[str, float] = {}
 
     @contextmanager
@@ -67,7 +64,7 @@ class Display:
         began = time.monotonic()
         with Progress(*columns, console=self.console, disable=not live) as progress:
             task = progress.add_task(title, total=total)
-            yield Step(title, total, self.console, progress, task, self._check)
+            yield Step(title, total, self.console, progress, task)
             self.seconds[name] = round(time.monotonic() - began, 2)
             progress.update(task, total=total or 1, completed=total or 1)
         if not live:

@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession, functions as F
 
 from ottla.demo import data
-from ottla.demo.processes import Emit
+from ottla.demo.processes import PROGRESS, Emit
 
 GROUP = "delays"
 ROWS_PER_BATCH = 100_000
@@ -43,10 +43,10 @@ SETTINGS = {
 
 
 def main(arguments: dict[str, Any], emit: Emit) -> None:
-    """Run the job once. Reports ``ready``, ``progress`` (rows), ``streamed``, ``delays`` and ``batch``."""
+    """Run the job once. Reports ``ready``, ``progress``, ``streamed``, ``delays`` and ``batch``."""
     job = Job(arguments["bootstrap_servers"], arguments["topic"], Path(arguments["out"]))
     emit("ready", spark=job.spark.version)
-    job.stream(lambda rows: emit("progress", rows=rows))
+    job.stream(lambda rows: emit(PROGRESS, done=rows))
     emit("streamed", **job.streamed())
     emit("delays", rows=job.delays())
     emit("batch", **job.batch())

@@ -28,12 +28,15 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from ottla.demo import DemoFailed
+from ottla.signals import Stop
 
 Emit = Callable[..., None]
 """``emit("kind", name=value)``: report to the parent. Values are what JSON knows."""
 
 GRACE = 5.0
 """Seconds that a child which was asked to end has before it is killed."""
+PROGRESS = "progress"
+"""An event that says how far a child is."""
 ENDED = "ended"
 """The last event of every child, made by the parent; ``code`` is the exit code."""
 TAIL = 12
@@ -56,7 +59,7 @@ class ChildFailed(DemoFailed):
 class Child:
     """One running child process."""
 
-    def __init__(self, name: str, process: subprocess.Popen[str], log: Path, events: queue.SimpleQueue[Event]) -> None:
+    def __init__(self, name: str, process: subprocess.Popen[str], log: Path, events: queue.SimpleQueue[Event | None]) -> None:
         self.name, self.process, self.log = name, process, log
         self._events = events
         threading.Thread(target=self._listen, name=f"events of {name}", daemon=True).start()
@@ -80,18 +83,24 @@ class Child:
     def _listen(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
+            if not line.endswith("\n"):  # the child was killed while it wrote
+                break
             message = json.loads(line)
             self._events.put(Event(self.name, message.pop("kind"), message.pop("at"), message))
         self._events.put(Event(self.name, ENDED, time.time(), {"code": self.process.wait()}))
 
 
 class Children:
-    """The child processes of a run, as a context manager: none is left when it is done."""
+    """The child processes of a run, as a context manager: none is left when it is done.
 
-    def __init__(self, logs: Path) -> None:
-        self._logs = logs
+    Waiting for them ends with ``Interrupted`` when ``stop`` notes a signal.
+    """
+
+    def __init__(self, logs: Path, stop: Stop) -> None:
+        self._logs, self._stop = logs, stop
+        stop.wake = self._wake
         self._running: list[Child] = []
-        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
         self._kept: deque[Event] = deque()
 
     def __enter__(self) -> Self:
@@ -126,15 +135,23 @@ class Children:
         while (event := self._next(deadline)) is not None:
             yield event
 
-    def wait_for(self, child: Child, kind: str, timeout: float) -> Event:
-        """The next event ``kind`` of ``child``; others are kept for ``events()``. Raises ``ChildFailed`` if it does not come."""
+    def wait_for(
+        self, child: Child, kind: str, timeout: float, on_progress: Callable[[Mapping[str, Any]], None] = lambda data: None
+    ) -> Event:
+        """The next event ``kind`` of ``child``; others are kept for ``events()``, but for its progress.
+
+        Raises ``ChildFailed`` if it does not come.
+        """
         deadline = time.monotonic() + timeout
         while (event := self._next(deadline)) is not None:
             if event.child == child.name and event.kind == kind:
                 return event
             if event.child == child.name and event.kind == ENDED:
                 raise child.failure()
-            self._kept.append(event)
+            if event.child == child.name and event.kind == PROGRESS:
+                on_progress(event.data)
+            else:
+                self._kept.append(event)
         raise ChildFailed(f"the process {child.name} did not report {kind!r} within {timeout:g} s; its log is {child.log}")
 
     def kill(self, child: Child) -> None:
@@ -159,15 +176,21 @@ class Children:
         self._running = [child for child in self._running if child not in children]
 
     def _next(self, deadline: float) -> Event | None:
+        self._stop.check()
         try:
             event = self._events.get(timeout=max(0.0, deadline - time.monotonic()))
         except queue.Empty:
             return None
+        self._stop.check()
+        assert event is not None
         if event.kind == ENDED and event.data["code"] != 0:
             for child in self._running:
                 if child.name == event.child:
                     raise child.failure()
         return event
+
+    def _wake(self) -> None:
+        self._events.put(None)
 
 
 def _end_group(group: int) -> None:
@@ -200,7 +223,10 @@ def run_child(module: str) -> None:
 
     arguments = json.loads(sys.stdin.readline())
     threading.Thread(target=_leave_with_parent, name="leave with the parent", daemon=True).start()
-    importlib.import_module(module).main(arguments, emit)
+    try:
+        importlib.import_module(module).main(arguments, emit)
+    except DemoFailed as error:
+        raise SystemExit(str(error)) from None
 
 
 if __name__ == "__main__":

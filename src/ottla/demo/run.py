@@ -7,27 +7,26 @@ of it is left.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from ottla import Admin, OffsetAndMetadata, TopicPartition
-from ottla.demo import DemoFailed, charts, data, dispatch, java, report, tally
+from ottla.demo import DemoFailed, charts, dispatch, java, report, tally
 from ottla.demo.dispatch import MEMBERS, NEWCOMER, VICTIM, Act
 from ottla.demo.display import Display, Step
 from ottla.demo.folder import prepared
 from ottla.demo.processes import ENDED, Children
-from ottla.demo.producing import produce
 from ottla.errors import OttlaError
+from ottla.signals import Stop
 
 TOPIC = "flights"
 PARTITIONS = 6
 TOPIC_CONFIG = {"retention.ms": "-1"}
 """The flights are of 2013: the broker's retention of a week would remove them."""
 NOTHING_COMMITTED = OffsetAndMetadata(0)
-BROKER_START, SPARK_START, SPARK_RUN = 30.0, 120.0, 300.0
+ADMIN_TIMEOUT, BROKER_START, LOADING, PRODUCING, SPARK_START, SPARK_RUN = 10.0, 30.0, 120.0, 120.0, 120.0, 300.0
 """Seconds after which a step counts as failed."""
 DONE, WRONG, WITHOUT_SPARK = 0, 1, 3
 """Exit codes."""
@@ -40,16 +39,16 @@ ANNOUNCED = {
 }
 
 
-def run(out: Path, limit: int | None, console: Console, check: Callable[[], None]) -> int:
+def run(out: Path, limit: int | None, console: Console, stop: Stop) -> int:
     """Do the whole job with its output in ``out``, on all flights or the first ``limit``, and return the exit code.
 
-    ``check`` is called again and again and may raise, to end the run.
+    Raises ``Interrupted`` when ``stop`` notes a signal.
     """
-    display = Display(console, check)
+    display = Display(console)
     began = time.monotonic()
     against_spark = java.reason_against()
     try:
-        with prepared(out), Children(out / "logs") as children:
+        with prepared(out), Children(out / "logs", stop) as children:
             main_job = MainJob(out, children, display, limit)
             try:
                 main_job.feed()
@@ -83,26 +82,31 @@ class MainJob:
 
     def __init__(self, out: Path, children: Children, display: Display, limit: int | None) -> None:
         self._out, self._children, self._display = out, children, display
+        self._limit = limit
         self.summary = report.Summary()
-        with display.step("load", "load the flights of 2013"):
-            self._flights = data.load(limit)
 
     def feed(self) -> None:
         """Start the broker and produce every flight."""
         with self._display.step("broker", "start a broker"):
             broker = self._children.start("broker", "ottla.demo.broker_process", {"data_dir": str(self._out / "broker")})
             self._bootstrap: str = self._children.wait_for(broker, "listening", BROKER_START).data["bootstrap_servers"]
-            with Admin(bootstrap_servers=self._bootstrap) as admin:
+            with self._admin() as admin:
                 admin.create_topics({TOPIC: PARTITIONS}, configs=TOPIC_CONFIG)
-        with self._display.step("produce", f"produce into {TOPIC}", len(self._flights)) as step:
-            self.summary.check("produced", produce(self._bootstrap, TOPIC, self._flights, step.update), len(self._flights))
+        with self._display.step("load", "load the flights of 2013"):
+            arguments = {"bootstrap_servers": self._bootstrap, "topic": TOPIC, "limit": self._limit}
+            producer = self._children.start("producer", "ottla.demo.producer_process", arguments)
+            self._truth = self._children.wait_for(producer, "loaded", LOADING).data
+            self._flights: int = self._truth["flights"]
+        with self._display.step("produce", f"produce into {TOPIC}", self._flights) as step:
+            produced = self._children.wait_for(producer, "produced", PRODUCING, lambda data: step.update(data["done"]))
+            self.summary.check("produced", produced.data["count"], self._flights)
         self._ends = self._end_offsets()
-        self.summary.check("end_offsets", sum(self._ends.values()), len(self._flights))
+        self.summary.check("end_offsets", sum(self._ends.values()), self._flights)
         self.summary.add(end_offsets_by_partition=self._ends)
 
     def dispatch(self) -> None:
         """Let the group share the flights, and read from its files what it did."""
-        total, members = len(self._flights), self._out / "members"
+        total, members = self._flights, self._out / "members"
         pace = dispatch.pace_for(total)
         play = dispatch.Dispatch(self._children, self._bootstrap, TOPIC, self._ends, members, pace)
         with self._display.step("dispatch", f"share them in group {dispatch.GROUP}", total) as step:
@@ -112,7 +116,7 @@ class MainJob:
         charts.draw_owners(story.owners.tenures, story.moments, self._out / "owners.png")
         counted = tally.read(members.glob("*.tsv"))
         self.summary.check("dispatch_distinct", counted.distinct, total)
-        self.summary.check("dispatch_by_carrier", counted.by_carrier, self._flights.by_carrier)
+        self.summary.check("dispatch_by_carrier", counted.by_carrier, self._truth["by_carrier"])
         self.summary.check("dispatch_group_lag", self._lag(dispatch.GROUP), 0)
         self.summary.add(
             dispatch_repeated=counted.repeated,
@@ -124,7 +128,6 @@ class MainJob:
 
     def analyse(self) -> None:
         """Run the Spark job and compare what it read with what was produced."""
-        total = len(self._flights)
         with self._display.step("spark_start", "start Spark"):
             spark = self._children.start(
                 "spark",
@@ -132,14 +135,10 @@ class MainJob:
                 {"bootstrap_servers": self._bootstrap, "topic": TOPIC, "out": str(self._out)},
             )
             self._children.wait_for(spark, "ready", SPARK_START)
-        with self._display.step("spark_stream", "stream into Parquet, group delays", total) as step:
-            for event in self._children.events(SPARK_RUN):
-                if event.kind == "progress":
-                    step.update(event.data["rows"])
-                elif event.kind == "streamed":
-                    self._check_totals("spark_stream", event.data)
-                    self.summary.check("spark_stream_whole", event.data["whole"], total)
-                    break
+        with self._display.step("spark_stream", "stream into Parquet, group delays", self._flights) as step:
+            streamed = self._children.wait_for(spark, "streamed", SPARK_RUN, lambda data: step.update(data["done"])).data
+            self._check_totals("spark_stream", streamed)
+            self.summary.check("spark_stream_whole", streamed["whole"], self._flights)
             self.summary.check("delays_group_lag", self._lag("delays"), 0)
         with self._display.step("spark_delays", "average the delays"):
             rows = self._children.wait_for(spark, "delays", SPARK_RUN).data["rows"]
@@ -154,20 +153,23 @@ class MainJob:
             self._check_totals("spark_batch", self._children.wait_for(spark, "batch", SPARK_RUN).data)
             self._children.wait_for(spark, ENDED, SPARK_RUN)
 
+    def _admin(self) -> Admin:
+        return Admin(bootstrap_servers=self._bootstrap, request_timeout=ADMIN_TIMEOUT, default_api_timeout=ADMIN_TIMEOUT)
+
     def _end_offsets(self) -> dict[int, int]:
-        with Admin(bootstrap_servers=self._bootstrap) as admin:
+        with self._admin() as admin:
             found = admin.list_offsets({TopicPartition(TOPIC, number): "latest" for number in range(PARTITIONS)})
         return {partition.partition: 0 if end is None else end.offset for partition, end in found.items()}
 
     def _lag(self, group: str) -> int:
         """Records between what the group has committed and the ends; a partition without a commit lags by all of it."""
-        with Admin(bootstrap_servers=self._bootstrap) as admin:
+        with self._admin() as admin:
             committed = admin.group_offsets(group)
         ends = self._end_offsets().items()
         return sum(end - committed.get(TopicPartition(TOPIC, number), NOTHING_COMMITTED).offset for number, end in ends)
 
     def _check_totals(self, prefix: str, totals: Any) -> None:
-        self.summary.check(f"{prefix}_rows", totals["rows"], len(self._flights))
-        self.summary.check(f"{prefix}_distinct", totals["distinct"], len(self._flights))
-        self.summary.check(f"{prefix}_distance", totals["distance"], self._flights.distance)
-        self.summary.check(f"{prefix}_departure_delay", totals["departure_delay"], self._flights.departure_delay)
+        self.summary.check(f"{prefix}_rows", totals["rows"], self._flights)
+        self.summary.check(f"{prefix}_distinct", totals["distinct"], self._flights)
+        self.summary.check(f"{prefix}_distance", totals["distance"], self._truth["distance"])
+        self.summary.check(f"{prefix}_departure_delay", totals["departure_delay"], self._truth["departure_delay"])

@@ -7,12 +7,14 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
 from ottla.demo.processes import ENDED, ChildFailed, Children
+from ottla.signals import Interrupted, Stop, noted_signals
 
 CHILD = """
 import os, signal, subprocess, sys, time
@@ -33,8 +35,9 @@ PARENT = """
 import sys, time
 from pathlib import Path
 from ottla.demo.processes import Children
+from ottla.signals import Stop
 
-children = Children(Path(sys.argv[1]))
+children = Children(Path(sys.argv[1]), Stop())
 child = children.start("one", "a_child_of_the_tests", {"number": 1, "stubborn": True})
 print(children.wait_for(child, "ready", 10).data["pid"], flush=True)
 time.sleep(1000)
@@ -61,7 +64,7 @@ def gone(pid: int, within: float = 5.0) -> bool:
 
 
 def test_a_child_reports_and_its_prints_go_to_its_log(tmp_path: Path) -> None:
-    with Children(tmp_path) as children:
+    with Children(tmp_path, Stop()) as children:
         child = children.start("one", "a_child_of_the_tests", {"number": 21, "seconds": 0})
         assert children.wait_for(child, "ready", 10).data["twice"] == 42
         assert children.wait_for(child, ENDED, 10).data["code"] == 0
@@ -69,14 +72,14 @@ def test_a_child_reports_and_its_prints_go_to_its_log(tmp_path: Path) -> None:
 
 
 def test_a_child_that_fails_is_quoted(tmp_path: Path) -> None:
-    with Children(tmp_path) as children:
+    with Children(tmp_path, Stop()) as children:
         child = children.start("one", "a_child_of_the_tests", {"number": 1, "fail": True})
         with pytest.raises(ChildFailed, match=r"(?s)one ended with 7.*what went wrong"):
             children.wait_for(child, "ready", 10)
 
 
 def test_events_of_others_wait_for_their_turn(tmp_path: Path) -> None:
-    with Children(tmp_path) as children:
+    with Children(tmp_path, Stop()) as children:
         children.start("one", "a_child_of_the_tests", {"number": 1})
         time.sleep(0.5)
         second = children.start("two", "a_child_of_the_tests", {"number": 2})
@@ -85,7 +88,7 @@ def test_events_of_others_wait_for_their_turn(tmp_path: Path) -> None:
 
 
 def test_none_is_left_when_the_with_ends(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError), Children(tmp_path) as children:  # noqa: PT012  the error is what ends the with
+    with pytest.raises(RuntimeError), Children(tmp_path, Stop()) as children:  # noqa: PT012  the error is what ends the with
         pids = []
         for name in ("one", "two"):
             child = children.start(name, "a_child_of_the_tests", {"number": 1, "family": True})
@@ -96,7 +99,7 @@ def test_none_is_left_when_the_with_ends(tmp_path: Path) -> None:
 
 
 def test_a_kill_is_expected_and_others_go_on(tmp_path: Path) -> None:
-    with Children(tmp_path) as children:
+    with Children(tmp_path, Stop()) as children:
         child = children.start("one", "a_child_of_the_tests", {"number": 1})
         pid = children.wait_for(child, "ready", 10).data["pid"]
         children.kill(child)
@@ -113,4 +116,15 @@ def test_a_child_goes_with_its_parent_however_that_ends(tmp_path: Path, number: 
     finally:
         parent.send_signal(number)
         parent.wait()
+    assert gone(pid)
+
+
+def test_a_signal_ends_the_wait_and_the_children(tmp_path: Path) -> None:
+    with pytest.raises(Interrupted), noted_signals() as stop, Children(tmp_path, stop) as children:  # noqa: PT012
+        child = children.start("one", "a_child_of_the_tests", {"number": 1})
+        pid = children.wait_for(child, "ready", 10).data["pid"]
+        timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM))
+        timer.start()
+        children.wait_for(child, "what never comes", 30)
+    timer.join()
     assert gone(pid)

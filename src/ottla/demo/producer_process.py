@@ -1,17 +1,19 @@
-"""Producing every flight with confluent-kafka.
+"""The child process that loads the flights and produces them with confluent-kafka.
 
-Owns the producer and its delivery reports. Must not know the broker's kind. Invariant: the number it returns counts
+Owns the producer and its delivery reports. Must not know the broker's kind. Invariant: the number it reports counts
 what the broker has acknowledged, not what was handed over.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from confluent_kafka import KafkaError, Message as Delivered, Producer
 
 from ottla.demo import DemoFailed
-from ottla.demo.data import Flights
+from ottla.demo.data import Flights, load
+from ottla.demo.processes import PROGRESS, Emit
 
 SETTINGS = {"linger.ms": 20, "enable.idempotence": True, "message.timeout.ms": 60_000}
 REPORT_EVERY = 5_000
@@ -21,6 +23,20 @@ FLUSH_TIMEOUT = 90.0
 
 class ProducingFailed(DemoFailed):
     """The broker did not take every flight."""
+
+
+def main(arguments: dict[str, Any], emit: Emit) -> None:
+    """Load and produce. Reports ``loaded`` with what must come out again, ``progress`` and ``produced``."""
+    flights = load(arguments["limit"])
+    emit(
+        "loaded",
+        flights=len(flights),
+        by_carrier=flights.by_carrier,
+        distance=flights.distance,
+        departure_delay=flights.departure_delay,
+    )
+    count = produce(arguments["bootstrap_servers"], arguments["topic"], flights, lambda done: emit(PROGRESS, done=done))
+    emit("produced", count=count)
 
 
 def produce(bootstrap_servers: str, topic: str, flights: Flights, on_progress: Callable[[int], None]) -> int:
