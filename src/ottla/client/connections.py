@@ -92,6 +92,8 @@ class Connections:
     def __init__(self, config: ClientConfig, random: RandomPort) -> None:
         self.lost = 0
         """How often a connection broke or could not be made: when it grows, what is known of the cluster may be out of date."""
+        self.unfinished = False
+        """Whether what was received last completed nothing: no reason to poll."""
         self._config = config
         self._random = random
         self._reconnect = ExponentialBackoff(config.reconnect_backoff_ms, config.reconnect_backoff_max_ms, random)
@@ -239,6 +241,7 @@ class Connections:
             self._on_ready(link, now)
         if response is not None:
             self._on_answer(link, response.message, now)
+        self.unfinished = response is None and not pieces and link.state is LinkState.READY
         return True
 
     def receive(self, connection_id: int, data: bytes, now: Now) -> None:

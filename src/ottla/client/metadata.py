@@ -113,6 +113,8 @@ class MetadataManager:
         self._transient: dict[str, int | None] = {}
         self._wanted = True
         self._in_flight = False
+        self._urgent = False
+        """Whether something new was asked for while a request was in flight: its answer will not do."""
         self._attempts = 0
         self._not_before = 0
         self._refresh_at: int | None = None
@@ -189,7 +191,7 @@ class MetadataManager:
         due_at = self._not_before if self._wanted or self._refresh_at is None else max(self._refresh_at, self._not_before)
         if now.mono < due_at:
             return Poll(wake_at=due_at)
-        self._in_flight, self._wanted = True, False
+        self._in_flight, self._wanted, self._urgent = True, False, False
         return Poll((Send(Api.METADATA, self._request(), AnyNode(), None, self._config.request_timeout_ms),))
 
     def on_response(self, tag: Any, message: Any, now: Now) -> None:
@@ -206,7 +208,7 @@ class MetadataManager:
             if topic.error is not None and not topic.error.retriable:
                 self._notify(TopicErrorNotification(topic.name, topic.error))
         self._attempts = self._attempts + 1 if refused else 0
-        self._not_before = now.mono + self._backoff.delay(max(self._attempts - 1, 0))
+        self._not_before = now.mono + (0 if self._urgent else self._backoff.delay(max(self._attempts - 1, 0)))
         self._wanted = self._wanted or bool(refused)
         return None
 
@@ -225,7 +227,7 @@ class MetadataManager:
         self._wanted = True
 
     def _ask_at_once(self) -> None:
-        self._wanted = True
+        self._wanted = self._urgent = True
         if self.failure is None:
             self._not_before = 0
 

@@ -115,12 +115,16 @@ class NetworkThread:
         return wake_at
 
     def _sleep(self, sockets: Sockets, wake_at: int | None) -> None:
+        """Until there is something to think about: parts of a long answer are only read."""
         self._asleep = True
-        if self._inbox or self._closing:
-            timeout: float | None = 0
-        else:
-            timeout = None if wake_at is None else max(wake_at - self._now().mono, 0) / 1000
-        sockets.wait(timeout)
+        news = False
+        while not news:
+            if self._inbox or self._closing:
+                timeout: float | None = 0
+            else:
+                timeout = None if wake_at is None else max(wake_at - self._now().mono, 0) / 1000
+            news = sockets.wait(timeout) or bool(self._inbox) or self._closing
+            news = news or (wake_at is not None and self._now().mono >= wake_at)
         self._asleep = False
 
     def _handle(self, item: object, now: Now) -> None:

@@ -24,6 +24,9 @@ from ottla.types import Now
 READ_BUDGET = 8 << 20
 """Bytes read from one connection in one pass, so that a busy broker does not keep the others waiting."""
 
+LEAST_AWAITED, MOST_AWAITED = 64 << 10, 1 << 21
+"""Bytes of an answer that are waited for at once: fewer are not worth it, more may not fit into the socket's buffer."""
+
 _AT_ONCE = 64
 """Pieces handed to the operating system in one call."""
 
@@ -33,13 +36,14 @@ _UNDER_WAY = frozenset({0, errno.EINPROGRESS, errno.EWOULDBLOCK, getattr(errno, 
 class _Socket:
     """One socket, its side of the dialogue, and the bytes that still wait to be sent on it."""
 
-    __slots__ = ("connecting", "connection", "connection_id", "outgoing", "sock")
+    __slots__ = ("awaited", "connecting", "connection", "connection_id", "outgoing", "sock")
 
     def __init__(self, connection_id: int, sock: socket.socket, connection: ClientConnection) -> None:
         self.connection_id = connection_id
         self.sock = sock
         self.connection = connection
         self.connecting = True
+        self.awaited = 1
         self.outgoing: deque[memoryview] = deque()
 
     @property
@@ -114,19 +118,27 @@ class Sockets:
         self._wake_in.close()
         self._wake_out.close()
 
-    def wait(self, timeout: float | None) -> None:
-        """Sleep until something happens, ``wake`` is called, or ``timeout`` (seconds) is over; then move bytes."""
-        for key, events in self._selector.select(timeout):
+    def wait(self, timeout: float | None) -> bool:
+        """Sleep until something happens, ``wake`` is called, or ``timeout`` (seconds) is over; then move bytes.
+
+        False where nothing came of it but parts of answers: there is nothing yet to think about.
+        """
+        events = self._selector.select(timeout)
+        news = not events
+        for key, what in events:
             link = key.data
             if link is None:
                 self._drain_wake()
+                news = True
             elif link.connecting:
                 self._finish_connecting(link)
+                news = True
             else:
-                if events & selectors.EVENT_WRITE:
+                if what & selectors.EVENT_WRITE:
                     self._flush(link)
-                if events & selectors.EVENT_READ:
-                    self._read(link)
+                if what & selectors.EVENT_READ:
+                    news = self._read(link) or news
+        return news
 
     def _set_options(self, sock: socket.socket) -> None:
         sock.setblocking(False)
@@ -150,28 +162,43 @@ class Sockets:
         self._selector.modify(link.sock, link.interest, link)
         return self._connections.on_connected(link.connection_id, self._clock())
 
-    def _read(self, link: _Socket) -> None:
-        """Read until the socket is empty, the budget is spent, or the connection is of no more use."""
+    def _read(self, link: _Socket) -> bool:
+        """Read until the socket is empty, the budget is spent, or the connection is of no more use; whether it completed anything."""
         budget = READ_BUDGET
         now = self._clock()
+        news = False
         while budget > 0 and link.connection_id in self._sockets:
             buffer = link.connection.get_buffer()
             try:
                 count = link.sock.recv_into(buffer)
             except (BlockingIOError, InterruptedError):
-                return None
+                return news
             except OSError as error:
-                return self._lost(link, _reason(error))
+                self._lost(link, _reason(error))
+                return True
             size = len(buffer)
             buffer.release()
             if count == 0:
-                return self._lost(link, "the peer closed the connection")
+                self._lost(link, "the peer closed the connection")
+                return True
             budget -= count
             if not self._connections.on_received(link.connection_id, count, now):
-                return None  # the core has closed it: the effect follows
+                return True  # the core has closed it: the effect follows
+            news = news or not self._connections.unfinished
             if count < size:
-                return None  # the socket is empty: asking again would only tell so
-        return None
+                self._await_bytes(link, size - count)
+                return news  # the socket is empty: asking again would only tell so
+        return news
+
+    def _await_bytes(self, link: _Socket, missing: int) -> None:
+        """Have the socket count as readable only when a good part of what is missing has come.
+
+        A thread that wakes for every few packets of a long answer has to win the GIL each time, from an application that is busy.
+        """
+        wanted = min(missing, MOST_AWAITED) if missing >= LEAST_AWAITED else 1
+        if wanted != link.awaited:
+            link.awaited = wanted
+            link.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wanted)
 
     def _flush(self, link: _Socket) -> None:
         if link.connecting:

@@ -74,7 +74,7 @@ class Line:
                     self.sockets.write(connection_id, pieces)
                 case Close(connection_id, _):
                     self.sockets.close(connection_id)
-        self.sockets.wait(0.2)
+        self.news = self.sockets.wait(0.2)
 
     def close(self) -> None:
         self.peer.close()
@@ -90,6 +90,7 @@ def line() -> Iterator[Line]:
 
 def test_one_pass_reads_no_more_than_its_budget(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sockets, "READ_BUDGET", 10_000)
+    monkeypatch.setattr(sockets, "LEAST_AWAITED", 1 << 30)
     line.peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
     line.peer.sendall(struct.pack(">i", 1 << 20) + bytes(300_000))
     line.step()
@@ -98,6 +99,21 @@ def test_one_pass_reads_no_more_than_its_budget(line: Line, monkeypatch: pytest.
         before = sum(line.connections.counts)
         line.step()
         assert sum(line.connections.counts) > before, "the rest is not lost"
+
+
+def test_a_long_answer_is_read_in_few_pieces(line: Line) -> None:
+    size = 2_000_000
+    line.peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 << 20)
+    line.peer.sendall(struct.pack(">i", size) + bytes(100_000))
+    line.step()
+    before = sum(line.connections.counts)
+    line.peer.sendall(bytes(30_000))
+    line.step()
+    assert sum(line.connections.counts) == before, "the thread sleeps on until much more is there"
+    line.peer.sendall(bytes(size - 130_000))
+    for _ in range(4):
+        line.step()
+    assert sum(line.connections.counts) == size + 4
 
 
 def test_a_pass_stops_when_the_socket_is_empty(line: Line) -> None:

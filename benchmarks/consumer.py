@@ -1,0 +1,196 @@
+"""A consumer reads a topic of a real Kafka from its beginning to its end: ours to records and to Arrow, confluent-kafka beside it.
+
+Method: the same records, each run a fresh consumer with its partitions assigned, from its first poll to the last record, so that
+connecting counts; alternating; the median of the runs, after one warm-up each. Key and value of every record are touched (their
+lengths are added up), but for the Arrow columns, whose bytes are counted. CRCs are checked on both sides. Ours runs with default
+settings but ``max_poll_records``; confluent-kafka, whose defaults are slow for this, at what its documentation recommends.
+
+    python benchmarks/consumer.py [--records 3000000] [--size 100] [--partitions 4] [--runs 5] [--bootstrap-servers HOST:PORT]
+
+Without ``--bootstrap-servers`` it starts a real Kafka by itself (Java 17 and Maven; see ``tools/kafka``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import confluent_kafka
+from confluent_kafka import admin
+
+from ottla import Consumer, TopicPartition
+
+TOOLS = Path(__file__).parents[1] / "tools"
+PORTS = range(19_500, 19_590, 2)
+PATIENCE = 60.0
+"""Seconds without a record after which a run is given up."""
+
+
+class Case(NamedTuple):
+    """One way to read everything: gives how many records and bytes of keys and values there were."""
+
+    name: str
+    settings: dict[str, object]
+    read: Callable[[str, str, int, int, dict[str, object]], tuple[int, int]]
+    target: tuple[str, float] | None = None
+    """To be at least so many times as fast as another case."""
+
+
+def assigned(servers: str, topic: str, partitions: int, settings: dict[str, object]) -> Consumer:
+    consumer = Consumer(bootstrap_servers=servers, auto_offset_reset="earliest", **settings)
+    consumer.assign(TopicPartition(topic, number) for number in range(partitions))
+    return consumer
+
+
+def read_records(servers: str, topic: str, partitions: int, count: int, settings: dict[str, object]) -> tuple[int, int]:
+    """Ours, every record an object."""
+    seen = size = 0
+    with assigned(servers, topic, partitions, settings) as consumer:
+        while seen < count:
+            records = consumer.poll(PATIENCE)
+            if not records:
+                break
+            for record in records:
+                size += len(record.key) + len(record.value)
+            seen += len(records)
+    return seen, size
+
+
+def read_arrow(servers: str, topic: str, partitions: int, count: int, settings: dict[str, object]) -> tuple[int, int]:
+    """Ours, all columns of Spark's schema as Arrow."""
+    seen = size = 0
+    with assigned(servers, topic, partitions, settings) as consumer:
+        while seen < count:
+            table = consumer.poll(PATIENCE).to_arrow()
+            if not table.num_rows:
+                break
+            seen += table.num_rows
+            size += _bytes(table.column("key")) + _bytes(table.column("value"))
+    return seen, size
+
+
+def _bytes(column: object) -> int:
+    import pyarrow.compute as pc
+
+    return int(pc.sum(pc.binary_length(column)).as_py())
+
+
+def read_confluent(servers: str, topic: str, partitions: int, count: int, settings: dict[str, object]) -> tuple[int, int]:
+    """confluent-kafka's ``consume(500)``."""
+    seen = size = 0
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": servers, "group.id": "bench", "auto.offset.reset": "earliest", **settings}
+    )
+    consumer.assign([confluent_kafka.TopicPartition(topic, number, 0) for number in range(partitions)])
+    while seen < count:
+        messages = consumer.consume(500, PATIENCE)
+        if not messages:
+            break
+        for message in messages:
+            size += len(message.key()) + len(message.value())
+        seen += len(messages)
+    consumer.close()
+    return seen, size
+
+
+TUNED = {
+    "check.crcs": True,
+    "enable.auto.commit": False,
+    "fetch.queue.backoff.ms": 2,
+    "queued.min.messages": 1_000_000,
+    "queued.max.messages.kbytes": 1_048_576,
+    "fetch.message.max.bytes": 4_194_304,
+}
+PEER = "confluent consume(500), tuned"
+CASES = [
+    Case(PEER, TUNED, read_confluent),
+    Case("ours, records", {"max_poll_records": 5_000}, read_records, (PEER, 1.5)),
+    Case("ours, Arrow", {"max_poll_records": 100_000}, read_arrow, (PEER, 4.0)),
+]
+
+
+def tool(name: str, *args: str) -> str:
+    """What one of the checkout's tools printed."""
+    return subprocess.run([TOOLS / name, *args], check=True, capture_output=True, text=True).stdout.strip()
+
+
+@contextmanager
+def cluster(given: str | None) -> Iterator[str]:
+    """The servers given, or a real Kafka that ends with this process."""
+    if given is not None:
+        yield given
+        return
+    port = str(random.choice(PORTS))
+    os.environ["OTTLA_KAFKA_OWNER"] = str(os.getpid())
+    try:
+        yield tool("kafka", "start", port)
+    finally:
+        tool("kafka", "stop", port)
+
+
+def fill(servers: str, records: int, size: int, partitions: int) -> str:
+    """A topic of that name, produced now unless it is there."""
+    topic = f"bench-{records}-{size}-{partitions}"
+    client = admin.AdminClient({"bootstrap.servers": servers})
+    if topic in client.list_topics(timeout=10).topics:
+        return topic
+    client.create_topics([admin.NewTopic(topic, partitions, 1)])[topic].result(10)
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": servers, "linger.ms": 50, "batch.size": 131_072, "queue.buffering.max.messages": 1_000_000}
+    )
+    value = random.Random(1).randbytes(size)
+    for number in range(records):
+        while True:
+            try:
+                producer.produce(topic, value, b"%08d" % number, number % partitions)
+                break
+            except BufferError:
+                producer.poll(0.1)
+    assert producer.flush(120) == 0
+    return topic
+
+
+def main() -> None:
+    """Run all cases in turn and print a line for each."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--records", type=int, default=3_000_000)
+    parser.add_argument("--size", type=int, default=100, help="bytes of a value")
+    parser.add_argument("--partitions", type=int, default=4)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--bootstrap-servers")
+    options = parser.parse_args()
+    with cluster(options.bootstrap_servers) as servers:
+        topic = fill(servers, options.records, options.size, options.partitions)
+        rates: dict[str, list[float]] = {case.name: [] for case in CASES}
+        for run in range(options.runs + 1):
+            for case in CASES:
+                began = time.perf_counter()
+                seen, size = case.read(servers, topic, options.partitions, options.records, case.settings)
+                rate = seen / (time.perf_counter() - began)
+                assert (seen, size) == (options.records, options.records * (options.size + 8)), (case.name, seen, size)
+                if run:
+                    rates[case.name].append(rate)
+    report(rates)
+
+
+def report(rates: dict[str, list[float]]) -> None:
+    """The medians, and what they are compared with."""
+    medians = {name: statistics.median(found) for name, found in rates.items()}
+    for case in CASES:
+        versus = ""
+        if case.target is not None:
+            peer, least = case.target
+            versus = f"   {medians[case.name] / medians[peer]:5.2f} x {peer} (wanted: {least:g} x)"
+        print(f"{case.name:32} {medians[case.name] / 1e6:6.2f} M records/s{versus}   {case.settings}")
+
+
+if __name__ == "__main__":
+    main()
