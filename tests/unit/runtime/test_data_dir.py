@@ -1,0 +1,126 @@
+"""The data directory: whose it is, what is damaged, what belongs to nobody."""
+
+from __future__ import annotations
+
+import logging
+import os
+import uuid
+from pathlib import Path
+
+import pytest
+
+from ottla.broker.ports import Catalog, StoredTopic
+from ottla.errors import StorageError
+from ottla.runtime.data_dir import DataDir
+from ottla.types import TopicPartition
+
+ID = uuid.UUID(int=11)
+TOPIC = StoredTopic("orders", ID, 2, {"retention.ms": "5"})
+
+
+def _opened(path: Path) -> DataDir:
+    return DataDir(path, 1)
+
+
+def _with_topic(path: Path) -> None:
+    data = _opened(path)
+    data.save_catalog(Catalog((TOPIC,), 3000))()
+    for partition in (0, 1):
+        data.log_files("orders", ID, partition).create(0)
+    data.release()
+
+
+def test_the_catalog_comes_back(tmp_path: Path) -> None:
+    _with_topic(tmp_path)
+    data = _opened(tmp_path)
+    assert data.read_catalog() == Catalog((TOPIC,), 3000)
+    data.release()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [b"", b"{", b'{"version": 9, "topics": []}', b'{"version": 0, "next_producer_id": 0, "topics": [{"name": "a"}]}', b"[]"],
+)
+def test_a_damaged_catalog_is_made_anew_from_the_folders(tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: bytes) -> None:
+    _with_topic(tmp_path)
+    (tmp_path / "topics.json").write_bytes(damage)
+    data = _opened(tmp_path)
+    assert data.read_catalog().topics == (TOPIC._replace(configs={}),)
+    assert "their settings are lost" in caplog.text
+    data.release()
+
+
+def test_a_folder_of_no_topic_is_set_aside_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    _with_topic(tmp_path)
+    data = _opened(tmp_path)
+    other = uuid.UUID(int=12)
+    data.log_files("orders", ID, 7).create(0)
+    data.log_files("gone", other, 0).create(0)
+    data.release()
+    again = _opened(tmp_path)
+    assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {
+        "orders-0",
+        "orders-1",
+        f"orders-7.{ID.hex}-stray",
+        f"gone-0.{other.hex}-stray",
+    }
+    assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2
+    again.release()
+
+
+def test_a_folder_of_an_earlier_topic_of_the_same_name_is_not_adopted(tmp_path: Path) -> None:
+    _with_topic(tmp_path)
+    data = _opened(tmp_path)
+    fresh = TOPIC._replace(topic_id=uuid.UUID(int=12))
+    data.save_catalog(Catalog((fresh,)))
+    data.release()
+    again = _opened(tmp_path)
+    assert not again.log_files("orders", fresh.topic_id, 0).exists()
+    again.release()
+
+
+def test_what_was_given_up_is_removed(tmp_path: Path) -> None:
+    _with_topic(tmp_path)
+    data = _opened(tmp_path)
+    data.set_aside_topic("orders", ID, [0])  # killed before the work was done
+    files = data.log_files("orders", ID, 1)
+    files.set_aside([0])()
+    data.release()
+    data = _opened(tmp_path)
+    assert len(list(tmp_path.glob("*-delete"))) == 1
+    data.leftovers()()
+    assert not list(tmp_path.glob("*-delete"))
+    assert sorted(path.name for path in (tmp_path / "orders-1").iterdir()) == ["partition.metadata"]
+    data.release()
+
+
+@pytest.mark.parametrize("content", ["", "0\n", "1\n1\na 0 5\n", "0\n2\na 0 5\n", "0\n1\na 0\n", "0\n1\na b c\n", "0\n1\n\xff"])
+def test_a_damaged_checkpoint_is_an_empty_one(tmp_path: Path, content: str) -> None:
+    data = _opened(tmp_path)
+    (tmp_path / "points").write_text(content, "latin-1")
+    assert data.read_checkpoint("points") == {}
+    data.release()
+
+
+def test_a_checkpoint_is_kafka_s(tmp_path: Path) -> None:
+    data = _opened(tmp_path)
+    offsets = {TopicPartition("a", 0): 5, TopicPartition("b-c", 12): 7}
+    data.write_checkpoint("points", offsets)()
+    assert (tmp_path / "points").read_text() == "0\n2\na 0 5\nb-c 12 7\n"
+    assert data.read_checkpoint("points") == offsets
+    data.release()
+
+
+def test_a_lock_is_let_go(tmp_path: Path) -> None:
+    data = _opened(tmp_path)
+    with pytest.raises(StorageError, match="in use by another broker"):
+        _opened(tmp_path)
+    data.release()
+    _opened(tmp_path).release()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_without_permission_is_named(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(StorageError, match="Permission denied"):
+        _opened(tmp_path)
