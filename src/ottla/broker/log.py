@@ -130,6 +130,8 @@ class PartitionLog:
 
         ``offset`` must lie between ``start_offset`` and ``high_watermark``. Raises ``Refusal`` where disk or bytes are damaged.
         """
+        if offset >= self.end_offset:
+            return None
         with self._refusing():
             for segment in self.segments[self._row_of(offset) :]:
                 position = segment.locate(offset)

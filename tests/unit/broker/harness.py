@@ -88,7 +88,7 @@ class FixedIds:
 class CoreUnderTest:
     """A core on real files, with its timers, jobs and replies in reach: nothing happens until it is told to."""
 
-    def __init__(self, path: Path, now: Now = START, **settings: object) -> None:
+    def __init__(self, path: Path, now: Now = START, *, loaded: bool = True, **settings: object) -> None:
         self.store = DataDir(path, int(settings.get("node.id", 1)))  # type: ignore[call-overload]
         self.core = BrokerCore(broker_config(settings), Endpoint("127.0.0.1", 9092), self.store, FixedIds())
         self.now = now
@@ -99,7 +99,8 @@ class CoreUnderTest:
         self._ticket = 0
         self.warnings, effects = self.core.start(now)
         self.take(effects)
-        self.run_jobs()
+        if loaded:
+            self.run_jobs()
 
     def take(self, effects: list[Effect]) -> None:
         """Keep effects where tests find them."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from ottla.broker.api import produce as produce_api
 from ottla.broker.effects import CloseConnection, NoReply
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import ADVERTISED_MINIMUM, SPOKEN, Api
@@ -351,6 +352,15 @@ def test_every_codec_is_taken_as_it_is(broker: CoreUnderTest, codec: Compression
     create(broker)
     assert produce(broker, batch(50, compression=codec)).error_code is ErrorCode.none
     assert broker.core.log("orders", 0).end_offset == 50
+
+
+def test_a_batch_that_inflates_beyond_a_limit_is_refused(broker: CoreUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
+    create(broker)
+    monkeypatch.setattr(produce_api, "DEFAULT_MAX_BATCH_BYTES", 1 << 20)
+    for codec in (Compression.GZIP, Compression.SNAPPY, Compression.LZ4, Compression.ZSTD):
+        result = produce(broker, batch(size=2 << 20, compression=codec))
+        assert result.error_code is ErrorCode.invalid_record, codec
+        assert "1048576" in result.error_message
 
 
 def test_produce_without_an_answer_gets_none_and_a_failure_closes_the_connection(broker: CoreUnderTest) -> None:
