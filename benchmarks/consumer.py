@@ -1,9 +1,10 @@
 """A consumer reads a topic of a real Kafka from its beginning to its end: ours to records and to Arrow, confluent-kafka beside it.
 
-Method: the same records, each run a fresh consumer with its partitions assigned, from its first poll to the last record, so that
-connecting counts; alternating; the median of the runs, after one warm-up each. Key and value of every record are touched (their
-lengths are added up), but for the Arrow columns, whose bytes are counted. CRCs are checked on both sides. Ours runs with default
-settings but ``max_poll_records``; confluent-kafka, whose defaults are slow for this, at what its documentation recommends.
+Method: the same records, each run a fresh consumer with its partitions assigned, from its making to the last record, so that
+connecting counts and closing does not; alternating; the median of the runs, after one warm-up each. Key and value of every record
+are touched (their lengths are added up), but for the Arrow columns, whose bytes are counted. CRCs are checked on both sides. Ours
+runs with default settings but ``max_poll_records``; confluent-kafka, whose defaults are slow for this, at what its documentation
+recommends.
 
     python benchmarks/consumer.py [--records 3000000] [--size 100] [--partitions 4] [--runs 5] [--bootstrap-servers HOST:PORT]
 
@@ -34,12 +35,15 @@ PATIENCE = 60.0
 """Seconds without a record after which a run is given up."""
 
 
+Reading = tuple[int, int, float]
+
+
 class Case(NamedTuple):
-    """One way to read everything: gives how many records and bytes of keys and values there were."""
+    """One way to read everything: gives how many records and bytes of keys and values there were, and the seconds it took."""
 
     name: str
     settings: dict[str, object]
-    read: Callable[[str, str, int, int, dict[str, object]], tuple[int, int]]
+    read: Callable[[str, str, int, int, dict[str, object]], Reading]
     target: tuple[str, float] | None = None
     """To be at least so many times as fast as another case."""
 
@@ -50,9 +54,9 @@ def assigned(servers: str, topic: str, partitions: int, settings: dict[str, obje
     return consumer
 
 
-def read_records(servers: str, topic: str, partitions: int, count: int, settings: dict[str, object]) -> tuple[int, int]:
+def read_records(servers: str, topic: str, partitions: int, count: int, settings: dict[str, object]) -> Reading:
     """Ours, every record an object."""
-    seen = size = 0
+    seen, size, began = 0, 0, time.perf_counter()
     with assigned(servers, topic, partitions, settings) as consumer:
         while seen < count:
             records = consumer.poll(PATIENCE)
@@ -61,12 +65,13 @@ def read_records(servers: str, topic: str, partitions: int, count: int, settings
             for record in records:
                 size += len(record.key) + len(record.value)
             seen += len(records)
-    return seen, size
+        took = time.perf_counter() - began
+    return seen, size, took
 
 
-def read_arrow(servers: str, topic: str, partitions: int, count: int, settings: dict[str, object]) -> tuple[int, int]:
+def read_arrow(servers: str, topic: str, partitions: int, count: int, settings: dict[str, object]) -> Reading:
     """Ours, all columns of Spark's schema as Arrow."""
-    seen = size = 0
+    seen, size, began = 0, 0, time.perf_counter()
     with assigned(servers, topic, partitions, settings) as consumer:
         while seen < count:
             table = consumer.poll(PATIENCE).to_arrow()
@@ -74,7 +79,8 @@ def read_arrow(servers: str, topic: str, partitions: int, count: int, settings: 
                 break
             seen += table.num_rows
             size += _bytes(table.column("key")) + _bytes(table.column("value"))
-    return seen, size
+        took = time.perf_counter() - began
+    return seen, size, took
 
 
 def _bytes(column: object) -> int:
@@ -83,9 +89,9 @@ def _bytes(column: object) -> int:
     return int(pc.sum(pc.binary_length(column)).as_py())
 
 
-def read_confluent(servers: str, topic: str, partitions: int, count: int, settings: dict[str, object]) -> tuple[int, int]:
+def read_confluent(servers: str, topic: str, partitions: int, count: int, settings: dict[str, object]) -> Reading:
     """confluent-kafka's ``consume(500)``."""
-    seen = size = 0
+    seen, size, began = 0, 0, time.perf_counter()
     consumer = confluent_kafka.Consumer(
         {"bootstrap.servers": servers, "group.id": "bench", "auto.offset.reset": "earliest", **settings}
     )
@@ -97,8 +103,9 @@ def read_confluent(servers: str, topic: str, partitions: int, count: int, settin
         for message in messages:
             size += len(message.key()) + len(message.value())
         seen += len(messages)
+    took = time.perf_counter() - began
     consumer.close()
-    return seen, size
+    return seen, size, took
 
 
 TUNED = {
@@ -172,12 +179,10 @@ def main() -> None:
         rates: dict[str, list[float]] = {case.name: [] for case in CASES}
         for run in range(options.runs + 1):
             for case in CASES:
-                began = time.perf_counter()
-                seen, size = case.read(servers, topic, options.partitions, options.records, case.settings)
-                rate = seen / (time.perf_counter() - began)
+                seen, size, took = case.read(servers, topic, options.partitions, options.records, case.settings)
                 assert (seen, size) == (options.records, options.records * (options.size + 8)), (case.name, seen, size)
                 if run:
-                    rates[case.name].append(rate)
+                    rates[case.name].append(seen / took)
     report(rates)
 
 

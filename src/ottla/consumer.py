@@ -64,7 +64,8 @@ class Consumer:
         self._depth = 0
         self._closed = False
         self._woken_early = False
-        self._guard = threading.Lock()
+        # Re-entrant, since a signal may call wakeup() while its own thread is in here.
+        self._guard = threading.RLock()
 
     def __repr__(self) -> str:
         what = f"group {self._config.group_id!r}" if self._config.group_id is not None else "no group"
@@ -160,7 +161,10 @@ class Consumer:
                     service_at = clock.monotonic() + SERVICE_INTERVAL
 
     def wakeup(self) -> None:
-        """End the waiting call of the consumer's thread, or its next one, with ``WakeupError``. May be called from any thread."""
+        """End the waiting call of the consumer's thread, or its next one, with ``WakeupError``.
+
+        May be called from any thread, and from a signal handler.
+        """
         with self._guard:
             self._woken_early = self._network is None
         if self._network is not None:

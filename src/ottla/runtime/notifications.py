@@ -40,7 +40,7 @@ class NotificationQueue:
 
     def drain(self) -> list[object]:
         """Take all that is there."""
+        # Exchanged, not cleared: a signal handler may put something in between, in this very thread.
         with self._ready:
-            items = list(self._items)
-            self._items.clear()
-        return items
+            items, self._items = self._items, deque()
+        return list(items)

@@ -163,7 +163,7 @@ class Sockets:
         return self._connections.on_connected(link.connection_id, self._clock())
 
     def _read(self, link: _Socket) -> bool:
-        """Read until the socket is empty, the budget is spent, or the connection is of no more use; whether it completed anything."""
+        """Read until the socket is empty, the budget is spent or the connection of no more use; whether it completed anything."""
         budget = READ_BUDGET
         now = self._clock()
         news = False

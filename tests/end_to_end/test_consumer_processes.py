@@ -1,0 +1,142 @@
+"""Consumers as processes of their own: one is killed, one is interrupted, the broker dies under one; no record is lost."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.end_to_end.programs import broker, environment, free_port, ottla
+
+MEMBER = """
+import json, sys, time
+from ottla import Consumer
+from ottla.errors import ConnectionFailedError
+from ottla.signals import stop_on_signals
+
+servers, topic, group, pause = sys.argv[1], sys.argv[2], sys.argv[3], float(sys.argv[4])
+
+def say(**what):
+    print(json.dumps(what), flush=True)
+
+def told(what):
+    return lambda consumer, partitions: say(**{what: [tp.partition for tp in partitions]})
+
+settings = {"session_timeout": 6, "heartbeat_interval": 0.3, "max_poll_records": 5, "auto_offset_reset": "earliest"}
+with Consumer(bootstrap_servers=servers, group_id=group, enable_auto_commit=False, **settings) as consumer, \\
+        stop_on_signals(consumer) as stop:
+    consumer.subscribe([topic], on_assign=told("assigned"), on_revoke=told("revoked"), on_lost=told("lost"))
+    while not stop:
+        records = consumer.poll(0.5)
+        for record in records:
+            say(partition=record.partition, offset=record.offset)
+        time.sleep(pause)
+        if records:
+            try:
+                consumer.commit()
+            except Exception as error:
+                say(error=type(error).__name__)
+say(ended=True)
+"""
+
+
+class Member:
+    """A member in a process of its own, and what it has said so far."""
+
+    def __init__(self, process: subprocess.Popen[str], said: Path) -> None:
+        self.process = process
+        self._said = said
+
+    def said(self) -> list[dict[str, object]]:
+        return [json.loads(line) for line in self._said.read_text().splitlines() if line.endswith("}")]
+
+    def handled(self) -> set[tuple[object, object]]:
+        return {(item["partition"], item["offset"]) for item in self.said() if "offset" in item}
+
+    def owns(self) -> list[int]:
+        held: list[int] = []
+        for item in self.said():
+            if "assigned" in item:
+                held = list(item["assigned"])  # type: ignore[call-overload]
+            elif "revoked" in item or "lost" in item:
+                held = []
+        return held
+
+
+@contextmanager
+def member(tmp_path: Path, servers: str, topic: str, group: str, pause: float = 0.05) -> Iterator[Member]:
+    """A member that runs while the ``with`` lasts."""
+    said = tmp_path / f"member-{len(list(tmp_path.iterdir()))}"
+    with said.open("w") as out, (tmp_path / f"{said.name}-errors").open("w") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-c", MEMBER, servers, topic, group, str(pause)], stdout=out, stderr=errors, env=environment()
+        )
+        try:
+            yield Member(process, said)  # type: ignore[arg-type]
+        finally:
+            process.kill()
+            process.wait()
+
+
+def wait(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"not within {seconds} s"
+        time.sleep(0.05)
+
+
+def fill(servers: str, topic: str, count: int, partitions: int = 2) -> None:
+    if count and partitions:
+        ottla("topic", "create", topic, "-p", str(partitions), bootstrap_servers=servers)
+    produced = ottla("produce", "-t", topic, bootstrap_servers=servers, stdin="".join(f"{number}\n" for number in range(count)))
+    assert (produced.returncode, produced.stderr) == (0, "")
+
+
+def test_a_killed_member_is_replaced_and_an_interrupted_one_leaves_at_once(served: str, tmp_path: Path) -> None:
+    fill(served, "killed-member", 300)
+    with (
+        member(tmp_path, served, "killed-member", "killed") as first,
+        member(tmp_path, served, "killed-member", "killed") as second,
+    ):
+        wait(lambda: sorted(first.owns() + second.owns()) == [0, 1] and bool(first.owns()) and bool(second.owns()))
+        first.process.kill()
+        killed_at = time.monotonic()
+        wait(lambda: second.owns() == [0, 1])
+        assert 3 < time.monotonic() - killed_at < 15
+        wait(lambda: len(first.handled() | second.handled()) == 300)
+        with member(tmp_path, served, "killed-member", "killed") as third:
+            wait(lambda: bool(third.owns()))
+            second.process.send_signal(signal.SIGINT)
+            assert second.process.wait(10) == 0
+            assert second.said()[-1] == {"ended": True}
+            wait(lambda: third.owns() == [0, 1], 5)
+
+
+def test_a_consumer_survives_its_brokers_death(tmp_path: Path) -> None:
+    port = str(free_port())
+    data = str(tmp_path / "data")
+    with broker("--data-dir", data, "--port", port) as (process, servers):
+        fill(servers, "deaths", 100)
+        with member(tmp_path, servers, "deaths", "g", pause=0.01) as consumer:
+            wait(lambda: len(consumer.handled()) >= 20)
+            process.kill()
+            process.wait()
+            time.sleep(1.0)
+            with broker("--data-dir", data, "--port", port) as (_, again):
+                assert again == servers
+                fill(servers, "deaths", 50, partitions=0)
+                wait(lambda: len(consumer.handled()) == 150)
+                assert consumer.process.poll() is None
+                described = ottla("group", "describe", "g", "--format", "json", bootstrap_servers=servers)
+                wait(lambda: _lag(servers) == 0)
+                assert json.loads(described.stdout)["state"] == "Stable"
+
+
+def _lag(servers: str) -> int:
+    described = ottla("group", "describe", "g", "--format", "json", bootstrap_servers=servers)
+    return sum(item["lag"] for item in json.loads(described.stdout)["partitions"])
