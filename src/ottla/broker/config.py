@@ -280,4 +280,4 @@ def _hint(name: str, known: Iterable[str]) -> str:
     if of_topic is not None and of_topic[1].broker_name is not None:
         return f"that is a topic's setting; the broker's default for it is {of_topic[1].broker_name}"
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f"did you mean {near[0]}?" if near else "`ottla broker start --help` and the documentation list those that are honoured"
+    return f"did you mean {near[0]}?" if near else "docs/broker.md lists those that are honoured"

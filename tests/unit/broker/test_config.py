@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from ottla.broker.config import BROKER_SETTINGS, TOPIC_SETTINGS, broker_config, topic_config
@@ -57,3 +60,9 @@ def test_every_topic_setting_that_names_a_broker_setting_has_the_same_default() 
     for _, setting in TOPIC_SETTINGS.values():
         if setting.broker_name is not None:
             assert BROKER_SETTINGS[setting.broker_name][1].default == setting.default, setting.name
+
+
+def test_the_documentation_lists_what_is_honoured() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "broker.md").read_text()
+    listed = re.findall(r"^\| `([a-z.]+)` \|", text, re.MULTILINE)
+    assert listed == [*BROKER_SETTINGS, *TOPIC_SETTINGS]
