@@ -169,14 +169,15 @@ class Sockets:
         news = False
         while budget > 0 and link.connection_id in self._sockets:
             buffer = link.connection.get_buffer()
+            size = len(buffer)
             try:
                 count = link.sock.recv_into(buffer)
             except (BlockingIOError, InterruptedError):
+                self._await_bytes(link, size)  # an answer ended with the last piece: the next may be shorter than what was awaited
                 return news
             except OSError as error:
                 self._lost(link, _reason(error))
                 return True
-            size = len(buffer)
             buffer.release()
             if count == 0:
                 self._lost(link, "the peer closed the connection")
@@ -188,6 +189,7 @@ class Sockets:
             if count < size:
                 self._await_bytes(link, size - count)
                 return news  # the socket is empty: asking again would only tell so
+        self._await_bytes(link, 1)
         return news
 
     def _await_bytes(self, link: _Socket, missing: int) -> None:
