@@ -114,7 +114,6 @@ TUNED = {
     "fetch.queue.backoff.ms": 2,
     "queued.min.messages": 1_000_000,
     "queued.max.messages.kbytes": 1_048_576,
-    "fetch.message.max.bytes": 4_194_304,
 }
 PEER = "confluent consume(500), tuned"
 CASES = [

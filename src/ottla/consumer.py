@@ -146,19 +146,19 @@ class Consumer:
 
         A record is done with when the next one is asked for; ``commit()`` in the body includes it.
         """
-        collector = self._calls.collector
+        collector, monotonic = self._calls.collector, clock.monotonic
         while True:
             self.poll(1.0)
             delivery: Delivery | None = collector.delivery
             if delivery is None:
                 continue
-            service_at = clock.monotonic() + SERVICE_INTERVAL
+            service_at = monotonic() + SERVICE_INTERVAL
             for record in collector.walk(delivery):
                 yield record
                 # Records may take long to handle, so each is a chance to stay alive; but most come too soon to bother.
-                if clock.monotonic() >= service_at:
+                if monotonic() >= service_at:
                     self._run(self._calls.service)
-                    service_at = clock.monotonic() + SERVICE_INTERVAL
+                    service_at = monotonic() + SERVICE_INTERVAL
 
     def wakeup(self) -> None:
         """End the waiting call of the consumer's thread, or its next one, with ``WakeupError``.

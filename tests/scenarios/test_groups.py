@@ -504,3 +504,22 @@ def test_a_group_without_any_of_its_topics_says_so(tmp_path: Path) -> None:
     assert {type(error) for error in app.errors} == {error_class(3)}
     assert "nope" in str(app.errors[0])
     assert "create the topic" in str(app.errors[0])
+
+
+@pytest.mark.parametrize("timeout", [0, 300, 10_000])
+def test_close_leaves_and_commits_even_with_little_time(world: World, timeout: int) -> None:
+    app = world.app("a", group_id="g")
+
+    def program() -> Program:
+        yield from app.calls.subscribe(["t"], app.listeners(), app.now)
+        while not (yield from app.calls.poll(500, app.now)):
+            pass
+        yield Sleep(500)
+        yield from app.calls.close(timeout, app.now)
+
+    world.call(app, program())
+    world.run(100)
+    assert len(sent(world, Api.LEAVE_GROUP)) == 1
+    assert app.told == [("assign", ALL), ("revoke", ALL)]
+    if timeout:
+        assert sum(world.committed("g", "t", PARTITIONS).values()) > 0

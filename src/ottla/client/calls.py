@@ -475,10 +475,10 @@ class ConsumerCalls:
         lost = self._rebalance is not None and self._rebalance.lost
         if self._config.enable_auto_commit and not lost and self.snapshot.failure is None:
             yield from self._commit_on_close(deadline, done_with_last)
-        yield from self._await_async_commits(deadline - ANSWER_GRACE, wakeable=False)
+        yield from self._await_async_commits(self._before(deadline), wakeable=False)
         unfinished = len(self._async_commits)
         if self.snapshot.mode is not Mode.NONE:
-            yield from self._leave("the consumer is being closed", deadline - ANSWER_GRACE)
+            yield from self._leave("the consumer is being closed", self._before(deadline))
         if unfinished:
             raise OttlaTimeoutError(f"{unfinished} asynchronous commits were not answered before the consumer was closed")
 
@@ -489,12 +489,16 @@ class ConsumerCalls:
             return
         try:
             yield from self._mailbox.ask(
-                commands.Commit(offsets, deadline - ANSWER_GRACE), "the last commit", deadline - ANSWER_GRACE
+                commands.Commit(offsets, self._before(deadline)), "the last commit", self._before(deadline)
             )
         except OttlaError as error:
             _log.warning("the last commit of group %r failed: %s", self._config.group_id, error)
 
     # -- what has to hold -------------------------------------------------------------------------------------------------
+
+    def _before(self, deadline: int) -> int:
+        """A deadline for the network thread that leaves it some time to answer; half of what there is, if that is little."""
+        return deadline - min(ANSWER_GRACE, max(0, deadline - self._mailbox.now.mono) // 2)
 
     def _deadline(self) -> int:
         return self._mailbox.now.mono + self._config.default_api_timeout_ms

@@ -160,8 +160,11 @@ class FetchManager:
         return None
 
     def on_failure(self, tag: _Asked, error: OttlaError, now: Now) -> None:
-        """The broker gave no answer: ask for metadata, and again after a while."""
+        """The broker gave no answer: ask for metadata, and again after a while. What waiting does not mend is a problem, too."""
         self._in_flight.discard(tag.node_id)
+        if not error.retriable:
+            for tp, (epoch, _) in tag.partitions.items():
+                self._subscription.set_problem(tp, epoch, error)
         self._refused(tag, error, now)
 
     # -- asking -----------------------------------------------------------------------------------------------------------

@@ -127,12 +127,15 @@ class OffsetsManager:
 
     def on_failure(self, tag: _Asked, error: OttlaError, now: Now) -> None:
         """Another broker may lead by now: ask for metadata, then again."""
-        tag.query.in_flight -= tag.partitions
-        tag.query.failure = error
-        if error.retriable:
-            self._settle(tag.query, tag, now)
-        else:
-            self._finish(tag.query, error)
+        query = tag.query
+        query.in_flight -= tag.partitions
+        query.failure = error
+        if not error.retriable and not isinstance(query, _ResetQuery):
+            return self._finish(query, error)
+        if not error.retriable and isinstance(query, _ResetQuery):
+            for tp in tag.partitions:
+                self._subscription.set_problem(tp, query.epochs[tp], error)
+        return self._settle(query, tag, now)
 
     # -- positions --------------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from ottla.client.fetch import FetchManager
 from ottla.client.fetch_buffer import FetchedResponse
 from ottla.client.notifications import Fetched
 from ottla.client.subscription import EARLIEST, Phase, Subscription
-from ottla.errors import DisconnectedError, error_class
+from ottla.errors import DisconnectedError, UnsupportedApiError, error_class
 from ottla.protocol import ErrorCode, milliseconds
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import fetch_response
@@ -275,3 +275,12 @@ def test_after_bytes_that_are_no_batch_only_a_seek_helps(records: bytes) -> None
     assert fetches.poll(10_000) == []
     fetches.subscription.seek({T0: OffsetAndMetadata(11)})
     assert asked(fetches.one(Api.FETCH)) == {T0: 11}
+
+
+def test_what_no_retry_mends_is_told_and_tried_all_the_same() -> None:
+    fetches = Fetches(T0)
+    fetches.fail(fetches.one(Api.FETCH), UnsupportedApiError("too old"))
+    assert isinstance(fetches.state(T0).problem, UnsupportedApiError)
+    assert fetches.poll(99) == []
+    fetches.answer(fetches.one(Api.FETCH, 100), fetched(data(T0, batch(10))))
+    assert fetches.state(T0).problem is None

@@ -10,7 +10,7 @@ from ottla.client.effects import ToNode
 from ottla.client.membership import Reply
 from ottla.client.offsets import OffsetsManager
 from ottla.client.subscription import EARLIEST, LATEST, Phase, Subscription
-from ottla.errors import DisconnectedError, NoOffsetForPartitionError, OttlaTimeoutError, error_class
+from ottla.errors import DisconnectedError, NoOffsetForPartitionError, OttlaTimeoutError, UnsupportedApiError, error_class
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import list_offsets_response
@@ -250,3 +250,15 @@ def test_a_topic_that_does_not_exist_is_named_at_the_deadline_and_a_bad_name_at_
 def test_nothing_asked_is_answered_at_once() -> None:
     offsets = Offsets()
     assert offsets.list({}).value == {}
+
+
+def test_a_request_that_can_not_be_made_ends_a_question_and_is_a_problem_of_a_reset() -> None:
+    offsets = Offsets()
+    replies = offsets.list({T0: EARLIEST})
+    offsets.fail(offsets.one(Api.LIST_OFFSETS), UnsupportedApiError("too old"))
+    assert isinstance(replies.error, UnsupportedApiError)
+    offsets.subscription.assign([T0])
+    offsets.fail(offsets.one(Api.LIST_OFFSETS), UnsupportedApiError("too old"))
+    assert isinstance(offsets.subscription.partitions[T0].problem, UnsupportedApiError)
+    assert offsets.poll(99) == []
+    offsets.one(Api.LIST_OFFSETS, 100)
