@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 import typer
 
-from ottla import __version__
 from ottla.cli import broker, consume, demo, group, output, produce, topic
 from ottla.errors import OttlaError
+from ottla.version import __version__
 
 app = typer.Typer(
     name="ottla",

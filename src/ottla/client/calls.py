@@ -228,7 +228,7 @@ class ConsumerCalls:
 
     def _give_up(self, rebalance: RebalanceNeeded) -> Call[None]:
         """Commit, tell the listener, and let the partitions go."""
-        going = self.owned & rebalance.partitions if rebalance.partitions else frozenset()
+        going = self.owned & rebalance.partitions
         if going and not rebalance.lost and self._config.enable_auto_commit:
             yield from self._commit_before_revocation(rebalance)
             if self._rebalance is not rebalance:

@@ -167,13 +167,13 @@ class ClassicMembership:
             self._leaves.append(reply)
             return
         dynamic = member and self._config.group_instance_id is None
-        if self._in_flight and self._coordinator.node_id is not None:
+        if self._in_flight:
             # A parked JoinGroup would hold the LeaveGroup back on its connection.
-            self._coordinator.mark_unknown(f"leaving the group: {reason}", now)
+            self._coordinator.hang_up(f"leaving the group: {reason}", now)
         self._forget(Generation())
         self._leaves.append(reply)
         self._move(Input.LEAVE)
-        if dynamic:
+        if dynamic and self._coordinator.node_id is not None:
             self._farewell = _Farewell(member, reason)
         else:
             self._left(None)

@@ -67,6 +67,11 @@ class CoordinatorManager:
             return None
         return ToCoordinator(self.node_id)
 
+    def hang_up(self, reason: str, now: Now) -> None:
+        """Give up what is in flight to the coordinator; it is the coordinator all the same."""
+        if self.node_id is not None:
+            self._disconnect(ToCoordinator(self.node_id), reason, now)
+
     def mark_unknown(self, reason: str, now: Now) -> None:
         """The broker is not, or can not be reached as, the coordinator."""
         if self.node_id is not None:

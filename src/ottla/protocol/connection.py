@@ -12,11 +12,11 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from ottla import __version__
 from ottla.errors import ProtocolError, UnsupportedApiError, error_class
 from ottla.protocol.apis import SPOKEN, Api, Fact, VersionRange, without
 from ottla.protocol.codec import Message, RequestHeader, decode_response, encode_request
 from ottla.protocol.framing import MAX_FRAME, Frame, FrameReader, Piece
+from ottla.version import __version__
 
 _UNSUPPORTED_VERSION = 35
 

@@ -133,6 +133,7 @@ class FixedCoordinator:
         self.found = 1
         self.failure: OttlaError | None = None
         self.doubts: list[str] = []
+        self.hung_up: list[str] = []
         self.observers: list[Any] = []
 
     def target(self) -> ToCoordinator | None:
@@ -142,6 +143,9 @@ class FixedCoordinator:
         if self.node_id is not None:
             self.doubts.append(reason)
             self.node_id = None
+
+    def hang_up(self, reason: str, now: Now) -> None:
+        self.hung_up.append(reason)
 
     def on_fatal(self, observer: Any) -> None:
         self.observers.append(observer)

@@ -471,13 +471,21 @@ def test_leaving_in_the_middle_of_a_join_ignores_its_answer(member: Member) -> N
     join = member.one(Api.JOIN_GROUP)
     done: list[Any] = []
     member.manager.leave("because", lambda value, error: done.append(error), member.now)
-    assert member.coordinator.doubts, "the connection of the parked join is given up"
-    member.coordinator.node_id = 1
+    assert member.coordinator.hung_up, "the connection of the parked join is given up"
     leave = member.one(Api.LEAVE_GROUP)
     member.joined(join)
     assert member.state is State.LEAVING
     member.answer(leave, leave_group_response.LeaveGroupResponse(throttle_time=NO_THROTTLE, error_code=ErrorCode.none, members=()))
     assert done == [None]
+
+
+def test_nobody_waits_to_leave_a_coordinator_that_is_not_known(member: Member) -> None:
+    member.join()
+    member.coordinator.node_id = None
+    replies = Replies()
+    member.manager.leave("because", replies, member.now)
+    assert replies.got == [(None, None)]
+    assert member.state is State.UNJOINED
 
 
 def test_nobody_leaves_who_is_no_member_or_is_static(member: Member) -> None:

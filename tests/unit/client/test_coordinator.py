@@ -106,3 +106,12 @@ def test_a_doubted_coordinator_is_hung_up_on_and_looked_up_after_a_pause(look_up
     look_up.answer(look_up.one(Api.FIND_COORDINATOR, 100), look_up.found(5))
     assert look_up.manager.target() == ToCoordinator(5)
     assert look_up.manager.found == 2
+
+
+def test_hanging_up_is_no_doubt(look_up: LookUp) -> None:
+    look_up.manager.hang_up("nobody is there", look_up.now)
+    look_up.manager.target()
+    look_up.answer(look_up.one(Api.FIND_COORDINATOR), look_up.found())
+    look_up.manager.hang_up("a request is parked", look_up.now)
+    assert look_up.disconnected == [ToCoordinator(4)]
+    assert look_up.manager.target() == ToCoordinator(4)
