@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
@@ -29,6 +29,9 @@ from ottla.types import ConsumerGroupMetadata, Now, OffsetAndMetadata, OffsetAnd
 
 Timeout = float | timedelta | None
 """Seconds, or a ``timedelta``; ``None`` is ``default_api_timeout``."""
+
+Partitions = TopicPartition | Collection[TopicPartition]
+"""A partition, or a collection of them such as ``consumer.assignment()``."""
 
 RebalanceListener = Callable[["Consumer", list[TopicPartition]], None] | None
 """``listener(consumer, partitions)``, or none."""
@@ -176,25 +179,29 @@ class Consumer:
         """Read a partition from ``offset`` on. Raises ``IllegalStateError`` if it is not assigned."""
         self._run(lambda now: self._calls.seek({_partition(partition): _position(offset)}, now))
 
-    def seek_to_beginning(self, *partitions: TopicPartition) -> None:
+    def seek_to_beginning(self, *partitions: Partitions) -> None:
         """Read these partitions, or all, from their first record on."""
-        self._run(lambda now: self._calls.seek_to_beginning(map(_partition, partitions), now))
+        wanted = _partitions(partitions)
+        self._run(lambda now: self._calls.seek_to_beginning(wanted, now))
 
-    def seek_to_end(self, *partitions: TopicPartition) -> None:
+    def seek_to_end(self, *partitions: Partitions) -> None:
         """Read these partitions, or all, from their end on."""
-        self._run(lambda now: self._calls.seek_to_end(map(_partition, partitions), now))
+        wanted = _partitions(partitions)
+        self._run(lambda now: self._calls.seek_to_end(wanted, now))
 
     def position(self, partition: TopicPartition, timeout: Timeout = None) -> int:
         """The offset of the next record of a partition. Raises ``OttlaTimeoutError`` where it is not found out in time."""
         return self._run(lambda now: self._calls.position(_partition(partition), self._timeout(timeout), now))
 
-    def pause(self, *partitions: TopicPartition) -> None:
+    def pause(self, *partitions: Partitions) -> None:
         """Deliver nothing more of these partitions until ``resume()``. A rebalance ends the pause of what it takes away."""
-        self._run(lambda now: self._calls.pause(map(_partition, partitions), now))
+        wanted = _partitions(partitions)
+        self._run(lambda now: self._calls.pause(wanted, now))
 
-    def resume(self, *partitions: TopicPartition) -> None:
+    def resume(self, *partitions: Partitions) -> None:
         """Deliver these partitions again."""
-        self._run(lambda now: self._calls.resume(map(_partition, partitions), now))
+        wanted = _partitions(partitions)
+        self._run(lambda now: self._calls.resume(wanted, now))
 
     def paused(self) -> set[TopicPartition]:
         """The partitions that are paused."""
@@ -222,9 +229,9 @@ class Consumer:
         with _Entered(self):
             self._calls.commit_async(wanted, callback, clock.now())
 
-    def committed(self, *partitions: TopicPartition, timeout: Timeout = None) -> dict[TopicPartition, OffsetAndMetadata | None]:
+    def committed(self, *partitions: Partitions, timeout: Timeout = None) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """What the group has committed for these partitions, or for all that are assigned; ``None`` where there is nothing."""
-        wanted = [_partition(tp) for tp in partitions] or sorted(self.assignment())
+        wanted = _partitions(partitions) if partitions else sorted(self.assignment())
         return self._run(lambda now: self._calls.committed(wanted, self._timeout(timeout), now))
 
     # -- questions --------------------------------------------------------------------------------------------------------
@@ -390,11 +397,23 @@ def _milliseconds(timeout: Timeout, default: int) -> int:
     return round(min(seconds, 10**9) * 1000)
 
 
-def _partition(value: TopicPartition) -> TopicPartition:
-    topic, number = value
-    if not isinstance(topic, str) or not isinstance(number, int):
-        raise TypeError(f"a TopicPartition is expected, not {value!r}")
-    return TopicPartition(topic, number)
+def _partition(value: object) -> TopicPartition:
+    match value:
+        case (str(topic), int(number)):
+            return TopicPartition(topic, number)
+    raise TypeError(f"a TopicPartition is expected, not {value!r}")
+
+
+def _partitions(given: tuple[Partitions, ...]) -> list[TopicPartition]:
+    """Partitions that were given one by one, as a collection, or both."""
+    found: list[TopicPartition] = []
+    for one in given:
+        match one:
+            case (str(), _):
+                found.append(_partition(one))
+            case _:
+                found += map(_partition, one)
+    return found
 
 
 def _position(value: int | OffsetAndMetadata) -> OffsetAndMetadata:

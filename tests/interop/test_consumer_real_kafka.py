@@ -127,14 +127,15 @@ def test_positions_and_questions(servers: str) -> None:
         assert topic in reader.list_topics()
         reader.assign(tps)
         reader.seek(tps[0], 95)
-        reader.pause(tps[1], tps[2])
+        reader.pause(reader.assignment())
+        reader.resume(tps[0])
         assert reader.paused() == {tps[1], tps[2]}
         assert [record.offset for record in reader.poll(10)] == [95, 96, 97, 98, 99]
         assert reader.position(tps[0]) == 100
         assert reader.lag(tps[0]) == 0
         assert reader.lag(tps[1]) == 100
         reader.seek_to_end(tps[0])
-        reader.seek_to_beginning(tps[2])
+        reader.seek_to_beginning([tps[2]])
         assert reader.position(tps[0], timeout=10) == 100
         assert reader.position(tps[2], timeout=10) == 0
         with pytest.raises(error_class(3)):

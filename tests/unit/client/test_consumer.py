@@ -57,6 +57,8 @@ def test_negative_times_are_refused(consumer: Consumer) -> None:
 def test_what_is_no_partition_is_refused(consumer: Consumer) -> None:
     with pytest.raises(TypeError, match="TopicPartition"):
         consumer.seek(("t", "0"), 1)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="TopicPartition"):
+        consumer.pause(["t"])  # type: ignore[list-item]
 
 
 def test_without_a_group_there_is_no_group_to_speak_of() -> None:
