@@ -54,9 +54,10 @@ class Consumer:
             for record in consumer:
                 handle(record)
 
-    Offsets always mean the next record to read. With ``enable_auto_commit`` (the default) only records of which the application
-    is done are committed: those of a *previous* poll, or, in ``for record in consumer``, those before the record in hand. A
-    consumer belongs to one thread; only ``wakeup()`` may be called from others. All calls raise ``OttlaError``s.
+    Offsets always mean the next record to read. With ``enable_auto_commit`` (the default) only records of which the application is
+    done are committed: those of a *previous* poll, or, in ``for record in consumer``, those before the record in hand. The next
+    records are fetched meanwhile: of each broker at most two answers and ``fetch_max_bytes`` are held. A consumer belongs to one
+    thread; only ``wakeup()`` may be called from others. All calls raise ``OttlaError``s.
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None, /, **settings: Any) -> None:

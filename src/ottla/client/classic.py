@@ -458,6 +458,7 @@ class ClassicMembership:
     def _fence(self, what: str) -> OttlaError:
         """Another member has taken the instance id. To join again would throw it out in turn."""
         self.failure = broker_error(FENCED_INSTANCE_ID, what)
+        self.failure.fatal = True
         self._forget(Generation())
         self._move(Input.FENCE)
         self._subscription.version += 1

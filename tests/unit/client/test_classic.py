@@ -516,6 +516,7 @@ def test_a_fenced_instance_is_over_for_good(where: str) -> None:
         else:
             assert type(member.manager.commit_refused(82, member.manager.identity(), member.now)) is FencedInstanceIdError
     assert type(member.manager.failure) is FencedInstanceIdError
+    assert member.manager.failure.fatal
     member.manager.prepared(member.tell(RebalanceNeeded).token, member.now)
     assert member.subscription.partitions == {}
     member.polled()
