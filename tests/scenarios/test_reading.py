@@ -214,6 +214,26 @@ def test_an_unreachable_cluster_is_named_within_the_time_given(world: World) -> 
         world.call(app, app.calls.describe_topics(None, 2_000, world.now))
 
 
+def test_a_cluster_that_does_not_even_refuse_is_named_after_a_while(world: World) -> None:
+    app = world.app("a")
+    app.connected = False
+    world.call(app, app.calls.assign((TP0,), world.now))
+    assert poll(world, app, timeout=1_000) == []
+    with pytest.raises(ConnectionFailedError, match=r"127\.0\.0\.1:9092: no TCP connection"):
+        poll(world, app, timeout=2_000)
+
+
+def test_a_cluster_that_went_away_is_waited_for_but_not_for_ever(world: World) -> None:
+    app = assigned(world, TP0, default_api_timeout_ms=30_000)
+    poll(world, app)
+    world.broker.kill()
+    died_at = world.now.mono
+    while world.now.mono - died_at < 29_000:
+        assert poll(world, app, timeout=1_000) == []
+    with pytest.raises(ConnectionFailedError, match="connection refused"):
+        poll(world, app, timeout=5_000)
+
+
 def test_a_broker_that_comes_back_is_read_on_without_a_gap(world: World) -> None:
     world.produce("t", 0, 50)
     app = assigned(world, TP0, max_poll_records=20)

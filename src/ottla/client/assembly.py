@@ -27,6 +27,9 @@ from ottla.config import ConsumerConfig
 from ottla.errors import OttlaError, broker_error
 from ottla.types import Now
 
+PATIENCE = 1_500
+"""Milliseconds that a first connection may take before the cluster counts as unreachable."""
+
 _RESET_TO = {"earliest": EARLIEST, "latest": LATEST, "none": None}
 _UNKNOWN_TOPIC_OR_PARTITION = 3
 
@@ -194,17 +197,18 @@ class Publisher:
         self._published = 0
         self._problem: OttlaError | None = None
         self._followed: frozenset[str] = frozenset()
+        self._patient_until: int | None = None
 
     def poll(self, now: Now) -> Poll:
         """Publish what changed."""
-        del now
         self._follow_topics()
-        problem = self._find_problem()
+        problem = self._unreachable(now) or self._missing_topics()
         if str(problem) != str(self._problem):
             self._problem = problem
             self._subscription.version += 1
         self.publish()
-        return Poll()
+        waits = self._patient_until is not None and self._patient_until > now.mono
+        return Poll(wake_at=self._patient_until if waits else None)
 
     def publish(self) -> None:
         """Tell the application, if there is anything new."""
@@ -238,11 +242,19 @@ class Publisher:
             self._followed = topics
             self._core.metadata_manager.set_topics(topics)
 
-    def _find_problem(self) -> OttlaError | None:
-        """Why nothing will come, whatever the application does."""
-        unreachable = self._core.connections.connection_failure()
-        if unreachable is not None:
-            return unreachable
+    def _unreachable(self, now: Now) -> OttlaError | None:
+        """Why no broker is connected: once an attempt has failed, or all of them have been under way for long."""
+        connections = self._core.connections
+        failure = connections.connection_failure()
+        if failure is None or connections.has_failed:
+            self._patient_until = None
+            return failure
+        if self._patient_until is None:
+            self._patient_until = now.mono + PATIENCE
+        return failure if now.mono >= self._patient_until else None
+
+    def _missing_topics(self) -> OttlaError | None:
+        """Why nothing will come of a subscription: none of its topics exists."""
         known = self._core.metadata.topics
         wanted = self._subscription.topics
         if self._subscription.mode is not Mode.TOPICS or not wanted:

@@ -186,6 +186,11 @@ class Connections:
                 failures[link.address] = _AWAITED[link.state]
         return failures
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether any attempt came to a bad end since its broker last answered; those that are under way do not count."""
+        return any(link.attempts for link in self._links.values())
+
     def connection_failure(self, message: str = "no broker could be reached") -> ConnectionFailedError | None:
         """An error that lists all that was tried, or ``None`` while some broker is connected or nothing has failed yet."""
         failures = self.bootstrap_failures()
