@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterator
 from itertools import count
 
 import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.end_to_end.programs import broker, ottla
+from tests.end_to_end.programs import broker
 
 NUMBERS = count(1)
 
@@ -22,15 +24,18 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def topic(served: str) -> Callable[..., str]:
-    """Makes topics with fresh names: ``topic(partitions)``."""
+    """Makes topics with fresh names and ``key:value`` records in them: ``topic(partitions, *records)``."""
+    client = {"bootstrap.servers": served}
+    admin = AdminClient(client)
 
-    def make(partitions: int = 1, *lines: str) -> str:
+    def make(partitions: int = 1, *records: str) -> str:
         name = f"topic-{next(NUMBERS)}"
-        created = ottla("topic", "create", name, "-p", str(partitions), bootstrap_servers=served)
-        assert created.returncode == 0, created.stderr
-        if lines:
-            produced = ottla("produce", "-t", name, "-K", ":", bootstrap_servers=served, stdin="\n".join(lines) + "\n")
-            assert (produced.returncode, produced.stderr) == (0, "")
+        for created in admin.create_topics([NewTopic(name, partitions)]).values():
+            created.result(10)
+        producer = Producer(client)
+        for key, _, value in (record.partition(":") for record in records):
+            producer.produce(name, key=key, value=value)
+        assert producer.flush(10) == 0
         return name
 
     return make

@@ -22,9 +22,10 @@ def main() -> None:
     except KeyboardInterrupt:
         code = 130
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] not in NEEDED:
+        missing = (error.name or "").partition(".")[0]
+        if missing not in NEEDED:
             raise
-        print(f"error: the command line needs {error.name}: {INSTALL}", file=sys.stderr)
+        print(f"error: the command line needs {missing}: {INSTALL}", file=sys.stderr)
         sys.exit(1)
     sys.exit(code)
 

@@ -27,7 +27,8 @@ def connected_admin(bootstrap_servers: str, given: Sequence[str] | None) -> ottl
     return ottla.Admin(patient(client_settings(bootstrap_servers, given)))
 
 
-def check_reachable(bootstrap_servers: str) -> None:
+def check_reachable(settings: Mapping[str, Any]) -> None:
     """Raises ``ConnectionFailedError`` with each address tried; for clients that would go on trying without a word."""
-    with ottla.Admin(patient({"bootstrap.servers": bootstrap_servers})) as admin:
+    known = {name: settings[name] for name in ("bootstrap.servers", *TIMEOUTS) if name in settings}
+    with ottla.Admin(patient(known)) as admin:
         admin.describe_cluster()

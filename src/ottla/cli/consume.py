@@ -19,6 +19,7 @@ from ottla import OffsetAndMetadata, TopicPartition
 from ottla.cli.connecting import patient
 from ottla.cli.escapes import BadFormat, Piece, compiled
 from ottla.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Settings, client_settings
+from ottla.errors import WakeupError
 from ottla.signals import stop_on_signals
 
 POLL = 1.0
@@ -80,7 +81,14 @@ class Reading:
         if done:
             self._out.flush()
             if self._in_group:
-                self._consumer.commit(done)
+                self._commit(done)
+
+    def _commit(self, done: dict[TopicPartition, OffsetAndMetadata]) -> None:
+        try:
+            self._consumer.commit(done)
+        except WakeupError:  # a signal came just now: what was written is committed all the same
+            self._consumer.commit(done)
+            raise
 
     def _done(self) -> bool:
         if self._left == 0:

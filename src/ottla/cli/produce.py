@@ -91,7 +91,7 @@ def produce(
         **client_settings(bootstrap_servers, settings),
     }
     lines = LineProducer(wanted, topic, pairs(headers, "-H"))
-    check_reachable(wanted["bootstrap.servers"])
+    check_reachable(wanted)
     for key, value in split_lines(sys.stdin.buffer, key_delimiter):
         lines.produce(key, value)
     lines.finish()

