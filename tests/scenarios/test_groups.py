@@ -336,11 +336,11 @@ def test_a_restarted_broker_finds_the_group_as_it_was(world: World) -> None:
 def test_a_member_that_was_cut_off_loses_its_partitions_and_comes_back(world: World) -> None:
     first, second = join(world, "a", commits=True), join(world, "b", commits=True)
     settle(world, first, second)
-    first.connected = False
+    first.cut()
     settle_alone = world.now.mono
     world.run_until(lambda: sorted(second.calls.owned) == ALL, 20_000)
     assert world.now.mono - settle_alone < 10_000
-    first.connected = True
+    first.heal()
     world.run(40_000)
     settle(world, first, second, limit=60_000)
     assert "lost" in [what for what, _ in first.told]

@@ -216,7 +216,7 @@ def test_an_unreachable_cluster_is_named_within_the_time_given(world: World) -> 
 
 def test_a_cluster_that_does_not_even_refuse_is_named_after_a_while(world: World) -> None:
     app = world.app("a")
-    app.connected = False
+    app.cut()
     world.call(app, app.calls.assign((TP0,), world.now))
     assert poll(world, app, timeout=1_000) == []
     with pytest.raises(ConnectionFailedError, match=r"127\.0\.0\.1:9092: no TCP connection"):

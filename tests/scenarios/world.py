@@ -412,6 +412,18 @@ class App:
     def _connection_id(self, number: int) -> int | None:
         return next((key for key, value in self._numbers.items() if value == number), None)
 
+    def cut(self) -> None:
+        """From now on nothing goes through, either way, and nobody is told."""
+        self.connected = False
+
+    def heal(self) -> None:
+        """The network is back; what was lost is lost, so the old connections break."""
+        if not self.connected:
+            self.connected = True
+            for number in list(self._numbers.values()):
+                self._world.broker.hang_up(number)
+                self.lose(number, "the network was away")
+
     def kill(self) -> None:
         """The process is gone: its connections break, nothing is said."""
         self.alive = False

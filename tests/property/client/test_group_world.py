@@ -206,11 +206,11 @@ class History:
 
     def cut(self, number: int) -> None:
         if (member := self.member(number)) is not None:
-            member.app.connected = False
+            member.app.cut()
 
     def heal(self, number: int) -> None:
         if (member := self.member(number)) is not None:
-            member.app.connected = True
+            member.app.heal()
 
     def pause(self, number: int, tp: TopicPartition) -> None:
         if (member := self.member(number)) is not None:
@@ -231,7 +231,7 @@ class History:
     def heal_everything(self) -> None:
         """From now on all is well: what was produced must be handled."""
         for member in self.checks.members:
-            member.app.connected = True
+            member.app.heal()
         self.join(True, 500)
         for tp in ALL:
             self.world.produce(tp.topic, tp.partition, 1)
