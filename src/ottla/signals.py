@@ -74,9 +74,9 @@ def stop_on_signals(consumer: Wakeable) -> Iterator[Stop]:
     """End the loop inside the ``with`` on SIGINT or SIGTERM, between two polls.
 
     The signal wakes ``consumer``: its ``poll()``, the present one or the next, raises ``WakeupError``, and the ``with`` swallows
-    that. Records in hand are finished first, and the consumer is still open afterwards, to ``close()``. A ``commit()`` that is under
-    way is ended, too: its records will be delivered again, unless the program catches the error and commits once more. The value is
-    true once a signal came, for loops that want to look. A second signal does what it did before the ``with``::
+    that. Records in hand are finished first, and the consumer is still open afterwards, to ``close()``. A ``commit()`` that is
+    under way is ended, too: its records will be delivered again, unless the program catches the error and commits once more. The
+    value is true once a signal came, for loops that want to look. A second signal does what it did before the ``with``::
 
         with Consumer(...) as consumer, stop_on_signals(consumer):
             consumer.subscribe(["orders"])

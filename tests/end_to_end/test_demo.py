@@ -143,8 +143,16 @@ def test_ctrl_c_leaves_no_process_behind(tmp_path: Path, moment: str) -> None:
     assert "Traceback" not in rest
 
 
+def test_a_kill_leaves_no_process_behind(tmp_path: Path) -> None:
+    with demo(tmp_path / "out") as (process, mark):
+        read_until(process, "share the partitions")
+        process.kill()
+        process.wait(5)
+        assert none_left(mark), alive(mark)
+
+
 @pytest.mark.skipif(shutil.which("java") is None, reason="no Java for Spark: install Java 17 or newer")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)])
 def test_neither_does_it_while_spark_is_at_work(tmp_path: Path, number: signal.Signals) -> None:
     with demo(tmp_path / "out") as (process, mark):
         read_until(process, "stream into Parquet, group delays ..." if number == signal.SIGINT else "start Spark ...")
