@@ -25,6 +25,7 @@ _HOMES = {
     "TimestampType": "ottla.types",
     "TopicPartition": "ottla.types",
     "OttlaError": "ottla.errors",
+    "stop_on_signals": "ottla.signals",
 }
 
 __all__ = [*sorted(_HOMES), "__version__"]
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from ottla.embedded import Broker as Broker
     from ottla.errors import OttlaError as OttlaError
     from ottla.records import Record as Record, Records as Records
+    from ottla.signals import stop_on_signals as stop_on_signals
     from ottla.types import (
         ConsumerGroupMetadata as ConsumerGroupMetadata,
         IsolationLevel as IsolationLevel,
