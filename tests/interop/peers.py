@@ -160,6 +160,8 @@ class KafkaPythonMember:
             enable_auto_commit=False,
             session_timeout_ms=6000,
             heartbeat_interval_ms=300,
+            # As a leader it assigns nothing of a topic that its metadata lacks, and looks again only when they are too old.
+            metadata_max_age_ms=1000,
             **config,
         )
 

@@ -39,4 +39,4 @@ def test_every_test_gets_its_own_topic_on_one_broker(pytester: pytest.Pytester) 
 def test_loading_the_plugin_brings_nothing_else_in() -> None:
     code = "import sys, pytest, ottla.testing; print([m for m in sys.modules if m.startswith(('ottla.', 'kio'))])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "['ottla.testing']"
+    assert done.stdout.strip() == "['ottla.version', 'ottla.testing']"
