@@ -124,7 +124,11 @@ class Children:
             )
         child = Child(name, process, log, self._events)
         self._running.append(child)
-        child.tell(arguments)
+        try:
+            child.tell(arguments)
+        except ChildFailed:
+            self._stop.check()  # Ctrl-C reaches a child, too, that has no session of its own yet
+            raise
         return child
 
     def events(self, timeout: float) -> Iterator[Event]:
