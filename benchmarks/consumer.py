@@ -14,22 +14,18 @@ Without ``--bootstrap-servers`` it starts a real Kafka by itself (Java 17 and Ma
 from __future__ import annotations
 
 import argparse
-import os
 import random
 import statistics
-import subprocess
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable
 from typing import NamedTuple
 
 import confluent_kafka
+from _cluster import cluster
 from confluent_kafka import admin
 
 from ottla import Consumer, TopicPartition
 
-TOOLS = Path(__file__).parents[1] / "tools"
 PORTS = range(19_500, 19_590, 2)
 PATIENCE = 60.0
 """Seconds without a record after which a run is given up."""
@@ -123,25 +119,6 @@ CASES = [
 ]
 
 
-def tool(name: str, *args: str) -> str:
-    """What one of the checkout's tools printed."""
-    return subprocess.run([TOOLS / name, *args], check=True, capture_output=True, text=True).stdout.strip()
-
-
-@contextmanager
-def cluster(given: str | None) -> Iterator[str]:
-    """The servers given, or a real Kafka that ends with this process."""
-    if given is not None:
-        yield given
-        return
-    port = str(random.choice(PORTS))
-    os.environ["OTTLA_KAFKA_OWNER"] = str(os.getpid())
-    try:
-        yield tool("kafka", "start", port)
-    finally:
-        tool("kafka", "stop", port)
-
-
 def fill(servers: str, records: int, size: int, partitions: int) -> str:
     """A topic of that name, produced now unless it is there."""
     topic = f"bench-{records}-{size}-{partitions}"
@@ -173,7 +150,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--bootstrap-servers")
     options = parser.parse_args()
-    with cluster(options.bootstrap_servers) as servers:
+    with cluster(options.bootstrap_servers, PORTS) as servers:
         topic = fill(servers, options.records, options.size, options.partitions)
         rates: dict[str, list[float]] = {case.name: [] for case in CASES}
         for run in range(options.runs + 1):

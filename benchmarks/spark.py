@@ -15,18 +15,14 @@ import argparse
 import os
 import random
 import statistics
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
 import confluent_kafka
+from _cluster import cluster, tool
 from confluent_kafka import admin
 from pyspark.sql import SparkSession
 
-TOOLS = Path(__file__).parents[1] / "tools"
 WARM_UPS = 3
 PORTS = range(19_600, 19_690, 2)
 SETTINGS = {
@@ -39,25 +35,6 @@ SETTINGS = {
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.buffer.size": "1048576",
 }
-
-
-def tool(name: str, *args: str) -> str:
-    """What one of the checkout's tools printed."""
-    return subprocess.run([TOOLS / name, *args], check=True, capture_output=True, text=True).stdout.strip()
-
-
-@contextmanager
-def cluster(given: str | None) -> Iterator[str]:
-    """The servers given, or a real Kafka that ends with this process."""
-    if given is not None:
-        yield given
-        return
-    port = str(random.choice(PORTS))
-    os.environ["OTTLA_KAFKA_OWNER"] = str(os.getpid())
-    try:
-        yield tool("kafka", "start", port)
-    finally:
-        tool("kafka", "stop", port)
 
 
 def fill(servers: str, topic: str, records: int, size: int, partitions: int) -> None:
@@ -111,7 +88,7 @@ def main() -> None:
     parser.add_argument("--bootstrap-servers")
     given = parser.parse_args()
     sources = {"ottla": "ottla", "Spark's JVM connector": "kafka"}
-    with cluster(given.bootstrap_servers) as servers:
+    with cluster(given.bootstrap_servers, PORTS) as servers:
         topic = f"benchmark-spark-{os.getpid()}"
         print(f"{given.records:,} records of {given.size} B in {given.partitions} partitions of a real Kafka, local[{given.cores}]")
         print("session:", ", ".join(f"{name}={value}" for name, value in SETTINGS.items()))

@@ -7,7 +7,6 @@ it.
 
 from __future__ import annotations
 
-import random
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import timedelta
@@ -25,6 +24,7 @@ from ottla.errors import ConcurrentAccessError, IllegalStateError, OttlaError
 from ottla.records import Record, Records
 from ottla.runtime import clock
 from ottla.runtime.network_thread import NetworkThread
+from ottla.runtime.randomness import random_source
 from ottla.types import ConsumerGroupMetadata, Now, OffsetAndMetadata, OffsetAndTimestamp, PartitionInfo, TopicPartition
 
 Timeout = float | timedelta | None
@@ -331,7 +331,7 @@ class Consumer:
 
     def _network_thread(self) -> NetworkThread:
         if self._network is None:
-            assembly = ConsumerAssembly(self._config, random.Random())
+            assembly = ConsumerAssembly(self._config, random_source())
             network = NetworkThread(assembly.core, name=f"ottla-{self._config.client_id}")
             with self._guard:
                 self._network = network

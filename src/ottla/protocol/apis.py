@@ -91,34 +91,22 @@ class Fact(enum.Enum):
     """What the version of a request implies, named so that the cores need not know the number."""
 
     NEEDS_MEMBER_ID = "JoinGroup: a new dynamic member is sent away once with an id (KIP-394)"
-    REBALANCE_TIMEOUT_GIVEN = "JoinGroup: the rebalance timeout is apart from the session timeout (KIP-62)"
     SKIP_ASSIGNMENT = "JoinGroup: a returning static leader can be told not to assign (KIP-814)"
-    BATCH_LEAVE = "LeaveGroup: several members, an error for each"
     GROUP_NOT_FOUND = "the API may answer GROUP_ID_NOT_FOUND"
     BY_TOPIC_ID = "topics are named by id, not by name"
-    NULL_MEANS_ALL_TOPICS = "Metadata: null asks for all topics, an empty list for none"
     ZSTD = "the client can read zstd"
-    FETCH_SESSIONS = "Fetch: the request carries a session id and epoch (KIP-227)"
     GROUP_ERROR = "OffsetFetch: the reply can carry an error of a whole group"
-    REQUIRE_STABLE = "OffsetFetch: the client can ask for stable offsets only"
     NAMES_PROTOCOL = "SyncGroup: the request must say which protocol type and protocol the member believes in"
-    TYPED_GROUPS = "ListGroups: the reply can say of which type a group is (KIP-848)"
 
 
 _FACTS: Mapping[Fact, tuple[tuple[Api, int], ...]] = {
     Fact.NEEDS_MEMBER_ID: ((Api.JOIN_GROUP, 4),),
-    Fact.REBALANCE_TIMEOUT_GIVEN: ((Api.JOIN_GROUP, 1),),
     Fact.SKIP_ASSIGNMENT: ((Api.JOIN_GROUP, 9),),
-    Fact.BATCH_LEAVE: ((Api.LEAVE_GROUP, 3),),
     Fact.GROUP_NOT_FOUND: ((Api.DESCRIBE_GROUPS, 6), (Api.OFFSET_COMMIT, 9)),
     Fact.BY_TOPIC_ID: ((Api.PRODUCE, 13), (Api.FETCH, 13), (Api.OFFSET_COMMIT, 10), (Api.OFFSET_FETCH, 10)),
-    Fact.NULL_MEANS_ALL_TOPICS: ((Api.METADATA, 1),),
     Fact.ZSTD: ((Api.PRODUCE, 7), (Api.FETCH, 10)),
-    Fact.FETCH_SESSIONS: ((Api.FETCH, 7),),
     Fact.GROUP_ERROR: ((Api.OFFSET_FETCH, 2),),
-    Fact.REQUIRE_STABLE: ((Api.OFFSET_FETCH, 7),),
     Fact.NAMES_PROTOCOL: ((Api.SYNC_GROUP, 5),),
-    Fact.TYPED_GROUPS: ((Api.LIST_GROUPS, 5),),
 }
 """Fact -> the version of each API from which on it holds."""
 

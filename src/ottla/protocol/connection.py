@@ -46,7 +46,6 @@ class ClientConnection:
     def __init__(self, client_id: str, *, max_frame: int = MAX_FRAME) -> None:
         self.state = ConnectionState.HANDSHAKE
         self.versions: Mapping[Api, VersionRange] = {}
-        self.features: Mapping[str, int] = {}
         self._client_id = client_id
         self._reader = FrameReader(max_frame)
         self._in_flight: deque[_InFlight] = deque()
@@ -128,7 +127,6 @@ class ClientConnection:
             for item in message.api_keys
             if item.api_key in Api.__members__.values()
         }
-        self.features = {item.name: item.max_version_level for item in message.finalized_features}
         self.state = ConnectionState.READY
         return []
 
