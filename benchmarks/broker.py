@@ -15,7 +15,6 @@ import argparse
 import json
 import os
 import platform
-import random
 import statistics
 import subprocess
 import sys
@@ -24,11 +23,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
-from pathlib import Path
 
+from _cluster import TOOLS, cluster
 from confluent_kafka.admin import AdminClient, NewTopic
 
-TOOL = Path(__file__).parents[1] / "tools" / "kafka"
 PORTS = range(19_300, 19_390, 2)
 PROMISED = 0.8
 
@@ -116,17 +114,6 @@ def ottla(folder: str) -> Iterator[str]:
         process.communicate()
 
 
-@contextmanager
-def kafka() -> Iterator[str]:
-    """A real Kafka that ends with this process."""
-    port = str(random.choice(PORTS))
-    os.environ["OTTLA_KAFKA_OWNER"] = str(os.getpid())
-    try:
-        yield subprocess.run([TOOL, "start", port], check=True, capture_output=True, text=True).stdout.strip()
-    finally:
-        subprocess.run([TOOL, "stop", port], check=False, capture_output=True)
-
-
 def in_process(verb: str, *arguments: object) -> float:
     """One measurement in a fresh process."""
     command = [sys.executable, __file__, "--measure", verb, *map(str, arguments)]
@@ -150,7 +137,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     seconds: dict[tuple[str, str], list[float]] = {}
-    with tempfile.TemporaryDirectory(dir=TOOL.parents[1]) as folder, ottla(folder) as ours, kafka() as theirs:
+    with tempfile.TemporaryDirectory(dir=TOOLS.parent) as folder, ottla(folder) as ours, cluster(None, PORTS) as theirs:
         brokers = {"ottla": ours, "kafka": theirs}
         for number in range(options.rounds + 1):
             topic = f"round-{number}"
