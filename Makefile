@@ -1,6 +1,8 @@
 # What a checkout can do. Needs python3 (3.11 or newer) and make; everything else goes into .venv.
 PYTHON ?= python3
 PYTEST_ARGS ?=
+# The stacks of all threads after 150 s say nothing where a test may take minutes; its own time-out prints them.
+patient := -o faulthandler_timeout=0
 
 venv := .venv
 bin := $(venv)/bin
@@ -9,7 +11,7 @@ installed := $(venv)/.installed
 compiled := src/ottla/records
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow bench lint format pins clean
+.PHONY: help install demo test test-slow interop torture bench lint format pins clean
 .DELETE_ON_ERROR:
 
 help: ## this list
@@ -24,13 +26,21 @@ demo: install ## the main job: real flights through the broker, consumer groups 
 # Kafka's jars come before the tests, since the first download may take longer than a test is given.
 test: install ## the whole test suite but for the tests that take minutes
 	@! command -v mvn >/dev/null || tools/kafka fetch || true
-	@$(bin)/pytest -m "not slow" $(PYTEST_ARGS)
+	@$(bin)/pytest -m "not slow and not interop and not torture" $(PYTEST_ARGS)
 
 test-slow: install ## the tests that take minutes
-	@$(bin)/pytest -m slow --timeout 1200 $(PYTEST_ARGS)
+	@$(bin)/pytest -m slow $(patient) --timeout 1200 $(PYTEST_ARGS)
 
-bench: install ## one script for each claim in the README
-	@set -e; for script in $(sort $(wildcard benchmarks/[a-z]*.py)); do echo "== $$script"; $(bin)/python $$script; done
+interop: install ## others' clients and tools: the full matrix, on our broker and on a real Kafka
+	@$(bin)/pytest -m "not torture" $(patient) --timeout 600 tests/interop $(PYTEST_ARGS)
+
+torture: install ## clients and brokers killed over and over; what must hold is checked
+	@$(bin)/pytest -m torture $(patient) --timeout 1800 $(PYTEST_ARGS)
+
+bench: install ## one script for each claim of speed in the README; exits 1 at the end if one is missed
+	@missed=; for script in $(sort $(wildcard benchmarks/[a-z]*.py)); do \
+	  echo "== $$script"; $(bin)/python $$script || missed="$$missed $$script"; \
+	done; test -z "$$missed" || { echo "promises missed in:$$missed" >&2; exit 1; }
 
 lint: $(installed) ## style, types and the doors between the rooms
 	@$(bin)/ruff check .
@@ -60,7 +70,7 @@ $(installed): pyproject.toml constraints.txt $(wildcard setup.py $(compiled)/*.p
 	@echo "installing Ottla and all it needs into $(venv) (a minute or two the first time)"
 	@rm -f $(compiled)/*.so
 	@PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 \
-	  $(bin)/python -m pip install --quiet --use-pep517 --editable '.[demo,dev]'
+	  $(bin)/python -m pip install --quiet --use-pep517 --editable '.[broker,demo,dev]'
 	@ls $(compiled)/*.so >/dev/null 2>&1 || echo "no C compiler with Python's headers here: $(compiled) runs uncompiled," \
 	  "slower; to compile it: apt-get install gcc python3-dev, then make --always-make install"
 	@touch $@

@@ -8,8 +8,8 @@ import sys
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
-DECLARATIONS = [f"src/ottla/records/{name}.pxd" for name in ("batch", "columns", "reader", "record")]
-RECORDS = ("batch", "cdata", "columns", "reader", "record")
+DECLARATIONS = [f"src/ottla/records/{name}.pxd" for name in ("batch", "cdata", "columns", "processor", "reader", "record")]
+RECORDS = ("batch", "cdata", "columns", "encode", "reader", "record")
 
 OPTIMISE = [] if sys.platform == "win32" else ["-O3"]
 

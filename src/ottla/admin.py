@@ -9,11 +9,13 @@ from __future__ import annotations
 import itertools
 import threading
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self, cast
 
 from ottla.client import admin_calls as calls
+from ottla.client.admin_groups import describe_groups
+from ottla.client.admin_log_dirs import describe_log_dirs
 from ottla.client.admin_manager import AdminManager, BeginCall, CallEnded
 from ottla.client.admin_results import (
     ClusterDescription,
@@ -21,6 +23,7 @@ from ottla.client.admin_results import (
     GroupDescription,
     GroupListing,
     GroupMember,
+    LogDirDescription,
     TopicDescription,
 )
 from ottla.client.core import ClientCore
@@ -38,6 +41,7 @@ __all__ = [
     "GroupDescription",
     "GroupListing",
     "GroupMember",
+    "LogDirDescription",
     "TopicDescription",
 ]
 
@@ -128,11 +132,64 @@ class Admin:
         """The cluster's id, its brokers and its controller."""
         return cast("ClusterDescription", self._call("describe_cluster", calls.describe_cluster(), timeout))
 
+    def describe_log_dirs(
+        self, brokers: Collection[int] | None = None, *, timeout: float | None = None
+    ) -> dict[int, dict[str, LogDirDescription]]:
+        """Where brokers keep their logs, by node id and path: the room there, the size of each partition. ``None``: all brokers.
+
+        Raises ``BrokerIdNotRegisteredError`` for a broker that there is not.
+        """
+        found = self._call("describe_log_dirs", describe_log_dirs(brokers), timeout)
+        return cast("dict[int, dict[str, LogDirDescription]]", found)
+
     def describe_configs(self, kind: str, name: str, *, timeout: float | None = None) -> dict[str, ConfigEntry]:
         """All settings of a ``"topic"``, a ``"broker"`` (by its node id) or a ``"group"``, by name."""
         if kind not in calls.RESOURCES:
             raise ConfigError(f"{kind!r} has no configuration, only {', '.join(calls.RESOURCES)}")
         return cast("dict[str, ConfigEntry]", self._call("describe_configs", calls.describe_configs(kind, str(name)), timeout))
+
+    def alter_configs(
+        self,
+        kind: str,
+        name: str,
+        changes: Mapping[str, str | None],
+        *,
+        validate_only: bool = False,
+        timeout: float | None = None,
+    ) -> None:
+        """Change settings of a ``"topic"``, a ``"broker"`` or a ``"group"``; ``None`` lets the default hold again.
+
+        The other settings stay as they are. Raises ``InvalidConfigError`` and the like, and then nothing has changed.
+        """
+        if kind not in calls.RESOURCES:
+            raise ConfigError(f"{kind!r} has no configuration, only {', '.join(calls.RESOURCES)}")
+        if changes:
+            self._call("alter_configs", calls.alter_configs(kind, str(name), dict(changes), validate_only), timeout)
+
+    def create_partitions(self, counts: Mapping[str, int], *, validate_only: bool = False, timeout: float | None = None) -> None:
+        """Let topics have so many partitions in all, and wait until those have leaders.
+
+        Raises ``InvalidPartitionsError`` where that is no increase; the other topics get theirs.
+        """
+        if counts:
+            call = calls.create_partitions(counts, validate_only, self._config.request_timeout_ms)
+            self._call("create_partitions", call, timeout)
+
+    def delete_records(
+        self, offsets: Mapping[TopicPartition, int | str], *, timeout: float | None = None
+    ) -> dict[TopicPartition, int]:
+        """Delete all records before an offset, ``"latest"`` meaning all that there are; returns where each partition begins then.
+
+        Raises ``OffsetOutOfRangeError`` for an offset beyond the end, ``PolicyViolationError`` for a compacted topic.
+        """
+        values: dict[TopicPartition, int] = {}
+        for tp, offset in offsets.items():
+            values[TopicPartition(*tp)] = calls.LATEST if offset == "latest" else offset if isinstance(offset, int) else -2
+        bad = next((tp for tp in values if values[tp] < 0 and offsets[tp] != "latest"), None)
+        if bad is not None:
+            raise ConfigError(f"{offsets[bad]!r} is no offset of {bad}", hint='a number from 0 on, or "latest"')
+        call = calls.delete_records(values, self._config.request_timeout_ms)
+        return cast("dict[TopicPartition, int]", self._call("delete_records", call, timeout)) if values else {}
 
     # -- groups -----------------------------------------------------------------------------------------------------------
 
@@ -141,8 +198,8 @@ class Admin:
         return cast("tuple[GroupListing, ...]", self._call("list_groups", calls.list_groups(), timeout))
 
     def describe_groups(self, groups: Iterable[str], *, timeout: float | None = None) -> dict[str, GroupDescription]:
-        """Groups and their members, by id. Raises ``GroupIdNotFoundError`` if one does not exist."""
-        call = calls.describe_groups(_names(groups))
+        """Groups of either protocol and their members, by id. Raises ``GroupIdNotFoundError`` if one does not exist."""
+        call = describe_groups(_names(groups))
         return cast("dict[str, GroupDescription]", self._call("describe_groups", call, timeout))
 
     def delete_groups(self, groups: Iterable[str], *, timeout: float | None = None) -> None:

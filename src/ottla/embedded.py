@@ -15,7 +15,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
+from ottla.assignors import PartitionAssignor
 from ottla.errors import IllegalStateError
+from ottla.faults import Faults
 from ottla.runtime.broker_node import BrokerNode
 
 
@@ -28,6 +30,8 @@ class Broker:
     ``data_dir``: where logs are kept, in Kafka's own format; ``None`` for a temporary folder that goes with the broker. Records
     that were acknowledged survive a killed process; a power cut only with ``settings={"log.flush.interval.messages": 1}``.
     ``port``: 0 takes one that is free. ``settings``: the broker settings of Kafka that are honoured, by Kafka's names.
+    ``assignors``: ways of your own to share partitions among the members of consumer groups, by the name that members ask for
+    (``group.remote.assignor``) or that ``group.consumer.assignors`` makes the default.
 
     Starting raises ``ConfigError`` for a bad setting or an address that can not be listened on, and ``StorageError`` for a folder
     that can not be used: locked by another broker, not writable, of another node.
@@ -40,13 +44,16 @@ class Broker:
         *,
         host: str = "127.0.0.1",
         settings: Mapping[str, object] | None = None,
+        assignors: Mapping[str, PartitionAssignor] | None = None,
     ) -> None:
         self._data_dir = Path(data_dir) if data_dir is not None else None
         self._address = (host, port)
         self._settings = dict(settings or {})
+        self._assignors = dict(assignors or {})
         self._node: BrokerNode | None = None
         self._temporary: Path | None = None
         self._pid = os.getpid()
+        self._faults = Faults(self._running)
         self.start()
 
     def __repr__(self) -> str:
@@ -61,12 +68,16 @@ class Broker:
     @property
     def bootstrap_servers(self) -> str:
         """``HOST:PORT``, for clients. Raises if the broker is closed or has failed."""
-        if self._node is None:
-            raise IllegalStateError("this broker is closed")
-        if os.getpid() == self._pid:
-            self._node.check()
-        host, port = self._node.endpoint
+        if os.getpid() != self._pid and self._node is not None:
+            host, port = self._node.endpoint
+        else:
+            host, port = self._running().endpoint
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    @property
+    def faults(self) -> Faults:
+        """What this broker shall do wrong, for tests: see ``Faults``."""
+        return self._faults
 
     @property
     def data_dir(self) -> Path:
@@ -84,7 +95,14 @@ class Broker:
         if self._data_dir is None:
             self._temporary = Path(tempfile.mkdtemp(prefix="ottla-broker-"))
         try:
-            self._node = BrokerNode(self.data_dir, *self._address, self._settings, durable=self._data_dir is not None)
+            self._node = BrokerNode(
+                self.data_dir,
+                *self._address,
+                self._settings,
+                durable=self._data_dir is not None,
+                on_strike=self._faults.on_strike,
+                assignors=self._assignors,
+            )
         except BaseException:
             self._remove_temporary()
             raise
@@ -95,11 +113,18 @@ class Broker:
         if os.getpid() != self._pid or self._node is None:
             return
         node, self._node = self._node, None
+        self._faults.forget()
         _open.discard(self)
         try:
             node.stop()
         finally:
             self._remove_temporary()
+
+    def _running(self) -> BrokerNode:
+        if self._node is None:
+            raise IllegalStateError("this broker is closed")
+        self._node.check()
+        return self._node
 
     def _remove_temporary(self) -> None:
         folder, self._temporary = self._temporary, None

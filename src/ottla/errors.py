@@ -17,6 +17,7 @@
     +-- DeserializationError        the user's deserializer raised; carries the raw record
     +-- NoOffsetForPartitionError   no committed offset and auto_offset_reset="none"
     +-- CommitFailedError           the group moved on: the partitions may belong to somebody else now
+    +-- AssignmentError             an assignor can not do what it was asked, or its answer can not be used
     +-- StorageError                the data directory can not be used
     +-- BrokerError                 an error code of the protocol; one generated class a code, e.g. ``UnknownTopicOrPartitionError``
 
@@ -136,6 +137,10 @@ class CommitFailedError(OttlaError):
     """The commit was refused because the group has rebalanced: the partitions may belong to another member now."""
 
     hint = "poll() to rejoin; records since the last successful commit will be delivered again"
+
+
+class AssignmentError(OttlaError):
+    """An assignor can not share out the partitions that it was asked to, or its answer breaks the rules."""
 
 
 class StorageError(OttlaError):

@@ -10,6 +10,9 @@ test run on a machine with Ottla loads it.
 
     @pytest.mark.kafka_topic(partitions=6, configs={"retention.ms": "-1"})
     def test_six_partitions(kafka_broker, kafka_topic): ...
+
+    def test_a_lost_commit(kafka_broker, kafka_topic):
+        kafka_broker.faults.lose_reply("OffsetCommit")  # every fault ends with its test
 """
 
 from __future__ import annotations
@@ -34,6 +37,14 @@ _numbers = itertools.count(1)
 def pytest_configure(config: pytest.Config) -> None:
     """Make the marker known."""
     config.addinivalue_line("markers", "kafka_topic(partitions=1, configs={}): what the topic of the fixture kafka_topic is like")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """The faults that a test has set end before anything else of it does, so that its clients can be closed."""
+    broker = getattr(item, "funcargs", {}).get("kafka_broker")
+    if broker is not None:
+        broker.faults.clear()
 
 
 @pytest.fixture(scope="session")

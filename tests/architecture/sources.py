@@ -34,7 +34,8 @@ def python_files(*folders: str) -> list[Path]:
 
 def text_files() -> list[Path]:
     """All that we write and commit: sources, documents, settings, scripts."""
-    top = [path for path in sorted(CHECKOUT.iterdir()) if path.is_file() and not path.name.startswith(".coverage")]
+    made = (".coverage", ".git\n")  # in a linked work tree .git is a file
+    top = [path for path in sorted(CHECKOUT.iterdir()) if path.is_file() and not f"{path.name}\n".startswith(made)]
     return top + [path for folder in FOLDERS for path in _files(CHECKOUT / folder)]
 
 

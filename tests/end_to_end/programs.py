@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.interop.real_kafka import QUICK_JVM
+
 OTTLA = str(Path(sys.executable).with_name("ottla"))
 LISTENING = re.compile(r"ottla broker listening on (\S+:\d+)\n")
 
@@ -23,6 +25,7 @@ LISTENING = re.compile(r"ottla broker listening on (\S+:\d+)\n")
 def environment(bootstrap_servers: str | None = None) -> dict[str, str]:
     """The environment of a user whose shell finds ``ottla`` and ``python``."""
     mine = {name: value for name, value in os.environ.items() if not name.startswith(("OTTLA_", "PYTEST_"))}
+    mine.setdefault("SPARK_SUBMIT_OPTS", QUICK_JVM)
     mine["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), mine["PATH"]])
     return mine if bootstrap_servers is None else {**mine, "OTTLA_BOOTSTRAP_SERVERS": bootstrap_servers}
 

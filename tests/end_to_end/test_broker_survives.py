@@ -20,11 +20,12 @@ from pathlib import Path
 import confluent_kafka
 
 from ottla import Broker
+from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
-from ottla.protocol.messages import metadata_request, produce_request
+from ottla.protocol.messages import metadata_request, offset_commit_request, offset_fetch_request, produce_request
 from ottla.records import NewRecord, encode_batch
 from tests.bad_frames import bad_frames
-from tests.interop.peers import MEMBER, Message, closing_all, create_topic, poll_until, read_all
+from tests.interop.peers import LIBRDKAFKA_PATIENT, MEMBER, Message, closing_all, create_topic, poll_until, read_all
 from tests.raw_client import RawClient
 
 PROGRAM = """
@@ -63,7 +64,7 @@ class Writer:
     """Produces numbered records without end and keeps those that were acknowledged, by number."""
 
     def __init__(self, servers: str, topic: str, **config: object) -> None:
-        settings = {"bootstrap.servers": servers, "linger.ms": 1, "log_level": 0}
+        settings = {"bootstrap.servers": servers, "linger.ms": 1, **LIBRDKAFKA_PATIENT}
         self._producer = confluent_kafka.Producer({**settings, **{name.replace("_", "."): value for name, value in config.items()}})
         self._topic = topic
         self._stop = threading.Event()
@@ -195,6 +196,46 @@ def test_a_full_disk_is_told_and_nothing_acknowledged_is_lost(tmp_path: Path) ->
     with Broker(tmp_path) as broker:
         found = stored(everything(broker.bootstrap_servers, "full"))
         assert {number: found.get(number) for number in writer.acknowledged} == writer.acknowledged
+
+
+def _commit(client: RawClient, number: int) -> set[int]:
+    """Commit the same offset for forty partitions, as one who is no member; the error codes of the answer."""
+    partitions = tuple(
+        offset_commit_request.OffsetCommitRequestPartition(
+            partition_index=partition, committed_offset=number, committed_metadata="m" * 100
+        )
+        for partition in range(40)
+    )
+    topic = offset_commit_request.OffsetCommitRequestTopic(name="counted", partitions=partitions)
+    message = offset_commit_request.OffsetCommitRequest(group_id="counting", member_id="", topics=(topic,))
+    return {one.error_code for topic in client.ask(Api.OFFSET_COMMIT, message, 9).topics for one in topic.partitions}
+
+
+def _offsets(client: RawClient) -> set[int]:
+    wanted = offset_fetch_request.OffsetFetchRequestGroup(group_id="counting", topics=None)
+    while True:
+        (group,) = client.ask(Api.OFFSET_FETCH, offset_fetch_request.OffsetFetchRequest(groups=(wanted,)), 9).groups
+        if group.error_code is not ErrorCode.coordinator_load_in_progress:
+            break
+        time.sleep(0.05)  # the broker has only just started
+    assert not group.error_code
+    return {one.committed_offset for topic in group.topics for one in topic.partitions}
+
+
+def test_a_full_disk_fails_commits_and_offsets_stay_what_the_log_says(tmp_path: Path) -> None:
+    with broker_process(tmp_path, file_size=1 << 20) as (process, servers):
+        create_topic(servers, "counted", 40)
+        with RawClient(servers) as client:
+            number = next(number for number in range(1000) if _commit(client, number) != {0})
+            assert number > 50, "the disk was not full at once"
+            assert _offsets(client) == {number - 1}
+            assert _commit(client, number) != {0}
+            assert _offsets(client) == {number - 1}, "reads are served on"
+        process.kill()
+    with Broker(tmp_path) as broker, RawClient(broker.bootstrap_servers) as client:
+        assert _offsets(client) == {number - 1}
+        assert _commit(client, number) == {0}
+        assert _offsets(client) == {number}
 
 
 def _resident(pid: int) -> int:

@@ -1,4 +1,4 @@
-"""``ottla group``: list and describe."""
+"""``ottla group``: list, describe, reset, delete."""
 
 from __future__ import annotations
 
@@ -63,6 +63,52 @@ def test_a_group_at_work_and_at_rest(served: str, topic: Callable[..., str]) -> 
     listed = json.loads(ottla("group", "list", "--format", "json", bootstrap_servers=served).stdout)
     assert {"group": group, "state": "Empty", "protocol": "classic"} in listed
     assert group in ottla("group", "list", bootstrap_servers=served).stdout
+
+
+def test_a_group_is_sent_elsewhere_and_goes(served: str, topic: Callable[..., str]) -> None:
+    name = topic(1, *(f"{number}:{number}" for number in range(8)))
+    group = f"group-of-{name}"
+
+    def run(*arguments: str) -> str:
+        done = ottla("group", *arguments, bootstrap_servers=served)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def reset(*arguments: str) -> list[tuple[int | None, int]]:
+        """What was committed and what shall be."""
+        rows = json.loads(run("reset-offsets", group, "--format", "json", *arguments))
+        return [(row["committed"], row["new_offset"]) for row in rows if row["topic"] == name and row["partition"] == 0]
+
+    assert reset("-t", name, "-o", "3") == [(None, 3)]
+    assert reset("-t", name, "-o", "3", "--execute") == [(None, 3)]
+    assert reset("-o", "end") == [(3, 8)]
+    assert reset("-o", "99") == [(3, 8)]
+    assert reset("-o", "beginning") == [(3, 0)]
+    assert reset("-o", "s@0") == [(3, 0)]
+    assert reset("-o", "s@99999999999999", "--execute") == [(3, 8)]
+    assert [row["committed"] for row in described(group, served)["partitions"]] == [8]
+    with started("consume", "-t", name, "-g", group, bootstrap_servers=served):
+        deadline = time.monotonic() + 20
+        while described(group, served)["state"] != "Stable" and time.monotonic() < deadline:
+            time.sleep(0.2)
+        for arguments in (("reset-offsets", group, "-o", "0", "--execute"), ("delete", group, "--execute")):
+            ended = ottla("group", *arguments, bootstrap_servers=served)
+            assert (ended.returncode, ended.stdout) == (1, "")
+            assert "is Stable: its members must leave first" in ended.stderr
+
+
+def test_a_group_is_deleted_when_told_twice(served: str, topic: Callable[..., str]) -> None:
+    name = topic(1, "a:b")
+    group = f"group-of-{name}"
+    assert ottla("consume", "-t", name, "-g", group, "-e", bootstrap_servers=served).returncode == 0
+    asked = ottla("group", "delete", group, bootstrap_servers=served).stdout
+    assert asked == f"would delete group {group} with 1 committed offset; add --execute to do it\n"
+    assert ottla("group", "delete", group, "--execute", bootstrap_servers=served).stdout == f"deleted group {group}\n"
+    ended = ottla("group", "delete", group, "--execute", bootstrap_servers=served)
+    assert ended.returncode == 1
+    assert group in ended.stderr
+    assert ottla("group", "reset-offsets", group, "-o", "soon", bootstrap_servers=served).returncode == 2
+    assert "has committed no offsets" in ottla("group", "reset-offsets", group, "-o", "end", bootstrap_servers=served).stderr
 
 
 def test_a_group_that_does_not_exist(served: str) -> None:

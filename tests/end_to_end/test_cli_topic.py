@@ -1,9 +1,10 @@
-"""``ottla topic``: create, list, describe, delete."""
+"""``ottla topic``: create, list, describe, alter, delete."""
 
 from __future__ import annotations
 
 import json
 
+from ottla.admin import Admin
 from tests.end_to_end.programs import ottla
 
 
@@ -24,8 +25,19 @@ def test_a_topic_from_its_creation_to_its_end(served: str) -> None:
     assert {row["leader"] for row in described} == {served}
     assert sum(row["end"] - row["beginning"] for row in described) == 2
 
+    altered = run("alter", "life", "-p", "4", "--config", "retention.ms=5000000", "--delete-config", "segment.ms")
+    assert altered.splitlines() == [
+        "topic life: retention.ms=5000000",
+        "topic life: segment.ms has its default again",
+        "topic life has 4 partitions",
+    ]
+    assert ["life", "4"] in [line.split() for line in run("list").splitlines()]
+    with Admin(bootstrap_servers=served) as admin:
+        assert admin.describe_configs("topic", "life")["retention.ms"].value == "5000000"
+    assert run("alter", "life", "--delete-config", "retention.ms") == "topic life: retention.ms has its default again\n"
+
     assert "--execute" in run("delete", "life")
-    assert ["life", "3"] in [line.split() for line in run("list").splitlines()]
+    assert ["life", "4"] in [line.split() for line in run("list").splitlines()]
     assert run("delete", "life", "--execute") == "deleted topic life\n"
     assert "life" not in [line.split()[0] for line in run("list").splitlines()]
 
@@ -58,6 +70,15 @@ def test_a_bad_name_and_a_bad_config(served: str) -> None:
     assert "a/b" in failed("create", "a/b", address=served)
     assert "no.such.config" in failed("create", "fine", "--config", "no.such.config=1", address=served)
     assert ottla("topic", "create", "fine", "--config", "retention.ms", bootstrap_servers=served).returncode == 2
+
+
+def test_what_can_not_be_altered(served: str) -> None:
+    assert ottla("topic", "create", "fixed", "-p", "2", bootstrap_servers=served).returncode == 0
+    assert "nowhere" in failed("alter", "nowhere", "-p", "3", address=served)
+    assert "2" in failed("alter", "fixed", "-p", "1", address=served)
+    assert "retention.ms" in failed("alter", "fixed", "--config", "retention.ms=soon", address=served)
+    for nothing in ((), ("--config", "a=1", "--delete-config", "a"), ("-p", "0")):
+        assert ottla("topic", "alter", "fixed", *nothing, bootstrap_servers=served).returncode == 2
 
 
 def test_no_broker_lists_the_address_and_the_reason() -> None:

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 import aiokafka
 import confluent_kafka
@@ -40,6 +40,10 @@ class Member(Protocol):
     def commit(self) -> None: ...
     def close(self) -> None: ...
 
+
+LIBRDKAFKA_PATIENT: dict[str, Any] = {"metadata.recovery.strategy": "none", "log_level": 0}
+"""For librdkafka where the only broker ends and comes back. Its re-bootstrap (2.10 to 2.16) gives up a broker that is down for a
+moment, and now and then leaves the partitions with no broker until the metadata is five minutes old."""
 
 Row = tuple[int, bytes | None, bytes | None, int, tuple[tuple[str, bytes], ...]]
 """Partition, key, value, timestamp, headers."""
@@ -111,6 +115,8 @@ PRODUCE: dict[str, Callable[..., None]] = {
 class ConfluentMember:
     """confluent-kafka's consumer."""
 
+    defaults: ClassVar[dict[str, object]] = {"session.timeout.ms": 6000, "heartbeat.interval.ms": 300}
+
     def __init__(self, servers: str, topic: str, group: str, **config: object) -> None:
         self._consumer = confluent_kafka.Consumer(
             {
@@ -118,8 +124,7 @@ class ConfluentMember:
                 "group.id": group,
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
-                "session.timeout.ms": 6000,
-                "heartbeat.interval.ms": 300,
+                **self.defaults,
                 **{name.replace("_", "."): value for name, value in config.items()},
             }
         )
@@ -148,6 +153,12 @@ class ConfluentMember:
         self._consumer.close()
 
 
+class ConsumerGroupMember(ConfluentMember):
+    """confluent-kafka's consumer with the consumer protocol (KIP-848), whose times the coordinator sets."""
+
+    defaults: ClassVar[dict[str, object]] = {"group.protocol": "consumer"}
+
+
 class KafkaPythonMember:
     """kafka-python's consumer."""
 
@@ -164,6 +175,7 @@ class KafkaPythonMember:
             metadata_max_age_ms=1000,
             **config,
         )
+        self._consumer.partitions_for_topic(topic)  # or it may learn of the topic while it joins, and then stop for good
 
     def poll(self, seconds: float) -> list[Message]:
         found = self._consumer.poll(timeout_ms=int(seconds * 1000))

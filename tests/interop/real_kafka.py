@@ -1,7 +1,7 @@
 """A real Apache Kafka for the tests: one node a test session, and Kafka's own tools.
 
-Owns the fixtures ``real_kafka`` and ``kafka_tool``, loaded as a plugin by ``tests/conftest.py`` so that every folder of
-tests can ask for them. Must not know anything of Ottla: what is tested against it must be somebody else's work.
+Owns the fixtures ``real_kafka``, ``own_kafka`` and ``kafka_tool``, loaded as a plugin by ``tests/conftest.py`` so that every
+folder of tests can ask for them. Must not know anything of Ottla: what is tested against it must be somebody else's work.
 Invariant: without Maven or Java a test is skipped with the reason (``OTTLA_NO_SKIPS=1`` turns that into a failure), and
 no node outlives the test process, however that ends.
 """
@@ -20,6 +20,8 @@ from typing import Protocol
 import pytest
 
 TOOL = Path(__file__).parents[2] / "tools" / "kafka"
+QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For a JVM that lives as long as a test or two: it would not get back what its second compiler takes from two cores."""
 FETCH_TIMEOUT = 600.0
 """Seconds: the first call may have to bring 60 MB of jars."""
 Argument = str | os.PathLike[str]
@@ -53,7 +55,9 @@ def free_port_pair() -> int:
 
 def run_tool(*args: Argument, stdin: str = "", timeout: float, owner: int | None = None) -> str:
     """Run ``tools/kafka`` with ``args`` and return its stdout; failing, the test fails with all it said."""
-    environment = os.environ if owner is None else {**os.environ, "OTTLA_KAFKA_OWNER": str(owner)}
+    environment = {**os.environ, "KAFKA_JVM_PERFORMANCE_OPTS": QUICK_JVM}
+    if owner is not None:
+        environment["OTTLA_KAFKA_OWNER"] = str(owner)
     done = subprocess.run([TOOL, *args], input=stdin, capture_output=True, text=True, timeout=timeout, env=environment)
     if done.returncode:
         command = " ".join(str(part) for part in ("tools/kafka", *args))
@@ -90,3 +94,36 @@ def real_kafka(kafka_tool: KafkaTool) -> Iterator[str]:
         yield address
     finally:
         run_tool("stop", str(port), timeout=30.0)
+
+
+class OwnKafka:
+    """A real Kafka that one test has for itself, and whose data it may take or exchange while the node is down."""
+
+    def __init__(self, port: int, *settings: str) -> None:
+        self._port = port
+        self.address = run_tool("start", str(port), *settings, timeout=120.0, owner=os.getpid()).strip()
+        home = os.environ.get("OTTLA_KAFKA_HOME") or TOOL.parents[1] / ".kafka"
+        self.data = Path(home, f"node-{port}", "data")
+        """Where its logs are."""
+
+    def end(self) -> None:
+        """Let it end in good order; its data stay."""
+        run_tool("end", str(self._port), timeout=30.0)
+
+    def again(self) -> None:
+        """Start it again on its data."""
+        run_tool("again", str(self._port), timeout=120.0, owner=os.getpid())
+
+    def stop(self) -> None:
+        """End it and take its data away."""
+        run_tool("stop", str(self._port), timeout=30.0)
+
+
+@pytest.fixture
+def own_kafka(kafka_tool: KafkaTool) -> Iterator[OwnKafka]:
+    """A node of one test's own."""
+    node = OwnKafka(free_port_pair())
+    try:
+        yield node
+    finally:
+        node.stop()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 
 import confluent_kafka
@@ -38,6 +38,10 @@ def topic(admin: Admin) -> str:
     """A fresh topic of three partitions."""
     name = next(NAMES)
     admin.create_topics({name: 3})
+    # The controller answers before the broker has made the logs: Kafka knows the topic for a moment without a folder for it.
+    (node,) = admin.describe_cluster().nodes
+    partitions = {TopicPartition(name, number) for number in range(3)}
+    eventually(lambda: partitions <= {tp for place in admin.describe_log_dirs()[node.node_id].values() for tp in place.sizes}, True)
     return name
 
 
@@ -116,6 +120,67 @@ def test_the_broker_tells_its_configuration(admin: Admin) -> None:
     assert "num.partitions" in admin.describe_configs("broker", str(node.node_id))
 
 
+def test_settings_are_changed_and_taken_back(admin: Admin, topic: str) -> None:
+    admin.alter_configs("topic", topic, {"retention.ms": "5000", "cleanup.policy": "compact"})
+    eventually(lambda: admin.describe_configs("topic", topic)["retention.ms"].value, "5000")
+    admin.alter_configs("topic", topic, {"retention.ms": "6000"}, validate_only=True)
+    admin.alter_configs("topic", topic, {"retention.ms": None})
+    eventually(lambda: admin.describe_configs("topic", topic)["retention.ms"].source, "default")
+    assert admin.describe_configs("topic", topic)["cleanup.policy"].value == "compact"
+    with pytest.raises(OttlaError, match=r"retention\.ms") as raised:
+        admin.alter_configs("topic", topic, {"retention.ms": "soon"})
+    assert type(raised.value).__name__ == "InvalidConfigError"
+
+
+def test_settings_of_brokers_and_groups(admin: Admin) -> None:
+    (node,) = admin.describe_cluster().nodes
+    broker = str(node.node_id)
+    admin.alter_configs("broker", broker, {"log.cleaner.backoff.ms": "777"})
+    eventually(lambda: admin.describe_configs("broker", broker)["log.cleaner.backoff.ms"].source, "dynamic broker")
+    admin.alter_configs("broker", broker, {"log.cleaner.backoff.ms": None})
+    eventually(lambda: admin.describe_configs("broker", broker)["log.cleaner.backoff.ms"].source, "default")
+    admin.alter_configs("group", "admins", {"consumer.session.timeout.ms": "46000"})
+    eventually(lambda: admin.describe_configs("group", "admins")["consumer.session.timeout.ms"].value, "46000")
+
+
+def test_partitions_are_added(admin: Admin, topic: str) -> None:
+    admin.create_partitions({topic: 5}, validate_only=True)
+    admin.create_partitions({topic: 4})
+    assert len(admin.describe_topics([topic])[topic].partitions) == 4
+    with pytest.raises(OttlaError, match="already has 4") as raised:
+        admin.create_partitions({topic: 4})
+    assert type(raised.value).__name__ == "InvalidPartitionsError"
+
+
+def test_the_logs_of_a_broker_lie_somewhere(admin: Admin, topic: str) -> None:
+    (node,) = admin.describe_cluster().nodes
+    (described,) = admin.describe_log_dirs()[node.node_id].values()
+    assert described.error is None
+    assert (described.total_bytes or 0) > 0
+    assert described.sizes[TopicPartition(topic, 0)] == 0
+
+
+def test_records_are_deleted(admin: Admin, servers: str, topic: str) -> None:
+    first, second = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    produce(servers, first, 1_000, 2_000, 3_000)
+    produce(servers, second, 1_000)
+    assert admin.delete_records({first: 2, second: "latest"}) == {first: 2, second: 1}
+    earliest = admin.list_offsets({first: "earliest"})[first]
+    assert earliest is not None
+    assert earliest.offset == 2
+    with pytest.raises(OttlaError, match=topic) as raised:
+        admin.delete_records({first: 9})
+    assert type(raised.value).__name__ == "OffsetOutOfRangeError"
+
+
+def eventually(ask: Callable[[], object], expected: object) -> None:
+    """What Kafka's controller has answered reaches its brokers a moment later."""
+    deadline = time.monotonic() + 10
+    while (found := ask()) != expected and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert found == expected
+
+
 def test_offsets_by_end_and_by_time(admin: Admin, servers: str, topic: str) -> None:
     first, second = TopicPartition(topic, 0), TopicPartition(topic, 1)
     produce(servers, first, 1_000, 2_000, 3_000)
@@ -138,6 +203,28 @@ def test_the_offsets_of_a_group_without_members(admin: Admin, topic: str) -> Non
     admin.delete_groups([group])
     assert group not in {item.group_id for item in admin.list_groups()}
     assert admin.group_offsets(group) == {}
+
+
+def test_a_consumer_group_is_described_like_a_classic_one(admin: Admin, servers: str, topic: str) -> None:
+    group = f"of-{topic}"
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": servers, "group.id": group, "group.protocol": "consumer", "client.id": "reader"}
+    )
+    try:
+        consumer.subscribe([topic])
+        partitions = tuple(TopicPartition(topic, each.partition) for each in admin.describe_topics([topic])[topic].partitions)
+        deadline = time.monotonic() + 60
+        while len(consumer.assignment()) < len(partitions):
+            consumer.poll(0.1)
+            assert time.monotonic() < deadline
+        described = admin.describe_groups([group])[group]
+        assert (described.group_type, described.state, described.assignor) == ("consumer", "Stable", "uniform")
+        (member,) = described.members
+        assert (member.client_id, member.partitions) == ("reader", partitions)
+    finally:
+        consumer.close()
+    left = admin.describe_groups([group])[group]
+    assert (left.group_type, left.state, left.members) == ("consumer", "Empty", ())
 
 
 def test_a_group_that_is_not_there(admin: Admin) -> None:

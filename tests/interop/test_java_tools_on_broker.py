@@ -1,40 +1,95 @@
-"""Kafka's own Java clients and tools on our broker."""
+"""Kafka's own tools on our broker: what they print is what they print on a real Apache Kafka (``sessions/``)."""
 
 from __future__ import annotations
 
-import re
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 
+import confluent_kafka
 import pytest
 
 from ottla import Broker
+from tests.interop import terminal
+from tests.interop.peers import MEMBER, PRODUCE, ConsumerGroupMember, closing_all, create_topic, poll_until
 from tests.interop.real_kafka import KafkaTool
 
-TOPICS = "org.apache.kafka.tools.TopicCommand"
-GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
-LINES = [f"line {number}" for number in range(200)]
+SESSIONS = sorted((Path(__file__).parent / "sessions").glob("*.session"))
 
 
-@pytest.mark.timeout(180)
-def test_a_topic_s_life_with_kafka_s_own_tools(kafka_broker: Broker, kafka_tool: KafkaTool) -> None:
-    server = ("--bootstrap-server", kafka_broker.bootstrap_servers)
-    kafka_tool(TOPICS, *server, "--create", "--topic", "java", "--partitions", "3", "--config", "retention.ms=100000")
-    described = kafka_tool(TOPICS, *server, "--describe", "--topic", "java")
-    assert "PartitionCount: 3\tReplicationFactor: 1\tConfigs: retention.ms=100000" in described
+@contextmanager
+def a_live_group_and_idle_ones(servers: str, name: str) -> Iterator[None]:
+    """``NAME-live`` has a member, ``NAME-idle`` and ``NAME-doomed`` only offsets: of ``NAME-read``, 2 partitions of 10 records."""
+    topic = f"{name}-read"
+    create_topic(servers, topic, 2)
+    PRODUCE["confluent"](servers, topic, [(number % 2, None, b"x", 1_700_000_000_000 + number, ()) for number in range(20)])
+    commit(servers, topic, f"{name}-idle", {0: 4, 1: 10})
+    commit(servers, topic, f"{name}-doomed", {0: 1})
+    member = MEMBER["confluent"](servers, topic, f"{name}-live", client_id="living", partition_assignment_strategy="range")
+    with closing_all(member):
+        poll_until([member], lambda: member.assignment() == {0, 1})
+        yield
 
-    # The Java producer is idempotent by default, and its fetches open sessions.
-    kafka_tool("org.apache.kafka.tools.ConsoleProducer", *server, "--topic", "java", stdin="\n".join(LINES) + "\n")
-    consumer = "org.apache.kafka.tools.consumer.ConsoleConsumer"
-    wanted = ("--topic", "java", "--group", "javas", "--from-beginning", "--max-messages", str(len(LINES)), "--timeout-ms", "20000")
-    assert sorted(kafka_tool(consumer, *server, *wanted).splitlines()) == sorted(LINES)
 
-    offsets = kafka_tool("org.apache.kafka.tools.GetOffsetShell", *server, "--topic", "java")
-    assert sum(int(line.rsplit(":", 1)[1]) for line in offsets.splitlines()) == len(LINES)
-    group = kafka_tool(GROUPS, *server, "--describe", "--group", "javas")
-    rows = re.findall(r"^javas +java +(\d) +(\d+) +(\d+) +(\d+)", group, re.MULTILINE)
-    assert {(row[0], row[3]) for row in rows} == {("0", "0"), ("1", "0"), ("2", "0")}, "nothing is left to read"
-    kafka_tool(GROUPS, *server, "--group", "javas", "--topic", "java", "--reset-offsets", "--to-earliest", "--execute")
-    group = kafka_tool(GROUPS, *server, "--describe", "--group", "javas")
-    assert sum(int(row[3]) for row in re.findall(r"^javas +java +(\d) +(\d+) +(\d+) +(\d+)", group, re.MULTILINE)) == len(LINES)
+def commit(servers: str, topic: str, group: str, offsets: dict[int, int]) -> None:
+    """Commit offsets for a group without being its member."""
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": servers, "group.id": group})
+    wanted = [confluent_kafka.TopicPartition(topic, partition, offset) for partition, offset in offsets.items()]
+    consumer.commit(offsets=wanted, asynchronous=False)
+    consumer.close()
 
-    kafka_tool(TOPICS, *server, "--delete", "--topic", "java")
-    assert "java" not in kafka_tool(TOPICS, *server, "--list").split()
+
+@contextmanager
+def a_consumer_group(servers: str, name: str) -> Iterator[None]:
+    """``NAME-live`` is a consumer group (KIP-848) with a member, of ``NAME-read``, 2 partitions of 10 records."""
+    topic = f"{name}-read"
+    create_topic(servers, topic, 2)
+    PRODUCE["confluent"](servers, topic, [(number % 2, None, b"x", 1_700_000_000_000 + number, ()) for number in range(20)])
+    commit(servers, topic, f"{name}-live", {0: 4, 1: 10})
+    member = ConsumerGroupMember(servers, topic, f"{name}-live", client_id="living")
+    with closing_all(member):
+        poll_until([member], lambda: member.assignment() == {0, 1})
+        yield
+
+
+@contextmanager
+def a_transaction_that_is_open(servers: str, name: str) -> Iterator[None]:
+    """``NAME-done`` has committed two records in ``NAME-topic``; ``NAME-open`` has written a third one and not ended."""
+    topic = f"{name}-topic"
+    create_topic(servers, topic)
+    producers = []
+    for transactional_id, values in ((f"{name}-done", (b"one", b"two")), (f"{name}-open", (b"three",))):
+        producer = confluent_kafka.Producer({"bootstrap.servers": servers, "transactional.id": transactional_id})
+        producer.init_transactions(20)
+        producer.begin_transaction()
+        for value in values:
+            producer.produce(topic, value)
+        assert producer.flush(20) == 0
+        producers.append(producer)
+    producers[0].commit_transaction(20)
+    yield
+
+
+PREPARE: dict[str, Callable[[str, str], AbstractContextManager[None]]] = {
+    "groups": a_live_group_and_idle_ones,
+    "group-offsets": a_live_group_and_idle_ones,
+    "consumer-groups": a_consumer_group,
+    "transactions": a_transaction_that_is_open,
+}
+"""What a session finds on the broker, where it is not an empty one; ``NAME`` is the session's."""
+
+
+@pytest.fixture(params=["embedded", pytest.param("apache-kafka", marks=pytest.mark.interop)])
+def servers(request: pytest.FixtureRequest) -> Iterator[str]:
+    if request.param == "apache-kafka":
+        yield request.getfixturevalue("real_kafka")
+        return
+    with Broker() as broker:
+        yield broker.bootstrap_servers
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("session", SESSIONS, ids=lambda path: path.stem)
+def test_a_session_reads_as_on_a_real_kafka(servers: str, kafka_tool: KafkaTool, session: Path, tmp_path: Path) -> None:
+    with PREPARE.get(session.stem, lambda servers, name: nullcontext())(servers, session.stem):
+        terminal.play(session, servers, tmp_path)

@@ -154,12 +154,3 @@ def test_the_cluster_through_the_admin_client(servers: str) -> None:
     assert [f"{one.host}:{one.port}" for one in cluster.brokers.values()] == [servers]
     assert len(cluster.cluster_id) == 22
     assert cluster.controller_id == 1
-
-
-def test_transactions_fail_at_once_and_say_so(servers: str) -> None:
-    producer = confluent_kafka.Producer({"bootstrap.servers": servers, "transactional.id": "tx"})
-    begin = time.monotonic()
-    with pytest.raises(KafkaException) as refused:
-        producer.init_transactions(20)
-    assert not refused.value.args[0].retriable()
-    assert time.monotonic() - begin < 10

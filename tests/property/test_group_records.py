@@ -6,17 +6,36 @@ import dataclasses
 import json
 import struct
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
 
 from ottla.errors import ProtocolError
 from ottla.protocol.group_records import (
+    RECORD_TYPES,
+    ClassicMemberMetadata,
+    ClassicProtocol,
+    ConsumerGroupCurrentMemberAssignmentKey,
+    ConsumerGroupCurrentMemberAssignmentValue,
+    ConsumerGroupMemberMetadataKey,
+    ConsumerGroupMemberMetadataValue,
+    ConsumerGroupMetadataKey,
+    ConsumerGroupMetadataValue,
+    ConsumerGroupPartitionMetadataKey,
+    ConsumerGroupRegularExpressionKey,
+    ConsumerGroupRegularExpressionValue,
+    ConsumerGroupTargetAssignmentMemberKey,
+    ConsumerGroupTargetAssignmentMemberValue,
+    ConsumerGroupTargetAssignmentMetadataKey,
+    ConsumerGroupTargetAssignmentMetadataValue,
+    CurrentTopicPartitions,
     GroupMetadataKey,
     GroupMetadataMember,
     GroupMetadataValue,
     OffsetCommitKey,
     OffsetCommitValue,
+    TargetTopicPartitions,
     Unknown,
     decode_record,
     encode_record,
@@ -35,6 +54,9 @@ offset_values = st.builds(
     metadata=text,
     commit_timestamp=int64,
     topic_id=st.none() | st.uuids().filter(lambda one: one.int != 0),
+)
+limited_offset_values = st.builds(
+    OffsetCommitValue, offset=int64, metadata=text, commit_timestamp=int64, expire_timestamp=int64.filter(lambda at: at != -1)
 )
 group_keys = st.builds(GroupMetadataKey, group=text)
 members = st.builds(
@@ -57,6 +79,69 @@ group_values = st.builds(
     current_state_timestamp=int64,
     members=st.lists(members, max_size=3).map(tuple),
 )
+texts = st.lists(text, max_size=3).map(tuple)
+topic_ids = st.uuids().filter(lambda one: one.int != 0)
+partitions = st.lists(int32, max_size=4).map(tuple)
+current = st.lists(
+    st.builds(CurrentTopicPartitions, topic_id=topic_ids, partitions=partitions, assignment_epochs=st.none() | partitions),
+    max_size=2,
+).map(tuple)
+classic_metadata = st.builds(
+    ClassicMemberMetadata,
+    session_timeout_ms=int32,
+    supported_protocols=st.lists(st.builds(ClassicProtocol, name=text, metadata=st.binary(max_size=10)), max_size=2).map(tuple),
+)
+member_values = st.builds(
+    ConsumerGroupMemberMetadataValue,
+    instance_id=optional_text,
+    rack_id=optional_text,
+    client_id=text,
+    client_host=text,
+    subscribed_topic_names=texts,
+    subscribed_topic_regex=optional_text,
+    rebalance_timeout_ms=int32,
+    server_assignor=optional_text,
+    classic_member_metadata=st.none() | classic_metadata,
+)
+of_group, of_member = {"group_id": text}, {"group_id": text, "member_id": text}
+consumer_group_records = st.one_of(
+    st.tuples(
+        st.builds(ConsumerGroupMetadataKey, **of_group),
+        st.none() | st.builds(ConsumerGroupMetadataValue, epoch=int32, metadata_hash=int64),
+    ),
+    st.tuples(st.builds(ConsumerGroupPartitionMetadataKey, **of_group), st.none()),
+    st.tuples(st.builds(ConsumerGroupMemberMetadataKey, **of_member), st.none() | member_values),
+    st.tuples(
+        st.builds(ConsumerGroupTargetAssignmentMetadataKey, **of_group),
+        st.none() | st.builds(ConsumerGroupTargetAssignmentMetadataValue, assignment_epoch=int32, assignment_timestamp=int64),
+    ),
+    st.tuples(
+        st.builds(ConsumerGroupTargetAssignmentMemberKey, **of_member),
+        st.none()
+        | st.builds(
+            ConsumerGroupTargetAssignmentMemberValue,
+            topic_partitions=st.lists(st.builds(TargetTopicPartitions, topic_id=topic_ids, partitions=partitions), max_size=2).map(
+                tuple
+            ),
+        ),
+    ),
+    st.tuples(
+        st.builds(ConsumerGroupCurrentMemberAssignmentKey, **of_member),
+        st.none()
+        | st.builds(
+            ConsumerGroupCurrentMemberAssignmentValue,
+            member_epoch=int32,
+            previous_member_epoch=int32,
+            state=st.integers(-128, 127),
+            assigned_partitions=current,
+            partitions_pending_revocation=current,
+        ),
+    ),
+    st.tuples(
+        st.builds(ConsumerGroupRegularExpressionKey, group_id=text, regular_expression=text),
+        st.none() | st.builds(ConsumerGroupRegularExpressionValue, topics=texts, version=int64, timestamp=int64),
+    ),
+)
 OF_KAFKA = json.loads(Path(__file__).with_name("kafka_consumer_offsets.json").read_text())
 """Records that Apache Kafka 4.3.1 wrote."""
 
@@ -70,14 +155,16 @@ def test_what_kafka_wrote_is_read_and_written_again_byte_for_byte(one: dict[str,
     key, value = decode_record(*bytes_of(one))
     if isinstance(key, Unknown):
         assert value is None
-    elif isinstance(value, OffsetCommitValue) and value.expire_timestamp != -1:
-        assert value == OffsetCommitValue(
-            offset=42, metadata="note", commit_timestamp=1795256642637, expire_timestamp=1795260242637
-        )
-        with pytest.raises(ProtocolError, match="version 4 has no expire_timestamp"):
-            encode_record(key, value)
     else:
         assert encode_record(key, value) == bytes_of(one)
+
+
+def test_an_offset_that_says_how_long_it_is_kept_can_say_nothing_newer() -> None:
+    key = OffsetCommitKey(group="g", topic="t", partition=0)
+    value = OffsetCommitValue(offset=42, metadata="note", commit_timestamp=1795256642637, expire_timestamp=1795260242637)
+    assert decode_record(*encode_record(key, value)) == (key, value)
+    with pytest.raises(ProtocolError, match="version 1 has no leader_epoch"):
+        encode_record(key, dataclasses.replace(value, leader_epoch=3))
 
 
 def test_the_fields_of_a_group_that_kafka_wrote() -> None:
@@ -93,7 +180,7 @@ def test_the_fields_of_a_group_that_kafka_wrote() -> None:
     assert member.subscription.startswith(b"\0\3\0\0\0\1\0\6orders")
 
 
-@given(offset_keys, st.none() | offset_values)
+@given(offset_keys, st.none() | offset_values | limited_offset_values)
 def test_an_offset_survives(key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
     assert decode_record(*encode_record(key, value)) == (key, value)
 
@@ -103,7 +190,30 @@ def test_a_group_survives(key: GroupMetadataKey, value: GroupMetadataValue | Non
     assert decode_record(*encode_record(key, value)) == (key, value)
 
 
-@given(st.integers(3, 2**15 - 1), st.binary(max_size=20), st.none() | st.binary(max_size=20))
+@given(consumer_group_records)
+def test_a_record_of_a_consumer_group_survives(record: tuple[Any, Any]) -> None:
+    key, value = record
+    assert decode_record(*encode_record(key, value)) == (key, value)
+
+
+def test_a_member_without_the_tag_is_one_of_the_classic_protocol() -> None:
+    """Kafka reads it so: the tag's default is an empty structure, not null."""
+    key, value = encode_record(ConsumerGroupMemberMetadataKey(group_id="g", member_id="m"), ConsumerGroupMemberMetadataValue())
+    assert value is not None
+    assert value.endswith(b"\1\0\1\0")
+    _, decoded = decode_record(key, value.removesuffix(b"\1\0\1\0") + b"\0")
+    assert decoded == ConsumerGroupMemberMetadataValue(classic_member_metadata=ClassicMemberMetadata())
+
+
+def test_what_older_brokers_kept_of_topics_is_passed_over() -> None:
+    assert decode_record(b"\0\4\0\1g", b"\0\0whatever") == (ConsumerGroupPartitionMetadataKey(group_id="g"), None)
+
+
+@given(
+    st.integers(3, 2**15 - 1).filter(lambda one: one not in RECORD_TYPES),
+    st.binary(max_size=20),
+    st.none() | st.binary(max_size=20),
+)
 def test_unknown_types_are_passed_over(key_type: int, key: bytes, value: bytes | None) -> None:
     assert decode_record(struct.pack(">h", key_type) + key, value) == (Unknown(key_type), None)
 
@@ -120,6 +230,26 @@ def test_any_bytes_are_a_record_or_a_protocol_error(key_type: int, key: bytes, v
         assert 0 <= version <= 4
         assert dataclasses.asdict(decoded)
         assert dataclasses.asdict(decoded_key)
+
+
+@given(st.sampled_from([3, 5, 6, 7, 8, 16]), st.integers(-1, 1), st.binary(max_size=60))
+def test_any_bytes_are_a_record_of_a_consumer_group_or_a_protocol_error(key_type: int, version: int, value: bytes) -> None:
+    key = b"\0\1g" if key_type in (3, 6) else b"\0\1g\0\1m"
+    try:
+        _, decoded = decode_record(struct.pack(">h", key_type) + key, struct.pack(">h", version) + value)
+    except ProtocolError:
+        return
+    assert version == 0
+    assert dataclasses.asdict(decoded)
+
+
+@given(member_values)
+def test_every_cut_of_a_member_is_refused(member: ConsumerGroupMemberMetadataValue) -> None:
+    key, value = encode_record(ConsumerGroupMemberMetadataKey(group_id="g", member_id="m"), member)
+    assert value is not None
+    for cut in [*(value[:size] for size in range(len(value))), value + b"\0"]:
+        with pytest.raises(ProtocolError):
+            decode_record(key, cut)
 
 
 @given(group_values)
@@ -177,3 +307,9 @@ def test_bad_keys_are_refused(key: bytes) -> None:
 def test_a_value_that_does_not_fit_is_refused() -> None:
     with pytest.raises(ProtocolError, match="can not be encoded"):
         encode_record(OffsetCommitKey(group="g", topic="t", partition=2**31), None)
+
+
+def test_an_array_that_announces_more_than_there_is_is_refused() -> None:
+    """kio would reserve memory for all of it first, and end the process."""
+    with pytest.raises(ProtocolError, match="announces 2147483647 items"):
+        decode_record(b"\0\2\0\1g", b"\0\3\0\0\0\0\0\1\xff\xff\xff\xff" + bytes(8) + b"\x7f\xff\xff\xff")

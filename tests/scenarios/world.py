@@ -21,7 +21,8 @@ from typing import Any, NamedTuple
 
 from ottla.broker.config import broker_config
 from ottla.broker.core import BrokerCore, Endpoint
-from ottla.broker.effects import CancelTimer, CloseConnection, NoReply, Reply, RunJob, SetTimer
+from ottla.broker.effects import CancelTimer, CloseConnection, HalfReply, NoReply, Reply, RunJob, SetTimer, Struck
+from ottla.broker.faults.rules import Action, AddFault, ExpireMember, Match, RemoveFaults, Rule
 from ottla.client.assembly import ConsumerAssembly
 from ottla.client.calls import ConsumerCalls, Listeners
 from ottla.client.connections import Close, Connect, Write
@@ -116,6 +117,8 @@ class SimBroker:
         self._path = path
         self._settings = settings
         self._ids = CountingIds()
+        self._faults = itertools.count(1)
+        self.struck = 0
         self._life = 0
         self.start()
 
@@ -140,6 +143,21 @@ class SimBroker:
         for connection in list(self._connections.values()):
             connection.app.lose(connection.number, "the broker died")
         self._connections.clear()
+
+    def set_fault(self, action: Action, *apis: Api, times: int | None = 1, after: int = 0, **match: str) -> None:
+        """Do something wrong; ``struck`` counts how often."""
+        rule = Rule(next(self._faults), action, Match(frozenset(apis), **match), times, after)
+        self._take(self.core.on_command(AddFault(rule), self._world.now)[1])
+
+    def expire(self, command: ExpireMember) -> int:
+        """Let members' sessions be over; returns how many."""
+        count, effects = self.core.on_command(command, self._world.now)
+        self._take(effects)
+        return count
+
+    def clear_faults(self) -> None:
+        """Be sound again."""
+        self._take(self.core.on_command(RemoveFaults(), self._world.now)[1])
 
     def ask(self, api: Api, message: Any) -> Any:
         """A request of the test itself, answered at once."""
@@ -178,16 +196,20 @@ class SimBroker:
         return self._last_ticket
 
     def _take(self, effects: list[Any]) -> None:
-        for effect in effects:
+        for effect in effects + self.core.write_decided(self._world.now):
             match effect:
                 case Reply(ticket, response):
                     self._reply(ticket, response)
                 case NoReply(ticket):
                     self._tickets.pop(ticket)
                 case CloseConnection(ticket, reason):
-                    connection = self._tickets.pop(ticket)
-                    assert connection is not None
-                    raise AssertionError(f"the broker closed a connection: {reason}")
+                    assert "broker.faults" in reason, f"the broker closed a connection: {reason}"
+                    self._drop(self._tickets.pop(ticket), reason)
+                case HalfReply(ticket, _):
+                    # What comes of an answer is no message before it is whole.
+                    self._drop(self._tickets.pop(ticket), "broker.faults cut an answer")
+                case Struck():
+                    self.struck += 1
                 case RunJob(tag, job):
                     self._soon(0, lambda tag=tag, job=job: self._take(self.core.on_job(tag, job(), self._world.now)))
                 case SetTimer(key, at):
@@ -210,6 +232,11 @@ class SimBroker:
     def _fire(self) -> None:
         while (key := self._timers.pop_due(self._world.now.mono)) is not None:
             self._take(self.core.on_timer(key, self._world.now))
+
+    def _drop(self, connection: _Connection | None, reason: str) -> None:
+        if connection is not None:
+            self.hang_up(connection.number)
+            connection.app.lose(connection.number, reason)
 
     def _reply(self, ticket: int, response: Any) -> None:
         connection = self._tickets.pop(ticket)

@@ -19,6 +19,8 @@ import pytest
 from confluent_kafka import admin
 from pyspark.sql import DataFrame, Row, SparkSession
 
+from tests.interop.real_kafka import QUICK_JVM
+
 SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -127,6 +129,7 @@ def numbered(count: int, start: int = 0, partition: int = 0) -> list[Message]:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The session: two cores, no UI."""
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", QUICK_JVM)
     home = tmp_path_factory.mktemp("spark")
     builder = SparkSession.builder.master("local[2]").appName("ottla tests").config("spark.sql.warehouse.dir", str(home))
     for name, value in SETTINGS.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+from tests.interop.real_kafka import QUICK_JVM
 from tests.spark.conftest import Kafka, numbered
 
 SCRIPT = """
@@ -21,6 +22,7 @@ def test_a_fresh_process_finds_the_format_by_itself(kafka: Kafka) -> None:
     topic = kafka.create()
     kafka.produce(topic, numbered(7))
     environment = {"PYSPARK_PYTHON": sys.executable, "PATH": "/usr/bin:/bin", "SPARK_LOCAL_IP": "127.0.0.1"}
+    environment["SPARK_SUBMIT_OPTS"] = QUICK_JVM
     command = [sys.executable, "-c", SCRIPT, kafka.servers, topic]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=90, check=False)
     assert "rows 7 imported False" in done.stdout, done.stdout + done.stderr

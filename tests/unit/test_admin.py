@@ -15,14 +15,19 @@ import pytest
 
 from ottla.admin import Admin
 from ottla.client import admin_calls as calls
+from ottla.client.admin_groups import describe_groups
+from ottla.client.admin_log_dirs import describe_log_dirs
 from ottla.client.admin_manager import AdminManager, BeginCall, CallEnded
 from ottla.client.core import ClientCore
 from ottla.config import AdminConfig
 from ottla.errors import (
+    BrokerIdNotRegisteredError,
     ConfigError,
     ConnectionFailedError,
     ForkedError,
+    GroupIdNotFoundError,
     IllegalStateError,
+    KafkaStorageError,
     OttlaError,
     OttlaTimeoutError,
     broker_error,
@@ -31,9 +36,11 @@ from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.consumer_protocol import Assignment, encode_assignment
 from ottla.protocol.messages import (
+    consumer_group_describe_response,
     create_topics_response,
     delete_topics_response,
     describe_groups_response,
+    describe_log_dirs_response,
     find_coordinator_response,
     list_groups_response,
     list_offsets_response,
@@ -103,6 +110,39 @@ class Cluster:
             partitions=partitions,
         )
 
+    def consumer_group_describe(self, node: int, message: Any, code: ErrorCode) -> Any:
+        m = consumer_group_describe_response
+        (group_id,) = message.group_ids
+        assigned = m.Assignment(topic_partitions=(m.TopicPartitions(topic_id=None, topic_name="t", partitions=(1, 0)),))
+        member = m.Member(
+            member_id="m-2", member_epoch=3, client_id="c", client_host="/10.0.0.9", assignment=assigned, target_assignment=assigned
+        )
+        found = group_id == "kip-848"
+        group = m.DescribedGroup(
+            error_code=ErrorCode.none if found else ErrorCode.group_id_not_found,
+            group_id=group_id,
+            group_state="Stable" if found else "",
+            group_epoch=3,
+            assignment_epoch=3,
+            assignor_name="uniform",
+            members=(member,) if found else (),
+        )
+        return m.ConsumerGroupDescribeResponse(throttle_time=ZERO, groups=(group,))
+
+    def describe_log_dirs(self, node: int, message: Any, code: ErrorCode) -> Any:
+        m = describe_log_dirs_response
+        parts = tuple(
+            m.DescribeLogDirsPartition(partition_index=index, partition_size=10 * node + future, offset_lag=0, is_future_key=future)
+            for index, leader in enumerate(self.topics["t"])
+            for future in (False, True)
+            if leader == node
+        )
+        here = m.DescribeLogDirsResult(
+            error_code=ErrorCode.none, log_dir="/data", topics=(m.DescribeLogDirsTopic(name="t", partitions=parts),), total_bytes=99
+        )
+        gone = m.DescribeLogDirsResult(error_code=ErrorCode.kafka_storage_error, log_dir="/gone", topics=())
+        return m.DescribeLogDirsResponse(throttle_time=ZERO, error_code=code, results=(here, gone))
+
     def create_topics(self, node: int, message: Any, code: ErrorCode) -> Any:
         m = create_topics_response
         results = []
@@ -150,7 +190,7 @@ class Cluster:
         )
         (group_id,) = message.groups
         group = m.DescribedGroup(
-            error_code=code,
+            error_code=ErrorCode.group_id_not_found if group_id in ("kip-848", "neither") else code,
             group_id=group_id,
             group_state="Stable" if group_id == "g" else "Dead",
             protocol_type="consumer",
@@ -335,20 +375,40 @@ def test_a_partition_that_does_not_exist(world: World) -> None:
         world.run(calls.list_offsets({TopicPartition("t", 9): -1}, IsolationLevel(0)))
 
 
+def test_each_broker_is_asked_about_its_own_log_directories(world: World) -> None:
+    found = world.run(describe_log_dirs(None))
+    assert {node: dirs["/data"].sizes for node, dirs in found.items()} == {1: {T0: 10}, 2: {T1: 20}}
+    here, gone = found[2]["/data"], found[2]["/gone"]
+    assert (here.path, here.error, here.total_bytes, here.usable_bytes) == ("/data", None, 99, None)
+    assert isinstance(gone.error, KafkaStorageError)
+    assert list(world.run(describe_log_dirs([2]))) == [2]
+    with pytest.raises(BrokerIdNotRegisteredError, match="there is no broker 7, only 1, 2"):
+        world.run(describe_log_dirs([7]))
+
+
 def test_groups_of_all_brokers_are_listed(world: World) -> None:
     assert [group.group_id for group in world.run(calls.list_groups())] == ["g1", "g2"]
 
 
 def test_a_group_is_described_by_its_coordinator(world: World) -> None:
-    group = world.run(calls.describe_groups(["g"]))["g"]
+    group = world.run(describe_groups(["g"]))["g"]
     assert (group.state, group.assignor, group.coordinator.node_id) == ("Stable", "range", 2)
     assert [(member.member_id, member.host, member.partitions) for member in group.members] == [("m-1", "/10.0.0.9", (T0, T1))]
     assert (2, Api.DESCRIBE_GROUPS) in world.cluster.asked
 
 
+def test_a_group_that_is_not_classic_is_asked_for_again(world: World) -> None:
+    group = world.run(describe_groups(["kip-848"]))["kip-848"]
+    assert (group.group_type, group.assignor, group.coordinator.node_id) == ("consumer", "uniform", 2)
+    assert [(member.member_id, member.partitions) for member in group.members] == [("m-2", (T0, T1))]
+    assert [api for _, api in world.cluster.asked][-2:] == [Api.DESCRIBE_GROUPS, Api.CONSUMER_GROUP_DESCRIBE]
+    with pytest.raises(GroupIdNotFoundError, match="there is no group 'neither'"):
+        world.run(describe_groups(["neither"]))
+
+
 def test_a_group_that_is_not_there(world: World) -> None:
     with pytest.raises(OttlaError, match="there is no group 'other'"):
-        world.run(calls.describe_groups(["other"]))
+        world.run(describe_groups(["other"]))
 
 
 def test_a_coordinator_that_moved_is_found_again(world: World) -> None:
@@ -415,6 +475,9 @@ def test_the_constructor_opens_nothing_and_closing_twice_does_no_harm() -> None:
         (lambda admin: admin.create_topics({"t": 0}), "at least one partition"),
         (lambda admin: admin.delete_topics("topic"), "a list of names is needed"),
         (lambda admin: admin.describe_configs("cluster", "x"), "has no configuration"),
+        (lambda admin: admin.alter_configs("cluster", "x", {"a": "b"}), "has no configuration"),
+        (lambda admin: admin.delete_records({T0: "newest"}), "'newest' is no offset of t-0"),
+        (lambda admin: admin.delete_records({T0: -1}), "-1 is no offset of t-0"),
         (lambda admin: admin.list_offsets({T0: "newest"}), "'newest' is no time"),
         (lambda admin: admin.list_offsets({T0: -1}), "-1 is no time"),
         (lambda admin: admin.alter_group_offsets("g", {T0: -1}), "can not be negative"),

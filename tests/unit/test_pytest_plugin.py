@@ -36,6 +36,26 @@ def test_every_test_gets_its_own_topic_on_one_broker(pytester: pytest.Pytester) 
     result.assert_outcomes(passed=3)
 
 
+def test_faults_end_with_the_test_that_set_them(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+
+        @pytest.fixture
+        def user(kafka_broker):
+            yield
+            assert list(kafka_broker.faults) == []
+
+        def test_one(kafka_broker, user):
+            kafka_broker.faults.freeze()
+
+        def test_two(kafka_broker, kafka_topic):
+            assert list(kafka_broker.faults) == []
+        """
+    )
+    pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=2)
+
+
 def test_loading_the_plugin_brings_nothing_else_in() -> None:
     code = "import sys, pytest, ottla.testing; print([m for m in sys.modules if m.startswith(('ottla.', 'kio'))])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -1,9 +1,9 @@
-"""The one table of the settings that the broker honours, by Kafka's own names: of the broker, and of each topic.
+"""The one table of the settings that the broker honours, by Kafka's own names: of the broker, of each topic, of each group.
 
 Owns names, types, defaults, bounds and descriptions. Must not know who uses a setting. Invariant: a setting in this table has
 an effect, and one that is not in it is refused, with the nearest name that is.
 
-The table is the fields of two frozen dataclasses, so that the rest of the broker reads typed attributes. Source: "Broker
+The table is the fields of three frozen dataclasses, so that the rest of the broker reads typed attributes. Source: "Broker
 Configs" and "Topic Configs" in Kafka's documentation; defaults and bounds are those of Apache Kafka 4.3.
 """
 
@@ -11,94 +11,21 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
+from ottla.broker.setting import INT_MAX, LONG_MAX, Kind, Setting, setting as _setting
 from ottla.errors import ConfigError
 
-INT_MAX, LONG_MAX = 2**31 - 1, 2**63 - 1
 _MIB = 1 << 20
 _DAY = 86_400_000
 
-Value = bool | int | str
+CODECS = ("uncompressed", "gzip", "snappy", "lz4", "zstd", "producer")
+"""What ``compression.type`` can be; ``producer``: as it came."""
 
-
-class Kind(enum.IntEnum):
-    """Types of settings; the numbers are those of DescribeConfigs."""
-
-    BOOLEAN = 1
-    STRING = 2
-    INT = 3
-    LONG = 5
-    LIST = 7
-
-
-class Setting(NamedTuple):
-    """One row of the table. ``broker_name`` is where a topic's setting takes its default from."""
-
-    name: str
-    kind: Kind
-    default: Value
-    doc: str
-    minimum: int
-    maximum: int
-    choices: tuple[str, ...]
-    broker_name: str | None
-
-    def parse(self, value: object) -> Value:
-        """``value``, or its text, as this setting's type; raises ``ConfigError`` where it is not one or out of bounds."""
-        match self.kind:
-            case Kind.BOOLEAN:
-                return self._boolean(value)
-            case Kind.INT | Kind.LONG:
-                return self._number(value)
-        text = str(value).strip()
-        if self.choices and text not in self.choices:
-            raise ConfigError(f"{self.name}={value!r} is not supported, only {' or '.join(self.choices)}")
-        return text
-
-    def text(self, value: Value) -> str:
-        """A value as Kafka prints it."""
-        return str(value).lower() if self.kind is Kind.BOOLEAN else str(value)
-
-    def _boolean(self, value: object) -> bool:
-        text = str(value).strip().lower()
-        if text not in ("true", "false"):
-            raise ConfigError(f"{self.name}={value!r} must be true or false")
-        return text == "true"
-
-    def _number(self, value: object) -> int:
-        try:
-            number = int(str(value).strip())
-        except ValueError:
-            raise ConfigError(f"{self.name}={value!r} must be a whole number") from None
-        if not self.minimum <= number <= self.maximum:
-            raise ConfigError(f"{self.name}={number} must lie between {self.minimum} and {self.maximum}")
-        return number
-
-
-_KINDS: Mapping[type, Kind] = {bool: Kind.BOOLEAN, int: Kind.LONG, str: Kind.STRING}
-
-
-def _setting(
-    name: str,
-    default: Value,
-    doc: str,
-    *,
-    minimum: int = 0,
-    maximum: int = LONG_MAX,
-    choices: tuple[str, ...] = (),
-    kind: Kind | None = None,
-    broker: str | None = None,
-) -> Any:
-    kind = _KINDS[type(default)] if kind is None else kind
-    if kind is Kind.LONG and maximum <= INT_MAX:
-        kind = Kind.INT
-    return dataclasses.field(
-        default=default, metadata={"setting": Setting(name, kind, default, doc, minimum, maximum, choices, broker)}
-    )
+POLICIES = ("delete", "compact")
+"""What ``cleanup.policy`` is made of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +41,11 @@ class BrokerConfig:
     )
     auto_create_topics_enable: bool = _setting("auto.create.topics.enable", True, "Whether asking for an unknown topic creates it.")
     delete_topic_enable: bool = _setting("delete.topic.enable", True, "Whether topics can be deleted.")
-    message_max_bytes: int = _setting("message.max.bytes", 1_048_588, "The largest record batch.", maximum=INT_MAX)
+    message_max_bytes: int = _setting("message.max.bytes", 1_048_588, "The largest record batch.", maximum=INT_MAX, dynamic=True)
     fetch_max_bytes: int = _setting("fetch.max.bytes", 57_671_680, "The largest answer to a fetch.", minimum=1024, maximum=INT_MAX)
+    max_incremental_fetch_session_cache_slots: int = _setting(
+        "max.incremental.fetch.session.cache.slots", 1000, "How many fetch sessions are remembered.", maximum=INT_MAX
+    )
     socket_request_max_bytes: int = _setting(
         "socket.request.max.bytes", 104_857_600, "The largest request.", minimum=1, maximum=INT_MAX
     )
@@ -123,40 +53,109 @@ class BrokerConfig:
         "connections.max.idle.ms", 600_000, "A connection without traffic for so long is closed.", minimum=1
     )
     log_segment_bytes: int = _setting(
-        "log.segment.bytes", 1 << 30, "Size at which a log starts a new segment.", minimum=_MIB, maximum=INT_MAX
+        "log.segment.bytes", 1 << 30, "Size at which a log starts a new segment.", minimum=_MIB, maximum=INT_MAX, dynamic=True
     )
-    log_roll_ms: int = _setting("log.roll.ms", 7 * _DAY, "Age at which a log starts a new segment.", minimum=1)
-    log_retention_ms: int = _setting("log.retention.ms", 7 * _DAY, "Age after which segments go; -1: never.", minimum=-1)
-    log_retention_bytes: int = _setting("log.retention.bytes", -1, "Size above which old segments go; -1: never.", minimum=-1)
+    log_roll_ms: int = _setting("log.roll.ms", 7 * _DAY, "Age at which a log starts a new segment.", minimum=1, dynamic=True)
+    log_retention_ms: int = _setting(
+        "log.retention.ms", 7 * _DAY, "Age after which segments go; -1: never.", minimum=-1, dynamic=True
+    )
+    log_retention_bytes: int = _setting(
+        "log.retention.bytes", -1, "Size above which old segments go; -1: never.", minimum=-1, dynamic=True
+    )
     log_retention_check_interval_ms: int = _setting(
         "log.retention.check.interval.ms", 300_000, "How often logs are searched for what may go.", minimum=1
     )
     log_segment_delete_delay_ms: int = _setting(
-        "log.segment.delete.delay.ms", 60_000, "How long a file that was given up stays on disk as .deleted."
+        "log.segment.delete.delay.ms", 60_000, "How long a file that was given up stays on disk as .deleted.", dynamic=True
     )
     log_index_interval_bytes: int = _setting(
-        "log.index.interval.bytes", 4096, "Bytes of log between two index entries.", maximum=INT_MAX
+        "log.index.interval.bytes", 4096, "Bytes of log between two index entries.", maximum=INT_MAX, dynamic=True
     )
     log_index_size_max_bytes: int = _setting(
-        "log.index.size.max.bytes", 10_485_760, "Size of an index at which a new segment is started.", minimum=4, maximum=INT_MAX
+        "log.index.size.max.bytes",
+        10_485_760,
+        "Size of an index at which a new segment is started.",
+        minimum=4,
+        maximum=INT_MAX,
+        dynamic=True,
+    )
+    log_cleanup_policy: str = _setting(
+        "log.cleanup.policy",
+        "delete",
+        "What happens to old records: delete, compact, both (delete,compact) or nothing.",
+        choices=POLICIES,
+        kind=Kind.LIST,
+        dynamic=True,
+    )
+    log_cleaner_backoff_ms: int = _setting(
+        "log.cleaner.backoff.ms", 15_000, "How often compacted logs are searched for what to clean.", minimum=1, dynamic=True
+    )
+    log_cleaner_dedupe_buffer_size: int = _setting(
+        "log.cleaner.dedupe.buffer.size",
+        134_217_728,
+        "Memory for the keys of one cleaning; a longer log is cleaned in several.",
+        minimum=_MIB,
+        dynamic=True,
+    )
+    log_cleaner_min_cleanable_ratio: float = _setting(
+        "log.cleaner.min.cleanable.ratio",
+        0.5,
+        "Share of a compacted log that must be new before it is cleaned again.",
+        maximum=1,
+        dynamic=True,
+    )
+    log_cleaner_min_compaction_lag_ms: int = _setting(
+        "log.cleaner.min.compaction.lag.ms", 0, "Younger records are not compacted away.", dynamic=True
+    )
+    log_cleaner_max_compaction_lag_ms: int = _setting(
+        "log.cleaner.max.compaction.lag.ms", LONG_MAX, "Older records are compacted at the next look.", minimum=1, dynamic=True
+    )
+    log_cleaner_delete_retention_ms: int = _setting(
+        "log.cleaner.delete.retention.ms", _DAY, "How long a tombstone is kept after it was first compacted.", dynamic=True
+    )
+    compression_type: str = _setting(
+        "compression.type", "producer", "How batches are stored; producer: as they came.", choices=CODECS, dynamic=True
     )
     log_message_timestamp_type: str = _setting(
-        "log.message.timestamp.type", "CreateTime", "Who stamps records.", choices=("CreateTime", "LogAppendTime")
+        "log.message.timestamp.type", "CreateTime", "Who stamps records.", choices=("CreateTime", "LogAppendTime"), dynamic=True
     )
     log_message_timestamp_after_max_ms: int = _setting(
-        "log.message.timestamp.after.max.ms", 3_600_000, "How far ahead of the broker's clock a record may be stamped."
+        "log.message.timestamp.after.max.ms",
+        3_600_000,
+        "How far ahead of the broker's clock a record may be stamped.",
+        dynamic=True,
+    )
+    log_message_timestamp_before_max_ms: int = _setting(
+        "log.message.timestamp.before.max.ms",
+        LONG_MAX,
+        "How far behind the broker's clock a record may be stamped.",
+        dynamic=True,
     )
     log_flush_interval_messages: int = _setting(
         "log.flush.interval.messages",
         LONG_MAX,
         "Records after which a log is forced to disk before they are acknowledged.",
         minimum=1,
+        dynamic=True,
     )
     log_flush_offset_checkpoint_interval_ms: int = _setting(
         "log.flush.offset.checkpoint.interval.ms", 60_000, "How often it is noted up to where logs are safe on disk.", minimum=1
     )
+    min_insync_replicas: int = _setting(
+        "min.insync.replicas",
+        1,
+        "Replicas that must have what acks=all writes. There is one, and one is enough, as in Kafka.",
+        minimum=1,
+        maximum=INT_MAX,
+        dynamic=True,
+    )
     producer_id_expiration_ms: int = _setting(
-        "producer.id.expiration.ms", _DAY, "How long an idle idempotent producer is remembered.", minimum=1, maximum=INT_MAX
+        "producer.id.expiration.ms",
+        _DAY,
+        "How long an idle idempotent producer is remembered.",
+        minimum=1,
+        maximum=INT_MAX,
+        dynamic=True,
     )
     group_min_session_timeout_ms: int = _setting(
         "group.min.session.timeout.ms",
@@ -179,8 +178,100 @@ class BrokerConfig:
         maximum=INT_MAX,
     )
     group_max_size: int = _setting("group.max.size", INT_MAX, "Members that a group may have.", minimum=1, maximum=INT_MAX)
+    group_consumer_session_timeout_ms: int = _setting(
+        "group.consumer.session.timeout.ms",
+        45_000,
+        "How long a member of a consumer group may be silent.",
+        minimum=1,
+        maximum=INT_MAX,
+    )
+    group_consumer_min_session_timeout_ms: int = _setting(
+        "group.consumer.min.session.timeout.ms",
+        1_000,
+        "The shortest session that can be set on a consumer group (Kafka's default is 45000).",
+        minimum=1,
+        maximum=INT_MAX,
+    )
+    group_consumer_max_session_timeout_ms: int = _setting(
+        "group.consumer.max.session.timeout.ms",
+        60_000,
+        "The longest session that can be set on a consumer group.",
+        minimum=1,
+        maximum=INT_MAX,
+    )
+    group_consumer_heartbeat_interval_ms: int = _setting(
+        "group.consumer.heartbeat.interval.ms",
+        1_000,
+        "How often members of a consumer group send heartbeats, and learn what has changed (Kafka's default is 5000).",
+        minimum=1,
+        maximum=INT_MAX,
+    )
+    group_consumer_min_heartbeat_interval_ms: int = _setting(
+        "group.consumer.min.heartbeat.interval.ms",
+        100,
+        "The shortest heartbeat interval that can be set on a consumer group (Kafka's default is 5000).",
+        minimum=1,
+        maximum=INT_MAX,
+    )
+    group_consumer_max_heartbeat_interval_ms: int = _setting(
+        "group.consumer.max.heartbeat.interval.ms",
+        15_000,
+        "The longest heartbeat interval that can be set on a consumer group.",
+        minimum=1,
+        maximum=INT_MAX,
+    )
+    group_consumer_max_size: int = _setting(
+        "group.consumer.max.size", INT_MAX, "Members that a consumer group may have.", minimum=1, maximum=INT_MAX
+    )
+    group_consumer_migration_policy: str = _setting(
+        "group.consumer.migration.policy",
+        "bidirectional",
+        "Whether groups with members may change between the classic and the consumer protocol.",
+        choices=("bidirectional", "upgrade", "downgrade", "disabled"),
+        any_case=True,
+    )
+    group_consumer_assignors: str = _setting(
+        "group.consumer.assignors", "uniform,range", "Assignors of consumer groups, the default first.", kind=Kind.LIST
+    )
+    group_consumer_client_assignors_enable: bool = _setting(
+        "group.consumer.client.assignors.enable",
+        False,
+        "Whether members of consumer groups may compute the assignment themselves (Ottla's own; Kafka has no such setting).",
+    )
+    group_consumer_assignment_interval_ms: int = _setting(
+        "group.consumer.assignment.interval.ms",
+        0,
+        "How long the assignment of a consumer group is kept at least (Kafka's default is 1000).",
+        maximum=INT_MAX,
+        dynamic=True,
+    )
+    group_consumer_min_assignment_interval_ms: int = _setting(
+        "group.consumer.min.assignment.interval.ms",
+        0,
+        "The shortest assignment interval of a consumer group.",
+        maximum=INT_MAX,
+    )
+    group_consumer_max_assignment_interval_ms: int = _setting(
+        "group.consumer.max.assignment.interval.ms",
+        15_000,
+        "The longest assignment interval of a consumer group.",
+        maximum=INT_MAX,
+    )
+    group_consumer_regex_refresh_interval_ms: int = _setting(
+        "group.consumer.regex.refresh.interval.ms",
+        600_000,
+        "After which time regular expressions of consumer groups are matched again even if no topic has come or gone.",
+        minimum=10_000,
+        maximum=INT_MAX,
+    )
     offset_metadata_max_bytes: int = _setting(
         "offset.metadata.max.bytes", 4096, "The largest note with a committed offset.", maximum=INT_MAX
+    )
+    offsets_retention_minutes: int = _setting(
+        "offsets.retention.minutes", 10_080, "How long a committed offset is kept that nobody uses.", minimum=1, maximum=INT_MAX
+    )
+    offsets_retention_check_interval_ms: int = _setting(
+        "offsets.retention.check.interval.ms", 600_000, "How often offsets are searched for those.", minimum=1
     )
     offsets_topic_num_partitions: int = _setting(
         "offsets.topic.num.partitions", 50, "Partitions of __consumer_offsets; fixed once it exists.", minimum=1, maximum=10_000
@@ -188,14 +279,66 @@ class BrokerConfig:
     offsets_topic_segment_bytes: int = _setting(
         "offsets.topic.segment.bytes", 104_857_600, "Segment size of __consumer_offsets.", minimum=_MIB, maximum=INT_MAX
     )
+    transaction_max_timeout_ms: int = _setting(
+        "transaction.max.timeout.ms", 900_000, "The longest transaction a producer may ask for.", minimum=1, maximum=INT_MAX
+    )
+    transactional_id_expiration_ms: int = _setting(
+        "transactional.id.expiration.ms",
+        604_800_000,
+        "How long a transactional id is remembered that begins no transaction.",
+        minimum=1,
+        maximum=INT_MAX,
+    )
+    transaction_state_log_num_partitions: int = _setting(
+        "transaction.state.log.num.partitions",
+        50,
+        "Partitions of __transaction_state; fixed once it exists.",
+        minimum=1,
+        maximum=10_000,
+    )
+    transaction_state_log_segment_bytes: int = _setting(
+        "transaction.state.log.segment.bytes", 104_857_600, "Segment size of __transaction_state.", minimum=_MIB, maximum=INT_MAX
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
     """The settings of one topic; what a topic does not set is taken from the broker."""
 
-    cleanup_policy: str = _setting("cleanup.policy", "delete", "What happens to old records.", choices=("delete",), kind=Kind.LIST)
-    compression_type: str = _setting("compression.type", "producer", "Batches stay as they were compressed.", choices=("producer",))
+    cleanup_policy: str = _setting(
+        "cleanup.policy",
+        "delete",
+        "What happens to old records: delete, compact, both (delete,compact) or nothing.",
+        choices=POLICIES,
+        kind=Kind.LIST,
+        broker="log.cleanup.policy",
+    )
+    compression_type: str = _setting(
+        "compression.type", "producer", "How batches are stored; producer: as they came.", choices=CODECS, broker="compression.type"
+    )
+    delete_retention_ms: int = _setting(
+        "delete.retention.ms",
+        _DAY,
+        "How long a tombstone is kept after it was first compacted.",
+        broker="log.cleaner.delete.retention.ms",
+    )
+    min_cleanable_dirty_ratio: float = _setting(
+        "min.cleanable.dirty.ratio",
+        0.5,
+        "Share of a compacted log that must be new before it is cleaned again.",
+        maximum=1,
+        broker="log.cleaner.min.cleanable.ratio",
+    )
+    min_compaction_lag_ms: int = _setting(
+        "min.compaction.lag.ms", 0, "Younger records are not compacted away.", broker="log.cleaner.min.compaction.lag.ms"
+    )
+    max_compaction_lag_ms: int = _setting(
+        "max.compaction.lag.ms",
+        LONG_MAX,
+        "Older records are compacted at the next look.",
+        minimum=1,
+        broker="log.cleaner.max.compaction.lag.ms",
+    )
     segment_bytes: int = _setting(
         "segment.bytes", 1 << 30, "Size of a segment.", minimum=_MIB, maximum=INT_MAX, broker="log.segment.bytes"
     )
@@ -229,6 +372,12 @@ class TopicConfig:
         "How far ahead a record may be stamped.",
         broker="log.message.timestamp.after.max.ms",
     )
+    message_timestamp_before_max_ms: int = _setting(
+        "message.timestamp.before.max.ms",
+        LONG_MAX,
+        "How far behind a record may be stamped.",
+        broker="log.message.timestamp.before.max.ms",
+    )
     flush_messages: int = _setting(
         "flush.messages",
         LONG_MAX,
@@ -237,7 +386,56 @@ class TopicConfig:
         broker="log.flush.interval.messages",
     )
     min_insync_replicas: int = _setting(
-        "min.insync.replicas", 1, "Replicas that must have a record: there is one.", minimum=1, maximum=1
+        "min.insync.replicas",
+        1,
+        "Replicas that must have what acks=all writes. There is one, and one is enough, as in Kafka.",
+        minimum=1,
+        maximum=INT_MAX,
+        broker="min.insync.replicas",
+    )
+
+    @property
+    def compacted(self) -> bool:
+        """Whether of each key the latest record is kept and earlier ones go."""
+        return "compact" in self.cleanup_policy
+
+    @property
+    def expiring(self) -> bool:
+        """Whether records go by age and size."""
+        return "delete" in self.cleanup_policy
+
+    @property
+    def roll_ms(self) -> int:
+        """Age of a segment: one of a compacted log must end in time to be compacted."""
+        return min(self.segment_ms, self.max_compaction_lag_ms) if self.compacted else self.segment_ms
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSettings:
+    """The settings of one consumer group; what a group does not set is taken from the broker, and so are the bounds."""
+
+    consumer_session_timeout_ms: int = _setting(
+        "consumer.session.timeout.ms",
+        45_000,
+        "How long a member may be silent.",
+        minimum=1,
+        maximum=INT_MAX,
+        broker="group.consumer.session.timeout.ms",
+    )
+    consumer_heartbeat_interval_ms: int = _setting(
+        "consumer.heartbeat.interval.ms",
+        1_000,
+        "How often members send heartbeats.",
+        minimum=1,
+        maximum=INT_MAX,
+        broker="group.consumer.heartbeat.interval.ms",
+    )
+    consumer_assignment_interval_ms: int = _setting(
+        "consumer.assignment.interval.ms",
+        0,
+        "How long an assignment is kept at least.",
+        maximum=INT_MAX,
+        broker="group.consumer.assignment.interval.ms",
     )
 
 
@@ -247,12 +445,35 @@ def _table(cls: type[Any]) -> dict[str, tuple[str, Setting]]:
 
 BROKER_SETTINGS = _table(BrokerConfig)
 TOPIC_SETTINGS = _table(TopicConfig)
+GROUP_SETTINGS = _table(GroupSettings)
 """Kafka's name -> (attribute, setting)."""
+
+CLUSTER_WIDE: Mapping[str, str] = {"min.insync.replicas": "1"}
+"""What is set for the whole cluster from its beginning and can be changed there alone, never removed: Kafka's controllers write it
+down where they track which replicas may lead (KIP-966)."""
 
 
 def broker_config(settings: Mapping[str, object]) -> BrokerConfig:
-    """The broker's settings from Kafka's names; raises ``ConfigError`` for an unknown name or a bad value."""
-    return BrokerConfig(**_parsed(settings, BROKER_SETTINGS, "broker"))
+    """The broker's settings from Kafka's names; raises ``ConfigError`` for an unknown name, a bad value or values at odds."""
+    return _coherent(BrokerConfig(**_parsed(settings, BROKER_SETTINGS, "broker")))
+
+
+def _coherent(config: BrokerConfig) -> BrokerConfig:
+    for name in ("session.timeout.ms", "heartbeat.interval.ms", "assignment.interval.ms"):
+        value, least, most = (
+            getattr(config, BROKER_SETTINGS[f"group.consumer.{bound}{name}"][0]) for bound in ("", "min.", "max.")
+        )
+        if not least <= value <= most:
+            raise ConfigError(
+                f"group.consumer.{name}={value} does not lie between {least} and {most}",
+                hint=f"these are group.consumer.min.{name} and group.consumer.max.{name}",
+            )
+    if config.group_consumer_heartbeat_interval_ms >= config.group_consumer_session_timeout_ms:
+        raise ConfigError(
+            f"group.consumer.heartbeat.interval.ms={config.group_consumer_heartbeat_interval_ms} must be less than"
+            f" group.consumer.session.timeout.ms={config.group_consumer_session_timeout_ms}"
+        )
+    return config
 
 
 def topic_config(overrides: Mapping[str, object], broker: BrokerConfig) -> TopicConfig:
@@ -262,14 +483,46 @@ def topic_config(overrides: Mapping[str, object], broker: BrokerConfig) -> Topic
         for attribute, setting in TOPIC_SETTINGS.values()
         if setting.broker_name is not None
     }
-    return TopicConfig(**{**values, **_parsed(overrides, TOPIC_SETTINGS, "topic")})
+    config = TopicConfig(**{**values, **_parsed(overrides, TOPIC_SETTINGS, "topic")})
+    if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
+        raise ConfigError(
+            f"min.compaction.lag.ms={config.min_compaction_lag_ms} is more than "
+            f"max.compaction.lag.ms={config.max_compaction_lag_ms}"
+        )
+    return config
+
+
+def group_settings(overrides: Mapping[str, object], broker: BrokerConfig) -> dict[str, int]:
+    """What is set on a group, by Kafka's names; ``ConfigError`` as of ``broker_config``, and beyond the broker's bounds."""
+    parsed = _parsed(overrides, GROUP_SETTINGS, "group")
+    values: dict[str, int] = {}
+    for name in overrides:
+        values[name] = value = parsed[GROUP_SETTINGS[name][0]]
+        for bound, beyond in (("min", value < group_bound(name, "min", broker)), ("max", value > group_bound(name, "max", broker))):
+            if beyond:
+                raise ConfigError(
+                    f"{name}={value}: group.{name.replace('.', f'.{bound}.', 1)} is {group_bound(name, bound, broker)}"
+                )
+    return values
+
+
+def group_bound(name: str, bound: str, broker: BrokerConfig) -> int:
+    """The smallest ("min") or largest ("max") value that the broker lets a group have of a setting."""
+    attribute, _ = BROKER_SETTINGS[f"group.{name.replace('.', f'.{bound}.', 1)}"]
+    value: int = getattr(broker, attribute)
+    return value
+
+
+def altered(config: BrokerConfig, settings: Mapping[str, object]) -> BrokerConfig:
+    """The broker's settings with others on top of them; raises ``ConfigError`` as ``broker_config`` does."""
+    return _coherent(dataclasses.replace(config, **_parsed(settings, BROKER_SETTINGS, "broker")))
 
 
 def _parsed(given: Mapping[str, object], table: Mapping[str, tuple[str, Setting]], what: str) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for name, value in given.items():
         if name not in table:
-            raise ConfigError(f"unknown {what} setting {name!r}", hint=_hint(name, table))
+            raise ConfigError(f"Unknown {what} config name: {name}", hint=_hint(name, table))
         attribute, setting = table[name]
         values[attribute] = setting.parse(value)
     return values

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from ottla.broker.ports import Job
 from ottla.coordinator.effects import (
@@ -24,6 +25,29 @@ from ottla.coordinator.effects import (
 JobTag = tuple[Hashable, ...]
 
 
+class Place(NamedTuple):
+    """A broker as clients are told of it."""
+
+    node_id: int
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class HalfReply:
+    """Send the first half of an answer, then close the connection; only a scripted fault asks for it."""
+
+    ticket: Ticket
+    response: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Struck:
+    """A scripted fault has struck once."""
+
+    fault: int
+
+
 @dataclass(frozen=True, slots=True)
 class RunJob:
     """Do slow work on files, then tell ``on_job(tag, outcome)``: what it returned, or the ``OSError`` it raised."""
@@ -32,18 +56,21 @@ class RunJob:
     job: Job
 
 
-Effect = Reply | NoReply | CloseConnection | SetTimer | CancelTimer | RunJob
+Effect = Reply | NoReply | CloseConnection | SetTimer | CancelTimer | RunJob | HalfReply | Struck
 
 __all__ = [
     "CancelTimer",
     "CloseConnection",
     "Effect",
+    "HalfReply",
     "JobTag",
     "NoReply",
+    "Place",
     "Reply",
     "RequestContext",
     "RunJob",
     "SetTimer",
+    "Struck",
     "Ticket",
     "TimerKey",
 ]

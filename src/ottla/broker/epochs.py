@@ -27,6 +27,16 @@ class LeaderEpochs:
         row = bisect_right(self._entries, offset, key=lambda entry: entry[1]) - 1
         return self._entries[max(row, 0)][0]
 
+    def end_of(self, epoch: int, log_end: int) -> tuple[int, int]:
+        """The largest epoch up to ``epoch``, and the offset after its last record; (-1, -1) where that can not be said.
+
+        An epoch before the first that is known ends where that one begins.
+        """
+        if epoch < 0 or epoch > self.current:
+            return -1, -1
+        later = next((first for known, first in self._entries if known > epoch), log_end)
+        return max((known for known, _ in self._entries if known <= epoch), default=epoch), later
+
     def advance(self, offset: int) -> None:
         """A new epoch begins at ``offset``; what was written at or after it is gone."""
         kept = [entry for entry in self._entries if entry[1] < offset]

@@ -44,6 +44,11 @@ class OffsetIndex:
         row = bisect_right(self._positions, position) - 1
         return self._positions[row] if row >= 0 else 0
 
+    def ceiling(self, position: int) -> int | None:
+        """The last offset of the first batch that is known to start at or after ``position``; ``None`` where none is."""
+        row = bisect_left(self._positions, position)
+        return self._offsets[row] if row < len(self._offsets) else None
+
     @property
     def last_position(self) -> int:
         """Where the batch of the last entry starts."""

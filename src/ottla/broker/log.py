@@ -1,13 +1,14 @@
 """A partition's log: where its batches go, which offsets it holds, what may be dropped.
 
 Owns the segments of one partition, the order of their offsets, and the decisions to roll and to drop. Must not know topics'
-names, requests, threads or how files are kept. Invariants: ``start_offset <= high_watermark == end_offset`` (one replica, so
-that what is written is committed); offsets only grow; a batch is stored as it came, but for the two fields that no checksum
-covers.
+names, requests, threads or how files are kept. Invariants: ``start_offset <= last_stable_offset <= high_watermark ==
+end_offset`` (one replica, so that what is written is committed); no open transaction has a record before the last stable
+offset; offsets only grow; a batch is stored as it came, but for the two fields that no checksum covers.
 """
 
 from __future__ import annotations
 
+import errno
 import logging
 import struct
 from bisect import bisect_right
@@ -17,15 +18,17 @@ from typing import NamedTuple
 
 import crc32c
 
+from ottla.broker.aborted import AbortedTransaction
 from ottla.broker.config import TopicConfig
 from ottla.broker.epochs import LeaderEpochs
+from ottla.broker.markers import read_marker
 from ottla.broker.ports import Job, LogFiles
 from ottla.broker.producers import Producers
 from ottla.broker.refusal import Refusal
 from ottla.broker.segment import Segment
 from ottla.protocol import ErrorCode
 from ottla.protocol.framing import FileRange
-from ottla.records import HEADER_SIZE, BatchHeader, InvalidBatchError
+from ottla.records import HEADER_SIZE, BatchHeader, ControlType, InvalidBatchError
 from ottla.records.header import CRC_OFFSET, CRC_START, LOG_APPEND_TIME_BIT, pack_header
 from ottla.types import TopicPartition
 
@@ -69,6 +72,8 @@ class PartitionLog:
         self.start_offset = 0
         self.recovery_point = 0
         """Everything before this offset is known to be on disk."""
+        self.clean_point = 0
+        """Everything before this offset was compacted: there may be holes."""
         self.seal_point = 0
         """Segments before this offset have their indexes on disk, or work on its way that will see to it."""
         self.epochs = LeaderEpochs()
@@ -89,6 +94,12 @@ class PartitionLog:
         return self.end_offset
 
     @property
+    def last_stable_offset(self) -> int:
+        """The offset up to which every transaction has ended: the end of what readers of committed records are given."""
+        first_open = self.producers.first_open_offset
+        return self.end_offset if first_open is None else max(first_open, self.start_offset)
+
+    @property
     def size(self) -> int:
         """Bytes in all segments."""
         return sum(segment.size for segment in self.segments)
@@ -106,9 +117,34 @@ class PartitionLog:
         place = _PLACE.pack(base_offset, header.batch_length, self.epochs.current)
         self.segments[-1].append((place, *rest), header.size, last_offset, header.max_timestamp)
         if header.producer_id >= 0:
-            self.producers.record(header, base_offset, now)
+            self.note_producer(self.segments[-1], batch, header._replace(base_offset=base_offset), now)
+            self.store_aborted(self.segments[-1])
         self._complaint = None
         return Appended(base_offset, last_offset, append_time, sealing)
+
+    def note_producer(self, segment: Segment, batch: bytes, header: BatchHeader, now: int) -> None:
+        """Take note of who wrote a batch that lies in ``segment``, and of the transaction that it may end; live and in recovery."""
+        if not header.is_control:
+            self.producers.record(header, header.base_offset, now)
+            return
+        marker = read_marker(batch)
+        if marker is None:
+            return
+        ended = self.producers.end(header, header.base_offset, marker.coordinator_epoch, now)
+        if ended is not None and marker.kind is ControlType.ABORT:
+            first_open = self.producers.first_open_offset
+            stable = header.next_offset if first_open is None else first_open
+            segment.aborted.append(AbortedTransaction(*ended, stable))
+
+    def store_aborted(self, segment: Segment) -> None:
+        """Bring what was aborted to the segment's file. One that fails is no harm: the log knows, and the next one is told."""
+        if segment.aborted.whole:
+            return
+        name = file_name(segment.base_offset, "txnindex")
+        try:
+            segment.aborted.store(self.files.pin(), name)
+        except OSError as error:
+            logger.error("%s of %s could not be written: %s", name, self.topic_partition, error)
 
     def failed(self, code: ErrorCode, reason: str) -> Refusal:
         """What a client is told of a failure of the disk; the broker's own log gets one line, not one for each attempt."""
@@ -125,20 +161,42 @@ class PartitionLog:
         """Force the newest segment to disk; older ones were when they were sealed."""
         return self.files.flush(self.segments[-1].base_offset)
 
-    def read(self, offset: int, max_bytes: int, *, at_least_one: bool) -> FileRange | None:
+    def read(self, offset: int, max_bytes: int, *, at_least_one: bool, end: int | None = None) -> FileRange | None:
         """Whole batches from the one that holds ``offset`` on; ``None`` where there is nothing to read or no batch fits.
 
-        ``offset`` must lie between ``start_offset`` and ``high_watermark``. Raises ``Refusal`` where disk or bytes are damaged.
+        ``offset`` must lie between ``start_offset`` and ``high_watermark``; nothing at or after ``end`` is read. Raises
+        ``Refusal`` where disk or bytes are damaged.
         """
-        if offset >= self.end_offset:
+        end = self.end_offset if end is None else end
+        if offset >= end:
             return None
         with self._refusing():
             for segment in self.segments[self._row_of(offset) :]:
                 position = segment.locate(offset)
                 if position is not None:
+                    stop = segment.locate(end) if end < segment.next_offset else None
+                    if stop is not None:
+                        max_bytes = min(max_bytes, stop - position)
+                        at_least_one = at_least_one and stop > position
                     size = segment.cut(position, max_bytes, at_least_one=at_least_one)
                     return segment.file.range(position, size) if size else None
         return None
+
+    def read_committed(
+        self, offset: int, max_bytes: int, *, at_least_one: bool
+    ) -> tuple[FileRange | None, list[AbortedTransaction]]:
+        """As ``read``, up to the last stable offset, with the aborted transactions that have records in what was read."""
+        data = self.read(offset, max_bytes, at_least_one=at_least_one, end=self.last_stable_offset)
+        segments = self.segments[self._row_of(offset) :]
+        if data is None or not any(len(segment.aborted) for segment in segments):
+            return data, []
+        with self._refusing():
+            end = next(
+                segment.bound(position + len(data))
+                for segment, position in ((segment, segment.locate(offset)) for segment in segments)
+                if position is not None
+            )
+        return data, [entry for segment in segments for entry in segment.aborted.between(offset, end)]
 
     def check_epoch(self, epoch: int) -> None:
         """Whether a client's idea of the leader epoch is the present one, or -1, none; raises ``Refusal``."""
@@ -164,13 +222,17 @@ class PartitionLog:
             return None
         return self.find_time(max(segment.max_timestamp for segment in stamped))
 
+    def start_at(self, offset: int) -> None:
+        """Give up the records before ``offset``, not after ``high_watermark``; their segments go with retention."""
+        self.start_offset = offset
+
     def drop_expired(self, now: int) -> tuple[list[Segment], Sealing | None]:
         """Give up the segments that retention does not keep (``now``: milliseconds since 1970).
 
         Returns them, and what a roll left behind. The newest segment goes too if nothing in it is kept: an empty one takes its
         place, so that offsets go on.
         """
-        count = max(self._expired_by_time(now), self._expired_by_size())
+        count = max(self._expired_by_time(now), self._expired_by_size(), self._given_up())
         if not count:
             return [], None
         sealing = self._roll() if count == len(self.segments) else None
@@ -178,12 +240,24 @@ class PartitionLog:
         self.start_offset = max(self.start_offset, self.segments[0].base_offset)
         return dropped, sealing
 
+    def replace(self, replaced: tuple[Segment, ...], segment: Segment) -> bool:
+        """Put a rewritten segment in the place of those that it was made of, if they are all still here. Raises ``OSError``."""
+        row = next((row for row, one in enumerate(self.segments) if one is replaced[0]), 0)
+        if tuple(self.segments[row : row + len(replaced)]) != replaced:
+            return False
+        segment.file = self.files.swap(segment.base_offset, [one.base_offset for one in replaced])
+        self.segments[row : row + len(replaced)] = [segment]
+        return True
+
     def seal(self) -> Sealing:
         """Bring the indexes of all that was not sealed yet, and the producers as they are now, to disk."""
         start, end = self.seal_point, self.end_offset
         self.seal_point = end
         files, folder, snapshot = self.files, self.files.pin(), self.producers.snapshot()
         segments = [segment for segment in self.segments if segment.next_offset > start]
+        for segment in segments:
+            self.store_aborted(segment)
+        aborted_stored = all(segment.aborted.whole for segment in segments)
         parts = [(segment.base_offset, *segment.seal(), files.flush(segment.base_offset)) for segment in segments]
         stale = [offset for offset in files.snapshots() if offset < start]
 
@@ -192,6 +266,8 @@ class PartitionLog:
                 folder.write_small(file_name(base, "index"), index.to_bytes())
                 folder.write_small(file_name(base, "timeindex"), time_index.to_bytes())
                 flush()
+            if not aborted_stored:
+                raise OSError(errno.EIO, "what was aborted is not stored: a snapshot would say too little")
             folder.write_small(file_name(end, "snapshot"), snapshot)
             for offset in stale:
                 folder.remove_small(file_name(offset, "snapshot"))
@@ -225,7 +301,7 @@ class PartitionLog:
             self.segments.append(first)
             return None
         config = self.config
-        limits = {"limit": config.segment_bytes, "age": config.segment_ms, "index_limit": config.segment_index_bytes}
+        limits = {"limit": config.segment_bytes, "age": config.roll_ms, "index_limit": config.segment_index_bytes}
         full = self.segments[-1].full(header.size, last_offset, header.max_timestamp, **limits)
         return self._roll() if full else None
 
@@ -242,24 +318,34 @@ class PartitionLog:
         return max(0, bisect_right(self.segments, offset, key=lambda segment: segment.base_offset) - 1)
 
     def _expired_by_time(self, now: int) -> int:
-        if self.config.retention_ms < 0:
+        if self.config.retention_ms < 0 or not self.config.expiring:
             return 0
         oldest = now - self.config.retention_ms
         for count, segment in enumerate(self.segments):
-            if not segment.size:
+            if self._is_fresh(segment):
                 return count
+            if not segment.size:
+                continue  # all of it was compacted away
             newest = segment.max_timestamp
             if (newest if newest >= 0 else self.files.modified(segment.base_offset)) >= oldest:
                 return count
         return len(self.segments)
 
+    def _is_fresh(self, segment: Segment) -> bool:
+        """Whether nothing was written yet to the segment in which the log goes on."""
+        return not segment.size and segment is self.segments[-1]
+
+    def _given_up(self) -> int:
+        """Segments that end before the log begins. The newest stays: it is where the log goes on."""
+        return sum(segment.next_offset <= self.start_offset for segment in self.segments[:-1])
+
     def _expired_by_size(self) -> int:
-        if self.config.retention_bytes < 0:
+        if self.config.retention_bytes < 0 or not self.config.expiring:
             return 0
         surplus = self.size - self.config.retention_bytes
         for count, segment in enumerate(self.segments):
             surplus -= segment.size
-            if surplus < 0 or not segment.size:
+            if surplus < 0 or self._is_fresh(segment):
                 return count
         return len(self.segments)
 

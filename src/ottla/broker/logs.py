@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ottla.broker.cleaner import Cleaner
 from ottla.broker.effects import Effect, RunJob, SetTimer
 from ottla.broker.log import Appended, PartitionLog, Sealing
 from ottla.broker.ports import Job, Store
@@ -18,6 +19,7 @@ from ottla.types import Now, TopicPartition
 
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
+CLEANED = "cleaner-offset-checkpoint"
 
 
 class Logs:
@@ -28,6 +30,7 @@ class Logs:
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self._sealings: dict[tuple[object, ...], tuple[PartitionLog, Sealing]] = {}
         self._jobs = 0
+        self._cleaner = Cleaner(lambda log: self._logs.get(log.topic_partition) is log)
 
     def __iter__(self) -> Iterator[PartitionLog]:
         return iter(self._logs.values())
@@ -41,9 +44,17 @@ class Logs:
             log = self._logs[topic_partition] = PartitionLog(topic_partition, topic.config, files)
         return log
 
+    def reconfigure(self, topics: Topics) -> None:
+        """Let each log go by the settings that its topic has now."""
+        for log in self._logs.values():
+            topic = topics.get(log.topic_partition.topic)
+            if topic is not None:
+                log.config = topic.config
+
     def load(self, topics: Topics, now: Now) -> list[str]:
         """Bring back all logs that have files; returns what was cut, in words."""
         points, starts = self._store.read_checkpoint(RECOVERY_POINTS), self._store.read_checkpoint(LOG_STARTS)
+        cleaned = self._store.read_checkpoint(CLEANED)
         warnings: list[str] = []
         for topic in topics:
             for partition in topic.partitions:
@@ -54,6 +65,7 @@ class Logs:
                     log,
                     recovery_point=points.get(log.topic_partition, 0),
                     log_start=starts.get(log.topic_partition, 0),
+                    clean_point=cleaned.get(log.topic_partition, 0),
                     clean=self._store.clean,
                     now=now.wall,
                 )
@@ -86,6 +98,18 @@ class Logs:
                 effects.append(SetTimer(("remove-files", log.topic_partition), at))
         return effects
 
+    def clean(self, memory: int, now: Now) -> list[Effect]:
+        """Begin to compact the log that needs it most, in ``memory`` bytes, unless one is being compacted."""
+        return self._cleaner.look(self._logs.values(), memory, now)
+
+    def on_clean_step(self, outcome: object, memory: int, now: Now) -> list[Effect]:
+        """A part of a compaction is done. After the last, another log has its turn."""
+        effects, over = self._cleaner.on_step(outcome, now)
+        if over:
+            points = {log.topic_partition: log.clean_point for log in self._logs.values() if log.clean_point}
+            effects += [RunJob(("checkpoint",), self._store.write_checkpoint(CLEANED, points)), *self.clean(memory, now)]
+        return effects
+
     def remove_set_aside(self, topic_partition: TopicPartition) -> list[Effect]:
         """Now remove the files that were given up a while ago."""
         log = self._logs.get(topic_partition)
@@ -94,6 +118,15 @@ class Logs:
     def checkpoint(self) -> list[Effect]:
         """Note up to where logs are safe on disk, and where they start."""
         return [RunJob(("checkpoint",), job) for job in self._checkpoints()]
+
+    def checkpoint_starts(self) -> Job:
+        """Note where logs start."""
+        starts = {
+            log.topic_partition: log.start_offset
+            for log in self._logs.values()
+            if log.segments and log.start_offset > log.segments[0].base_offset
+        }
+        return self._store.write_checkpoint(LOG_STARTS, starts)
 
     def close(self) -> list[Job]:
         """Everything that must be done, in this order, so that the next start needs no scan."""
@@ -118,9 +151,4 @@ class Logs:
 
     def _checkpoints(self) -> list[Job]:
         points = {log.topic_partition: log.recovery_point for log in self._logs.values() if log.segments}
-        starts = {
-            log.topic_partition: log.start_offset
-            for log in self._logs.values()
-            if log.segments and log.start_offset > log.segments[0].base_offset
-        }
-        return [self._store.write_checkpoint(RECOVERY_POINTS, points), self._store.write_checkpoint(LOG_STARTS, starts)]
+        return [self._store.write_checkpoint(RECOVERY_POINTS, points), self.checkpoint_starts()]

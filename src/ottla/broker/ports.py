@@ -48,6 +48,9 @@ class PinnedFolder(Protocol):
     def write_small(self, name: str, content: bytes) -> None:
         """Replace an index, a snapshot or a checkpoint atomically."""
 
+    def append_small(self, name: str, content: bytes) -> None:
+        """Write at the end of such a file, or make it. Raises ``OSError``; then a part may have been written."""
+
     def remove_small(self, name: str) -> None:
         """Remove such a file, if it is there."""
 
@@ -80,10 +83,37 @@ class LogFiles(Protocol):
         """Offsets of the producer snapshots, ascending."""
 
     def flush(self, base_offset: int) -> Job:
-        """Force a segment to disk."""
+        """Force a segment to disk, with its list of aborted transactions."""
 
     def set_aside(self, base_offsets: Iterable[int]) -> Job:
         """Rename the files of segments to ``.deleted``."""
+
+    def draft(self, base_offset: int) -> SegmentFile:
+        """A segment to be written beside the others, ``.cleaned``, for one thread at a time."""
+
+    def finish_draft(self, base_offset: int, small: Mapping[str, bytes]) -> None:
+        """Force a draft to disk, with its indexes by their suffixes."""
+
+    def discard_draft(self, base_offset: int) -> None:
+        """Remove a draft."""
+
+    def swap(self, base_offset: int, replaced: Iterable[int]) -> SegmentFile:
+        """Put a draft that is finished in the place of segments, which are set aside; returns it as the segment that it is now.
+
+        Whatever interrupts that, ``swaps`` and ``finish_swap`` can complete it.
+        """
+
+    def swaps(self) -> list[int]:
+        """Base offsets of the drafts whose swap was interrupted."""
+
+    def open_swap(self, base_offset: int) -> SegmentFile:
+        """Such a draft."""
+
+    def finish_swap(self, base_offset: int, replaced: Iterable[int]) -> None:
+        """Complete its swap."""
+
+    def discard_drafts(self) -> None:
+        """Remove what else was left of drafts."""
 
     def remove_set_aside(self) -> Job:
         """Remove what was set aside in this folder."""
@@ -98,11 +128,28 @@ class StoredTopic(NamedTuple):
     configs: Mapping[str, str]
 
 
+class StoredSettings(NamedTuple):
+    """What was set while the broker ran: for this broker, for all brokers of the cluster, and for groups by their ids."""
+
+    broker: Mapping[str, str] = {}
+    cluster: Mapping[str, str] = {}
+    groups: Mapping[str, Mapping[str, str]] = {}
+
+
 class Catalog(NamedTuple):
     """What the data directory knows apart from the logs. No producer id at or above ``next_producer_id`` was ever given out."""
 
     topics: tuple[StoredTopic, ...]
     next_producer_id: int = 0
+    settings: StoredSettings = StoredSettings()
+
+
+class DiskUsage(NamedTuple):
+    """Where the data directory is, and the bytes of its disk: all, and those that are free for this process."""
+
+    path: str
+    total: int
+    usable: int
 
 
 class Store(Protocol):
@@ -117,6 +164,9 @@ class Store(Protocol):
 
     def save_catalog(self, catalog: Catalog) -> Job:
         """Replace it atomically; the job forces it to disk."""
+
+    def usage(self) -> DiskUsage:
+        """The disk that it is on."""
 
     def read_checkpoint(self, name: str) -> dict[TopicPartition, int]:
         """A checkpoint of offsets; empty where it is missing or damaged."""

@@ -7,9 +7,11 @@ batches that were written, each of them whole, and all of those before its recov
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 
+from ottla.broker.aborted import AbortedTransactions
 from ottla.broker.epochs import LeaderEpochs
 from ottla.broker.indexes import OffsetIndex, TimeIndex
 from ottla.broker.log import EPOCH_CHECKPOINT, PartitionLog, file_name
@@ -20,13 +22,18 @@ from ottla.records import HEADER_SIZE, BatchHeader, InvalidBatchError, iter_head
 from ottla.records.batch import crc_matches
 from ottla.records.header import Buffer
 
+_LAST_OFFSET = 2**63 - 1
 
-def load_log(log: PartitionLog, *, recovery_point: int, log_start: int, clean: bool, now: int) -> str | None:
+
+def load_log(log: PartitionLog, *, recovery_point: int, log_start: int, clean: bool, now: int, clean_point: int = 0) -> str | None:
     """Fill a fresh ``PartitionLog`` from its files; returns what was not believed and cut, or ``None`` where all was well.
 
     Segments that end at or before ``recovery_point`` are believed, as are all after a ``clean`` end; the rest is scanned, batch by
-    batch with its checksum, and cut before the first that is damaged. ``now``: milliseconds since 1970.
+    batch with its checksum, and cut before the first that is damaged. Offsets may have holes where the log is compacted, or
+    was up to ``clean_point``. ``now``: milliseconds since 1970.
     """
+    log.clean_point = clean_point
+    _finish_swaps(log.files)
     bases = log.files.segments()
     log.epochs = LeaderEpochs.from_bytes(log.files.read_small(EPOCH_CHECKPOINT))
     cut: str | None = None
@@ -43,7 +50,9 @@ def load_log(log: PartitionLog, *, recovery_point: int, log_start: int, clean: b
                 segment = _sealed(log, base, next_base) if next_base is not None else _resumed(log, base)
         if segment is None:
             segment = Segment(base, log.files.open(base), log.config.index_interval_bytes)
-            cut = _scan(segment)
+            cut = _scan(segment, _LAST_OFFSET if log.config.compacted else clean_point)
+            if cut is None and next_base is not None:
+                segment.next_offset = max(segment.next_offset, next_base)
         log.segments.append(segment)
     if log.segments:
         log.start_offset = max(log.segments[0].base_offset, min(log_start, log.end_offset))
@@ -55,8 +64,25 @@ def load_log(log: PartitionLog, *, recovery_point: int, log_start: int, clean: b
         dropped = f" and {len(surplus)} later segments" if surplus else ""
         cut = f"{log.topic_partition} was cut at offset {log.end_offset}{dropped}: {cut}"
     log.recovery_point = log.seal_point = log.end_offset if clean and cut is None else min(recovery_point, log.end_offset)
+    log.clean_point = min(clean_point, log.end_offset)
     _rebuild_producers(log, now)
     return cut
+
+
+def _finish_swaps(files: LogFiles) -> None:
+    """Complete what compaction had begun to swap, and remove what it had not.
+
+    A draft takes the place of the segments that begin before it ends; what it was made of beyond that says the same of every key.
+    """
+    for base in files.swaps():
+        last = max((header.next_offset for _, header in _headers_of_swap(files, base)), default=base + 1)
+        files.finish_swap(base, [one for one in files.segments() if base <= one < last])
+    files.discard_drafts()
+
+
+def _headers_of_swap(files: LogFiles, base: int) -> Iterator[tuple[int, BatchHeader]]:
+    with files.open_swap(base).view() as data:
+        yield from iter_headers(data)
 
 
 def _sealed(log: PartitionLog, base: int, next_base: int) -> Segment:
@@ -100,21 +126,21 @@ def _resumed(log: PartitionLog, base: int) -> Segment | None:
 def _walk(segment: Segment, position: int) -> int:
     """Note the batches from ``position`` on by their headers; returns where that ended."""
     for at, header in segment.walk(position):
-        segment.note(at, header.size, header.last_offset, header.max_timestamp)
+        segment.note_batch(at, header)
         position = at + header.size
     return position
 
 
-def _scan(segment: Segment) -> str | None:
+def _scan(segment: Segment, holes_before: int) -> str | None:
     """Note every whole and undamaged batch from the beginning, cut the file after the last; returns why, if it was cut."""
     position = 0
     reason: str | None = None
     with segment.file.view() as data:
         while position < segment.size:
-            header, reason = _checked(data, position, segment.next_offset)
+            header, reason = _checked(data, position, segment.next_offset, holes_before)
             if header is None:
                 break
-            segment.note(position, header.size, header.last_offset, header.max_timestamp)
+            segment.note_batch(position, header)
             position += header.size
     if reason is not None:
         reason = f"{reason} (byte {position} of {segment.size} in {file_name(segment.base_offset, 'log')})"
@@ -122,14 +148,14 @@ def _scan(segment: Segment) -> str | None:
     return reason
 
 
-def _checked(data: Buffer, position: int, next_offset: int) -> tuple[BatchHeader | None, str | None]:
+def _checked(data: Buffer, position: int, next_offset: int, holes_before: int) -> tuple[BatchHeader | None, str | None]:
     try:
         header = read_header(data, position)
     except InvalidBatchError as error:
         return None, str(error)
     if header.size < HEADER_SIZE or position + header.size > len(data):
         return None, "the last batch is not whole"
-    if header.base_offset != next_offset:
+    if header.base_offset != next_offset and not next_offset < header.base_offset < holes_before:
         return None, f"a batch says offset {header.base_offset} where {next_offset} was expected"
     if not crc_matches(data, position, header):
         return None, f"the batch at offset {header.base_offset} fails its checksum"
@@ -137,20 +163,31 @@ def _checked(data: Buffer, position: int, next_offset: int) -> tuple[BatchHeader
 
 
 def _rebuild_producers(log: PartitionLog, now: int) -> None:
-    """The producers from the newest snapshot that fits and the batches after it."""
+    """The producers, and which transactions were aborted, from the newest snapshot that fits and the batches after it.
+
+    A snapshot is written after the ``.txnindex`` of everything before it; where one of these is damaged, the snapshot says
+    too little. What the files say of later transactions is not believed: they are written anew.
+    """
+    stored = {segment: log.files.read_small(file_name(segment.base_offset, "txnindex")) or b"" for segment in log.segments}
     start = log.start_offset
     for offset in reversed(log.files.snapshots()):
         content = log.files.read_small(file_name(offset, "snapshot")) if log.start_offset <= offset <= log.end_offset else None
         producers = Producers.from_snapshot(content) if content is not None else None
-        if producers is not None:
+        damaged = any(AbortedTransactions.from_bytes(one, before=offset) is None for one in stored.values())
+        if producers is not None and not damaged:
             log.producers, start = producers, offset
             break
         log.files.pin().remove_small(file_name(offset, "snapshot"))
     for segment in log.segments:
+        segment.aborted = AbortedTransactions.from_bytes(stored[segment], before=start) or AbortedTransactions()
         if segment.next_offset <= start or not segment.size:
             continue
         first = segment.locate(start) or 0
         with segment.file.view() as data:
-            for _, header in iter_headers(data, first, segment.size):
+            for position, header in iter_headers(data, first, segment.size):
                 if header.producer_id >= 0 and header.base_offset >= start:
-                    log.producers.record(header, header.base_offset, now)
+                    batch = bytes(data[position : position + header.size]) if header.is_control else b""
+                    log.note_producer(segment, batch, header, now)
+    for segment, content in stored.items():
+        segment.aborted.compare(content)
+        log.store_aborted(segment)

@@ -6,11 +6,10 @@ broker; every handler turns it into the error fields of its own response.
 
 from __future__ import annotations
 
-from ottla.protocol import ErrorCode
+from collections.abc import Sequence
+from typing import NamedTuple
 
-NO_TRANSACTIONS = ErrorCode.transactional_id_authorization_failed
-"""The answer to transactional ids, which are not served: the one code that every client takes for final when it looks for a
-transaction coordinator. librdkafka asks again and again after any other."""
+from ottla.protocol import ErrorCode
 
 
 class Refusal(Exception):
@@ -23,3 +22,20 @@ class Refusal(Exception):
 
     def __str__(self) -> str:
         return f"{self.message} [{self.code.name}]"
+
+
+class RecordError(NamedTuple):
+    """What is wrong with one record of a batch, by its place in it."""
+
+    record: int
+    message: str
+
+
+class RecordsRefused(Refusal):
+    """A batch is refused for some of its records; clients that are told which take the others for innocent (KIP-467)."""
+
+    def __init__(self, code: ErrorCode, errors: Sequence[RecordError]) -> None:
+        first = "; ".join(f"record {error.record}: {error.message}" for error in errors[:3])
+        more = f" The first of {len(errors)}:" if len(errors) > 3 else ""
+        super().__init__(code, f"One or more records of the batch have been rejected.{more} {first}")
+        self.errors = errors

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from ottla.broker.aborted import AbortedTransactions
 from ottla.broker.indexes import OFFSET_ENTRY_SIZE, OffsetIndex, TimeIndex
 from ottla.broker.ports import SegmentFile
 from ottla.records import HEADER_SIZE, BatchHeader, InvalidBatchError, find_timestamp, read_header
@@ -34,6 +35,7 @@ class Segment:
         "_load",
         "_since_entry",
         "_time_index",
+        "aborted",
         "base_offset",
         "file",
         "interval",
@@ -60,6 +62,7 @@ class Segment:
         self._since_entry = 0
         self._load = load
         self._index, self._time_index = OffsetIndex(), TimeIndex()
+        self.aborted = AbortedTransactions()
 
     def __repr__(self) -> str:
         return f"<Segment {self.base_offset}..{self.next_offset - 1}, {self.file.size} bytes>"
@@ -92,6 +95,10 @@ class Segment:
             self._since_entry = 0
         self._since_entry += size
         self.next_offset = last_offset + 1
+
+    def note_batch(self, position: int, header: BatchHeader) -> None:
+        """As ``note``, by a batch's header. One that lost its records to compaction says nothing of time any more."""
+        self.note(position, header.size, header.last_offset, header.max_timestamp if header.record_count else NO_TIMESTAMP)
 
     def resume(self, index: OffsetIndex, time_index: TimeIndex) -> int:
         """Take over the indexes that were stored; returns the position from which batches must be noted again.
@@ -162,6 +169,11 @@ class Segment:
                 break
             taken += header.size
         return taken
+
+    def bound(self, position: int) -> int:
+        """An offset at or after those of all batches that end at or before ``position``; near by, as the index is sparse."""
+        relative = self.index.ceiling(position)
+        return self.next_offset if relative is None else self.base_offset + relative
 
     def find_time(self, timestamp: int, from_offset: int) -> tuple[int, int] | None:
         """Offset and timestamp of the first record at or after ``timestamp`` and not before ``from_offset``."""

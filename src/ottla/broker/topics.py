@@ -1,23 +1,24 @@
-"""The topics there are: names, ids, partition counts and settings, and the rules for new ones.
+"""The topics there are: names, ids, partition counts and settings, and the rules for new and changed ones.
 
-Owns the image of the topics and the checks of CreateTopics. Must not know logs or requests. Invariant: names and ids are
-unique, and no two names differ only in ``.`` and ``_``, since they would meet in metric names.
+Owns the image of the topics and the checks of CreateTopics, CreatePartitions and AlterConfigs. Must not know logs or requests.
+Invariant: names and ids are unique, and no two names differ only in ``.`` and ``_``, since they would meet in metric names.
 """
 
 from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 
-from ottla.broker.config import LONG_MAX, BrokerConfig, TopicConfig, topic_config
+from ottla.broker.config import BrokerConfig, TopicConfig, topic_config
 from ottla.broker.ports import StoredTopic
 from ottla.broker.refusal import Refusal
 from ottla.errors import ConfigError
 from ottla.protocol import ErrorCode
 
-OFFSETS_TOPIC = "__consumer_offsets"
+OFFSETS_TOPIC, TRANSACTIONS_TOPIC = "__consumer_offsets", "__transaction_state"
+INTERNAL_TOPICS = (OFFSETS_TOPIC, TRANSACTIONS_TOPIC)
 MAX_NEW_PARTITIONS = 10_000
 """Partitions that one topic may be made with; Kafka has the same limit."""
 
@@ -37,7 +38,7 @@ class Topic:
     @property
     def internal(self) -> bool:
         """Whether the broker keeps the topic for itself."""
-        return self.name == OFFSETS_TOPIC
+        return self.name in INTERNAL_TOPICS
 
     @property
     def partitions(self) -> range:
@@ -56,6 +57,7 @@ class Topics:
         self._config = config
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[uuid.UUID, Topic] = {}
+        self._version = 0
 
     def __iter__(self) -> Iterator[Topic]:
         return iter(self._by_name.values())
@@ -86,26 +88,77 @@ class Topics:
         topic = self._by_name.get(name)
         return topic.partition_count if topic is not None else None
 
+    def names(self) -> Collection[str]:
+        """For the coordinator: the names of all topics."""
+        return self._by_name.keys()
+
+    @property
+    def version(self) -> int:
+        """For the coordinator: grows whenever a topic comes, goes or gets more partitions."""
+        return self._version
+
     def add(self, stored: StoredTopic) -> Topic:
         """Put a topic into the image. Raises ``ConfigError`` for settings that are not honoured."""
-        own = stored.name == OFFSETS_TOPIC
-        config = _offsets_config(self._config) if own else topic_config(stored.configs, self._config)
-        topic = Topic(stored.name, stored.topic_id, stored.partitions, config, dict(stored.configs))
+        overrides = {**_internal_configs(stored.name, self._config), **stored.configs}
+        config = topic_config(overrides, self._config)
+        return self.put(Topic(stored.name, stored.topic_id, stored.partitions, config, overrides))
+
+    def put(self, topic: Topic) -> Topic:
+        """Put a topic into the image, in the place of the one that has its id."""
         self._by_name[topic.name] = self._by_id[topic.topic_id] = topic
+        self._version += 1
         return topic
+
+    def altered(self, topic: Topic, overrides: Mapping[str, str]) -> Topic:
+        """A topic with other settings of its own; raises ``Refusal``: INVALID_CONFIG."""
+        try:
+            overrides = {**_internal_configs(topic.name, self._config), **overrides}
+            return replace(topic, config=topic_config(overrides, self._config), overrides=overrides)
+        except ConfigError as error:
+            raise Refusal(ErrorCode.invalid_config, str(error)) from error
+
+    def widened(self, topic: Topic, partitions: int) -> Topic:
+        """A topic with more partitions; raises ``Refusal``: INVALID_PARTITIONS where they are not more, or too many."""
+        count = topic.partition_count
+        if partitions == count:
+            raise Refusal(ErrorCode.invalid_partitions, f"Topic already has {count} partition(s).")
+        if partitions < count:
+            raise Refusal(
+                ErrorCode.invalid_partitions,
+                f"The topic {topic.name} currently has {count} partition(s); {partitions} would not be an increase.",
+            )
+        if partitions > MAX_NEW_PARTITIONS:
+            raise Refusal(ErrorCode.policy_violation, f"{partitions} partitions: a topic may have {MAX_NEW_PARTITIONS} at most.")
+        return replace(topic, partition_count=partitions)
+
+    def reconfigured(self, config: BrokerConfig) -> list[Topic]:
+        """All topics as they are under other settings of the broker; raises ``ConfigError`` where those do not go together."""
+        return [replace(topic, config=topic_config(topic.overrides, config)) for topic in self]
+
+    def reconfigure(self, config: BrokerConfig) -> None:
+        """Take over other settings of the broker, which ``reconfigured`` has accepted."""
+        topics = self.reconfigured(config)
+        self._config = config
+        for topic in topics:
+            self.put(topic)
 
     def remove(self, topic: Topic) -> None:
         """Take a topic out of the image."""
         del self._by_name[topic.name], self._by_id[topic.topic_id]
+        self._version += 1
 
-    def check_new(self, name: str, partitions: int, configs: Mapping[str, str]) -> None:
-        """Whether a topic could be made; raises ``Refusal``."""
+    def check_unused(self, name: str) -> None:
+        """Whether a topic of this name could be made; raises ``Refusal``."""
         check_name(name)
         if name in self._by_name:
             raise Refusal(ErrorCode.topic_already_exists, f"Topic '{name}' already exists.")
         alike = next((one for one in self._by_name if one.replace(".", "_") == name.replace(".", "_")), None)
         if alike is not None:
             raise Refusal(ErrorCode.invalid_topic_exception, f"Topic '{name}' collides with existing topic: {alike}")
+
+    def check_new(self, name: str, partitions: int, configs: Mapping[str, str]) -> None:
+        """Whether a topic could be made; raises ``Refusal``."""
+        self.check_unused(name)
         if partitions <= 0:
             raise Refusal(
                 ErrorCode.invalid_partitions, f"Number of partitions was set to an invalid non-positive value: {partitions}."
@@ -129,16 +182,12 @@ def check_name(name: str) -> None:
         )
 
 
-def _offsets_config(broker: BrokerConfig) -> TopicConfig:
-    """The coordinator's own topic keeps everything until it can be compacted."""
-    return TopicConfig(
-        cleanup_policy="compact",
-        segment_bytes=broker.offsets_topic_segment_bytes,
-        segment_ms=LONG_MAX,
-        retention_ms=-1,
-        index_interval_bytes=broker.log_index_interval_bytes,
-        segment_index_bytes=broker.log_index_size_max_bytes,
-        message_timestamp_after_max_ms=LONG_MAX,
-        flush_messages=broker.log_flush_interval_messages,
-        file_delete_delay_ms=broker.log_segment_delete_delay_ms,
-    )
+def _internal_configs(name: str, broker: BrokerConfig) -> dict[str, str]:
+    """What a topic of the broker's own is made with, whatever the broker's defaults for others."""
+    segment_bytes = {
+        OFFSETS_TOPIC: broker.offsets_topic_segment_bytes,
+        TRANSACTIONS_TOPIC: broker.transaction_state_log_segment_bytes,
+    }
+    if name not in segment_bytes:
+        return {}
+    return {"cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": str(segment_bytes[name])}

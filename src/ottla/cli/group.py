@@ -1,10 +1,12 @@
-"""``ottla group``: consumer groups, their members and how far behind they are.
+"""``ottla group``: consumer groups, their members, how far behind they are and where they shall go on.
 
-Owns what is shown of a group. Must not know how a group works. Invariant: a lag is only shown where an offset was committed.
+Owns what is shown of a group. Must not know how a group works. Invariants: a lag is only shown where an offset was committed;
+nothing is changed without ``--execute``.
 """
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated, Any
 
 import typer
@@ -13,10 +15,15 @@ import ottla
 from ottla import TopicPartition
 from ottla.cli.connecting import connected_admin
 from ottla.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Format, OutputFormat, Settings
-from ottla.cli.output import print_json, print_rows, print_table
+from ottla.cli.output import CommandFailed, print_json, print_rows, print_table
+from ottla.types import OffsetAndTimestamp
 
-app = typer.Typer(help="List and describe consumer groups.", no_args_is_help=True)
+app = typer.Typer(help="List, describe, reset and delete consumer groups.", no_args_is_help=True)
 MEMBER_COLUMNS = ("member_id", "client_id", "host", "instance_id", "partitions")
+RESET_COLUMNS = ("topic", "partition", "committed", "new_offset")
+EDGES = {"beginning": "earliest", "end": "latest"}
+Name = Annotated[str, typer.Argument(metavar="GROUP", help="The id of the group.")]
+Execute = Annotated[bool, typer.Option("--execute", help="Do it; without this it is only said what would be done.")]
 PARTITION_COLUMNS = ("topic", "partition", "committed", "end_offset", "lag", "member_id")
 
 
@@ -33,7 +40,7 @@ def list_groups(
 
 @app.command()
 def describe(
-    name: Annotated[str, typer.Argument(metavar="GROUP", help="The id of the group.")],
+    name: Name,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
     settings: Settings = None,
     output: OutputFormat = Format.TABLE,
@@ -58,6 +65,99 @@ def describe(
     print_table(document["partitions"], PARTITION_COLUMNS)
 
 
+def _offset(value: str) -> str:
+    if value not in EDGES and not value.isdecimal() and not value.removeprefix("s@").isdecimal():
+        raise typer.BadParameter(f"{value!r} is none of beginning, end, N and s@MILLISECONDS")
+    return value
+
+
+@app.command("reset-offsets")
+def reset_offsets(
+    name: Name,
+    offset: Annotated[
+        str,
+        typer.Option(
+            "-o",
+            "--offset",
+            metavar="beginning|end|N|s@MS",
+            callback=_offset,
+            help="Where to go on; s@MS: at the first record stamped MS milliseconds after 1970 or later.",
+        ),
+    ],
+    topics: Annotated[
+        list[str] | None, typer.Option("-t", "--topic", help="Only this topic; may be repeated. Else all that it has committed to.")
+    ] = None,
+    execute: Execute = False,
+    bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
+    settings: Settings = None,
+    output: OutputFormat = Format.TABLE,
+) -> None:
+    """Let a group without members go on elsewhere."""
+    with connected_admin(bootstrap_servers, settings) as admin:
+        committed = admin.group_offsets(name)
+        partitions = sorted(committed)
+        if topics:
+            found = admin.describe_topics(topics)
+            partitions = [TopicPartition(topic, each.partition) for topic in found for each in found[topic].partitions]
+        if not partitions:
+            raise CommandFailed(f"group {name} has committed no offsets; -t says for which topics it shall have some")
+        offsets = _new_offsets(admin, partitions, offset)
+        if execute:
+            _check_empty(admin, name)
+            admin.alter_group_offsets(name, offsets)
+    rows = [
+        {
+            "topic": each.topic,
+            "partition": each.partition,
+            "committed": committed[each].offset if each in committed else None,
+            "new_offset": offsets[each],
+        }
+        for each in partitions
+    ]
+    print_rows(rows, RESET_COLUMNS, output)
+    if not execute:
+        print("nothing was changed; add --execute to do it", file=sys.stderr)
+
+
+@app.command()
+def delete(
+    name: Name, execute: Execute = False, bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP, settings: Settings = None
+) -> None:
+    """Delete a group without members, and its offsets."""
+    with connected_admin(bootstrap_servers, settings) as admin:
+        if not _check_empty(admin, name):
+            raise CommandFailed(f"there is no group {name}")
+        if execute:
+            admin.delete_groups([name])
+            print(f"deleted group {name}")
+        else:
+            count = len(admin.group_offsets(name))
+            print(f"would delete group {name} with {count} committed offset{'' if count == 1 else 's'}; add --execute to do it")
+
+
+def _check_empty(admin: ottla.Admin, name: str) -> bool:
+    """Whether there is such a group; one with members is refused."""
+    state = next((each.state for each in admin.list_groups() if each.group_id == name), None)
+    if state not in (None, "", "Empty", "Dead"):
+        raise CommandFailed(f"group {name} is {state}: its members must leave first")
+    return state is not None
+
+
+def _new_offsets(admin: ottla.Admin, partitions: list[TopicPartition], offset: str) -> dict[TopicPartition, int]:
+    """Where each partition shall go on: never before its first record nor after its end."""
+    first, end = (admin.list_offsets(dict.fromkeys(partitions, edge)) for edge in ("earliest", "latest"))
+    wanted: dict[TopicPartition, OffsetAndTimestamp | None] = {"beginning": first, "end": end}.get(offset, {})
+    if offset.startswith("s@"):
+        wanted = admin.list_offsets(dict.fromkeys(partitions, int(offset.removeprefix("s@"))))
+    offsets = {}
+    for each in partitions:
+        low, high = (found.offset if (found := edge.get(each)) is not None else 0 for edge in (first, end))
+        at = wanted.get(each)
+        number = int(offset) if offset.isdecimal() else high if at is None else at.offset
+        offsets[each] = max(low, min(number, high))
+    return offsets
+
+
 def described(admin: ottla.Admin, name: str) -> dict[str, Any]:
     """All that is known of a group, ready for JSON."""
     group = admin.describe_groups([name])[name]
@@ -68,7 +168,7 @@ def described(admin: ottla.Admin, name: str) -> dict[str, Any]:
     return {
         "group": name,
         "state": group.state,
-        "protocol": "classic",
+        "protocol": group.group_type,
         "assignor": group.assignor or None,
         "coordinator": f"{group.coordinator.host}:{group.coordinator.port}",
         "members": [

@@ -14,7 +14,7 @@ from ottla.cli.connecting import connected_admin
 from ottla.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Format, OutputFormat, Settings, pairs
 from ottla.cli.output import print_rows
 
-app = typer.Typer(help="Create, list, describe and delete topics.", no_args_is_help=True)
+app = typer.Typer(help="Create, list, describe, alter and delete topics.", no_args_is_help=True)
 Name = Annotated[str, typer.Argument(metavar="TOPIC", help="The name of the topic.")]
 
 
@@ -64,6 +64,39 @@ def describe(
         leader = None if each.leader is None else nodes.get(each.leader, str(each.leader))
         rows.append({"partition": each.partition, "leader": leader, "beginning": offsets[0], "end": offsets[1]})
     print_rows(rows, ("partition", "leader", "beginning", "end"), output)
+
+
+@app.command()
+def alter(
+    name: Name,
+    partitions: Annotated[
+        int | None, typer.Option("-p", "--partitions", min=1, help="How many it shall have in all; there is no way back.")
+    ] = None,
+    configs: Annotated[
+        list[str] | None, typer.Option("--config", metavar="NAME=VALUE", help="A setting of the topic; may be repeated.")
+    ] = None,
+    deleted: Annotated[
+        list[str] | None,
+        typer.Option("--delete-config", metavar="NAME", help="A setting whose default shall hold again; may be repeated."),
+    ] = None,
+    bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
+    settings: Settings = None,
+) -> None:
+    """Give a topic more partitions or other settings."""
+    wanted = pairs(configs, "--config")
+    changes: dict[str, str | None] = {**wanted, **dict.fromkeys(deleted or ())}
+    both = sorted(wanted.keys() & set(deleted or ()))
+    if both:
+        raise typer.BadParameter(f"{both[0]} is set as well", param_hint="--delete-config")
+    if not changes and partitions is None:
+        raise typer.BadParameter("nothing to change: give -p, --config or --delete-config")
+    with connected_admin(bootstrap_servers, settings) as admin:
+        admin.alter_configs("topic", name, changes)
+        for setting, value in changes.items():
+            print(f"topic {name}: {setting} has its default again" if value is None else f"topic {name}: {setting}={value}")
+        if partitions is not None:
+            admin.create_partitions({name: partitions})
+            print(f"topic {name} has {_count(partitions)}")
 
 
 @app.command()

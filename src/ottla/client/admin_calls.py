@@ -17,15 +17,12 @@ from typing import Any
 from ottla.client.admin_results import (
     ClusterDescription,
     ConfigEntry,
-    GroupDescription,
     GroupListing,
-    GroupMember,
     TopicDescription,
 )
-from ottla.errors import BrokerError, OttlaError, ProtocolError, broker_error, error_class
+from ottla.errors import BrokerError, OttlaError, broker_error, error_class
 from ottla.protocol import duration
 from ottla.protocol.apis import Api
-from ottla.protocol.consumer_protocol import decode_assignment
 from ottla.types import IsolationLevel, Node, OffsetAndMetadata, OffsetAndTimestamp, PartitionInfo, TopicPartition
 
 EARLIEST, LATEST = -2, -1
@@ -33,7 +30,11 @@ EARLIEST, LATEST = -2, -1
 
 _UNKNOWN_TOPIC = 3
 _TOPIC_EXISTS = 36
+_INVALID_PARTITIONS = 37
 _LEADER_NOT_AVAILABLE = 5
+
+_SET, _DELETE = 0, 1
+"""What IncrementalAlterConfigs does to a setting."""
 
 RESOURCES: Mapping[str, int] = {"topic": 2, "broker": 4, "group": 32}
 """What has a configuration -> its number in the protocol."""
@@ -85,7 +86,7 @@ def create_topics(
         from ottla.protocol.messages import create_topics_request as m
 
         if missing:
-            controller, _ = yield from _cluster()
+            controller, _ = yield from cluster()
             settings = tuple(m.CreatableTopicConfig(name=name, value=value) for name, value in configs.items())
             wanted = tuple(
                 m.CreatableTopic(
@@ -119,7 +120,7 @@ def delete_topics(names: Iterable[str], timeout: int) -> Call:
         from ottla.protocol.messages import delete_topics_request as m
 
         if left:
-            controller, _ = yield from _cluster()
+            controller, _ = yield from cluster()
             topics = tuple(m.DeleteTopicState(name=name, topic_id=None) for name in left)
             again = set(asked)
             asked.update(left)
@@ -174,12 +175,7 @@ def describe_configs(kind: str, name: str) -> Call:
     def dialogue() -> Dialogue:
         from ottla.protocol.messages import describe_configs_request as m
 
-        _, nodes = yield from _cluster()
-        node = None
-        if kind == "broker":
-            node = nodes.get(int(name)) if name.isdecimal() else None
-            if node is None:
-                raise Refused(error_class(42)(f"there is no broker {name!r}, only {', '.join(map(str, sorted(nodes)))}"))
+        node = yield from _keeper(kind, name)
         resource = m.DescribeConfigsResource(resource_type=RESOURCES[kind], resource_name=name, configuration_keys=None)
         (answer,) = yield (Ask(Api.DESCRIBE_CONFIGS, m.DescribeConfigsRequest(resources=(resource,)), node),)
         (result,) = answer.results
@@ -195,6 +191,82 @@ def describe_configs(kind: str, name: str) -> Call:
     return dialogue
 
 
+def create_partitions(counts: Mapping[str, int], validate_only: bool, timeout: int) -> Call:
+    """Let topics have so many partitions, and wait until brokers name a leader for each."""
+    missing = dict(counts)
+    asked: set[str] = set()
+
+    def dialogue() -> Dialogue:
+        from ottla.protocol.messages import create_partitions_request as m
+
+        if missing:
+            controller, _ = yield from cluster()
+            topics = tuple(m.CreatePartitionsTopic(name=name, count=count, assignments=None) for name, count in missing.items())
+            again = set(asked)
+            asked.update(missing)
+            message = m.CreatePartitionsRequest(topics=topics, timeout=duration(timeout), validate_only=validate_only)
+            (answer,) = yield (Ask(Api.CREATE_PARTITIONS, message, controller),)
+            _settle(missing, {item.name: item for item in answer.results}, "topic", {_INVALID_PARTITIONS} if again else set())
+        if validate_only:
+            return
+        found = yield from _topics(list(counts))
+        for topic in found.values():
+            if len(topic.partitions) < counts[topic.name] or any(part.leader is None for part in topic.partitions):
+                raise Pending(f"topic {topic.name!r} has new partitions without a leader")
+
+    return dialogue
+
+
+def delete_records(offsets: Mapping[TopicPartition, int], timeout: int) -> Call:
+    """Give up the records before an offset, -1 meaning all; returns where each partition begins then."""
+    found: dict[TopicPartition, int] = {}
+
+    def dialogue() -> Dialogue:
+        from ottla.protocol.messages import delete_records_request as m
+
+        left = [tp for tp in offsets if tp not in found]
+        leaders = yield from _leaders(left)
+        asks = []
+        for node in dict.fromkeys(leaders.values()):
+            topics = tuple(
+                m.DeleteRecordsTopic(
+                    name=name,
+                    partitions=tuple(m.DeleteRecordsPartition(partition_index=tp.partition, offset=offsets[tp]) for tp in tps),
+                )
+                for name, tps in _by_topic(tp for tp in left if leaders[tp] == node).items()
+            )
+            asks.append(Ask(Api.DELETE_RECORDS, m.DeleteRecordsRequest(topics=topics, timeout=duration(timeout)), node))
+        answers = yield tuple(asks)
+        for answer in answers:
+            for topic in answer.topics:
+                for part in topic.partitions:
+                    check(part.error_code, f"the records of {topic.name}-{part.partition_index}")
+                    found[TopicPartition(topic.name, part.partition_index)] = part.low_watermark
+        return {tp: found[tp] for tp in offsets}
+
+    return dialogue
+
+
+def alter_configs(kind: str, name: str, changes: Mapping[str, str | None], validate_only: bool) -> Call:
+    """Change settings of one topic, broker or group; ``None`` takes one back. The others stay as they are."""
+
+    def dialogue() -> Dialogue:
+        from ottla.protocol.messages import incremental_alter_configs_request as m
+
+        node = yield from _keeper(kind, name)
+        configs = tuple(
+            m.AlterableConfig(name=setting, config_operation=_DELETE if value is None else _SET, value=value)
+            for setting, value in changes.items()
+        )
+        resource = m.AlterConfigsResource(resource_type=RESOURCES[kind], resource_name=name, configs=configs)
+        message = m.IncrementalAlterConfigsRequest(resources=(resource,), validate_only=validate_only)
+        (answer,) = yield (Ask(Api.INCREMENTAL_ALTER_CONFIGS, message, node),)
+        (result,) = answer.responses
+        check(result.error_code, result.error_message or f"{kind} {name!r}", {_UNKNOWN_TOPIC})
+
+    return dialogue
+
+
 # -- groups ---------------------------------------------------------------------------------------------------------------
 
 
@@ -204,38 +276,16 @@ def list_groups() -> Call:
     def dialogue() -> Dialogue:
         from ottla.protocol.messages import list_groups_request as m
 
-        _, nodes = yield from _cluster()
+        _, nodes = yield from cluster()
         answers = yield tuple(Ask(Api.LIST_GROUPS, m.ListGroupsRequest(), node) for node in nodes.values())
         for answer in answers:
-            _check(answer.error_code, "the groups of a broker")
+            check(answer.error_code, "the groups of a broker")
         found = {
             item.group_id: GroupListing(item.group_id, item.protocol_type, item.group_state, item.group_type)
             for answer in answers
             for item in answer.groups
         }
         return tuple(found[group_id] for group_id in sorted(found))
-
-    return dialogue
-
-
-def describe_groups(group_ids: Iterable[str]) -> Call:
-    """Groups and their members, by group id."""
-    wanted = list(dict.fromkeys(group_ids))
-
-    def dialogue() -> Dialogue:
-        from ottla.protocol.messages import describe_groups_request as m
-
-        coordinators = yield from _coordinators(wanted)
-        asks = tuple(
-            Ask(Api.DESCRIBE_GROUPS, m.DescribeGroupsRequest(groups=(group_id,), include_authorized_operations=False), node)
-            for group_id, node in coordinators.items()
-        )
-        answers = yield asks
-        described = {}
-        for node, answer in zip(coordinators.values(), answers, strict=True):
-            (group,) = answer.groups
-            described[group.group_id] = _described(group, node)
-        return described
 
     return dialogue
 
@@ -247,7 +297,7 @@ def delete_groups(group_ids: Iterable[str]) -> Call:
     def dialogue() -> Dialogue:
         from ottla.protocol.messages import delete_groups_request as m
 
-        coordinators = yield from _coordinators(left)
+        coordinators = yield from coordinators_of(left)
         asks = tuple(
             Ask(Api.DELETE_GROUPS, m.DeleteGroupsRequest(groups_names=(name,)), node) for name, node in coordinators.items()
         )
@@ -263,15 +313,15 @@ def group_offsets(group_id: str) -> Call:
     def dialogue() -> Dialogue:
         from ottla.protocol.messages import offset_fetch_request as m
 
-        coordinators = yield from _coordinators([group_id])
+        coordinators = yield from coordinators_of([group_id])
         group = m.OffsetFetchRequestGroup(group_id=group_id, topics=None)
         (answer,) = yield (Ask(Api.OFFSET_FETCH, m.OffsetFetchRequest(groups=(group,)), coordinators[group_id]),)
         (result,) = answer.groups
-        _check(result.error_code, f"group {group_id!r}")
+        check(result.error_code, f"group {group_id!r}")
         offsets = {}
         for topic in result.topics:
             for part in topic.partitions:
-                _check(part.error_code, f"the offset of {topic.name}-{part.partition_index}")
+                check(part.error_code, f"the offset of {topic.name}-{part.partition_index}")
                 if part.committed_offset >= 0:
                     epoch = part.committed_leader_epoch if part.committed_leader_epoch >= 0 else None
                     offset = OffsetAndMetadata(part.committed_offset, part.metadata or "", epoch)
@@ -287,7 +337,7 @@ def alter_group_offsets(group_id: str, offsets: Mapping[TopicPartition, OffsetAn
     def dialogue() -> Dialogue:
         from ottla.protocol.messages import offset_commit_request as m
 
-        coordinators = yield from _coordinators([group_id])
+        coordinators = yield from coordinators_of([group_id])
         topics = tuple(
             m.OffsetCommitRequestTopic(
                 name=topic,
@@ -308,7 +358,7 @@ def alter_group_offsets(group_id: str, offsets: Mapping[TopicPartition, OffsetAn
         for topic in answer.topics:
             for part in topic.partitions:
                 what = f"the offset of {topic.name}-{part.partition_index} of group {group_id!r}"
-                _check(part.error_code, what, final={_UNKNOWN_TOPIC})
+                check(part.error_code, what, final={_UNKNOWN_TOPIC})
 
     return dialogue
 
@@ -330,7 +380,7 @@ def list_offsets(times: Mapping[TopicPartition, int], isolation: IsolationLevel)
         for answer in answers:
             for topic in answer.topics:
                 for part in topic.partitions:
-                    _check(part.error_code, f"the offsets of {topic.name}-{part.partition_index}")
+                    check(part.error_code, f"the offsets of {topic.name}-{part.partition_index}")
                     epoch = part.leader_epoch if part.leader_epoch >= 0 else None
                     known = OffsetAndTimestamp(part.offset, part.timestamp, epoch) if part.offset >= 0 else None
                     found[TopicPartition(topic.name, part.partition_index)] = known
@@ -361,7 +411,7 @@ def _metadata(names: Iterable[str] | None) -> Dialogue:
     topics = None if names is None else tuple(m.MetadataRequestTopic(topic_id=None, name=name) for name in names)
     message = m.MetadataRequest(topics=topics, allow_auto_topic_creation=False, include_topic_authorized_operations=False)
     (answer,) = yield (Ask(Api.METADATA, message),)
-    _check(answer.error_code, "the cluster")
+    check(answer.error_code, "the cluster")
     return answer
 
 
@@ -369,11 +419,20 @@ def _nodes(answer: Any) -> dict[int, Node]:
     return {item.node_id: Node(item.node_id, item.host, item.port, item.rack) for item in answer.brokers}
 
 
-def _cluster() -> Generator[tuple[Ask, ...], list[Any], tuple[Node | None, dict[int, Node]]]:
+def cluster() -> Generator[tuple[Ask, ...], list[Any], tuple[Node | None, dict[int, Node]]]:
     """The controller, ``None`` if no broker names one, and all brokers."""
     answer = yield from _metadata(())
     nodes = _nodes(answer)
     return nodes.get(answer.controller_id), nodes
+
+
+def _keeper(kind: str, name: str) -> Generator[Any, Any, Node | None]:
+    """Who is asked about the settings of a resource: a broker about its own, else whoever."""
+    _, nodes = yield from cluster()
+    node = nodes.get(int(name)) if kind == "broker" and name.isdecimal() else None
+    if kind == "broker" and node is None:
+        raise Refused(error_class(42)(f"there is no broker {name!r}, only {', '.join(map(str, sorted(nodes)))}"))
+    return node
 
 
 def _topics(names: list[str] | None, *, refuse_unknown: bool = False) -> Generator[Any, Any, dict[str, TopicDescription]]:
@@ -382,7 +441,7 @@ def _topics(names: list[str] | None, *, refuse_unknown: bool = False) -> Generat
 
 
 def _topic(topic: Any, refuse_unknown: bool) -> TopicDescription:
-    _check(topic.error_code, f"topic {topic.name!r}", final={_UNKNOWN_TOPIC} if refuse_unknown else frozenset())
+    check(topic.error_code, f"topic {topic.name!r}", final={_UNKNOWN_TOPIC} if refuse_unknown else frozenset())
     partitions = tuple(
         PartitionInfo(
             topic.name,
@@ -413,7 +472,7 @@ def _leaders(tps: Iterable[TopicPartition]) -> Generator[Any, Any, dict[TopicPar
     return {tp: nodes[leader] for tp in wanted if (leader := leaders[tp]) is not None}
 
 
-def _coordinators(group_ids: Iterable[str]) -> Generator[Any, Any, dict[str, Node]]:
+def coordinators_of(group_ids: Iterable[str]) -> Generator[Any, Any, dict[str, Node]]:
     from ottla.protocol.messages import find_coordinator_request as m
 
     wanted = list(group_ids)
@@ -424,36 +483,9 @@ def _coordinators(group_ids: Iterable[str]) -> Generator[Any, Any, dict[str, Nod
     found = {}
     for group_id, answer in zip(wanted, answers, strict=True):
         (item,) = answer.coordinators
-        _check(item.error_code, item.error_message or f"the coordinator of group {group_id!r}")
+        check(item.error_code, item.error_message or f"the coordinator of group {group_id!r}")
         found[group_id] = Node(item.node_id, item.host, item.port)
     return found
-
-
-def _described(group: Any, coordinator: Node) -> GroupDescription:
-    _check(group.error_code, group.error_message or f"group {group.group_id!r}")
-    if group.group_state == "Dead":
-        raise Refused(error_class(69)(f"there is no group {group.group_id!r}"))
-    members = tuple(
-        GroupMember(
-            member.member_id,
-            member.client_id,
-            member.client_host,
-            member.group_instance_id,
-            _assigned(group.protocol_type, member.member_assignment),
-        )
-        for member in group.members
-    )
-    return GroupDescription(group.group_id, group.group_state, group.protocol_type, group.protocol_data, coordinator, members)
-
-
-def _assigned(protocol_type: str, blob: bytes) -> tuple[TopicPartition, ...]:
-    """The partitions in a member's assignment; other protocol types (Connect) and unreadable blobs have none that we know."""
-    if protocol_type != "consumer":
-        return ()
-    try:
-        return tuple(sorted(decode_assignment(blob).partitions))
-    except ProtocolError:
-        return ()
 
 
 def _by_topic(tps: Iterable[TopicPartition]) -> dict[str, list[TopicPartition]]:
@@ -463,7 +495,7 @@ def _by_topic(tps: Iterable[TopicPartition]) -> dict[str, list[TopicPartition]]:
     return topics
 
 
-def _check(code: Any, what: str, final: Iterable[int] = ()) -> None:
+def check(code: Any, what: str, final: Iterable[int] = ()) -> None:
     if code:
         error = broker_error(int(code), what)
         raise Refused(error) if int(code) in final or not error.retriable else error

@@ -7,8 +7,10 @@ sockets. Invariant: nothing here can change after it was made.
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ottla.errors import OttlaError
 from ottla.types import Node, PartitionInfo, TopicPartition
 
 
@@ -44,6 +46,21 @@ class ConfigEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class LogDirDescription:
+    """A directory that a broker keeps logs in.
+
+    ``error``: why the broker can not use it, or ``None``. ``total_bytes`` and ``usable_bytes`` are its disk's, ``None`` where the
+    broker is too old to say (KIP-827). ``sizes``: the bytes of each partition that lies there.
+    """
+
+    path: str
+    error: OttlaError | None
+    total_bytes: int | None
+    usable_bytes: int | None
+    sizes: Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True, slots=True)
 class GroupListing:
     """A group as its coordinator lists it. ``state`` and ``group_type`` are empty where the broker is too old to say."""
 
@@ -66,7 +83,10 @@ class GroupMember:
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """A group: ``assignor`` is the strategy its members agreed on, empty while it has none."""
+    """A group: ``assignor`` is the strategy its members agreed on, or the broker's; empty while it has none.
+
+    ``group_type`` is ``"classic"``, or ``"consumer"`` for the protocol of KIP-848.
+    """
 
     group_id: str
     state: str
@@ -74,3 +94,4 @@ class GroupDescription:
     assignor: str
     coordinator: Node
     members: tuple[GroupMember, ...]
+    group_type: str = "classic"

@@ -46,8 +46,8 @@ trip."""
 PROBLEM_GRACE = 3_000
 """Milliseconds before a problem that may pass (a topic that is just being created) is raised by an empty poll."""
 
-UNREACHABLE_GRACE = 1_000
-"""Milliseconds before an empty poll says that no broker can be reached."""
+UNREACHABLE_GRACE = 500
+"""Milliseconds before an empty poll says that no broker can be reached: less than the second that most polls wait."""
 
 _REBALANCE_IN_PROGRESS = 27
 

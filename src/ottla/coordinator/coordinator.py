@@ -7,25 +7,30 @@ means to a group (``classic``, ``offsets``, ``describe``), nor sockets, clocks o
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-from ottla.coordinator.classic.group import ClassicGroup
+from ottla.assignors import SERVER_ASSIGNORS, PartitionAssignor
 from ottla.coordinator.config import GroupConfig
 from ottla.coordinator.describe import list_groups, list_refused
-from ottla.coordinator.effects import Effect, Reply, RequestContext, TimerKey
+from ottla.coordinator.effects import Effect, RegexMatches, Reply, RequestContext, TimerKey
+from ottla.coordinator.events import DurableEvent
 from ottla.coordinator.partitioner import partition_for
-from ottla.coordinator.ports import Ids, Surroundings, TopicImage
+from ottla.coordinator.pending import Place
+from ottla.coordinator.ports import GroupConfigs, Ids, NoGroupConfigs, Surroundings, TopicImage
 from ottla.coordinator.routes import ROUTES, GroupRoute, SplitRoute
-from ottla.coordinator.shard import Part, Request, Shard, ShardEffect, TimerFired
+from ottla.coordinator.shard import Part, RegexesDone, Request, Shard, ShardEffect, TimerFired
+from ottla.coordinator.state import Group
+from ottla.coordinator.timers import session_timer
 from ottla.errors import IllegalStateError
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
-from ottla.protocol.group_records import GroupMetadataValue, OffsetCommitValue
+from ottla.protocol.group_records import OffsetCommitValue
 from ottla.types import Now, TopicPartition
 
-DurableGroup = tuple[GroupMetadataValue | None, dict[TopicPartition, OffsetCommitValue]]
+DurableGroup = tuple[object, dict[TopicPartition, OffsetCommitValue]]
 
 
 class _Absence(enum.Enum):
@@ -55,7 +60,7 @@ class _Gathering:
 
 
 class GroupCoordinator:
-    """Serves groups of the classic protocol and their offsets.
+    """Serves groups of both protocols and their offsets.
 
     Each partition of ``__consumer_offsets`` must be loaded (``load``, with no records if it is new) before its groups are
     served. An ``Append`` is told done by ``on_appended`` or failed by ``on_append_failed``, in any order. A timer is told by
@@ -65,11 +70,23 @@ class GroupCoordinator:
     APIS: ClassVar[Mapping[Api, GroupRoute | SplitRoute | None]] = MappingProxyType({**ROUTES, Api.LIST_GROUPS: None})
     """The APIs that ``handle`` serves."""
 
-    def __init__(self, config: GroupConfig, topics: TopicImage, ids: Ids) -> None:
+    def __init__(
+        self,
+        config: GroupConfig,
+        topics: TopicImage,
+        ids: Ids,
+        *,
+        assignors: Mapping[str, PartitionAssignor] = SERVER_ASSIGNORS,
+        configs: GroupConfigs | None = None,
+    ) -> None:
         self._config = config
-        self._around = Surroundings(config, topics, ids)
+        self._around = Surroundings(config, topics, ids, assignors, configs or NoGroupConfigs())
         self._shards: dict[int, Shard | _Absence] = dict.fromkeys(range(config.offsets_topic_partitions), _Absence.NOT_HERE)
         self._gathering: dict[int, _Gathering] = {}
+
+    def reconfigure(self, config: GroupConfig) -> None:
+        """Let other settings hold from now on; the number of partitions stays."""
+        self._around.config = replace(config, offsets_topic_partitions=self._config.offsets_topic_partitions)
 
     def partition_for(self, group_id: str) -> int:
         """The partition of ``__consumer_offsets`` that a group lives in."""
@@ -93,9 +110,21 @@ class GroupCoordinator:
 
     def on_timer(self, key: TimerKey, now: Now) -> list[Effect]:
         """A timer has fired. One that is not armed any more does nothing."""
+        if isinstance(key[1], int):
+            of_partition = self._shards[key[1]]
+            return self._collect(of_partition.look_for_expired(key, now)) if isinstance(of_partition, Shard) else []
         group_id = str(key[1])
         shard = self._shards[self.partition_for(group_id)]
         return self._collect(shard.submit(group_id, TimerFired(key), now)) if isinstance(shard, Shard) else []
+
+    def on_topics_changed(self, topics: Collection[str], now: Now) -> list[Effect]:
+        """Topics were created, were deleted or have more partitions; the topic image says so already."""
+        return self._collect([effect for shard in self._loaded() for effect in shard.topics_changed(topics, now)])
+
+    def on_regexes_matched(self, group_id: str, matches: RegexMatches | None, now: Now) -> list[Effect]:
+        """What a ``MatchRegexes`` has found; ``None`` if that could not be done."""
+        shard = self._shards[self.partition_for(group_id)]
+        return self._collect(shard.submit(group_id, RegexesDone(matches), now)) if isinstance(shard, Shard) else []
 
     def on_appended(self, partition: int, batch: int, now: Now) -> list[Effect]:
         """The records of an ``Append`` are in the log."""
@@ -113,17 +142,28 @@ class GroupCoordinator:
             raise IllegalStateError(f"partition {partition} of __consumer_offsets is loaded", hint="unload it first")
         self._shards[partition] = _Absence.LOADING
 
-    def load(self, partition: int, records: Iterable[tuple[bytes, bytes | None]], now: Now) -> list[Effect]:
-        """Take a partition over with the records of its log, oldest first, and serve its groups from now on.
-
-        Raises ``ProtocolError`` for a damaged record; the partition is not served then, and can be loaded again.
-        """
+    def load(self, partition: int, events: Iterable[DurableEvent], now: Now) -> list[Effect]:
+        """Take a partition over with what its log says (``events_of`` its records), and serve its groups from now on."""
         self.start_loading(partition)
-        self._shards[partition] = _Absence.NOT_HERE
         shard = Shard(partition, self._around)
-        effects = shard.load(records, now)
+        effects = shard.load(events, now)
         self._shards[partition] = shard
         return self._collect(effects)
+
+    def end_transaction(self, partition: int, producer_id: int, commit: bool, now: Now) -> list[Effect]:
+        """The marker that ends a producer's transaction is in a partition: the offsets that it wrote count, or are forgotten."""
+        shard = self._shards[partition]
+        if isinstance(shard, Shard):
+            shard.end_transaction(producer_id, commit)
+        return []
+
+    def pending_offsets(self) -> dict[int, dict[Place, OffsetCommitValue | None]]:
+        """What the log holds of open transactions, by producer id; ``None`` for what can not count any more."""
+        found: dict[int, dict[Place, OffsetCommitValue | None]] = {}
+        for shard in self._loaded():
+            for producer_id, places in shard.state.pending.durable().items():
+                found.setdefault(producer_id, {}).update(places)
+        return found
 
     def unload(self, partition: int, now: Now) -> list[Effect]:
         """Do not serve a partition's groups any more; all who wait are told NOT_COORDINATOR."""
@@ -131,11 +171,23 @@ class GroupCoordinator:
         self._shards[partition] = _Absence.NOT_HERE
         return self._collect(shard.unload()) if isinstance(shard, Shard) else []
 
+    def expire_members(self, group_id: str, fits: Callable[[Any], bool], now: Now) -> tuple[int, list[Effect]]:
+        """Let the sessions of those members of a group that fit be over now; also returns how many they are."""
+        shard = self._shards[self.partition_for(group_id)]
+        group = shard.state.group(group_id) if isinstance(shard, Shard) else None
+        if group is None or not isinstance(shard, Shard):
+            return 0, []
+        members = [member for member in group.members.values() if fits(member)]
+        effects = [
+            effect for member in members for effect in shard.hasten(group_id, session_timer(group_id, member.member_id), now)
+        ]
+        return len(members), self._collect(effects)
+
     def on_disconnect(self, connection: int, now: Now) -> list[Effect]:
         """A connection is gone. What it asked for stays parked: its client may come back under the same member id, or time out."""
         return []
 
-    def groups(self) -> dict[str, ClassicGroup]:
+    def groups(self) -> dict[str, Group]:
         """All groups as they are now, by id."""
         return {group_id: group for shard in self._loaded() for group_id, group in shard.state.groups().items()}
 

@@ -1,6 +1,6 @@
-"""DescribeGroups, ListGroups, DeleteGroups: what tools ask of groups.
+"""DescribeGroups and ListGroups: what tools ask of groups.
 
-Owns how a group is shown to people, and when it may be deleted. Invariant: looking at a group changes nothing.
+Owns how a group is shown to people. Invariant: looking at a group changes nothing.
 """
 
 from __future__ import annotations
@@ -8,17 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from ottla.coordinator.classic.group import ClassicGroup, GroupState
-from ottla.coordinator.effects import CancelTimer, RequestContext
-from ottla.coordinator.events import GroupDeleted, OffsetDeleted
+from ottla.coordinator.classic.group import GroupState
+from ottla.coordinator.consumer.group import ConsumerGroup
+from ottla.coordinator.effects import RequestContext
 from ottla.coordinator.ports import Surroundings
 from ottla.coordinator.result import Result
-from ottla.coordinator.state import ShardState
-from ottla.coordinator.timers import session_timer
+from ottla.coordinator.state import Group, ShardState
 from ottla.protocol import NO_THROTTLE, ErrorCode
 from ottla.protocol.apis import Fact
 from ottla.protocol.messages import (
-    delete_groups_response,
     describe_groups_request,
     describe_groups_response,
     list_groups_request,
@@ -26,8 +24,8 @@ from ottla.protocol.messages import (
 )
 from ottla.types import Now
 
-CLASSIC = "classic"
-"""The type of group that ListGroups names."""
+_CLASSIC, _CONSUMER = "classic", "consumer"
+"""The types of groups that ListGroups names."""
 _ALL_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
 """Read, delete, describe, describe and alter configs: a bit for each, at its number in Kafka's AclOperation."""
 _OPERATIONS_NOT_ASKED = -(2**31)
@@ -53,9 +51,10 @@ def described_groups(request: describe_groups_request.DescribeGroupsRequest) -> 
 
 def describe_group(around: Surroundings, state: ShardState, context: RequestContext, wanted: Described, now: Now) -> Result:
     """One group and its members; what the assignor was told is shown while it is in force."""
-    group = state.group(wanted.group_id)
+    group = state.classic_group(wanted.group_id)
     if group is None and Fact.GROUP_NOT_FOUND in context.facts:
-        error, message = ErrorCode.group_id_not_found, f"Group {wanted.group_id} not found."
+        reason = "not found" if state.group(wanted.group_id) is None else "is not a classic group"
+        error, message = ErrorCode.group_id_not_found, f"Group {wanted.group_id} {reason}."
         return Result(answer=_undescribed(wanted.group_id, error, GroupState.DEAD, message))
     if group is None:
         dead = _undescribed(wanted.group_id, ErrorCode.none, GroupState.DEAD)
@@ -104,21 +103,20 @@ def _undescribed(
     )
 
 
-def list_groups(
-    request: list_groups_request.ListGroupsRequest, groups: Iterable[ClassicGroup]
-) -> list_groups_response.ListGroupsResponse:
+def list_groups(request: list_groups_request.ListGroupsRequest, groups: Iterable[Group]) -> list_groups_response.ListGroupsResponse:
     """The groups in any of the states and of any of the types asked for; no filter lets all through, an unknown name none."""
     states = {name.strip().lower() for name in request.states_filter}
     types = {name.strip().lower() for name in request.types_filter}
     listed = tuple(
         list_groups_response.ListedGroup(
             group_id=group.group_id,
-            protocol_type=group.protocol_type or "",
-            group_state=group.state.value,
-            group_type=CLASSIC,
+            protocol_type=_CONSUMER if isinstance(group, ConsumerGroup) else group.protocol_type or "",
+            group_state=state,
+            group_type=kind,
         )
         for group in groups
-        if (not states or group.state.value.lower() in states) and (not types or CLASSIC in types)
+        if (kind := _CONSUMER if isinstance(group, ConsumerGroup) else _CLASSIC) in (types or (kind,))
+        and (state := group.state.value).lower() in (states or (state.lower(),))
     )
     return list_groups_response.ListGroupsResponse(throttle_time=NO_THROTTLE, error_code=ErrorCode.none, groups=listed)
 
@@ -126,20 +124,3 @@ def list_groups(
 def list_refused(error: ErrorCode) -> list_groups_response.ListGroupsResponse:
     """The answer while groups are being loaded."""
     return list_groups_response.ListGroupsResponse(throttle_time=NO_THROTTLE, error_code=error, groups=())
-
-
-def delete_group(around: Surroundings, state: ShardState, context: RequestContext, group_id: str, now: Now) -> Result:
-    """Delete one group without members, and its offsets."""
-    group = state.group(group_id)
-    if group is None:
-        return Result(answer=delete_answer(group_id, ErrorCode.group_id_not_found))
-    if group.state is not GroupState.EMPTY:
-        return Result(answer=delete_answer(group_id, ErrorCode.non_empty_group))
-    offsets = tuple(OffsetDeleted(group_id, partition) for partition in state.offsets(group_id))
-    timers = tuple(CancelTimer(session_timer(group_id, member_id)) for member_id in sorted(group.pending))
-    return Result((*offsets, GroupDeleted(group_id)), timers, delete_answer(group_id, ErrorCode.none))
-
-
-def delete_answer(group_id: str, error: ErrorCode) -> delete_groups_response.DeletableGroupResult:
-    """What became of one group."""
-    return delete_groups_response.DeletableGroupResult(group_id=group_id, error_code=error)

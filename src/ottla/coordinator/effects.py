@@ -6,11 +6,12 @@ request that came in with a ticket gets exactly one ``Reply`` or one ``CloseConn
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ottla.protocol.apis import Api, Fact
+from ottla.values import light_dataclass
 
 Ticket = int
 """Names one request that waits for its reply; given out by the shell, never reused while it runs."""
@@ -19,7 +20,7 @@ TimerKey = tuple[Hashable, ...]
 """Names a timer: setting a key again moves the timer, so that there is one at most for each key."""
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass(frozen=True, slots=True)
 class RequestContext:
     """Where a request came from and what its version implies."""
 
@@ -32,7 +33,7 @@ class RequestContext:
     facts: frozenset[Fact] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass(frozen=True, slots=True)
 class Reply:
     """Answer a request with a neutral response message."""
 
@@ -55,12 +56,16 @@ class CloseConnection:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass(frozen=True, slots=True)
 class SetTimer:
-    """Call ``on_timer(key)`` once the monotonic clock reaches ``at`` (milliseconds); replaces a timer with the same key."""
+    """Call ``on_timer(key)`` once the monotonic clock reaches ``at`` (milliseconds); replaces a timer with the same key.
+
+    ``unless_set``: leave a timer as it is that the coordinator has set already. Such an effect does not leave the coordinator then.
+    """
 
     key: TimerKey
     at: int
+    unless_set: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +76,16 @@ class CancelTimer:
 
 
 @dataclass(frozen=True, slots=True)
+class ProducerStamp:
+    """Who writes a batch; nobody in particular by default."""
+
+    producer_id: int = -1
+    epoch: int = -1
+
+
+@light_dataclass(frozen=True, slots=True)
 class Append:
-    """Write records to one partition of ``__consumer_offsets`` as one atomic batch, then tell ``Appended`` or ``AppendFailed``.
+    """Write records to one partition of the coordinator's own topic as one batch, then tell ``Appended`` or ``AppendFailed``.
 
     ``records`` are encoded (key, value) pairs, ``None`` for a tombstone.
     """
@@ -80,6 +93,29 @@ class Append:
     partition: int
     batch: int
     records: tuple[tuple[bytes, bytes | None], ...]
+    producer: ProducerStamp | None = None
+    """In whose transaction, if in one."""
 
 
-Effect = Reply | NoReply | CloseConnection | SetTimer | CancelTimer | Append
+@dataclass(frozen=True, slots=True)
+class MatchRegexes:
+    """Find out, away from the loop, which of ``names`` the regular expressions of a group match; then tell ``on_regexes_matched``.
+
+    ``version`` is that of the topics whose names they are.
+    """
+
+    group_id: str
+    regexes: tuple[str, ...]
+    names: tuple[str, ...]
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class RegexMatches:
+    """What came of it: by regular expression the names that it matches, sorted."""
+
+    version: int
+    topics: Mapping[str, tuple[str, ...]]
+
+
+Effect = Reply | NoReply | CloseConnection | SetTimer | CancelTimer | Append | MatchRegexes

@@ -3,25 +3,45 @@
 *Durable* events are the records of ``__consumer_offsets``, one record each; what they say survives a restart. *Volatile* events are
 never written: who waits for an answer, which ids were given out, where a round stands. Owns the vocabulary and the mapping between
 durable events and records; must not know who decides on an event or what it changes. Invariant:
-``event_of(*record_of(event)) == event``.
+``event_of(*record_of(event)) == event``, where a record of a transaction is read as what it is once that is committed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, TypeGuard, get_args
 
+from ottla.assignors import GroupSpec
 from ottla.coordinator.classic.group import InitialDelay, Member, Protocols
-from ottla.coordinator.effects import Ticket
+from ottla.coordinator.consumer.client_side import Message, Offers, Run
+from ottla.coordinator.effects import ProducerStamp, Ticket
 from ottla.protocol.group_records import (
+    ConsumerGroupCurrentMemberAssignmentKey,
+    ConsumerGroupCurrentMemberAssignmentValue,
+    ConsumerGroupMemberMetadataKey,
+    ConsumerGroupMemberMetadataValue,
+    ConsumerGroupMetadataKey,
+    ConsumerGroupMetadataValue,
+    ConsumerGroupPartitionMetadataKey,
+    ConsumerGroupRegularExpressionKey,
+    ConsumerGroupRegularExpressionValue,
+    ConsumerGroupTargetAssignmentMemberKey,
+    ConsumerGroupTargetAssignmentMemberValue,
+    ConsumerGroupTargetAssignmentMetadataKey,
+    ConsumerGroupTargetAssignmentMetadataValue,
     GroupMetadataKey,
     GroupMetadataValue,
     OffsetCommitKey,
     OffsetCommitValue,
-    Unknown,
     decode_record,
+    encode_key,
     encode_record,
+    encode_value,
 )
 from ottla.types import TopicPartition
+from ottla.values import light_dataclass
 
 # Durable.
 
@@ -41,7 +61,7 @@ class GroupDeleted:
     group_id: str
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass(frozen=True, slots=True)
 class OffsetCommitted:
     """A committed offset of a partition."""
 
@@ -58,7 +78,152 @@ class OffsetDeleted:
     partition: TopicPartition
 
 
+@light_dataclass(frozen=True, slots=True)
+class OffsetPending:
+    """An offset that a transaction will have committed, if it is committed itself."""
+
+    group_id: str
+    partition: TopicPartition
+    value: OffsetCommitValue
+    producer: ProducerStamp
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionEnded:
+    """The marker of a transaction is in this partition. The transaction coordinator has written it."""
+
+    producer_id: int
+    commit: bool
+
+
+# Durable, of consumer groups. Without a value what the event is about is gone.
+
+
+@dataclass(frozen=True, slots=True)
+class EpochWritten:
+    """A consumer group has a new epoch, or is no more."""
+
+    group_id: str
+    value: ConsumerGroupMetadataValue | None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionMetadataDropped:
+    """Nothing of what older brokers kept of a consumer group's topics counts."""
+
+    group_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionWritten:
+    """What a member of a consumer group asks for."""
+
+    group_id: str
+    member_id: str
+    value: ConsumerGroupMemberMetadataValue | None
+
+
+@dataclass(frozen=True, slots=True)
+class TargetEpochWritten:
+    """The target assignment of a consumer group is that of an epoch."""
+
+    group_id: str
+    value: ConsumerGroupTargetAssignmentMetadataValue | None
+
+
+@dataclass(frozen=True, slots=True)
+class TargetWritten:
+    """What a member of a consumer group shall have."""
+
+    group_id: str
+    member_id: str
+    value: ConsumerGroupTargetAssignmentMemberValue | None
+
+
+@dataclass(frozen=True, slots=True)
+class CurrentWritten:
+    """What a member of a consumer group has."""
+
+    group_id: str
+    member_id: str
+    value: ConsumerGroupCurrentMemberAssignmentValue | None
+
+
+@dataclass(frozen=True, slots=True)
+class RegexWritten:
+    """What a regular expression of a consumer group's members matches."""
+
+    group_id: str
+    regex: str
+    value: ConsumerGroupRegularExpressionValue | None
+
+
 # Volatile.
+
+
+@dataclass(frozen=True, slots=True)
+class TopicsLookedAt:
+    """The epoch of a consumer group takes account of the topics in this version of theirs."""
+
+    group_id: str
+    image_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class RegexesSent:
+    """The regular expressions of a consumer group are being matched with the topics in this version of theirs."""
+
+    group_id: str
+    image_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class RegexesMatched:
+    """They have been matched, or could not be."""
+
+    group_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class AssignorsOffered:
+    """A member has said which assignors it can run."""
+
+    group_id: str
+    member_id: str
+    offers: Offers
+
+
+@dataclass(frozen=True, slots=True)
+class RunStarted:
+    """A member is asked to compute the next target assignment."""
+
+    group_id: str
+    run: Run
+
+
+@dataclass(frozen=True, slots=True)
+class RunPrepared:
+    """It has been shown the group."""
+
+    group_id: str
+    group_epoch: int
+    question: GroupSpec
+
+
+@dataclass(frozen=True, slots=True)
+class RunGivenUp:
+    """It has not delivered in time."""
+
+    group_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnded:
+    """It has delivered: the target assignment is written, or nobody's was changed if there is an ``error`` (0: none)."""
+
+    group_id: str
+    error: int
+    messages: Mapping[str, Message]
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +340,20 @@ class GenerationStarted:
     leader: str
 
 
-DurableEvent = GroupWritten | GroupDeleted | OffsetCommitted | OffsetDeleted
+DurableConsumerEvent = (
+    EpochWritten
+    | PartitionMetadataDropped
+    | SubscriptionWritten
+    | TargetEpochWritten
+    | TargetWritten
+    | CurrentWritten
+    | RegexWritten
+)
+ClientSideEvent = AssignorsOffered | RunStarted | RunPrepared | RunGivenUp | RunEnded
+"""What happens where members run assignors themselves."""
+ConsumerEvent = DurableConsumerEvent | TopicsLookedAt | RegexesSent | RegexesMatched | ClientSideEvent
+"""What happens to one group of the consumer protocol."""
+DurableEvent = GroupWritten | GroupDeleted | OffsetCommitted | OffsetDeleted | OffsetPending | DurableConsumerEvent
 ClassicEvent = (
     GroupWritten
     | GroupDeleted
@@ -194,37 +372,93 @@ ClassicEvent = (
     | GenerationStarted
 )
 """What happens to one group of the classic protocol."""
-Event = ClassicEvent | OffsetCommitted | OffsetDeleted
+OffsetEvent = OffsetCommitted | OffsetDeleted | OffsetPending | TransactionEnded
+"""What happens to committed offsets."""
+Event = ClassicEvent | ConsumerEvent | OffsetEvent
+
+
+_DURABLE: frozenset[type[Any]] = frozenset(get_args(DurableEvent))
+
+
+def is_durable(event: Event) -> TypeGuard[DurableEvent]:
+    """Whether there is a record of an event."""
+    return type(event) in _DURABLE
 
 
 def record_of(event: DurableEvent) -> tuple[bytes, bytes | None]:
     """The record of a durable event. Raises ``ProtocolError`` if the record can not hold what the event says."""
+    if type(event) is OffsetCommitted:  # nearly all there are
+        return _offset_key(event.group_id, event.partition), encode_value(event.value)
     match event:
-        case GroupWritten(group_id, value):
-            return encode_record(GroupMetadataKey(group=group_id), value)
+        case OffsetCommitted(group_id, partition, offset) | OffsetPending(group_id, partition, offset):
+            return _offset_key(group_id, partition), encode_value(offset)
+        case GroupWritten(group_id, group):
+            return encode_record(GroupMetadataKey(group=group_id), group)
         case GroupDeleted(group_id):
             return encode_record(GroupMetadataKey(group=group_id), None)
-        case OffsetCommitted(group_id, partition, offset):
-            return encode_record(_offset_key(group_id, partition), offset)
         case OffsetDeleted(group_id, partition):
-            return encode_record(_offset_key(group_id, partition), None)
+            return _offset_key(group_id, partition), None
+        case PartitionMetadataDropped(group_id):
+            return encode_record(ConsumerGroupPartitionMetadataKey(group_id=group_id), None)
+        case EpochWritten(group_id):
+            return encode_record(ConsumerGroupMetadataKey(group_id=group_id), event.value)
+        case TargetEpochWritten(group_id):
+            return encode_record(ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id), event.value)
+        case SubscriptionWritten(group_id, member_id):
+            return encode_record(ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member_id), event.value)
+        case TargetWritten(group_id, member_id):
+            return encode_record(ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id), event.value)
+        case CurrentWritten(group_id, member_id):
+            return encode_record(ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id), event.value)
+        case RegexWritten(group_id, regex):
+            return encode_record(ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=regex), event.value)
 
 
-def event_of(key: bytes, value: bytes | None) -> DurableEvent | None:
+GroupRecord = tuple[bytes, bytes | None] | tuple[bytes, bytes | None, ProducerStamp]
+"""Key and value of a record, ``None`` for a tombstone; and whose transaction it belongs to while that has not ended."""
+
+
+def event_of(key: bytes, value: bytes | None, producer: ProducerStamp | None = None) -> DurableEvent | None:
     """The event of a record; ``None`` for a type of record that is not known here. Raises ``ProtocolError`` for bad bytes."""
-    match decode_record(key, value):
-        case Unknown(), _:
-            return None
-        case GroupMetadataKey(group=group), GroupMetadataValue() as stored:
-            return GroupWritten(group, stored)
-        case GroupMetadataKey(group=group), _:
-            return GroupDeleted(group)
-        case OffsetCommitKey() as offset_key, OffsetCommitValue() as offset:
-            return OffsetCommitted(offset_key.group, TopicPartition(offset_key.topic, offset_key.partition), offset)
-        case OffsetCommitKey() as offset_key, _:
-            return OffsetDeleted(offset_key.group, TopicPartition(offset_key.topic, offset_key.partition))
-    raise AssertionError("every key class has its events")
+    decoded, content = decode_record(key, value)
+    of_key = _EVENT_OF_KEY.get(type(decoded))  # there is none for ``Unknown``
+    event = None if of_key is None else of_key(decoded, content)
+    if producer is None:
+        return event
+    # Nothing else is written in transactions.
+    return OffsetPending(event.group_id, event.partition, event.value, producer) if isinstance(event, OffsetCommitted) else None
 
 
-def _offset_key(group_id: str, partition: TopicPartition) -> OffsetCommitKey:
-    return OffsetCommitKey(group=group_id, topic=partition.topic, partition=partition.partition)
+def events_of(records: Iterable[GroupRecord]) -> list[DurableEvent]:
+    """The events of a log's records, in their order, without those that are not known here. Raises ``ProtocolError`` as above."""
+    return [event for record in records if (event := event_of(*record)) is not None]
+
+
+def _offset_event(key: OffsetCommitKey, value: OffsetCommitValue | None) -> DurableEvent:
+    partition = topic_partition(key.topic, key.partition)
+    return OffsetDeleted(key.group, partition) if value is None else OffsetCommitted(key.group, partition, value)
+
+
+@lru_cache(maxsize=8192)
+def topic_partition(topic: str, partition: int) -> TopicPartition:
+    """One value for all groups that read a partition: a log tells of few partitions, many times."""
+    return TopicPartition(topic, partition)
+
+
+_EVENT_OF_KEY: Mapping[type[Any], Callable[[Any, Any], DurableEvent]] = {
+    GroupMetadataKey: lambda key, value: GroupDeleted(key.group) if value is None else GroupWritten(key.group, value),
+    OffsetCommitKey: _offset_event,
+    ConsumerGroupPartitionMetadataKey: lambda key, value: PartitionMetadataDropped(key.group_id),
+    ConsumerGroupMetadataKey: lambda key, value: EpochWritten(key.group_id, value),
+    ConsumerGroupMemberMetadataKey: lambda key, value: SubscriptionWritten(key.group_id, key.member_id, value),
+    ConsumerGroupTargetAssignmentMetadataKey: lambda key, value: TargetEpochWritten(key.group_id, value),
+    ConsumerGroupTargetAssignmentMemberKey: lambda key, value: TargetWritten(key.group_id, key.member_id, value),
+    ConsumerGroupCurrentMemberAssignmentKey: lambda key, value: CurrentWritten(key.group_id, key.member_id, value),
+    ConsumerGroupRegularExpressionKey: lambda key, value: RegexWritten(key.group_id, key.regular_expression, value),
+}
+
+
+@lru_cache(maxsize=8192)
+def _offset_key(group_id: str, partition: TopicPartition) -> bytes:
+    """The key of an offset's record; who has committed a partition's offset commits it again soon."""
+    return encode_key(OffsetCommitKey(group=group_id, topic=partition.topic, partition=partition.partition))

@@ -6,18 +6,22 @@ refused for does not touch the others; what the group refuses, no partition of t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
 from uuid import UUID
 
 from ottla.coordinator.classic.draft import Draft
 from ottla.coordinator.classic.group import ClassicGroup, GroupState
 from ottla.coordinator.classic.validate import generation_error
+from ottla.coordinator.consumer.group import ConsumerGroup
+from ottla.coordinator.consumer.offsets import commit_error, fetch_error
 from ottla.coordinator.effects import RequestContext
-from ottla.coordinator.events import OffsetCommitted
+from ottla.coordinator.events import OffsetCommitted, topic_partition
 from ottla.coordinator.ports import Surroundings, TopicImage
 from ottla.coordinator.result import Result
-from ottla.coordinator.state import Offsets, ShardState
-from ottla.protocol import NO_THROTTLE, ErrorCode
+from ottla.coordinator.state import ShardState
+from ottla.protocol import NO_THROTTLE, ErrorCode, milliseconds
 from ottla.protocol.apis import Fact
 from ottla.protocol.group_records import OffsetCommitValue
 from ottla.protocol.messages import (
@@ -28,7 +32,14 @@ from ottla.protocol.messages import (
 )
 from ottla.types import Now, TopicPartition
 
+_NO_ERROR = ErrorCode.none
+_NOT_THERE = (ErrorCode.unknown_topic_id, ErrorCode.unknown_topic_or_partition)
+"""What is wrong with a partition whatever the group says."""
+Told = Mapping[TopicPartition, OffsetCommitValue | None]
+"""Committed offsets; ``None`` where an open transaction may commit another."""
+
 _NONE_COMMITTED = -1
+_BROKER_DECIDES = -1
 
 
 def commit_offsets(
@@ -41,18 +52,22 @@ def commit_offsets(
     """Store offsets, or say for each partition why not."""
     verdicts = [_verdicts(around, context, topic) for topic in request.topics]
     group = state.group(request.group_id)
-    if any(error is ErrorCode.none for _, errors in verdicts for error in errors):
+    if isinstance(group, ConsumerGroup):
+        member_id, epoch = request.member_id, request.generation_id_or_member_epoch
+        refused = commit_error(group, context, member_id, epoch, _there(request, verdicts), around.topics)
+    else:
         refused = _group_error(group, context, request)
-        if refused is not None:
-            verdicts = [(name, [error or refused for error in errors]) for name, errors in verdicts]
+    if refused is not None:
+        verdicts = [(name, [error if error in _NOT_THERE else refused for error in errors]) for name, errors in verdicts]
     answer = _commit_answer(request, [errors for _, errors in verdicts])
     committed = tuple(
-        OffsetCommitted(request.group_id, TopicPartition(name, partition.partition_index), _value(around, name, partition, now))
-        for topic, (name, errors) in zip(request.topics, verdicts, strict=True)
-        for partition, error in zip(topic.partitions, errors, strict=True)
-        if error is ErrorCode.none
+        [
+            event
+            for topic, (name, errors) in zip(request.topics, verdicts, strict=True)
+            for event in _committed_of(around, request, topic, name, errors, now)
+        ]
     )
-    if group is None or not committed:
+    if not isinstance(group, ClassicGroup) or not committed:
         return Result(committed, answer=answer)
     draft = Draft(group, now)
     if request.member_id in group.members:
@@ -84,7 +99,7 @@ def _verdicts(
         elif len(partition.committed_metadata or "") > limit:
             errors.append(ErrorCode.offset_metadata_too_large)
         else:
-            errors.append(ErrorCode.none)
+            errors.append(_NO_ERROR)
     return name, errors
 
 
@@ -108,16 +123,44 @@ def _group_error(
     return error
 
 
-def _value(
-    around: Surroundings, name: str, partition: offset_commit_request.OffsetCommitRequestPartition, now: Now
-) -> OffsetCommitValue:
-    return OffsetCommitValue(
-        offset=partition.committed_offset,
-        leader_epoch=partition.committed_leader_epoch,
-        metadata=partition.committed_metadata or "",
-        commit_timestamp=now.wall,
-        topic_id=around.topics.topic_id(name),
-    )
+def _there(
+    request: offset_commit_request.OffsetCommitRequest, verdicts: Iterable[tuple[str, list[ErrorCode]]]
+) -> Iterator[TopicPartition]:
+    """The partitions of a request that exist."""
+    for topic, (name, errors) in zip(request.topics, verdicts, strict=True):
+        for partition, error in zip(topic.partitions, errors, strict=True):
+            if error not in _NOT_THERE:
+                yield TopicPartition(name, partition.partition_index)
+
+
+def _committed_of(
+    around: Surroundings,
+    request: offset_commit_request.OffsetCommitRequest,
+    topic: offset_commit_request.OffsetCommitRequestTopic,
+    name: str,
+    errors: list[ErrorCode],
+    now: Now,
+) -> list[OffsetCommitted]:
+    """Old clients may say how long offsets are to be kept (milliseconds); a record with that has no room for the topic's id."""
+    retention = milliseconds(request.retention_time)
+    expires = now.wall + retention if retention != _BROKER_DECIDES else -1
+    topic_id = around.topics.topic_id(name) if expires == -1 else None
+    return [
+        OffsetCommitted(
+            request.group_id,
+            topic_partition(name, partition.partition_index),
+            OffsetCommitValue(
+                offset=partition.committed_offset,
+                leader_epoch=partition.committed_leader_epoch if expires == -1 else -1,
+                metadata=partition.committed_metadata or "",
+                commit_timestamp=now.wall,
+                expire_timestamp=expires,
+                topic_id=topic_id,
+            ),
+        )
+        for partition, error in zip(topic.partitions, errors, strict=True)
+        if error is _NO_ERROR
+    ]
 
 
 def _commit_answer(
@@ -128,8 +171,7 @@ def _commit_answer(
             name=topic.name,
             topic_id=topic.topic_id,
             partitions=tuple(
-                offset_commit_response.OffsetCommitResponsePartition(partition_index=partition.partition_index, error_code=error)
-                for partition, error in zip(topic.partitions, of_topic, strict=True)
+                [_answered(partition.partition_index, error) for partition, error in zip(topic.partitions, of_topic, strict=True)]
             ),
         )
         for topic, of_topic in zip(request.topics, errors, strict=True)
@@ -137,15 +179,39 @@ def _commit_answer(
     return offset_commit_response.OffsetCommitResponse(throttle_time=NO_THROTTLE, topics=topics)
 
 
-def fetch_offsets(
-    around: Surroundings,
-    state: ShardState,
-    context: RequestContext,
-    wanted: offset_fetch_request.OffsetFetchRequestGroup,
-    now: Now,
-) -> Result:
+@lru_cache(maxsize=8192)
+def _answered(partition: int, error: ErrorCode) -> offset_commit_response.OffsetCommitResponsePartition:
+    """What is said of a partition: there is little to say, and nothing in it that changes."""
+    return offset_commit_response.OffsetCommitResponsePartition(partition_index=partition, error_code=error)
+
+
+@dataclass(frozen=True, slots=True)
+class FetchPart:
+    """One group's part of an OffsetFetch. ``require_stable``: what an open transaction may change is not to be told."""
+
+    group: offset_fetch_request.OffsetFetchRequestGroup
+    require_stable: bool
+
+    @property
+    def group_id(self) -> str:
+        """Whose offsets are wanted."""
+        return self.group.group_id
+
+
+def fetch_parts(request: offset_fetch_request.OffsetFetchRequest) -> tuple[FetchPart, ...]:
+    """An OffsetFetch, group by group."""
+    return tuple(FetchPart(group, request.require_stable) for group in request.groups)
+
+
+def fetch_offsets(around: Surroundings, state: ShardState, context: RequestContext, part: FetchPart, now: Now) -> Result:
     """The committed offsets of one group; a group that is not there has committed none."""
-    offsets = state.offsets(wanted.group_id)
+    wanted = part.group
+    group = state.group(wanted.group_id)
+    refused = fetch_error(group, wanted.member_id, wanted.member_epoch) if isinstance(group, ConsumerGroup) else None
+    if refused is not None:
+        return Result(answer=fetch_refused(context, part, refused))
+    unstable = state.pending.of_group(part.group_id) if part.require_stable else frozenset[TopicPartition]()
+    offsets: Told = {**state.offsets(wanted.group_id), **dict.fromkeys(unstable)}
     by_id = Fact.BY_TOPIC_ID in context.facts
     if wanted.topics is None:
         topics = _all_topics(around.topics, offsets, by_id)
@@ -154,10 +220,9 @@ def fetch_offsets(
     return Result(answer=offset_fetch_response.OffsetFetchResponseGroup(group_id=wanted.group_id, topics=topics))
 
 
-def fetch_refused(
-    context: RequestContext, wanted: offset_fetch_request.OffsetFetchRequestGroup, error: ErrorCode
-) -> offset_fetch_response.OffsetFetchResponseGroup:
+def fetch_refused(context: RequestContext, part: FetchPart, error: ErrorCode) -> offset_fetch_response.OffsetFetchResponseGroup:
     """The answer for a group whose offsets can not be told: the oldest clients look for the error in each partition."""
+    wanted = part.group
     topics: tuple[offset_fetch_response.OffsetFetchResponseTopics, ...] = ()
     if Fact.GROUP_ERROR not in context.facts:
         topics = tuple(
@@ -167,26 +232,26 @@ def fetch_refused(
     return offset_fetch_response.OffsetFetchResponseGroup(group_id=wanted.group_id, topics=topics, error_code=error)
 
 
-def _all_topics(image: TopicImage, offsets: Offsets, by_id: bool) -> tuple[offset_fetch_response.OffsetFetchResponseTopics, ...]:
+def _all_topics(image: TopicImage, offsets: Told, by_id: bool) -> tuple[offset_fetch_response.OffsetFetchResponseTopics, ...]:
     """Every topic with offsets; one that was deleted has no id and can be told by name only."""
     numbers: dict[str, list[int]] = {}
     for topic, partition in offsets:
         numbers.setdefault(topic, []).append(partition)
     return tuple(
-        _topic(name, image.topic_id(name), [_told(partition, offsets.get(TopicPartition(name, partition))) for partition in found])
+        _topic(name, image.topic_id(name), [_committed(TopicPartition(name, partition), offsets) for partition in found])
         for name, found in numbers.items()
         if not by_id or image.topic_id(name) is not None
     )
 
 
 def _fetched(
-    image: TopicImage, topic: offset_fetch_request.OffsetFetchRequestTopics, offsets: Offsets, by_id: bool
+    image: TopicImage, topic: offset_fetch_request.OffsetFetchRequestTopics, offsets: Told, by_id: bool
 ) -> offset_fetch_response.OffsetFetchResponseTopics:
     name = _name_of(image, topic.topic_id) if by_id else topic.name
     if name is None:
         unknown = [_told(number, None, ErrorCode.unknown_topic_id) for number in topic.partition_indexes]
         return _topic("", topic.topic_id, unknown)
-    told = [_told(number, offsets.get(TopicPartition(name, number))) for number in topic.partition_indexes]
+    told = [_committed(TopicPartition(name, number), offsets) for number in topic.partition_indexes]
     return _topic(name, topic.topic_id, told)
 
 
@@ -194,6 +259,12 @@ def _topic(
     name: str, topic_id: UUID | None, partitions: list[offset_fetch_response.OffsetFetchResponsePartitions]
 ) -> offset_fetch_response.OffsetFetchResponseTopics:
     return offset_fetch_response.OffsetFetchResponseTopics(name=name, topic_id=topic_id, partitions=tuple(partitions))
+
+
+def _committed(partition: TopicPartition, offsets: Told) -> offset_fetch_response.OffsetFetchResponsePartitions:
+    value = offsets.get(partition)
+    is_unstable = value is None and partition in offsets
+    return _told(partition.partition, value, ErrorCode.unstable_offset_commit if is_unstable else ErrorCode.none)
 
 
 def _told(

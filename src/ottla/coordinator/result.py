@@ -6,17 +6,17 @@ nothing of one with durable events is, before they are in the log.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
-from ottla.coordinator.effects import CancelTimer, Reply, SetTimer
+from ottla.coordinator.effects import CancelTimer, MatchRegexes, Reply, SetTimer
 from ottla.coordinator.events import Event
+from ottla.values import light_dataclass
 
-GroupEffect = Reply | SetTimer | CancelTimer
-"""What a decision about a group may ask for: answers to requests that were parked, and timers."""
+GroupEffect = Reply | SetTimer | CancelTimer | MatchRegexes
+"""What a decision about a group may ask for: answers to requests that were parked, timers, and work away from the loop."""
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass(frozen=True, slots=True)
 class Result:
     """``answer`` is the response to the request at hand; ``None``: it is parked, or its ``Reply`` is among the effects."""
 

@@ -14,15 +14,25 @@ from ottla.coordinator.classic.heartbeat import heartbeat
 from ottla.coordinator.classic.join import join_group
 from ottla.coordinator.classic.leave import leave_group
 from ottla.coordinator.classic.sync import sync_group, sync_not_stored
-from ottla.coordinator.describe import delete_answer, delete_group, describe_group, describe_refused, described_groups
+from ottla.coordinator.consumer import client_runs, describe as consumer_describe
+from ottla.coordinator.consumer.answers import heartbeat_refused
+from ottla.coordinator.consumer.heartbeat import consumer_group_heartbeat
+from ottla.coordinator.describe import describe_group, describe_refused, described_groups
 from ottla.coordinator.effects import RequestContext
-from ottla.coordinator.offsets import commit_offsets, commit_refused, fetch_offsets, fetch_refused
+from ottla.coordinator.offsets import commit_offsets, commit_refused, fetch_offsets, fetch_parts, fetch_refused
 from ottla.coordinator.ports import Surroundings
+from ottla.coordinator.removal import delete_answer, delete_group, delete_offsets, offset_delete_refused
 from ottla.coordinator.result import Result
 from ottla.coordinator.state import ShardState
+from ottla.coordinator.transactional_offsets import commit_in_transaction, commit_in_transaction_refused
 from ottla.protocol import NO_THROTTLE, ErrorCode
 from ottla.protocol.apis import Api
-from ottla.protocol.messages import delete_groups_response, describe_groups_response, offset_fetch_response
+from ottla.protocol.messages import (
+    consumer_group_describe_response,
+    delete_groups_response,
+    describe_groups_response,
+    offset_fetch_response,
+)
 from ottla.types import Now
 
 Decide = Callable[[Surroundings, ShardState, RequestContext, Any, Now], Result]
@@ -64,6 +74,10 @@ def _join_described(groups: tuple[Any, ...]) -> Any:
     return describe_groups_response.DescribeGroupsResponse(throttle_time=NO_THROTTLE, groups=groups)
 
 
+def _join_described_consumer_groups(groups: tuple[Any, ...]) -> Any:
+    return consumer_group_describe_response.ConsumerGroupDescribeResponse(throttle_time=NO_THROTTLE, groups=groups)
+
+
 def _join_deleted(results: tuple[Any, ...]) -> Any:
     return delete_groups_response.DeleteGroupsResponse(throttle_time=NO_THROTTLE, results=results)
 
@@ -74,14 +88,28 @@ ROUTES: Mapping[Api, GroupRoute | SplitRoute] = {
     Api.HEARTBEAT: GroupRoute(heartbeat, _heartbeat_refused),
     Api.LEAVE_GROUP: GroupRoute(leave_group, lambda context, request, error: leave_answer(error)),
     Api.OFFSET_COMMIT: GroupRoute(commit_offsets, lambda context, request, error: commit_refused(request, error)),
-    Api.OFFSET_FETCH: SplitRoute(
-        GroupRoute(fetch_offsets, fetch_refused), split=lambda request: request.groups, join=_join_offsets
+    Api.TXN_OFFSET_COMMIT: GroupRoute(
+        commit_in_transaction, lambda context, request, error: commit_in_transaction_refused(request, None, error)
     ),
+    Api.OFFSET_FETCH: SplitRoute(GroupRoute(fetch_offsets, fetch_refused), split=fetch_parts, join=_join_offsets),
     Api.DESCRIBE_GROUPS: SplitRoute(GroupRoute(describe_group, describe_refused), split=described_groups, join=_join_described),
     Api.DELETE_GROUPS: SplitRoute(
         GroupRoute(delete_group, lambda context, group_id, error: delete_answer(group_id, error), group_of=str),
         split=lambda request: tuple(dict.fromkeys(request.groups_names)),
         join=_join_deleted,
+    ),
+    Api.OFFSET_DELETE: GroupRoute(delete_offsets, lambda context, request, error: offset_delete_refused(error)),
+    Api.CONSUMER_GROUP_HEARTBEAT: GroupRoute(consumer_group_heartbeat, lambda context, request, error: heartbeat_refused(error)),
+    Api.CONSUMER_GROUP_DESCRIBE: SplitRoute(
+        GroupRoute(consumer_describe.describe_consumer_group, consumer_describe.describe_refused),
+        split=consumer_describe.described_consumer_groups,
+        join=_join_described_consumer_groups,
+    ),
+    Api.CONSUMER_GROUP_PREPARE_ASSIGNMENT: GroupRoute(
+        client_runs.prepare_assignment, lambda context, request, error: client_runs.prepare_refused(error)
+    ),
+    Api.CONSUMER_GROUP_INSTALL_ASSIGNMENT: GroupRoute(
+        client_runs.install_assignment, lambda context, request, error: client_runs.install_refused(error)
     ),
 }
 """API -> how it is served. ListGroups, which asks all shards at once, is the coordinator's own."""

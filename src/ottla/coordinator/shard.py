@@ -8,7 +8,7 @@ wait, in order, and other groups go on; every request is answered once.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,26 +17,38 @@ from ottla.coordinator.classic.draft import Draft
 from ottla.coordinator.classic.group import ClassicGroup
 from ottla.coordinator.classic.heartbeat import session_expired
 from ottla.coordinator.classic.rebalance import join_phase_expired, start_rebalance, sync_phase_expired
-from ottla.coordinator.effects import Append, CancelTimer, Effect, Reply, RequestContext, SetTimer, TimerKey
+from ottla.coordinator.consumer import fencing
+from ottla.coordinator.consumer.group import ConsumerGroup
+from ottla.coordinator.consumer.subscription import regexes_matched
+from ottla.coordinator.effects import (
+    Append,
+    CancelTimer,
+    Effect,
+    ProducerStamp,
+    RegexMatches,
+    Reply,
+    RequestContext,
+    SetTimer,
+    TimerKey,
+)
 from ottla.coordinator.events import (
     DurableEvent,
-    GroupDeleted,
-    GroupWritten,
-    OffsetCommitted,
-    OffsetDeleted,
-    event_of,
+    OffsetPending,
+    RegexesMatched,
+    TransactionEnded,
+    is_durable,
     record_of,
 )
 from ottla.coordinator.ports import Surroundings
+from ottla.coordinator.removal import expire, forget_topics, has_offsets_of
 from ottla.coordinator.result import Result
 from ottla.coordinator.routes import GroupRoute
-from ottla.coordinator.state import ShardState
-from ottla.coordinator.timers import Timers
+from ottla.coordinator.state import Group, ShardState
+from ottla.coordinator.timers import Timers, expire_timer, forget_timer, retention_timer
 from ottla.errors import ProtocolError
 from ottla.protocol import ErrorCode
 from ottla.types import Now
-
-_DURABLE = (GroupWritten, GroupDeleted, OffsetCommitted, OffsetDeleted)
+from ottla.values import light_dataclass
 
 _APPEND_ERRORS = {
     ErrorCode.unknown_topic_or_partition: ErrorCode.coordinator_not_available,
@@ -65,7 +77,7 @@ class Part:
 ShardEffect = Effect | Part
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass(frozen=True, slots=True)
 class Request:
     """A request, or the part of one at ``index``, that concerns one group."""
 
@@ -90,10 +102,24 @@ class TimerFired:
     key: TimerKey
 
 
-Operation = Request | TimerFired
+@dataclass(frozen=True, slots=True)
+class Chore:
+    """What the timer of this key stands for, to be done as soon as it can be; the timer itself is for trying again."""
+
+    key: TimerKey
 
 
 @dataclass(frozen=True, slots=True)
+class RegexesDone:
+    """The regular expressions of a group have been matched; ``None``: they could not be."""
+
+    matches: RegexMatches | None
+
+
+Operation = Request | TimerFired | Chore | RegexesDone
+
+
+@light_dataclass(frozen=True, slots=True)
 class _OpenAppend:
     batch: int
     operation: Operation
@@ -111,19 +137,22 @@ class Shard:
         self._batches = 0
         self._open: dict[str, _OpenAppend] = {}
         self._waiting: dict[str, deque[Operation]] = {}
+        self._ended: list[TransactionEnded] = []
 
-    def load(self, records: Iterable[tuple[bytes, bytes | None]], now: Now) -> list[ShardEffect]:
-        """Replay the log, then set the timers that its groups need. Raises ``ProtocolError`` for a record that is damaged."""
-        for key, value in records:
-            event = event_of(key, value)
-            if event is not None:
-                self.state.replay(event)
+    def load(self, events: Iterable[DurableEvent], now: Now) -> list[ShardEffect]:
+        """Replay the log, then set the timers that its groups need."""
+        self.state.replay(events)
         effects: list[ShardEffect] = []
         for group in list(self.state.groups().values()):
             effects += self._apply(self._woken(group, now))
-        return effects
+        # Partitions take turns, so that a broker with many groups does not look at all of them at once.
+        interval = self._around.config.offsets_retention_check_interval_ms
+        turn = interval * (self._partition + 1) // self._around.config.offsets_topic_partitions
+        return effects + self._apply(Result(effects=(SetTimer(retention_timer(self._partition), now.mono + turn),)))
 
-    def _woken(self, group: ClassicGroup, now: Now) -> Result:
+    def _woken(self, group: Group, now: Now) -> Result:
+        if isinstance(group, ConsumerGroup):
+            return fencing.woken(self._around, group, now)
         draft = Draft(group, now)
         for member in group.members.values():
             draft.refresh_session(member)
@@ -133,30 +162,79 @@ class Shard:
 
     def submit(self, group_id: str, operation: Operation, now: Now) -> list[ShardEffect]:
         """Carry out what concerns a group, or let it wait for the group's open append."""
+        if isinstance(operation, TimerFired):
+            self.timers.reported(operation.key)
         if group_id in self._open:
             self._waiting.setdefault(group_id, deque()).append(operation)
             return []
         return self._carry_out(group_id, operation, now)
 
+    def topics_changed(self, topics: Collection[str], now: Now) -> list[ShardEffect]:
+        """The image of these topics is another now: groups forget what was deleted."""
+        gone = tuple(name for name in topics if self._around.topics.topic_id(name) is None)
+        if not gone:
+            return []
+        committing = dict.fromkeys(self._open)
+        concerned = [name for name in self.state.groups() if name not in committing and has_offsets_of(self.state, name, gone)]
+        return self._do_chores([(group_id, forget_timer(group_id, gone)) for group_id in (*committing, *concerned)], now)
+
+    def look_for_expired(self, key: TimerKey, now: Now) -> list[ShardEffect]:
+        """The retention timer has fired: every group lets go of what has expired."""
+        self.timers.reported(key)
+        if not self.timers.take_if_due(key, now.mono):
+            return []
+        again = SetTimer(key, now.mono + self._around.config.offsets_retention_check_interval_ms)
+        groups = [(group_id, expire_timer(group_id)) for group_id in self.state.groups()]
+        return self._apply(Result(effects=(again,))) + self._do_chores(groups, now)
+
+    def _do_chores(self, chores: Iterable[tuple[str, TimerKey]], now: Now) -> list[ShardEffect]:
+        return [effect for group_id, key in chores for effect in self.submit(group_id, Chore(key), now)]
+
+    def hasten(self, group_id: str, key: TimerKey, now: Now) -> list[ShardEffect]:
+        """Let a timer that is armed be due now."""
+        if self.timers.deadline(key) is None:
+            return []
+        self.timers.note(SetTimer(key, now.mono))
+        return self.submit(group_id, TimerFired(key), now)
+
     def appended(self, batch: int, now: Now) -> list[ShardEffect]:
         """The records of a batch are in the log: what they say happens, then what waited for it."""
         for group_id, is_open in self._closing(batch):
-            return self._settled(is_open) + self._go_on(group_id, now)
+            effects = self._settled(is_open)
+            self._end_what_waited()
+            return effects + self._go_on(group_id, now)
         return []
 
     def append_failed(self, batch: int, error: ErrorCode, now: Now) -> list[ShardEffect]:
         """The records of a batch are not in the log: nothing of it has happened, and who asked for it is told."""
         for group_id, is_open in self._closing(batch):
             told = _APPEND_ERRORS.get(error, error)
-            return self._given_up(is_open.operation, told, now) + self._go_on(group_id, now)
+            self._end_what_waited()
+            return self._given_up(group_id, is_open.operation, told, now) + self._go_on(group_id, now)
         return []
+
+    def end_transaction(self, producer_id: int, commit: bool) -> None:
+        """The marker of a transaction is in the log. What it wrote and what is not known to be there yet is waited for."""
+        if self._writes(producer_id):
+            self._ended.append(TransactionEnded(producer_id, commit))
+        else:
+            self.state.replay((TransactionEnded(producer_id, commit),))
+
+    def _writes(self, producer_id: int) -> bool:
+        stamps = (_producer(is_open.result) for is_open in self._open.values())
+        return any(stamp is not None and stamp.producer_id == producer_id for stamp in stamps)
+
+    def _end_what_waited(self) -> None:
+        for event in [event for event in self._ended if not self._writes(event.producer_id)]:
+            self._ended.remove(event)
+            self.state.replay((event,))
 
     def unload(self) -> list[ShardEffect]:
         """Somebody else coordinates these groups now: everybody who waits is told, and no timer stays."""
         gone = ErrorCode.not_coordinator
         effects: list[ShardEffect] = [CancelTimer(key) for key in self.timers]
         for group in self.state.groups().values():
-            for member in group.members.values():
+            for member in group.members.values() if isinstance(group, ClassicGroup) else ():
                 if member.join is not None:
                     effects.append(Reply(member.join, join_refused(gone)))
                 if member.sync is not None:
@@ -183,14 +261,20 @@ class Shard:
         return effects
 
     def _carry_out(self, group_id: str, operation: Operation, now: Now) -> list[ShardEffect]:
-        if isinstance(operation, TimerFired):
-            if not self.timers.take_if_due(operation.key, now.mono):
-                moved_to = self.timers.deadline(operation.key)
-                return [] if moved_to is None else [SetTimer(operation.key, moved_to)]
-            result = self._timer_result(group_id, operation.key, now)
-        else:
-            result = operation.route.decide(self._around, self.state, operation.context, operation.body, now)
-        durable = [event for event in result.events if isinstance(event, _DURABLE)]
+        match operation:
+            case Request(route, context, body):
+                result = route.decide(self._around, self.state, context, body, now)
+            case RegexesDone(matches):
+                group = self.state.group(group_id)
+                result = regexes_matched(self._around, group, matches, now) if isinstance(group, ConsumerGroup) else Result()
+            case TimerFired(key):
+                if not self.timers.take_if_due(key, now.mono):
+                    moved_to = self.timers.deadline(key)
+                    return [] if moved_to is None else self._apply(Result(effects=(SetTimer(key, moved_to),)))
+                result = self._due_result(group_id, key, now)
+            case Chore(key):
+                result = self._due_result(group_id, key, now)
+        durable = [event for event in result.events if is_durable(event)]
         if not durable:
             return self._apply(result) + _answer(operation, result)
         return self._append(group_id, operation, result, durable, now)
@@ -201,15 +285,22 @@ class Shard:
         try:
             records = tuple([record_of(event) for event in durable])
         except ProtocolError:  # something in the request is longer than a record can hold
-            return self._given_up(operation, ErrorCode.invalid_request, now)
+            return self._given_up(group_id, operation, ErrorCode.invalid_request, now)
         self._batches += 1
         self._open[group_id] = _OpenAppend(self._batches, operation, result)
-        return [Append(self._partition, self._batches, records)]
+        return [Append(self._partition, self._batches, records, _producer(result))]
 
-    def _timer_result(self, group_id: str, key: TimerKey, now: Now) -> Result:
+    def _due_result(self, group_id: str, key: TimerKey, now: Now) -> Result:
         group = self.state.group(group_id)
         if group is None:
             return Result()
+        match key:
+            case (_, _, "expire"):
+                return expire(self._around, self.state, group_id, now)
+            case (_, _, "forget", tuple(topics)):
+                return forget_topics(self._around, self.state, group_id, topics)
+        if isinstance(group, ConsumerGroup):
+            return fencing.timer_fired(self._around, group, key, now)
         draft = Draft(group, now)
         match key:
             case (_, _, "session", str(member_id)):
@@ -223,24 +314,28 @@ class Shard:
     def _settled(self, is_open: _OpenAppend) -> list[ShardEffect]:
         return self._apply(is_open.result) + _answer(is_open.operation, is_open.result)
 
-    def _given_up(self, operation: Operation, error: ErrorCode, now: Now) -> list[ShardEffect]:
-        """A timer's work is tried again soon; a request's is not, but it may leave something to be put in order."""
-        if isinstance(operation, TimerFired):
+    def _given_up(self, group_id: str, operation: Operation, error: ErrorCode, now: Now) -> list[ShardEffect]:
+        """A chore and a timer's work are tried again soon; a request's is not, but it may leave something to be put in order."""
+        if isinstance(operation, RegexesDone):
+            return self._apply(Result((RegexesMatched(group_id),)))
+        if not isinstance(operation, Request):
             again = SetTimer(operation.key, now.mono + self._around.config.append_retry_backoff_ms)
             return self._apply(Result(effects=(again,)))
         if operation.route.not_stored is None:
             return [operation.refused(error)]
         result = operation.route.not_stored(self._around, self.state, operation.body, error, now)
-        assert not any(isinstance(event, _DURABLE) for event in result.events), "what follows a failed append needs none"
+        assert not any(is_durable(event) for event in result.events), "what follows a failed append needs none"
         return self._apply(result) + _answer(operation, result)
 
     def _apply(self, result: Result) -> list[ShardEffect]:
-        for event in result.events:
-            self.state.replay(event)
-        for effect in result.effects:
-            if isinstance(effect, SetTimer | CancelTimer):
-                self.timers.note(effect)
-        return list(result.effects)
+        if result.events:
+            self.state.replay(result.events)
+        return [effect for effect in result.effects if not isinstance(effect, SetTimer | CancelTimer) or self.timers.note(effect)]
+
+
+def _producer(result: Result) -> ProducerStamp | None:
+    """In whose transaction a result is to be written."""
+    return next((event.producer for event in result.events if isinstance(event, OffsetPending)), None)
 
 
 def _answer(operation: Operation, result: Result) -> list[ShardEffect]:

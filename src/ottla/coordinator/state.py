@@ -7,15 +7,32 @@ superseded records gives the same.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 from ottla.coordinator.classic.group import ClassicGroup, GroupState
 from ottla.coordinator.classic.machine import evolve
-from ottla.coordinator.events import Event, OffsetCommitted, OffsetDeleted
-from ottla.protocol.group_records import GroupMetadataValue, OffsetCommitValue
+from ottla.coordinator.consumer.client_side import ClientSide
+from ottla.coordinator.consumer.group import ConsumerGroup
+from ottla.coordinator.consumer.machine import Evolution
+from ottla.coordinator.events import (
+    ClassicEvent,
+    ConsumerEvent,
+    EpochWritten,
+    Event,
+    GroupDeleted,
+    OffsetCommitted,
+    OffsetDeleted,
+    OffsetEvent,
+    OffsetPending,
+    TransactionEnded,
+)
+from ottla.coordinator.pending import PendingOffsets
+from ottla.protocol.group_records import OffsetCommitValue
 from ottla.types import TopicPartition
 
+Group = ClassicGroup | ConsumerGroup
 Offsets = Mapping[TopicPartition, OffsetCommitValue]
 
 _NO_OFFSETS: Offsets = MappingProxyType({})
@@ -25,14 +42,20 @@ class ShardState:
     """Groups and offsets of one partition of ``__consumer_offsets``."""
 
     def __init__(self) -> None:
-        self._groups: dict[str, ClassicGroup] = {}
+        self._groups: dict[str, Group] = {}
         self._offsets: dict[str, dict[TopicPartition, OffsetCommitValue]] = {}
+        self.pending = PendingOffsets()
 
-    def group(self, group_id: str) -> ClassicGroup | None:
+    def group(self, group_id: str) -> Group | None:
         """A group, ``None`` if it is not there."""
         return self._groups.get(group_id)
 
-    def groups(self) -> Mapping[str, ClassicGroup]:
+    def classic_group(self, group_id: str) -> ClassicGroup | None:
+        """A group of the classic protocol; ``None`` if there is none of that name, or one of the other protocol."""
+        group = self._groups.get(group_id)
+        return group if isinstance(group, ClassicGroup) else None
+
+    def groups(self) -> Mapping[str, Group]:
         """All groups by id."""
         return MappingProxyType(self._groups)
 
@@ -40,31 +63,82 @@ class ShardState:
         """The committed offsets of a group."""
         return self._offsets.get(group_id, _NO_OFFSETS)
 
-    def durable(self) -> dict[str, tuple[GroupMetadataValue | None, dict[TopicPartition, OffsetCommitValue]]]:
-        """What the log holds: for each group its last record and its offsets."""
-        return {group_id: (group.stored, dict(self.offsets(group_id))) for group_id, group in self._groups.items()}
+    def durable(self) -> dict[str, tuple[object, dict[TopicPartition, OffsetCommitValue]]]:
+        """What the log holds: for each group what its records say, and its offsets."""
+        return {
+            group_id: (_stored(group), dict(self.offsets(group_id)))
+            for group_id, group in self._groups.items()
+            if _stored(group) is not None or group_id in self._offsets  # else only its clients know of it so far
+        }
 
-    def replay(self, event: Event) -> None:
-        """Let an event happen."""
+    def replay(self, events: Iterable[Event]) -> None:
+        """Let events happen, in this order. What happens to one consumer group is put together, and costs one copy of it."""
+        evolving: dict[str, Evolution] = {}
+        for event in events:
+            if isinstance(event, OffsetCommitted) and not evolving:  # nearly all there is in most logs
+                self._commit(event)
+                continue
+            if isinstance(event, ConsumerEvent):
+                self._replay_consumer(evolving, event)
+                continue
+            if not isinstance(event, TransactionEnded) and event.group_id in evolving:
+                self._groups[event.group_id] = evolving.pop(event.group_id).group()
+            self._replay_other(event)
+        for group_id, evolution in evolving.items():
+            self._groups[group_id] = evolution.group()
+
+    def _replay_consumer(self, evolving: dict[str, Evolution], event: ConsumerEvent) -> None:
+        group_id = event.group_id
+        is_there = group_id in evolving or isinstance(self._groups.get(group_id), ConsumerGroup)
+        if getattr(event, "value", None) is None and not is_there:
+            return  # what compaction has left of a group that is gone, or that was replaced by a classic one
+        if isinstance(event, EpochWritten) and event.value is None:
+            evolving.pop(group_id, None)
+            self._forget(group_id)
+            return
+        if group_id not in evolving:
+            group = self._groups.get(group_id)
+            evolving[group_id] = Evolution(group if isinstance(group, ConsumerGroup) else ConsumerGroup(group_id))
+        evolving[group_id].apply(event)
+
+    def _replay_other(self, event: ClassicEvent | OffsetEvent) -> None:
         match event:
-            case OffsetCommitted(group_id, partition, value):
-                self._groups.setdefault(group_id, ClassicGroup(group_id))
-                self._offsets.setdefault(group_id, {})[partition] = value
+            case OffsetPending(group_id, partition, value, producer):
+                self.pending.write(producer.producer_id, (group_id, partition), value)
+            case TransactionEnded(producer_id, commit):
+                for (group_id, partition), value in self.pending.end(producer_id, commit=commit):
+                    self._store_offset(group_id, partition, value)
+            case OffsetCommitted():
+                self._commit(event)
             case OffsetDeleted(group_id, partition):
                 self._delete_offset(group_id, partition)
+            case GroupDeleted(group_id) if isinstance(self._groups.get(group_id), ConsumerGroup):
+                pass  # the classic group that this one has replaced
             case _:
-                group = evolve(self._groups.get(event.group_id) or ClassicGroup(event.group_id), event)
-                self._keep(group)
+                group = evolve(self.classic_group(event.group_id) or ClassicGroup(event.group_id), event)
+                if group.state is GroupState.DEAD:
+                    self._forget(group.group_id)
+                else:
+                    self._groups[group.group_id] = group
 
-    def _keep(self, group: ClassicGroup) -> None:
-        if group.state is not GroupState.DEAD:
-            self._groups[group.group_id] = group
-        elif group.group_id in self._offsets:
-            self._groups[group.group_id] = ClassicGroup(group.group_id)
+    def _forget(self, group_id: str) -> None:
+        """The group has ended. Its name stays as long as there are offsets under it."""
+        if group_id in self._offsets:
+            self._groups[group_id] = ClassicGroup(group_id)
         else:
-            self._groups.pop(group.group_id, None)
+            self._groups.pop(group_id, None)
+
+    def _commit(self, event: OffsetCommitted) -> None:
+        self.pending.outdo((event.group_id, event.partition))
+        self._store_offset(event.group_id, event.partition, event.value)
+
+    def _store_offset(self, group_id: str, partition: TopicPartition, value: OffsetCommitValue) -> None:
+        if group_id not in self._groups:
+            self._groups[group_id] = ClassicGroup(group_id)
+        self._offsets.setdefault(group_id, {})[partition] = value
 
     def _delete_offset(self, group_id: str, partition: TopicPartition) -> None:
+        self.pending.forget((group_id, partition))
         offsets = self._offsets.get(group_id, {})
         offsets.pop(partition, None)
         if not offsets:
@@ -72,3 +146,9 @@ class ShardState:
             group = self._groups.get(group_id)
             if group == ClassicGroup(group_id):
                 del self._groups[group_id]
+
+
+def _stored(group: Group) -> object:
+    if isinstance(group, ClassicGroup):
+        return group.stored
+    return replace(group, image_version=None, regex_version=None, resolving=False, client=ClientSide())

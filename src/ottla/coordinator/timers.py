@@ -20,6 +20,30 @@ def session_timer(group_id: str, member_id: str) -> TimerKey:
     return (COORDINATOR, group_id, "session", member_id)
 
 
+def rebalance_timer(group_id: str, member_id: str) -> TimerKey:
+    """The time by which a member of a consumer group must have given back what it was asked for."""
+    return (COORDINATOR, group_id, "rebalance", member_id)
+
+
+def rejoin_timer(group_id: str, member_id: str) -> TimerKey:
+    """The time by which a member of the classic protocol in a consumer group, told to join again, must have done so."""
+    return (COORDINATOR, group_id, "rejoin", member_id)
+
+
+def resync_timer(group_id: str, member_id: str) -> TimerKey:
+    """The time by which such a member, having joined, must have sent its SyncGroup."""
+    return (COORDINATOR, group_id, "resync", member_id)
+
+
+def run_timer(group_id: str, member_id: str) -> TimerKey:
+    """The time by which a member must have installed the assignment that it was asked to compute."""
+    return (COORDINATOR, group_id, "run", member_id)
+
+
+MEMBER_TIMERS = (session_timer, rebalance_timer, rejoin_timer, resync_timer, run_timer)
+"""All timers that a member of a consumer group may have."""
+
+
 def join_timer(group_id: str) -> TimerKey:
     """The end of a join phase that not everybody came to, or of the initial delay."""
     return (COORDINATOR, group_id, "join")
@@ -30,11 +54,28 @@ def sync_timer(group_id: str) -> TimerKey:
     return (COORDINATOR, group_id, "sync")
 
 
+def expire_timer(group_id: str) -> TimerKey:
+    """Expired offsets of a group that could not be removed: the next try."""
+    return (COORDINATOR, group_id, "expire")
+
+
+def forget_timer(group_id: str, topics: tuple[str, ...]) -> TimerKey:
+    """Offsets of deleted topics that could not be removed: the next try."""
+    return (COORDINATOR, group_id, "forget", topics)
+
+
+def retention_timer(partition: int) -> TimerKey:
+    """The next search of a partition of ``__consumer_offsets`` for offsets that have expired. No group has a number as its id."""
+    return (COORDINATOR, partition, "retention")
+
+
 class Timers:
     """Armed timers and their deadlines (milliseconds on the monotonic clock)."""
 
     def __init__(self) -> None:
         self._deadlines: dict[TimerKey, int] = {}
+        self._told: dict[TimerKey, int] = {}
+        """What the shell was told last. A deadline that moves away needs no word: the early report will be put off then."""
 
     def __iter__(self) -> Iterator[TimerKey]:
         return iter(self._deadlines)
@@ -43,12 +84,24 @@ class Timers:
         """When a timer is due; ``None`` if it is not armed."""
         return self._deadlines.get(key)
 
-    def note(self, effect: SetTimer | CancelTimer) -> None:
-        """Remember an effect that goes out."""
-        if isinstance(effect, SetTimer):
-            self._deadlines[effect.key] = effect.at
-        else:
+    def note(self, effect: SetTimer | CancelTimer) -> bool:
+        """Remember an effect; whether it must go out."""
+        if isinstance(effect, CancelTimer):
             self._deadlines.pop(effect.key, None)
+            self._told.pop(effect.key, None)
+            return True
+        if effect.unless_set and effect.key in self._deadlines:
+            return False
+        self._deadlines[effect.key] = effect.at
+        told = self._told.get(effect.key)
+        if told is not None and told <= effect.at:
+            return False
+        self._told[effect.key] = effect.at
+        return True
+
+    def reported(self, key: TimerKey) -> None:
+        """The shell has reported a timer, so it has forgotten it."""
+        self._told.pop(key, None)
 
     def take_if_due(self, key: TimerKey, mono: int) -> bool:
         """Whether a reported timer shall have its effect; it is disarmed then."""

@@ -33,10 +33,37 @@ class Api(enum.IntEnum):
     API_VERSIONS = 18
     CREATE_TOPICS = 19
     DELETE_TOPICS = 20
+    DELETE_RECORDS = 21
     INIT_PRODUCER_ID = 22
+    OFFSET_FOR_LEADER_EPOCH = 23
+    ADD_PARTITIONS_TO_TXN = 24
+    ADD_OFFSETS_TO_TXN = 25
+    END_TXN = 26
+    WRITE_TXN_MARKERS = 27
+    TXN_OFFSET_COMMIT = 28
     DESCRIBE_CONFIGS = 32
+    ALTER_CONFIGS = 33
+    ALTER_REPLICA_LOG_DIRS = 34
+    DESCRIBE_LOG_DIRS = 35
+    CREATE_PARTITIONS = 37
     DELETE_GROUPS = 42
+    ELECT_LEADERS = 43
+    INCREMENTAL_ALTER_CONFIGS = 44
+    ALTER_PARTITION_REASSIGNMENTS = 45
+    LIST_PARTITION_REASSIGNMENTS = 46
+    OFFSET_DELETE = 47
+    DESCRIBE_QUORUM = 55
     DESCRIBE_CLUSTER = 60
+    DESCRIBE_PRODUCERS = 61
+    DESCRIBE_TRANSACTIONS = 65
+    LIST_TRANSACTIONS = 66
+    CONSUMER_GROUP_HEARTBEAT = 68
+    CONSUMER_GROUP_DESCRIBE = 69
+    LIST_CONFIG_RESOURCES = 74
+    DESCRIBE_TOPIC_PARTITIONS = 75
+    CONSUMER_GROUP_PREPARE_ASSIGNMENT = 20_001
+    """Ours, as the next one: KIP-848 planned them, Kafka has none."""
+    CONSUMER_GROUP_INSTALL_ASSIGNMENT = 20_002
 
 
 class VersionRange(NamedTuple):
@@ -71,10 +98,36 @@ SPOKEN: Mapping[Api, VersionRange] = {
     Api.API_VERSIONS: VersionRange(0, 4),
     Api.CREATE_TOPICS: VersionRange(2, 7),
     Api.DELETE_TOPICS: VersionRange(1, 6),
+    Api.DELETE_RECORDS: VersionRange(0, 2),
     Api.INIT_PRODUCER_ID: VersionRange(0, 5),
+    Api.OFFSET_FOR_LEADER_EPOCH: VersionRange(2, 4),
+    Api.ADD_PARTITIONS_TO_TXN: VersionRange(0, 5),
+    Api.ADD_OFFSETS_TO_TXN: VersionRange(0, 4),
+    Api.END_TXN: VersionRange(0, 5),
+    Api.WRITE_TXN_MARKERS: VersionRange(1, 2),
+    Api.TXN_OFFSET_COMMIT: VersionRange(0, 5),
     Api.DESCRIBE_CONFIGS: VersionRange(1, 4),
+    Api.ALTER_CONFIGS: VersionRange(0, 2),
+    Api.ALTER_REPLICA_LOG_DIRS: VersionRange(1, 2),
+    Api.DESCRIBE_LOG_DIRS: VersionRange(1, 5),
+    Api.CREATE_PARTITIONS: VersionRange(0, 3),
     Api.DELETE_GROUPS: VersionRange(0, 2),
+    Api.ELECT_LEADERS: VersionRange(0, 2),
+    Api.INCREMENTAL_ALTER_CONFIGS: VersionRange(0, 1),
+    Api.ALTER_PARTITION_REASSIGNMENTS: VersionRange(0, 1),
+    Api.LIST_PARTITION_REASSIGNMENTS: VersionRange(0, 0),
+    Api.OFFSET_DELETE: VersionRange(0, 0),
+    Api.DESCRIBE_QUORUM: VersionRange(0, 2),
     Api.DESCRIBE_CLUSTER: VersionRange(0, 2),
+    Api.DESCRIBE_PRODUCERS: VersionRange(0, 0),
+    Api.DESCRIBE_TRANSACTIONS: VersionRange(0, 0),
+    Api.LIST_TRANSACTIONS: VersionRange(0, 2),
+    Api.CONSUMER_GROUP_HEARTBEAT: VersionRange(0, 1),
+    Api.CONSUMER_GROUP_DESCRIBE: VersionRange(0, 1),
+    Api.LIST_CONFIG_RESOURCES: VersionRange(0, 1),
+    Api.DESCRIBE_TOPIC_PARTITIONS: VersionRange(0, 0),
+    Api.CONSUMER_GROUP_PREPARE_ASSIGNMENT: VersionRange(0, 0),
+    Api.CONSUMER_GROUP_INSTALL_ASSIGNMENT: VersionRange(0, 0),
 }
 """The versions that both sides of Ottla can read and write."""
 
@@ -82,9 +135,15 @@ ADVERTISED_MINIMUM: Mapping[Api, int] = {Api.PRODUCE: 0}
 """Minima that are advertised lower than they are served. librdkafka takes a broker whose Produce starts above 0 for one without
 message format 2; Apache Kafka 4.3 does the same, and closes the connection of a client that really sends Produce 0 to 2."""
 
-MERGED: Mapping[str, int] = {"produce": 12, "fetch": 12, "offset_commit": 9, "offset_fetch": 9}
-"""APIs whose newest version names topics by id alone, with the last version that named them by name. Their neutral message has
-both fields (see ``messages``)."""
+MERGED: Mapping[str, tuple[int, ...]] = {
+    "produce": (12,),
+    "fetch": (12,),
+    "offset_commit": (9, 4),
+    "offset_fetch": (9,),
+    "metadata": (10,),
+}
+"""APIs whose newest version has lost fields that still mean something, with the last versions that had them: names of topics that
+are named by id alone now, the retention time of commits, what may be done to the cluster. Their neutral message has all of them."""
 
 
 class Fact(enum.Enum):
@@ -96,6 +155,15 @@ class Fact(enum.Enum):
     BY_TOPIC_ID = "topics are named by id, not by name"
     ZSTD = "the client can read zstd"
     GROUP_ERROR = "OffsetFetch: the reply can carry an error of a whole group"
+    ANY_RESOURCE = "ListConfigResources: the request says which types; before, it asked for client metrics alone"
+    MAKES_MEMBER_ID = "ConsumerGroupHeartbeat: the client makes its member id (KIP-1082)"
+    KNOWS_EPOCHS = "OffsetCommit: the request can come from a member of a consumer group"
+    ZERO_FEATURES = "ApiVersions: the client reads features whose lowest level is 0"
+    PRODUCER_FENCED = "the client knows PRODUCER_FENCED; older ones are told INVALID_PRODUCER_EPOCH"
+    TRANSACTION_ABORTABLE = "the client knows TRANSACTION_ABORTABLE (KIP-890)"
+    TRANSACTION_V2 = "transactions of version 2 (KIP-890): writing adds a partition, and the epoch goes up with each transaction"
+    FROM_BROKER = "AddPartitionsToTxn: the request is one that brokers send each other (KIP-890)"
+    NAMES_TOPIC_ID = "Metadata: a topic can be asked for by its id"
     NAMES_PROTOCOL = "SyncGroup: the request must say which protocol type and protocol the member believes in"
 
 
@@ -106,6 +174,20 @@ _FACTS: Mapping[Fact, tuple[tuple[Api, int], ...]] = {
     Fact.BY_TOPIC_ID: ((Api.PRODUCE, 13), (Api.FETCH, 13), (Api.OFFSET_COMMIT, 10), (Api.OFFSET_FETCH, 10)),
     Fact.ZSTD: ((Api.PRODUCE, 7), (Api.FETCH, 10)),
     Fact.GROUP_ERROR: ((Api.OFFSET_FETCH, 2),),
+    Fact.ANY_RESOURCE: ((Api.LIST_CONFIG_RESOURCES, 1),),
+    Fact.MAKES_MEMBER_ID: ((Api.CONSUMER_GROUP_HEARTBEAT, 1),),
+    Fact.KNOWS_EPOCHS: ((Api.OFFSET_COMMIT, 9),),
+    Fact.ZERO_FEATURES: ((Api.API_VERSIONS, 4),),
+    Fact.PRODUCER_FENCED: (
+        (Api.INIT_PRODUCER_ID, 4),
+        (Api.ADD_PARTITIONS_TO_TXN, 2),
+        (Api.ADD_OFFSETS_TO_TXN, 2),
+        (Api.END_TXN, 2),
+    ),
+    Fact.TRANSACTION_ABORTABLE: ((Api.PRODUCE, 11), (Api.TXN_OFFSET_COMMIT, 4)),
+    Fact.TRANSACTION_V2: ((Api.ADD_PARTITIONS_TO_TXN, 4), (Api.PRODUCE, 12), (Api.TXN_OFFSET_COMMIT, 5), (Api.END_TXN, 5)),
+    Fact.FROM_BROKER: ((Api.ADD_PARTITIONS_TO_TXN, 4),),
+    Fact.NAMES_TOPIC_ID: ((Api.METADATA, 12),),
     Fact.NAMES_PROTOCOL: ((Api.SYNC_GROUP, 5),),
 }
 """Fact -> the version of each API from which on it holds."""

@@ -4,20 +4,25 @@ kio's parser reserves memory for as many items as an array announces before it r
 thousand million items would end the process. So the arrays of a message are walked first, and one that announces more items than
 bytes are left is refused.
 
-Owns that walk, derived from kio's own classes; must not make values of what it walks. Invariant: when ``check`` returns, every
-array of the message announces no more items than the bytes behind it could hold.
+kio's parser also refuses a message for one error code that it does not know, such as the first that a newer broker sends;
+``with_known_codes`` goes the same way through the message and puts a known code in its place.
+
+Owns those walks, functions whose source is derived from kio's own classes; must not make values of what they walk. Invariant: when
+a walk returns, every array of the message announces no more items than the bytes behind it could hold, and is null only where it
+may be.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import struct
 from collections.abc import Callable
 from typing import Any
 
 from ottla.errors import ProtocolError
 from ottla.protocol.schema import cache, is_nullable, is_tuple, nested_class
 
-Walk = Callable[[memoryview, int], int]
+Walk = Callable[[memoryview | bytes, int], int]
 """Goes over one item that starts at a position and returns the position behind it."""
 
 _FIXED = {
@@ -40,21 +45,49 @@ _FIXED = {
 """Types of a fixed size -> their bytes."""
 
 
-def check(cls: type[Any], frame: memoryview, position: int) -> None:
-    """Walk the arrays of a message of kio's class ``cls``; raises ``ProtocolError`` where a length does not fit."""
-    walk = _array_walk(cls)
-    if walk is None:
-        return
+def with_known_codes(cls: type[Any], frame: memoryview, position: int) -> memoryview | None:
+    """A copy of a message that a walk has passed, with UNKNOWN_SERVER_ERROR for each error code that kio does not know.
+
+    ``None`` where there is no such code, or where the message is cut off.
+    """
+    from kio.schema.errors import ErrorCode
+
+    copy = bytearray(frame)
+    found = False
+
+    def mend(view: memoryview | bytes, at: int) -> int:
+        nonlocal found
+        if _int16(view, at)[0] not in known:
+            copy[at : at + 2] = unknown
+            found = True
+        return at + 2
+
+    known = frozenset(map(int, ErrorCode))
+    unknown = int(ErrorCode.unknown_server_error).to_bytes(2, "big", signed=True)
     try:
-        walk(frame, position)
-    except IndexError:
-        raise ProtocolError(f"{cls.__name__} is cut off at byte {len(frame)}") from None
+        _Source(cls, mend).function()(frame, position)
+    except (IndexError, struct.error):
+        return None
+    return memoryview(copy).toreadonly() if found else None
 
 
 @cache
-def _array_walk(cls: type[Any]) -> Walk | None:
-    """The walk of a message, or ``None`` if nothing in it is an array."""
-    return _entity_walk(cls) if _has_array(cls) else None
+def walk_of(cls: type[Any]) -> Walk | None:
+    """The walk over the arrays of kio's class ``cls``; ``None`` if nothing in it is an array.
+
+    It raises ``ProtocolError`` where a length does not fit.
+    """
+    if not _has_array(cls):
+        return None
+    walk = _entity_walk(cls)
+
+    def checked(frame: memoryview | bytes, position: int) -> int:
+        try:
+            return walk(frame, position)
+        except (IndexError, struct.error):
+            raise ProtocolError(f"{cls.__name__} is cut off at byte {len(frame)}") from None
+
+    return checked
 
 
 @cache
@@ -67,114 +100,149 @@ def _has_array(cls: type[Any]) -> bool:
 
 @cache
 def _entity_walk(cls: type[Any]) -> Walk:
-    """A walk over all fields; neighbours of fixed size are passed in one step."""
-    flexible = bool(cls.__flexible__)
-    steps: list[Walk | int] = []
-    tags: dict[int, Walk] = {}
-    for field in dataclasses.fields(cls):
-        if "tag" in field.metadata:
-            tags[field.metadata["tag"]] = _field_walk(field, flexible, tagged=True)
-            continue
-        size = None if is_tuple(field.type) else _FIXED.get(field.metadata.get("kafka_type", ""))
-        if size is None:
-            steps.append(_field_walk(field, flexible, tagged=False))
-        elif steps and isinstance(last := steps[-1], int):
-            steps[-1] = last + size
+    return _Source(cls, None).function()
+
+
+class _Source:
+    """The source of one walk over all fields of a class, line by line. ``at_codes`` is called at each error code."""
+
+    def __init__(self, cls: type[Any], at_codes: Walk | None) -> None:
+        self._class = cls
+        self._flexible = bool(cls.__flexible__)
+        self._at_codes = at_codes
+        self._lines: list[str] = []
+        self._depth = 1
+        self._fixed = 0
+        self._globals: dict[str, Any] = {
+            "int16": _int16,
+            "int32": _int32,
+            "varint": _varint,
+            "tags_walk": _tags_walk,
+            "too_many": _too_many,
+            "null": _null,
+            "at_codes": at_codes,
+        }
+
+    def function(self) -> Walk:
+        """The walk."""
+        fields = dataclasses.fields(self._class)
+        for field in fields:
+            if "tag" not in field.metadata:
+                self._field(field, tagged=False)
+        if self._flexible:
+            self._pass()
+            tags = {field.metadata["tag"]: self._tag_walk(field) for field in fields if "tag" in field.metadata}
+            self._line(f"position = tags_walk(frame, position, {self._constant(tags)}) if frame[position] else position + 1")
+        return self._compiled()
+
+    def _compiled(self) -> Walk:
+        self._pass()
+        end = ["    if position > len(frame): raise IndexError", "    return position"]
+        text = "\n".join(["def walk(frame, position):", *self._lines, *end])
+        exec(compile(text, f"<walk of {self._class.__qualname__} {self._class.__version__}>", "exec"), self._globals)
+        made: Walk = self._globals["walk"]
+        return made
+
+    def _line(self, text: str) -> None:
+        self._lines.append("    " * self._depth + text)
+
+    def _constant(self, value: Any) -> str:
+        name = f"constant_{len(self._globals)}"
+        self._globals[name] = value
+        return name
+
+    def _pass(self) -> None:
+        """Go on over the neighbours of fixed size."""
+        if self._fixed:
+            self._line(f"position += {self._fixed}")
+            self._fixed = 0
+
+    def _tag_walk(self, field: dataclasses.Field[Any]) -> Walk:
+        source = _Source(self._class, self._at_codes)
+        source._field(field, tagged=True)
+        return source._compiled()
+
+    def _field(self, field: dataclasses.Field[Any], *, tagged: bool) -> None:
+        inner = nested_class(field.type)
+        kind = field.metadata.get("kafka_type", "")
+        if is_tuple(field.type):
+            self._array(inner, kind, "" if is_nullable(field.type) else field.name)
+        elif inner is None:
+            self._primitive(kind)
+        elif is_nullable(field.type) and not tagged:
+            self._pass()
+            self._line(f"position = {self._nested(inner)}(frame, position + 1) if frame[position] < 128 else position + 1")
         else:
-            steps.append(size)
-    if flexible:
-        steps.append(_tags_walk(tags))
-    return _in_turn(steps)
+            self._pass()
+            self._line(f"position = {self._nested(inner)}(frame, position)")
+
+    def _primitive(self, kind: str) -> None:
+        if kind == "error_code" and self._at_codes is not None:
+            self._pass()
+            self._line("position = at_codes(frame, position)")
+        elif kind in _FIXED:
+            self._fixed += _FIXED[kind]
+        else:
+            self._length("h" if kind == "string" else "i")
+            self._line("if size > 0: position += size")
+
+    def _length(self, code: str) -> None:
+        """The length of bytes or of an array, -1 for null, as ``size``."""
+        self._pass()
+        if self._flexible:
+            self._line("size = frame[position] - 1; position += 1")
+            self._line("if size > 126: size, position = varint(frame, position - 1); size -= 1")
+        else:
+            self._line(f"(size,) = {'int16' if code == 'h' else 'int32'}(frame, position); position += {2 if code == 'h' else 4}")
+
+    def _array(self, inner: type[Any] | None, kind: str, not_null: str) -> None:
+        """An array; ``not_null`` is the name of one that must not be null, which kio lets pass."""
+        self._length("i")
+        if not_null:
+            self._line(f"if size < 0: raise null({not_null!r})")
+        self._line("if size > 0:")
+        self._depth += 1
+        self._line("if size > len(frame) - position: raise too_many(size, len(frame) - position)")
+        if inner is None and kind in _FIXED and self._at_codes is None:
+            self._line(f"position += size * {_FIXED[kind]}")
+        else:
+            self._line("for _ in range(size):")
+            self._depth += 1
+            if inner is not None:
+                self._line(f"position = {self._nested(inner)}(frame, position)")
+            else:
+                self._primitive(kind)
+                self._pass()
+            self._depth -= 1
+        self._depth -= 1
+
+    def _nested(self, inner: type[Any]) -> str:
+        return self._constant(_entity_walk(inner) if self._at_codes is None else _Source(inner, self._at_codes).function())
 
 
-def _in_turn(steps: list[Walk | int]) -> Walk:
-    def walk(frame: memoryview, position: int) -> int:
-        for step in steps:
-            position = position + step if isinstance(step, int) else step(frame, position)
+def _too_many(count: int, left: int) -> ProtocolError:
+    return ProtocolError(f"an array announces {count} items, {left} bytes are left in the message")
+
+
+def _null(name: str) -> ProtocolError:
+    return ProtocolError(f"{name} is null and must not be")
+
+
+def _tags_walk(frame: memoryview, position: int, known: dict[int, Walk]) -> int:
+    count, position = _varint(frame, position)
+    for _ in range(count):
+        tag, position = _varint(frame, position)
+        size, position = _varint(frame, position)
+        if tag in known:
+            known[tag](frame, position)
+        position += size
         if position > len(frame):
             raise IndexError
-        return position
-
-    return walk
+    return position
 
 
-def _field_walk(field: dataclasses.Field[Any], flexible: bool, *, tagged: bool) -> Walk:
-    inner = nested_class(field.type)
-    kind = field.metadata.get("kafka_type", "")
-    item = _entity_walk(inner) if inner is not None else _primitive_walk(kind, flexible)
-    if is_tuple(field.type):
-        return _items_walk(item, None if inner is not None else _FIXED.get(kind), flexible)
-    if inner is not None and is_nullable(field.type) and not tagged:
-        return _nullable_walk(item)
-    return item
-
-
-def _primitive_walk(kind: str, flexible: bool) -> Walk:
-    if kind in _FIXED:
-        return _in_turn([_FIXED[kind]])
-    if flexible:
-        return _compact_bytes
-    return _short_string if kind == "string" else _long_bytes
-
-
-def _items_walk(item: Walk, item_size: int | None, flexible: bool) -> Walk:
-    def walk(frame: memoryview, position: int) -> int:
-        if flexible:
-            count, position = _varint(frame, position)
-            count -= 1
-        else:
-            count, position = _int(frame, position, 4), position + 4
-        if count > len(frame) - position:
-            raise ProtocolError(f"an array announces {count} items, {len(frame) - position} bytes are left in the message")
-        if item_size is not None:
-            return position + max(count, 0) * item_size
-        for _ in range(count):
-            position = item(frame, position)
-        return position
-
-    return walk
-
-
-def _nullable_walk(item: Walk) -> Walk:
-    def walk(frame: memoryview, position: int) -> int:
-        return item(frame, position + 1) if _int(frame, position, 1) >= 0 else position + 1
-
-    return walk
-
-
-def _tags_walk(tags: dict[int, Walk]) -> Walk:
-    def walk(frame: memoryview, position: int) -> int:
-        count, position = _varint(frame, position)
-        for _ in range(count):
-            tag, position = _varint(frame, position)
-            size, position = _varint(frame, position)
-            if tag in tags:
-                tags[tag](frame, position)
-            position += size
-            if position > len(frame):
-                raise IndexError
-        return position
-
-    return walk
-
-
-def _compact_bytes(frame: memoryview, position: int) -> int:
-    size, position = _varint(frame, position)
-    return position + max(size - 1, 0)
-
-
-def _short_string(frame: memoryview, position: int) -> int:
-    return position + 2 + max(_int(frame, position, 2), 0)
-
-
-def _long_bytes(frame: memoryview, position: int) -> int:
-    return position + 4 + max(_int(frame, position, 4), 0)
-
-
-def _int(frame: memoryview, position: int, size: int) -> int:
-    if position + size > len(frame):
-        raise IndexError
-    return int.from_bytes(frame[position : position + size], "big", signed=True)
+_int16 = struct.Struct(">h").unpack_from
+_int32 = struct.Struct(">i").unpack_from
 
 
 def _varint(frame: memoryview, position: int) -> tuple[int, int]:

@@ -8,14 +8,16 @@ Invariant: a message that is cut off is refused, and so is a response that has b
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
-from typing import Any, cast
+from collections.abc import Callable
+from typing import Any, NamedTuple, cast
 
 from ottla.errors import ProtocolError, UnsupportedApiError
 from ottla.protocol import bounds
 from ottla.protocol.apis import SPOKEN, Api, Fact, facts_of
-from ottla.protocol.framing import Frame, Gather, Piece
-from ottla.protocol.lifting import lift, lower, wire_class
+from ottla.protocol.framing import Frame, Piece, frame_of, frame_with_ranges
+from ottla.protocol.lifting import Convert, lifter, reshaper, wire_class
+from ottla.protocol.schema import cache, has_records
+from ottla.protocol.writing import writer
 
 _PREFIX = struct.Struct(">hhi")
 
@@ -24,8 +26,7 @@ Message = Any
 """A neutral message: an instance of a class of ``ottla.protocol.messages``."""
 
 
-@dataclass(frozen=True, slots=True)
-class RequestHeader:
+class RequestHeader(NamedTuple):
     """The head of a request: what it asks, in which version, which answer belongs to it, and what its client calls itself."""
 
     api: Api
@@ -39,46 +40,50 @@ class RequestHeader:
         return facts_of(self.api, self.version)
 
 
-def _reader(cls: type[Any]) -> Any:
-    from kio.serial import entity_reader
-
-    return entity_reader(cls)
-
-
-def _writer(cls: type[Any]) -> Any:
-    from kio.serial import entity_writer
-
-    return entity_writer(cls)
-
-
 def encode_request(header: RequestHeader, message: Message) -> list[Piece]:
     """A neutral request as the pieces of one frame, in the version that the header names."""
-    body = lower(header.api, header.version, "request", message)
-    head_class = type(body).__header_schema__
-    head = head_class(
+    encoder = _encoder(header.api, header.version, "request", type(message))
+    head = encoder.head(
         request_api_key=int(header.api),
         request_api_version=header.version,
         correlation_id=header.correlation_id,
         client_id=header.client_id,
     )
-    return _encode(head, body, f"{header.api.name} request version {header.version}")
+    return encoder.encode(head, message)
 
 
 def encode_response(header: RequestHeader, message: Message) -> list[Piece]:
     """A neutral response as the pieces of one frame, in the version of the request it answers."""
-    body = lower(header.api, header.version, "response", message)
-    head = type(body).__header_schema__(correlation_id=header.correlation_id)
-    return _encode(head, body, f"{header.api.name} response version {header.version}")
+    encoder = _encoder(header.api, header.version, "response", type(message))
+    return encoder.encode(encoder.head(correlation_id=header.correlation_id), message)
 
 
-def _encode(head: Any, body: Any, what: str) -> list[Piece]:
-    target = Gather()
-    try:
-        _writer(type(head))(target, head)
-        _writer(type(body))(target, body)
-    except Exception as error:
-        raise ProtocolError(f"{what} can not be encoded: {error}", cause=error) from error
-    return target.frame()
+class _Encoder:
+    """Writes the messages of one class in one version. ``head`` is kio's class of the header."""
+
+    def __init__(self, api: Api, version: int, side: str, source: type[Any]) -> None:
+        wire = wire_class(api, version, side)
+        self.head: Any = wire.__header_schema__
+        self._what = f"{api.name} {side} version {version}"
+        self._reshape = reshaper(api, version, side)
+        self._write_head = writer(self.head, self.head)
+        self._write = writer(source if self._reshape is None else wire, wire)
+        self._frame: Callable[[list[Any]], list[Piece]] = frame_with_ranges if has_records(wire) else frame_of
+
+    def encode(self, head: Any, message: Message) -> list[Piece]:
+        """The pieces of a frame."""
+        pieces: list[Any] = []
+        try:
+            self._write_head(pieces.append, head)
+            self._write(pieces.append, message if self._reshape is None else self._reshape(message))
+            return self._frame(pieces)
+        except Exception as error:
+            raise ProtocolError(f"{self._what} can not be encoded: {error}", cause=error) from error
+
+
+@cache
+def _encoder(api: Api, version: int, side: str, source: type[Any]) -> _Encoder:
+    return _Encoder(api, version, side, source)
 
 
 def peek_request(frame: Buffer) -> tuple[int, int, int]:
@@ -96,23 +101,71 @@ def decode_request(frame: Buffer) -> tuple[RequestHeader, Message]:
     Metadata request for all topics.
     """
     key, version, correlation_id = peek_request(frame)
-    api = spoken_api(key, version)
-    cls = wire_class(api, version, "request")
-    view = memoryview(frame).toreadonly()
-    head, offset = _decode(cls.__header_schema__, view, 0, f"{api.name} request header")
-    body, _ = _decode(cls, view, offset, f"{api.name} request version {version}")
-    return RequestHeader(api, version, correlation_id, head.client_id), lift(api, "request", body)
+    decoder = _request_decoder(key, version)
+    head, message, _ = decoder.decode(memoryview(frame).toreadonly())
+    return RequestHeader(decoder.api, version, correlation_id, head.client_id), message
 
 
 def decode_response(api: Api, version: int, frame: Buffer) -> tuple[int, Message]:
-    """The correlation id and the neutral message of a response frame to a request of this API and version."""
-    cls = wire_class(api, version, "response")
-    what = f"{api.name} response version {version}"
-    view = memoryview(frame).toreadonly()
-    head, offset = _decode(cls.__header_schema__, view, 0, f"{what} header")
-    body, end = _decode(cls, view, offset, what)
-    _check_end(view, end, what)
-    return int(head.correlation_id), lift(api, "response", body)
+    """The correlation id and the neutral message of a response frame to a request of this API and version.
+
+    An error code that is newer than kio is UNKNOWN_SERVER_ERROR in the message.
+    """
+    head, message, end = _response_decoder(api, version).decode(memoryview(frame).toreadonly())
+    if end != len(frame):
+        raise ProtocolError(f"{api.name} response version {version} ends at byte {end} of a frame of {len(frame)} bytes")
+    return int(head.correlation_id), message
+
+
+class _Decoder:
+    """Reads the messages of one API in one version."""
+
+    def __init__(self, api: Api, version: int, side: str) -> None:
+        from kio.serial import entity_reader
+
+        self.api = api
+        self._what = f"{api.name} {side} version {version}"
+        self._class = wire_class(api, version, side)
+        self._read_head: _Read = entity_reader(self._class.__header_schema__)
+        self._read_body: _Read = entity_reader(self._class)
+        self._walk = bounds.walk_of(self._class)
+        self._lift: Convert | None = lifter(api, side, self._class)
+        assert bounds.walk_of(self._class.__header_schema__) is None, "a header has no arrays"
+
+    def decode(self, frame: memoryview) -> tuple[Any, Message, int]:
+        """The header, the neutral message, and where it ends."""
+        try:
+            head, start = self._read_head(frame, 0)
+            if self._walk is not None:
+                self._walk(frame, start)
+            body, size = self._read(frame, start)
+        except ProtocolError:
+            raise
+        except Exception as error:
+            raise ProtocolError(f"{self._what} can not be decoded: {type(error).__name__}: {error}", cause=error) from error
+        return head, body if self._lift is None else self._lift(body), start + size
+
+    def _read(self, frame: memoryview, start: int) -> tuple[Any, int]:
+        try:
+            return self._read_body(frame, start)
+        except ValueError:
+            known = bounds.with_known_codes(self._class, frame, start)
+            if known is None:
+                raise
+            return self._read_body(known, start)
+
+
+_Read = Callable[[memoryview, int], tuple[Any, int]]
+
+
+@cache
+def _request_decoder(key: int, version: int) -> _Decoder:
+    return _Decoder(spoken_api(key, version), version, "request")
+
+
+@cache
+def _response_decoder(api: Api, version: int) -> _Decoder:
+    return _Decoder(api, version, "response")
 
 
 def spoken_api(key: int, version: int) -> Api:
@@ -124,17 +177,3 @@ def spoken_api(key: int, version: int) -> Api:
         low, high = SPOKEN[api]
         raise UnsupportedApiError(f"{api.name} version {version} is not spoken here, only {low} to {high}")
     return api
-
-
-def _decode(cls: type[Any], frame: memoryview, offset: int, what: str) -> tuple[Any, int]:
-    bounds.check(cls, frame, offset)
-    try:
-        entity, size = _reader(cls)(frame, offset)
-    except Exception as error:
-        raise ProtocolError(f"{what} can not be decoded: {type(error).__name__}: {error}", cause=error) from error
-    return entity, offset + size
-
-
-def _check_end(frame: memoryview, end: int, what: str) -> None:
-    if end != len(frame):
-        raise ProtocolError(f"{what} ends at byte {end} of a frame of {len(frame)} bytes")

@@ -77,13 +77,24 @@ def decode_subscription(blob: bytes) -> Subscription:
     )
 
 
-def encode_assignment(assignment: Assignment) -> bytes:
+def version_of(blob: bytes) -> int:
+    """The version in which a blob is read. Raises ``ProtocolError`` for bytes that are too few for one."""
+    if len(blob) < _VERSION.size:
+        raise ProtocolError(f"a ConsumerProtocol blob of {len(blob)} bytes is too short to have a version")
+    (version,) = _VERSION.unpack_from(blob)
+    if version < 0:
+        raise ProtocolError(f"a ConsumerProtocol blob has the negative version {version}")
+    return min(int(version), NEWEST)
+
+
+def encode_assignment(assignment: Assignment, version: int = NEWEST) -> bytes:
     """The blob of one member in a leader's SyncGroup."""
-    schema = _schema("assignment", NEWEST)
+    schema = _schema("assignment", version)
     return _encode(
         schema.ConsumerProtocolAssignment(
             assigned_partitions=_by_topic(schema.TopicPartition, assignment.partitions), user_data=assignment.user_data
-        )
+        ),
+        version,
     )
 
 
@@ -102,11 +113,11 @@ def _schema(kind: str, version: int) -> Any:
     return importlib.import_module(f"kio.schema.consumer_protocol_{kind}.v{version}.data")
 
 
-def _encode(message: Any) -> bytes:
+def _encode(message: Any, version: int = NEWEST) -> bytes:
     from kio.serial import entity_writer
 
     target = io.BytesIO()
-    target.write(_VERSION.pack(NEWEST))
+    target.write(_VERSION.pack(version))
     try:
         entity_writer(type(message))(target, message)
     except Exception as error:
@@ -117,13 +128,9 @@ def _encode(message: Any) -> bytes:
 def _decode(kind: str, name: str, blob: bytes) -> Any:
     from kio.serial import entity_reader
 
-    if len(blob) < _VERSION.size:
-        raise ProtocolError(f"{name} of {len(blob)} bytes is too short to have a version")
-    (version,) = _VERSION.unpack_from(blob)
-    if version < 0:
-        raise ProtocolError(f"{name} has the negative version {version}")
+    version = version_of(blob)
     try:
-        message, _ = entity_reader(getattr(_schema(kind, min(version, NEWEST)), name))(blob, _VERSION.size)
+        message, _ = entity_reader(getattr(_schema(kind, version), name))(blob, _VERSION.size)
     except Exception as error:
         raise ProtocolError(f"{name} version {version} can not be decoded: {type(error).__name__}: {error}", cause=error) from error
     return message

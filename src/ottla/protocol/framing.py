@@ -78,7 +78,7 @@ class FrameReader:
         if self._body is None:
             if self._filled < 4:
                 return None
-            self._size = self._length()
+            self._size = self._announced(self._header, 0)
             self._filled = 0
             self._body = self._first_room()
         if self._filled < self._size:
@@ -99,9 +99,24 @@ class FrameReader:
         return bytearray(min(self._size, _FIRST))
 
     def feed(self, data: bytes) -> list[Frame]:
-        """All frames that ``data`` completes, for callers that hold the bytes already."""
+        """All frames that ``data`` completes, for callers that hold the bytes already; whole ones are parts of ``data``."""
+        self._check()
         frames: list[Frame] = []
         rest = memoryview(data)
+        if self.in_frame:
+            rest = self._fill(rest, frames)
+        position, size = 0, len(rest)
+        while size - position >= 4:
+            end = position + 4 + self._announced(rest, position)
+            if end > size:
+                break
+            frames.append(rest[position + 4 : end])
+            position = end
+        self._fill(rest[position:], frames)
+        return frames
+
+    def _fill(self, rest: memoryview, frames: list[Frame]) -> memoryview:
+        """Bytes for the frame that has begun; returns what is behind it."""
         while rest:
             buffer = self.get_buffer()
             count = min(len(buffer), len(rest))
@@ -111,15 +126,17 @@ class FrameReader:
             frame = self.buffer_updated(count)
             if frame is not None:
                 frames.append(frame)
-        return frames
+                break
+        return rest
 
     @property
     def in_frame(self) -> bool:
         """Whether a frame has begun and is not complete: the end of the stream now would cut it off."""
         return self._body is not None or self._filled > 0
 
-    def _length(self) -> int:
-        (length,) = _LENGTH.unpack(self._header)
+    def _announced(self, data: bytearray | memoryview, position: int) -> int:
+        """The length that a frame at this position announces; raises ``ProtocolError`` for one that no frame can have."""
+        (length,) = _LENGTH.unpack_from(data, position)
         if length < 0:
             self._broken = f"a frame announces the negative length {length}: the peer does not speak Kafka's protocol"
         elif length > self._limit:
@@ -152,30 +169,20 @@ def _reserved(size: int) -> mmap.mmap:
     return memory
 
 
-class Gather:
-    """A writable that keeps file ranges apart from bytes, in order: what kio writes an outgoing message to."""
+def frame_of(content: list[bytes]) -> list[Piece]:
+    """A frame with this content, in one piece."""
+    body = b"".join(content)
+    return [_LENGTH.pack(len(body)) + body]
 
-    def __init__(self) -> None:
-        self._pieces: list[Piece] = []
-        self._tail = bytearray(4)
-        self._size = 0
 
-    def write(self, data: Piece) -> int:
-        """Append bytes, or a file range as it is."""
-        size = len(data)
-        if isinstance(data, bytes):
-            self._tail += data
-        elif size:
-            self._pieces.append(bytes(self._tail))
-            self._pieces.append(data)
-            self._tail = bytearray()
-        self._size += size
-        return size
-
-    def frame(self) -> list[Piece]:
-        """The pieces written so far, with the length in front."""
-        pieces = [*self._pieces, bytes(self._tail)] if self._tail else list(self._pieces)
-        first = pieces[0]
-        assert isinstance(first, bytes)
-        pieces[0] = _LENGTH.pack(self._size) + first[4:]
-        return pieces
+def frame_with_ranges(content: list[Piece]) -> list[Piece]:
+    """A frame with this content: bytes joined, file ranges between them as they are."""
+    frame: list[Piece] = []
+    run = [_LENGTH.pack(sum(map(len, content)))]
+    for piece in content:
+        if isinstance(piece, bytes):
+            run.append(piece)
+        elif len(piece):
+            frame += (b"".join(run), piece)
+            run = []
+    return [*frame, b"".join(run)] if any(run) else frame

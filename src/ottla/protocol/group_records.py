@@ -9,19 +9,22 @@ int16 version and the value's fields; a missing value is a tombstone.
 """
 
 import dataclasses
-import io
 import struct
 import types
 import typing
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
 from kio.static.constants import EntityType
 
 from ottla.errors import ProtocolError
+from ottla.protocol import bounds
+from ottla.protocol.lifting import adopter
+from ottla.protocol.schema import cache
+from ottla.protocol.writing import varint, writer
+from ottla.values import light_dataclass
 
 # No ``from __future__ import annotations`` here: kio reads the types of the fields.
 
@@ -29,7 +32,7 @@ _INT16 = struct.Struct(">h")
 _NEWEST = 2**15 - 1
 
 
-def _wire(kafka_type: str, *, since: int = 0, until: int = _NEWEST, **tag: int) -> dict[str, object]:
+def wire(kafka_type: str, *, since: int = 0, until: int = _NEWEST, **tag: int) -> dict[str, object]:
     """Metadata of a field: its type on the wire, the versions that have it, and its tag where it is a tagged field."""
     return {"kafka_type": kafka_type, "since": since, "until": until, **tag}
 
@@ -38,54 +41,201 @@ def _wire(kafka_type: str, *, since: int = 0, until: int = _NEWEST, **tag: int) 
 class OffsetCommitKey:
     """Which offset: one a group and partition."""
 
-    group: str = field(metadata=_wire("string"))
-    topic: str = field(metadata=_wire("string"))
-    partition: int = field(metadata=_wire("int32"))
+    group: str = field(metadata=wire("string"))
+    topic: str = field(metadata=wire("string"))
+    partition: int = field(metadata=wire("int32"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetCommitValue:
     """A committed offset: the next one to read. Timestamps are wall-clock milliseconds; ``-1`` stands for "not given"."""
 
-    offset: int = field(metadata=_wire("int64"))
-    leader_epoch: int = field(metadata=_wire("int32", since=3), default=-1)
-    metadata: str = field(metadata=_wire("string"))
-    commit_timestamp: int = field(metadata=_wire("int64"))
-    expire_timestamp: int = field(metadata=_wire("int64", since=1, until=1), default=-1)
-    topic_id: uuid.UUID | None = field(metadata=_wire("uuid", since=4, tag=0), default=None)
+    offset: int = field(metadata=wire("int64"))
+    leader_epoch: int = field(metadata=wire("int32", since=3), default=-1)
+    metadata: str = field(metadata=wire("string"))
+    commit_timestamp: int = field(metadata=wire("int64"))
+    expire_timestamp: int = field(metadata=wire("int64", since=1, until=1), default=-1)
+    topic_id: uuid.UUID | None = field(metadata=wire("uuid", since=4, tag=0), default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMetadataKey:
     """Which classic group."""
 
-    group: str = field(metadata=_wire("string"))
+    group: str = field(metadata=wire("string"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMetadataMember:
     """One member of a classic group, with what it subscribed to and what it was given. Timeouts are milliseconds."""
 
-    member_id: str = field(metadata=_wire("string"))
-    group_instance_id: str | None = field(metadata=_wire("string", since=3), default=None)
-    client_id: str = field(metadata=_wire("string"))
-    client_host: str = field(metadata=_wire("string"))
-    rebalance_timeout: int = field(metadata=_wire("int32", since=1), default=0)
-    session_timeout: int = field(metadata=_wire("int32"))
-    subscription: bytes = field(metadata=_wire("bytes"))
-    assignment: bytes = field(metadata=_wire("bytes"))
+    member_id: str = field(metadata=wire("string"))
+    group_instance_id: str | None = field(metadata=wire("string", since=3), default=None)
+    client_id: str = field(metadata=wire("string"))
+    client_host: str = field(metadata=wire("string"))
+    rebalance_timeout: int = field(metadata=wire("int32", since=1), default=0)
+    session_timeout: int = field(metadata=wire("int32"))
+    subscription: bytes = field(metadata=wire("bytes"))
+    assignment: bytes = field(metadata=wire("bytes"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMetadataValue:
     """A classic group after a finished round, or without members. ``current_state_timestamp``: when it came to that."""
 
-    protocol_type: str = field(metadata=_wire("string"))
-    generation: int = field(metadata=_wire("int32"))
-    protocol: str | None = field(metadata=_wire("string"))
-    leader: str | None = field(metadata=_wire("string"))
-    current_state_timestamp: int = field(metadata=_wire("int64", since=2), default=-1)
-    members: tuple[GroupMetadataMember, ...] = field(metadata=_wire("entity"))
+    protocol_type: str = field(metadata=wire("string"))
+    generation: int = field(metadata=wire("int32"))
+    protocol: str | None = field(metadata=wire("string"))
+    leader: str | None = field(metadata=wire("string"))
+    current_state_timestamp: int = field(metadata=wire("int64", since=2), default=-1)
+    members: tuple[GroupMetadataMember, ...] = field(metadata=wire("entity"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerGroupMetadataKey:
+    """Which consumer group (KIP-848)."""
+
+    group_id: str = field(metadata=wire("string"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerGroupMetadataValue:
+    """The epoch of a consumer group; ``metadata_hash`` stands for the topics that it was made for, 0: there were none."""
+
+    epoch: int = field(metadata=wire("int32"))
+    metadata_hash: int = field(metadata=wire("int64", tag=0), default=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerGroupPartitionMetadataKey:
+    """What Kafka kept of a group's topics before 4.1: only its tombstones are written now, and its values are passed over."""
+
+    group_id: str = field(metadata=wire("string"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerGroupMemberMetadataKey:
+    """Which member of a consumer group, by what it asked for."""
+
+    group_id: str = field(metadata=wire("string"))
+    member_id: str = field(metadata=wire("string"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassicProtocol:
+    """An assignor that a member of the classic protocol knows, with its metadata for it."""
+
+    name: str = field(metadata=wire("string"))
+    metadata: bytes = field(metadata=wire("bytes"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassicMemberMetadata:
+    """What a consumer group knows beyond the rest of a member that speaks the classic protocol."""
+
+    session_timeout_ms: int = field(metadata=wire("int32"), default=0)
+    supported_protocols: tuple[ClassicProtocol, ...] = field(metadata=wire("entity"), default=())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerGroupMemberMetadataValue:
+    """What a member asked for, with its names of topics sorted. ``classic_member_metadata`` is ``None`` if it sends heartbeats."""
+
+    instance_id: str | None = field(metadata=wire("string"), default=None)
+    rack_id: str | None = field(metadata=wire("string"), default=None)
+    client_id: str = field(metadata=wire("string"), default="")
+    client_host: str = field(metadata=wire("string"), default="")
+    subscribed_topic_names: tuple[str, ...] = field(metadata=wire("string"), default=())
+    subscribed_topic_regex: str | None = field(metadata=wire("string"), default="")
+    rebalance_timeout_ms: int = field(metadata=wire("int32"), default=-1)
+    server_assignor: str | None = field(metadata=wire("string"), default=None)
+    classic_member_metadata: ClassicMemberMetadata | None = field(metadata=wire("struct", tag=0), default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerGroupTargetAssignmentMetadataKey:
+    """Which consumer group, by its target assignment."""
+
+    group_id: str = field(metadata=wire("string"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerGroupTargetAssignmentMetadataValue:
+    """The group epoch that the target assignment was made for, and when (wall-clock milliseconds; 0: by no assignor)."""
+
+    assignment_epoch: int = field(metadata=wire("int32"))
+    assignment_timestamp: int = field(metadata=wire("int64", tag=0), default=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerGroupTargetAssignmentMemberKey:
+    """Which member of a consumer group, by what it shall have."""
+
+    group_id: str = field(metadata=wire("string"))
+    member_id: str = field(metadata=wire("string"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetTopicPartitions:
+    """Partitions of one topic."""
+
+    topic_id: uuid.UUID = field(metadata=wire("uuid"))
+    partitions: tuple[int, ...] = field(metadata=wire("int32"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerGroupTargetAssignmentMemberValue:
+    """What a member shall have."""
+
+    topic_partitions: tuple[TargetTopicPartitions, ...] = field(metadata=wire("entity"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerGroupCurrentMemberAssignmentKey:
+    """Which member of a consumer group, by what it has."""
+
+    group_id: str = field(metadata=wire("string"))
+    member_id: str = field(metadata=wire("string"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurrentTopicPartitions:
+    """Partitions of one topic, and the epoch in which the member got each of them (KIP-1251), where that is known."""
+
+    topic_id: uuid.UUID = field(metadata=wire("uuid"))
+    partitions: tuple[int, ...] = field(metadata=wire("int32"))
+    assignment_epochs: tuple[int, ...] | None = field(metadata=wire("int32", tag=0), default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerGroupCurrentMemberAssignmentValue:
+    """What a member has, and what it was asked to give back."""
+
+    member_epoch: int = field(metadata=wire("int32"))
+    previous_member_epoch: int = field(metadata=wire("int32"))
+    state: int = field(metadata=wire("int8"))
+    assigned_partitions: tuple[CurrentTopicPartitions, ...] = field(metadata=wire("entity"))
+    partitions_pending_revocation: tuple[CurrentTopicPartitions, ...] = field(metadata=wire("entity"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerGroupRegularExpressionKey:
+    """Which regular expression of a consumer group."""
+
+    group_id: str = field(metadata=wire("string"))
+    regular_expression: str = field(metadata=wire("string"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerGroupRegularExpressionValue:
+    """The topics, sorted, that a regular expression matched in the ``version`` that the cluster's topics had then.
+
+    ``timestamp``: wall-clock milliseconds.
+    """
+
+    topics: tuple[str, ...] = field(metadata=wire("string"))
+    version: int = field(metadata=wire("int64"))
+    timestamp: int = field(metadata=wire("int64"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,19 +245,39 @@ class Unknown:
     key_type: int
 
 
-Key = OffsetCommitKey | GroupMetadataKey
-Value = OffsetCommitValue | GroupMetadataValue
+Key = (
+    OffsetCommitKey
+    | GroupMetadataKey
+    | ConsumerGroupMetadataKey
+    | ConsumerGroupPartitionMetadataKey
+    | ConsumerGroupMemberMetadataKey
+    | ConsumerGroupTargetAssignmentMetadataKey
+    | ConsumerGroupTargetAssignmentMemberKey
+    | ConsumerGroupCurrentMemberAssignmentKey
+    | ConsumerGroupRegularExpressionKey
+)
+Value = (
+    OffsetCommitValue
+    | GroupMetadataValue
+    | ConsumerGroupMetadataValue
+    | ConsumerGroupMemberMetadataValue
+    | ConsumerGroupTargetAssignmentMetadataValue
+    | ConsumerGroupTargetAssignmentMemberValue
+    | ConsumerGroupCurrentMemberAssignmentValue
+    | ConsumerGroupRegularExpressionValue
+)
 
 
 @dataclass(frozen=True, slots=True)
 class _RecordType:
     key: Any
-    """The class of the key; ``value`` is that of the value."""
+    """The class of the key; ``value`` is that of the value, ``None`` where values are passed over."""
     value: Any
-    newest: int
+    newest: int = 0
     """The newest value version that is read; 0 is the oldest."""
-    written: int
-    flexible: int
+    written: int = 0
+    """The version that is written, but for the values of which ``encode_value`` knows better."""
+    flexible: int = 0
     """From this value version on the encoding is the flexible one."""
 
 
@@ -118,11 +288,19 @@ RECORD_TYPES: Mapping[int, _RecordType] = types.MappingProxyType(
         0: _OFFSET_COMMIT,  # of the first releases; never written
         1: _OFFSET_COMMIT,
         2: _RecordType(GroupMetadataKey, GroupMetadataValue, newest=4, written=3, flexible=4),
+        3: _RecordType(ConsumerGroupMetadataKey, ConsumerGroupMetadataValue),
+        4: _RecordType(ConsumerGroupPartitionMetadataKey, None),
+        5: _RecordType(ConsumerGroupMemberMetadataKey, ConsumerGroupMemberMetadataValue),
+        6: _RecordType(ConsumerGroupTargetAssignmentMetadataKey, ConsumerGroupTargetAssignmentMetadataValue),
+        7: _RecordType(ConsumerGroupTargetAssignmentMemberKey, ConsumerGroupTargetAssignmentMemberValue),
+        8: _RecordType(ConsumerGroupCurrentMemberAssignmentKey, ConsumerGroupCurrentMemberAssignmentValue),
+        16: _RecordType(ConsumerGroupRegularExpressionKey, ConsumerGroupRegularExpressionValue),
     }
 )
 """Key type -> the schemas. Where two types share a key class the higher one is written."""
 
 _TYPE_OF_KEY: Mapping[type[Any], int] = {record.key: key_type for key_type, record in RECORD_TYPES.items()}
+_TYPE_OF_VALUE: Mapping[type[Any], _RecordType] = {record.value: record for record in RECORD_TYPES.values()}
 
 
 def encode_record(key: Key, value: Value | None) -> tuple[bytes, bytes | None]:
@@ -130,30 +308,51 @@ def encode_record(key: Key, value: Value | None) -> tuple[bytes, bytes | None]:
 
     Raises ``ProtocolError`` for a value that does not fit its fields or the version that is written.
     """
-    key_type = _TYPE_OF_KEY[type(key)]
-    record = RECORD_TYPES[key_type]
-    key_bytes = _encode(key, key_type, _schema(record.key, 0, False))
-    if value is None:
-        return key_bytes, None
-    return key_bytes, _encode(value, record.written, _schema(record.value, record.written, record.written >= record.flexible))
+    return encode_key(key), None if value is None else encode_value(value)
+
+
+def encode_key(key: Key) -> bytes:
+    """The bytes of a record's key. Raises ``ProtocolError`` for one that does not fit its fields."""
+    return _key_codec(_TYPE_OF_KEY[type(key)]).encode(key)
+
+
+def encode_value(value: Value) -> bytes:
+    """The bytes of a record's value, in the version that is written; raises ``ProtocolError`` as above."""
+    if isinstance(value, OffsetCommitValue) and value.expire_timestamp != -1:
+        return _value_codec(OffsetCommitValue, 1).encode(value)  # version 1 alone can say how long an offset is to be kept
+    return _codec_of_written(type(value)).encode(value)
 
 
 def decode_record(key: bytes, value: bytes | None) -> tuple[Key | Unknown, Value | None]:
-    """The key and the value of a record; the value is ``None`` for a tombstone and for a record of unknown type.
+    """The key and the value of a record; the value is ``None`` for a tombstone and where it is not read.
 
     Raises ``ProtocolError`` for bytes that are not what their type says.
     """
-    key_type = _number(key, "a record's key")
-    record = RECORD_TYPES.get(key_type)
-    if record is None:
-        return Unknown(key_type), None
-    decoded: Key = _decode(key, record.key, _schema(record.key, 0, False))
-    if value is None:
+    reading = _reading(key[: _INT16.size])
+    if isinstance(reading, Unknown):
+        return reading, None
+    read_key, neutral = reading
+    decoded: Key = read_key(key)
+    if value is None or neutral is None:
         return decoded, None
-    version = _number(value, f"the value of {decoded}")
-    if not 0 <= version <= record.newest:
-        raise ProtocolError(f"the value of {decoded} has version {version}, known are 0 to {record.newest}")
-    return decoded, _decode(value, record.value, _schema(record.value, version, version >= record.flexible))
+    return decoded, _value_reader(neutral, value[: _INT16.size])(value)
+
+
+def encode_versioned(value: Any, version: int, *, flexible: bool) -> bytes:
+    """A version and the fields of ``value`` in that version. Raises ``ProtocolError`` for a value that does not fit them."""
+    return _codec(type(value), version, version, flexible).encode(value)
+
+
+def decode_versioned(content: bytes, neutral: Any, *, newest: int, flexible: int) -> Any:
+    """The value of class ``neutral`` in bytes that begin with a version. Raises ``ProtocolError`` for anything else."""
+    version = _number(content, neutral.__name__)
+    if not 0 <= version <= newest:
+        raise ProtocolError(f"{neutral.__name__} has version {version}, known are 0 to {newest}")
+    return _codec(neutral, version, version, version >= flexible).decode(content)
+
+
+_NULL, _PRESENT, _ABSENT = 0, 1, 2
+"""How a tagged structure begins: null, or a structure follows. The third, never written, stands for a missing tag."""
 
 
 @cache
@@ -164,72 +363,164 @@ def _schema(neutral: Any, version: int, flexible: bool) -> type[Any]:
         if one.metadata["since"] <= version <= one.metadata["until"]:
             nested = _element(one)
             annotation: Any = one.type if nested is None else types.GenericAlias(tuple, (_schema(nested, version, flexible), ...))
-            fields.append((one.name, annotation, _like(one)))
+            if nested is not None and types.NoneType in typing.get_args(one.type):
+                annotation = annotation | None
+            fields.append((one.name, *_mark(one)) if _is_struct(one) else (one.name, annotation, _like(one)))
     head = {"__type__": EntityType.data, "__version__": version, "__flexible__": flexible}
-    return dataclasses.make_dataclass(neutral.__name__, fields, namespace=head, frozen=True, kw_only=True)
+    return dataclasses.make_dataclass(neutral.__name__, fields, namespace=head, frozen=True, slots=True, kw_only=True)
 
 
 def _element(one: "dataclasses.Field[Any]") -> Any:
     """The class of the elements where a field is an array of structures."""
     arguments = typing.get_args(one.type)
-    return arguments[0] if arguments and dataclasses.is_dataclass(arguments[0]) else None
+    if types.NoneType in arguments and not _is_struct(one):
+        arguments = typing.get_args(arguments[0])
+    is_array = arguments and dataclasses.is_dataclass(arguments[0]) and not _is_struct(one)
+    return arguments[0] if is_array else None
+
+
+def _is_struct(one: "dataclasses.Field[Any]") -> bool:
+    """Whether a field is a tagged structure or null, which kio does not know: it sees the mark alone that stands before it."""
+    return bool(one.metadata["kafka_type"] == "struct")
+
+
+def _mark(one: "dataclasses.Field[Any]") -> tuple[Any, Any]:
+    return int, field(metadata={"kafka_type": "int8", "tag": one.metadata["tag"]}, default=_ABSENT)
 
 
 def _like(one: "dataclasses.Field[Any]") -> Any:
     metadata = {name: one.metadata[name] for name in ("kafka_type", "tag") if name in one.metadata}
-    if one.default is dataclasses.MISSING:
+    if one.default is dataclasses.MISSING or "tag" not in metadata:
         return field(metadata=metadata)
     return field(metadata=metadata, default=one.default)
 
 
 @cache
-def _converter(source: Any, target: Any) -> Callable[[Any], Any]:
-    """A function from one class to another with the same fields, except those that the target's version lacks.
-
-    Raises ``ValueError`` where such a field says anything, so that nothing is lost silently.
-    """
-    wanted = {one.name: _element(one) for one in dataclasses.fields(target)}
-    given = {one.name: _element(one) for one in dataclasses.fields(source)}
-    plain = [name for name, nested in wanted.items() if name in given and nested is None]
-    nested = [(name, _converter(given[name], inner)) for name, inner in wanted.items() if inner is not None]
-    lacking = [(one.name, one.default) for one in dataclasses.fields(source) if one.name not in wanted]
-
-    def convert(value: Any) -> Any:
-        for name, default in lacking:
-            if getattr(value, name) != default:
-                raise ValueError(f"version {target.__version__} has no {name}")
-        values = {name: getattr(value, name) for name in plain}
-        for name, one in nested:
-            values[name] = tuple([one(item) for item in getattr(value, name)])
-        return target(**values)
-
-    return convert
+def _struct(neutral: Any) -> tuple[str, Any] | None:
+    """The tagged structure of a class: its name and its class. It is the only tagged field there, and so the end of the message."""
+    structs = [one for one in dataclasses.fields(neutral) if _is_struct(one)]
+    return (structs[0].name, typing.get_args(structs[0].type)[0]) if structs else None
 
 
-def _encode(value: Any, number: int, schema: Any) -> bytes:
-    from kio.serial import entity_writer
+class _Codec:
+    """One version of one class, behind the ``number`` in front of it."""
 
-    ours: Any = type(value)
-    target = io.BytesIO()
-    target.write(_INT16.pack(number))
-    try:
-        entity_writer(schema)(target, _converter(ours, schema)(value))
-    except Exception as error:
-        raise ProtocolError(f"{value} can not be encoded: {type(error).__name__}: {error}", cause=error) from error
-    return target.getvalue()
+    def __init__(self, neutral: Any, number: int, version: int, flexible: bool) -> None:
+        schema = _schema(neutral, version, flexible)
+        self._number = _INT16.pack(number)
+        self._name = neutral.__name__
+        self._version = version
+        self._write = writer(neutral, schema)
+        self._read = _bounded_reader(schema)
+        self._adopt = adopter(schema, neutral)
+        self._struct = _struct(neutral)
+        wanted = {one.name for one in dataclasses.fields(schema)}
+        self._lacking = [(one.name, one.default) for one in dataclasses.fields(neutral) if one.name not in wanted]
+
+    def encode(self, value: Any) -> bytes:
+        """The bytes of a value. Raises ``ProtocolError`` where a field says anything that this version lacks: nothing is lost."""
+        pieces = [self._number]
+        try:
+            for name, default in self._lacking:
+                if getattr(value, name) != default:
+                    raise ValueError(f"version {self._version} has no {name}")
+            if self._struct is None:
+                self._write(pieces.append, value)
+            else:
+                self._write_with_struct(pieces, value, *self._struct)
+        except Exception as error:
+            raise ProtocolError(f"{value} can not be encoded: {type(error).__name__}: {error}", cause=error) from error
+        return b"".join(pieces)
+
+    def decode(self, content: bytes) -> Any:
+        """The value in these bytes. Raises ``ProtocolError``."""
+        try:
+            message, size = self._read(content, _INT16.size)
+            decoded = self._adopt(message)
+            end = size + _INT16.size
+            if self._struct is not None:
+                decoded, end = self._read_struct(decoded, content, end, *self._struct)
+        except Exception as error:
+            raise ProtocolError(f"{self._name} can not be decoded: {type(error).__name__}: {error}", cause=error) from error
+        if end != len(content):
+            raise ProtocolError(f"{self._name} ends at byte {end} of {len(content)}")
+        return decoded
+
+    def _write_with_struct(self, pieces: list[bytes], value: Any, name: str, kind: Any) -> None:
+        """The message with a null, which is two bytes at its end: a size and the mark. A structure takes their place."""
+        struct_value = getattr(value, name)
+        self._write(pieces.append, dataclasses.replace(value, **{name: _NULL}))
+        if struct_value is not None:
+            content: list[bytes] = [bytes([_PRESENT])]
+            writer(kind, _schema(kind, self._version, True))(content.append, struct_value)
+            inner = b"".join(content)
+            pieces[:] = [b"".join(pieces)[:-2], varint(len(inner)), inner]
+
+    def _read_struct(self, decoded: Any, content: bytes, position: int, name: str, kind: Any) -> tuple[Any, int]:
+        """The message with the structure whose mark was read. One that is not there has its fields' defaults, as Kafka reads it."""
+        match getattr(decoded, name):
+            case 0:
+                return dataclasses.replace(decoded, **{name: None}), position
+            case 2:
+                return dataclasses.replace(decoded, **{name: kind()}), position
+            case 1:
+                schema = _schema(kind, self._version, True)
+                message, size = _bounded_reader(schema)(content, position)
+                return dataclasses.replace(decoded, **{name: adopter(schema, kind)(message)}), position + size
+        raise ValueError(f"{name} begins with neither 0 nor 1")
 
 
-def _decode(content: bytes, neutral: Any, schema: Any) -> Any:
+@cache
+def _bounded_reader(schema: type[Any]) -> Callable[[bytes, int], tuple[Any, int]]:
+    """kio's reader of a class, which is not let near an array that announces more than there is."""
     from kio.serial import entity_reader
 
-    try:
-        message, size = entity_reader(schema)(content, _INT16.size)
-        decoded = _converter(schema, neutral)(message)
-    except Exception as error:
-        raise ProtocolError(f"{neutral.__name__} can not be decoded: {type(error).__name__}: {error}", cause=error) from error
-    if size + _INT16.size != len(content):
-        raise ProtocolError(f"{neutral.__name__} ends at byte {size + _INT16.size} of {len(content)}")
-    return decoded
+    read, walk = entity_reader(schema), bounds.walk_of(schema)
+    if walk is None:
+        return read
+
+    def read_after_walk(content: bytes, position: int) -> tuple[Any, int]:
+        walk(content, position)
+        return read(content, position)
+
+    return read_after_walk
+
+
+@cache
+def _codec(neutral: Any, number: int, version: int, flexible: bool) -> _Codec:
+    return _Codec(neutral, number, version, flexible)
+
+
+@cache
+def _key_codec(key_type: int) -> _Codec:
+    return _codec(RECORD_TYPES[key_type].key, key_type, 0, False)
+
+
+@cache
+def _value_codec(neutral: Any, version: int) -> _Codec:
+    return _codec(neutral, version, version, version >= _TYPE_OF_VALUE[neutral].flexible)
+
+
+@cache
+def _codec_of_written(neutral: Any) -> _Codec:
+    return _value_codec(neutral, _TYPE_OF_VALUE[neutral].written)
+
+
+@cache
+def _reading(front: bytes) -> tuple[Callable[[bytes], Any], Any] | Unknown:
+    """What the first bytes of a key announce: what reads it, and the class of the value where that is read."""
+    key_type = _number(front, "a record's key")
+    record = RECORD_TYPES.get(key_type)
+    return Unknown(key_type) if record is None else (_key_codec(key_type).decode, record.value)
+
+
+@cache
+def _value_reader(neutral: Any, front: bytes) -> Callable[[bytes], Any]:
+    """The same for a value of this class, which begins with its version."""
+    version, newest = _number(front, neutral.__name__), _TYPE_OF_VALUE[neutral].newest
+    if not 0 <= version <= newest:
+        raise ProtocolError(f"{neutral.__name__} has version {version}, known are 0 to {newest}")
+    return _value_codec(neutral, version).decode
 
 
 def _number(content: bytes, what: str) -> int:

@@ -14,19 +14,7 @@ from typing import Any
 
 from ottla.protocol.apis import SPOKEN, Api
 from ottla.protocol.messages import classes_of, kio_module, load, message_class
-from ottla.protocol.schema import cache, is_nullable, is_tuple, nested_class
-
-_IMPLICIT: dict[str, object] = {
-    "string": "",
-    "bytes": b"",
-    "uuid": None,
-    "bool": False,
-    "float64": 0.0,
-    "timedelta_i32": timedelta(0),
-    "timedelta_i64": timedelta(0),
-    "records": None,
-}
-"""The protocol's defaults of field types for fields that a version lacks and the schema gives no default; numbers are 0."""
+from ottla.protocol.schema import cache, implicit_default, is_nullable, is_tuple, nested_class
 
 Convert = Callable[[Any], Any]
 
@@ -38,52 +26,103 @@ def wire_class(api: Api, version: int, side: str) -> type[Any]:
 
 
 def lift(api: Api, side: str, message: Any) -> Any:
-    """The neutral form of a message that kio decoded."""
+    """The neutral form of a message that kio decoded and nobody else has."""
+    change = lifter(api, side, type(message))
+    return message if change is None else change(message)
+
+
+@cache
+def lifter(api: Api, side: str, wire: type[Any]) -> Convert | None:
+    """What makes neutral messages of those of kio's class ``wire``; ``None`` where they are neutral already."""
     reshape = _RESHAPE_IN.get((api, side))
-    if reshape is not None and message.__version__ < reshape[0]:
-        return reshape[1](message)
-    return converter(type(message), message_class(api, side))(message)
+    if reshape is not None and wire.__version__ < reshape[0]:
+        return reshape[1]
+    neutral = message_class(api, side)
+    return None if wire is neutral else adopter(wire, neutral)
 
 
 def lower(api: Api, version: int, side: str, message: Any) -> Any:
     """kio's form of a neutral message in one version."""
+    reshape = reshaper(api, version, side)
+    return reshape(message) if reshape is not None else converter(type(message), wire_class(api, version, side))(message)
+
+
+def reshaper(api: Api, version: int, side: str) -> Convert | None:
+    """What makes kio's form of a neutral message whose body had another shape in this version; ``None`` for all others."""
     reshape = _RESHAPE_OUT.get((api, side))
-    if reshape is not None and version < reshape[0]:
-        return reshape[1](message, wire_class(api, version, side))
-    return converter(type(message), wire_class(api, version, side))(message)
+    if reshape is None or version >= reshape[0]:
+        return None
+    target = wire_class(api, version, side)
+    return lambda message: reshape[1](message, target)
 
 
 @cache
 def converter(source: type[Any], target: type[Any]) -> Convert:
     """A function that makes a ``target`` of a ``source``: fields of the same name are kept, others left out or defaulted."""
+    return (lambda message: message) if source is target else _copying(source, target, converter)
+
+
+@cache
+def adopter(source: type[Any], target: type[Any]) -> Convert:
+    """The same for a message that nobody else has: one whose class has the same fields becomes a ``target`` as it is."""
     if source is target:
         return lambda message: message
+    if not _same_fields(source, target):
+        return _copying(source, target, adopter)
+
+    def adopt(message: Any) -> Any:
+        set_attribute(message, "__class__", target)
+        return message
+
+    set_attribute = object.__setattr__
+    return adopt
+
+
+def _same_fields(source: type[Any], target: type[Any]) -> bool:
+    """Whether the one class holds what the other does, in the same slots."""
+    if source.__slots__ != target.__slots__ or source.__bases__ != target.__bases__:
+        return False
     theirs = {field.name: field for field in dataclasses.fields(source)}
-    copied: list[tuple[str, Convert | None]] = []
-    defaults: dict[str, object] = {}
-    for field in dataclasses.fields(target):
-        if field.name in theirs:
-            copied.append((field.name, _field_converter(theirs[field.name].type, field)))
-        elif field.default is dataclasses.MISSING:
-            defaults[field.name] = _implicit_default(field)
-
-    def convert(message: Any) -> Any:
-        values = {name: getattr(message, name) if change is None else change(getattr(message, name)) for name, change in copied}
-        return target(**defaults, **values)
-
-    return convert
+    return all(_field_converter(theirs[field.name].type, field, adopter) is None for field in dataclasses.fields(target))
 
 
-def _field_converter(source: Any, field: dataclasses.Field[Any]) -> Convert | None:
+def _copying(source: type[Any], target: type[Any], inner: Callable[[type[Any], type[Any]], Convert]) -> Convert:
+    """A function made for the two classes, as in ``writing``: the constructor of a frozen class costs more than all the rest."""
+    theirs = {field.name: field for field in dataclasses.fields(source)}
+    names: dict[str, Any] = {"new": object.__new__, "target": target}
+    lines = []
+    use: Any
+    for number, field in enumerate(dataclasses.fields(target)):
+        names[f"set_{number}"] = getattr(target, field.name).__set__
+        value, use = f"message.{field.name}", None
+        if field.name not in theirs:
+            value = f"use_{number}"
+            use = implicit_default(field) if field.default is dataclasses.MISSING else field.default
+        elif (change := _field_converter(theirs[field.name].type, field, inner)) is not None:
+            value, use = f"use_{number}({value})", change
+        names[f"use_{number}"] = use
+        lines.append(f"    set_{number}(made, {value})")
+    text = "\n".join(["def convert(message):", "    made = new(target)", *lines, "    return made"])
+    exec(compile(text, f"<{target.__qualname__} of {source.__qualname__}>", "exec"), names)
+    made: Convert = names["convert"]
+    return made
+
+
+def _field_converter(
+    source: Any, field: dataclasses.Field[Any], inner: Callable[[type[Any], type[Any]], Convert]
+) -> Convert | None:
     target = field.type
     inner_source, inner_target = nested_class(source), nested_class(target)
     change: Convert | None = None
     if inner_source is not None and inner_target is not None and inner_source is not inner_target:
-        one = converter(inner_source, inner_target)
-        change = _for_tuples(one) if is_tuple(target) else _unless_none(one)
+        # kio shares the defaults of single structures between messages: those belong to nobody
+        change = (
+            _for_tuples(inner(inner_source, inner_target))
+            if is_tuple(target)
+            else _unless_none(converter(inner_source, inner_target))
+        )
     if is_nullable(source) and not is_nullable(target):
-        empty = () if is_tuple(target) else _IMPLICIT.get(field.metadata.get("kafka_type", ""), 0)
-        return _or_else(change, empty)
+        return _or_else(change, implicit_default(field))
     return change
 
 
@@ -97,19 +136,6 @@ def _unless_none(one: Convert) -> Convert:
 
 def _or_else(change: Convert | None, empty: object) -> Convert:
     return lambda value: empty if value is None else value if change is None else change(value)
-
-
-def _implicit_default(field: dataclasses.Field[Any]) -> object:
-    if is_tuple(field.type):
-        return None if is_nullable(field.type) else ()
-    if is_nullable(field.type):
-        return None
-    kind = field.metadata.get("kafka_type", "")
-    if kind == "error_code":
-        from kio.schema.errors import ErrorCode
-
-        return ErrorCode.none
-    return _IMPLICIT.get(kind, 0)
 
 
 # Bodies that changed shape: once a single item at the top, later a list.
@@ -214,6 +240,50 @@ def _lift_metadata_request(message: Any) -> Any:
     return lifted if message.topics else dataclasses.replace(lifted, topics=None)
 
 
+def _lift_add_partitions_to_txn_request(message: Any) -> Any:
+    classes = load(Api.ADD_PARTITIONS_TO_TXN, "request")
+    transaction = classes["AddPartitionsToTxnTransaction"](
+        transactional_id=message.v3_and_below_transactional_id,
+        producer_id=message.v3_and_below_producer_id,
+        producer_epoch=message.v3_and_below_producer_epoch,
+        verify_only=False,
+        topics=converter_of_tuple(message.v3_and_below_topics, classes["AddPartitionsToTxnTopic"]),
+    )
+    return classes["AddPartitionsToTxnRequest"](transactions=(transaction,))
+
+
+def _lower_add_partitions_to_txn_request(message: Any, target: type[Any]) -> Any:
+    (transaction,) = message.transactions
+    return _make(
+        target,
+        v3_and_below_transactional_id=transaction.transactional_id,
+        v3_and_below_producer_id=transaction.producer_id,
+        v3_and_below_producer_epoch=transaction.producer_epoch,
+        v3_and_below_topics=converter_of_tuple(transaction.topics, _nested_field(target, "v3_and_below_topics")),
+    )
+
+
+def _lift_add_partitions_to_txn_response(message: Any) -> Any:
+    classes = load(Api.ADD_PARTITIONS_TO_TXN, "response")
+    topics = tuple(
+        classes["AddPartitionsToTxnTopicResult"](
+            name=topic.name,
+            results_by_partition=converter_of_tuple(topic.results_by_partition, classes["AddPartitionsToTxnPartitionResult"]),
+        )
+        for topic in message.results_by_topic_v3_and_below
+    )
+    result = classes["AddPartitionsToTxnResult"](transactional_id="", topic_results=topics)
+    return classes["AddPartitionsToTxnResponse"](
+        throttle_time=message.throttle_time, error_code=_implicit_error(), results_by_transaction=(result,)
+    )
+
+
+def _lower_add_partitions_to_txn_response(message: Any, target: type[Any]) -> Any:
+    (result,) = message.results_by_transaction
+    topics = converter_of_tuple(result.topic_results, _nested_field(target, "results_by_topic_v3_and_below"))
+    return _make(target, throttle_time=message.throttle_time, results_by_topic_v3_and_below=topics)
+
+
 def _implicit_error() -> object:
     from kio.schema.errors import ErrorCode
 
@@ -243,6 +313,8 @@ _RESHAPE_IN: dict[tuple[Api, str], tuple[int, Callable[[Any], Any]]] = {
     (Api.OFFSET_FETCH, "response"): (8, _lift_offset_fetch_response),
     (Api.LEAVE_GROUP, "request"): (3, _lift_leave_group_request),
     (Api.DELETE_TOPICS, "request"): (6, _lift_delete_topics_request),
+    (Api.ADD_PARTITIONS_TO_TXN, "request"): (4, _lift_add_partitions_to_txn_request),
+    (Api.ADD_PARTITIONS_TO_TXN, "response"): (4, _lift_add_partitions_to_txn_response),
     (Api.JOIN_GROUP, "request"): (1, _lift_join_group_request),
     (Api.METADATA, "request"): (1, _lift_metadata_request),
 }
@@ -256,6 +328,8 @@ _RESHAPE_OUT: dict[tuple[Api, str], tuple[int, Callable[[Any, type[Any]], Any]]]
     (Api.LEAVE_GROUP, "request"): (3, _lower_leave_group_request),
     (Api.LEAVE_GROUP, "response"): (3, _lower_leave_group_response),
     (Api.DELETE_TOPICS, "request"): (6, _lower_delete_topics_request),
+    (Api.ADD_PARTITIONS_TO_TXN, "request"): (4, _lower_add_partitions_to_txn_request),
+    (Api.ADD_PARTITIONS_TO_TXN, "response"): (4, _lower_add_partitions_to_txn_response),
 }
 
 assert {api for api, _ in (*_RESHAPE_IN, *_RESHAPE_OUT)} <= set(SPOKEN)

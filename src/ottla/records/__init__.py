@@ -25,7 +25,7 @@ from ottla.records.batch import (
     verify_batch,
 )
 from ottla.records.compression import DEFAULT_MAX_BATCH_BYTES
-from ottla.records.encode import NewRecord, encode_batch, encode_end_transaction
+from ottla.records.encode import NewRecord, encode_batch, encode_compacted, encode_end_transaction, recompressed
 from ottla.records.fetched import PartitionRecords, Records
 from ottla.records.header import (
     HEADER_SIZE,
@@ -37,7 +37,7 @@ from ottla.records.header import (
     read_header,
     restamp,
 )
-from ottla.records.reader import PartitionReader, StoredRecord, iter_records
+from ottla.records.reader import PartitionReader, StoredRecord, iter_entries, iter_records
 from ottla.records.record import Record
 
 __all__ = [
@@ -57,11 +57,14 @@ __all__ = [
     "check_crc",
     "control_marker",
     "encode_batch",
+    "encode_compacted",
     "encode_end_transaction",
     "find_timestamp",
+    "iter_entries",
     "iter_headers",
     "iter_records",
     "read_header",
+    "recompressed",
     "restamp",
     "verify_batch",
 ]

@@ -9,16 +9,17 @@ Source of the schema: "Structured Streaming + Kafka Integration Guide", Apache S
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from ottla.errors import OttlaError
 from ottla.records import cdata, columns
-from ottla.records.fetched import PartitionRecords
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from ottla.records.fetched import PartitionRecords
 
 MAX_COLUMN_BYTES = 2**31 - 1
 """What 32-bit offsets can reach."""
@@ -26,28 +27,16 @@ MAX_COLUMN_BYTES = 2**31 - 1
 _MAX_ROWS = MAX_COLUMN_BYTES // 8
 
 
-def _topic(rows: columns.Rows) -> columns.Node:
-    return columns.repeated_strings([(origin.topic.encode(), count) for origin, count in rows.origins], rows.count)
-
-
-def _partition(rows: columns.Rows) -> columns.Node:
-    return columns.repeated_ints([(origin.partition, count) for origin, count in rows.origins], rows.count)
-
-
-def _timestamp_type(rows: columns.Rows) -> columns.Node:
-    return columns.repeated_ints([(origin.timestamp_type, count) for origin, count in rows.origins], rows.count)
-
-
 _HEADERS: cdata.Field = ("+l", "headers", (("+s", "item", (("u", "key", ()), ("z", "value", ()))),))
 
-_COLUMNS: dict[str, tuple[cdata.Field, Callable[[columns.Rows], columns.Node]]] = {
-    "key": (("z", "key", ()), lambda rows: columns.binary_column(rows, columns.KEY)),
-    "value": (("z", "value", ()), lambda rows: columns.binary_column(rows, columns.VALUE)),
-    "topic": (("u", "topic", ()), _topic),
-    "partition": (("i", "partition", ()), _partition),
+_COLUMNS: dict[str, tuple[cdata.Field, columns.Filler]] = {
+    "key": (("z", "key", ()), columns.key_column),
+    "value": (("z", "value", ()), columns.value_column),
+    "topic": (("u", "topic", ()), columns.topic_column),
+    "partition": (("i", "partition", ()), columns.partition_column),
     "offset": (("l", "offset", ()), columns.offset_column),
     "timestamp": (("tsu:UTC", "timestamp", ()), columns.timestamp_column),
-    "timestampType": (("i", "timestampType", ()), _timestamp_type),
+    "timestampType": (("i", "timestampType", ()), columns.timestamp_type_column),
     "headers": (_HEADERS, columns.header_column),
 }
 """Name -> (type in the format strings of the C data interface, how it is filled). Every field may be null by its type; in fact
@@ -56,35 +45,36 @@ only ``key``, ``value`` and ``headers`` ever are."""
 
 def to_table(parts: Iterable[PartitionRecords], names: Sequence[str] | None) -> pa.Table:
     """All rows as one table."""
-    return _pyarrow().Table.from_batches(to_batches(parts, names, None), schema(names))
+    pyarrow, types, fillers = _layout(None if names is None else tuple(names))
+    imported = pyarrow.RecordBatch._import_from_c
+    return pyarrow.Table.from_batches([imported(columns.export(rows, fillers), types) for rows in _pieces(parts, _MAX_ROWS)], types)
 
 
 def to_batches(parts: Iterable[PartitionRecords], names: Sequence[str] | None, max_rows: int | None) -> Iterator[pa.RecordBatch]:
     """The rows in batches of ``max_rows`` at most, none of whose columns reaches 2 GiB."""
     if max_rows is not None and max_rows < 1:
         raise ValueError(f"max_rows must be at least 1, not {max_rows}")
-    types = schema(names)
-    pyarrow = _pyarrow()
-    return (_imported(pyarrow, node, types) for node in _nodes(parts, names, max_rows or _MAX_ROWS))
-
-
-def _imported(pyarrow: Any, node: columns.Node, types: pa.Schema) -> pa.RecordBatch:
-    return pyarrow.RecordBatch._import_from_c(cdata.export_array(node), types)
+    pyarrow, types, fillers = _layout(None if names is None else tuple(names))
+    imported = pyarrow.RecordBatch._import_from_c
+    return (imported(columns.export(rows, fillers), types) for rows in _pieces(parts, max_rows or _MAX_ROWS))
 
 
 def c_stream(parts: Iterable[PartitionRecords]) -> object:
     """The rows as an Arrow C stream capsule; needs no ``pyarrow``."""
     field: cdata.Field = ("+s", "", tuple(field for field, _ in _COLUMNS.values()))
-    return cdata.stream_capsule(field, _nodes(parts, None, _MAX_ROWS))
+    fillers = [fill for _, fill in _COLUMNS.values()]
+    return cdata.stream_capsule(field, (columns.export(rows, fillers) for rows in _pieces(parts, _MAX_ROWS)))
 
 
 def schema(names: Sequence[str] | None = None) -> pa.Schema:
     """The types of all columns, or of those named; raises ``ValueError`` for a name that is none."""
-    return _schema(None if names is None else tuple(names))
+    _, types, _ = _layout(None if names is None else tuple(names))
+    return types
 
 
 @cache
-def _schema(names: tuple[str, ...] | None) -> pa.Schema:
+def _layout(names: tuple[str, ...] | None) -> tuple[Any, pa.Schema, Sequence[columns.Filler]]:
+    """``pyarrow``, the types of these columns, and how each is filled."""
     pyarrow = _pyarrow()
     types = pyarrow.schema(
         [
@@ -98,15 +88,14 @@ def _schema(names: tuple[str, ...] | None) -> pa.Schema:
             ("headers", pyarrow.list_(pyarrow.struct([("key", pyarrow.string()), ("value", pyarrow.binary())]))),
         ]
     )
-    if names is None:
-        return types
-    unknown = [name for name in names if name not in types.names]
-    if unknown:
-        raise ValueError(f"unknown columns {unknown}: there are {types.names}")
-    return pyarrow.schema([types.field(name) for name in names])
+    if names is not None:
+        unknown = [name for name in names if name not in types.names]
+        if unknown:
+            raise ValueError(f"unknown columns {unknown}: there are {types.names}")
+        types = pyarrow.schema([types.field(name) for name in names])
+    return pyarrow, types, [_COLUMNS[name][1] for name in types.names]
 
 
-@cache
 def _pyarrow() -> Any:
     try:
         import pyarrow
@@ -115,8 +104,5 @@ def _pyarrow() -> Any:
     return pyarrow
 
 
-def _nodes(parts: Iterable[PartitionRecords], names: Sequence[str] | None, max_rows: int) -> Iterator[columns.Node]:
-    """A node of all columns for each piece of the rows."""
-    fillers = [_COLUMNS[name][1] for name in (_COLUMNS if names is None else names)]
-    for rows in columns.pieces(parts, max_rows, MAX_COLUMN_BYTES):
-        yield rows.count, 0, (None,), tuple([fill(rows) for fill in fillers])
+def _pieces(parts: Iterable[PartitionRecords], max_rows: int) -> Iterator[columns.Rows]:
+    return columns.pieces(parts, max_rows, MAX_COLUMN_BYTES)

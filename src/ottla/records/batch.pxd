@@ -27,8 +27,10 @@ cdef class Batch:
     cpdef index(self, max_bytes)
     cpdef verify(self, max_bytes)
     cdef _load(self, max_bytes)
+    cdef _make_table(self, Py_ssize_t rows)
     cpdef Py_ssize_t first_from(self, long long offset) except -1
     cpdef marker(self)
 
+cpdef bytearray new_buffer(Py_ssize_t size)
 cdef const unsigned char* pointer_to(object source) except NULL
 cdef Batch open_batch(object source, const unsigned char* data, Py_ssize_t length, Py_ssize_t position)

@@ -58,13 +58,11 @@ _REASONS = {
 @cython.exceptval(check=False)
 def _long_varint(
     data: cython.p_const_uchar, position: cython.Py_ssize_t, end: cython.Py_ssize_t, bits: cython.int
-) -> tuple[cython.longlong, cython.Py_ssize_t]:
-    """A zigzag varint of up to ``bits`` bits and the position after it, which is beyond ``end`` where it is not one."""
+) -> tuple[cython.ulonglong, cython.Py_ssize_t]:
+    """A varint of up to ``bits`` bits, its zigzag not undone, and the position after it: beyond ``end`` where it is not one."""
     raw: cython.ulonglong = 0
     byte: cython.ulonglong = 0
     shift: cython.int = 0
-    half: cython.longlong
-    sign: cython.longlong
     while position < end:
         byte = data[position]
         position += 1
@@ -72,9 +70,7 @@ def _long_varint(
             return 0, end + 1
         raw |= (byte & 0x7F) << shift
         if byte < 0x80:
-            half = raw >> 1
-            sign = raw & 1
-            return half ^ -sign, position
+            return raw, position
         shift += 7
     return 0, end + 1
 
@@ -85,18 +81,17 @@ def _long_varint(
 @cython.exceptval(check=False)
 def _varint(
     data: cython.p_const_uchar, position: cython.Py_ssize_t, end: cython.Py_ssize_t, bits: cython.int
-) -> tuple[cython.longlong, cython.Py_ssize_t]:
+) -> tuple[cython.ulonglong, cython.Py_ssize_t]:
     """``_long_varint`` with a short way for one or two bytes. Once beyond ``end`` it stays there: one check serves several."""
-    low: cython.int
-    high: cython.int
+    low: cython.ulonglong
+    high: cython.ulonglong
     if position + 1 < end:
         low = data[position]
         if low < 0x80:
-            return (low >> 1) ^ -(low & 1), position + 1
+            return low, position + 1
         high = data[position + 1]
         if high < 0x80:
-            high = (high << 7) | (low & 0x7F)
-            return (high >> 1) ^ -(high & 1), position + 2
+            return (high << 7) + low - 0x80, position + 2
     return _long_varint(data, position, end, bits)
 
 
@@ -105,21 +100,24 @@ def _varint(
 @cython.exceptval(check=False)
 def _skip_headers(data: cython.p_const_uchar, position: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.Py_ssize_t:
     """The position after a record's headers, or minus the number of the reason why they are not headers."""
-    count: cython.longlong
-    size: cython.longlong
-    count, position = _varint(data, position, end, 32)
-    if count < 0 or position > end or count > (end - position) // 2:
+    raw: cython.ulonglong
+    count: cython.Py_ssize_t
+    size: cython.Py_ssize_t
+    raw, position = _varint(data, position, end, 32)
+    count = raw >> 1
+    if raw & 1 or position > end or count > (end - position) // 2:
         return -5
     while count > 0:
-        size, position = _varint(data, position, end, 32)
-        if size < 0 or size > end - position:
+        raw, position = _varint(data, position, end, 32)
+        size = raw >> 1
+        if raw & 1 or size > end - position:
             return -6
         position += size
-        size, position = _varint(data, position, end, 32)
-        if size < -1 or size > end - position:
+        raw, position = _varint(data, position, end, 32)
+        size = raw >> 1
+        if size > end - position or (raw & 1 and raw != 1):
             return -6
-        if size > 0:
-            position += size
+        position += size
         count -= 1
     return position
 
@@ -131,59 +129,85 @@ def _skip_headers(data: cython.p_const_uchar, position: cython.Py_ssize_t, end: 
 def _walk(batch: Batch, keep: cython.bint) -> tuple[cython.int, cython.Py_ssize_t]:
     """Walk the claimed records, which must fill the payload: 0, or the number of a reason, and where the walk ended.
 
-    With ``keep`` the places go into the batch's table; without, as a broker validates, offset deltas must be 0 to n - 1.
+    The places go into the batch's table. Without ``keep``, as a broker validates, all into its first row, and offset deltas must
+    be 0 to n - 1. A row is written field by field, as it is read: what few registers there are then hold what comes next.
     """
     data: cython.p_const_uchar = batch.data
     fields: cython.p_int = batch.fields
     times: cython.p_longlong = batch.times
     end: cython.Py_ssize_t = batch.payload_size
-    last_delta: cython.longlong = batch.last_offset - batch.base_offset
-    base_timestamp: cython.longlong = batch.base_timestamp
-    position: cython.Py_ssize_t = 0
+    last_delta: cython.Py_ssize_t = batch.last_offset - batch.base_offset
+    base_timestamp: cython.longlong = batch.base_timestamp if keep else 0
+    latest: cython.longlong = 0x7FFFFFFFFFFFFFFF
+    earliest: cython.longlong = -latest - 1
+    position: cython.Py_ssize_t
     start: cython.Py_ssize_t
     following: cython.Py_ssize_t = 0
     record_end: cython.Py_ssize_t
     row: cython.Py_ssize_t = 0
-    number: cython.Py_ssize_t
-    key_at: cython.Py_ssize_t
-    value_at: cython.Py_ssize_t
-    headers_at: cython.Py_ssize_t
+    cell: cython.Py_ssize_t = 0
+    step: cython.Py_ssize_t = 1 if keep else 0
+    _number: cython.Py_ssize_t
     key_bytes: cython.Py_ssize_t = 0
     value_bytes: cython.Py_ssize_t = 0
     has_headers: cython.bint = False
-    length: cython.longlong
-    time: cython.longlong
-    delta: cython.longlong
-    key: cython.longlong
-    value: cython.longlong
-    previous: cython.longlong = -1
-    latest: cython.longlong = 0x7FFFFFFFFFFFFFFF
-    for number in range(batch.claimed):
+    raw: cython.ulonglong
+    half: cython.longlong
+    sign: cython.longlong
+    size: cython.Py_ssize_t
+    least_delta: cython.Py_ssize_t = 0
+    if base_timestamp > 0:
+        latest -= base_timestamp
+    else:
+        earliest -= base_timestamp
+    for _number in range(batch.claimed):
         start = following
-        length, position = _varint(data, start, end, 32)
-        if length < 0 or length > end - position:
+        raw, position = _varint(data, start, end, 32)
+        size = raw >> 1
+        if raw & 1 or size > end - position:
             return 1, start
-        record_end = position + length
+        record_end = position + size
         following = record_end  # and not where the walk of this record ends, so that the processor can begin the next one
-        time, position = _varint(data, position + 1, record_end, 64)
-        delta, position = _varint(data, position, record_end, 32)
-        key, position = _varint(data, position, record_end, 32)
+        raw, position = _varint(data, position + 1, end, 64)
+        half, sign = raw >> 1, raw & 1
+        half ^= -sign
+        if half > latest or half < earliest:
+            return 10, start
+        times[row] = base_timestamp + half
+        raw, position = _varint(data, position, end, 32)
+        size = raw >> 1
+        fields[cell] = size
+        if raw & 1 or size < least_delta or size > last_delta:
+            return 2 if position > record_end else 9 if keep else 8, start
+        least_delta = size + 1
+        raw, position = _varint(data, position, end, 32)
         if position > record_end:
             return 2, start
-        if key < -1 or key > record_end - position:
+        size = raw >> 1
+        fields[cell + 1] = position
+        fields[cell + 2] = size
+        if raw & 1:
+            if raw != 1:
+                return 3, start
+            fields[cell + 2] = -1
+        elif size > record_end - position:
             return 3, start
-        key_at = position
-        if key > 0:
-            position += key
-            key_bytes += key
-        value, position = _varint(data, position, record_end, 32)
-        if value < -1 or value > record_end - position:
+        position += size
+        key_bytes += size
+        raw, position = _varint(data, position, end, 32)
+        size = raw >> 1
+        if size > record_end - position:
             return 4, start
-        value_at = position
-        if value > 0:
-            position += value
-            value_bytes += value
-        headers_at = position
+        fields[cell + 3] = position
+        fields[cell + 4] = size
+        if raw & 1:
+            if raw != 1:
+                return 4, start
+            fields[cell + 4] = -1
+        position += size
+        value_bytes += size
+        fields[cell + 5] = position
+        fields[cell + 6] = record_end - position
         if position + 1 != record_end or data[position] != 0:
             has_headers = True
             position = _skip_headers(data, position, record_end)
@@ -191,33 +215,15 @@ def _walk(batch: Batch, keep: cython.bint) -> tuple[cython.int, cython.Py_ssize_
                 return -position, start
             if position != record_end:
                 return 7, start
-        if keep:
-            if delta <= previous or delta > last_delta:
-                return 9, start
-            if time >= 0:
-                if base_timestamp > latest - time:
-                    return 10, start
-            elif base_timestamp < -latest - 1 - time:
-                return 10, start
-            previous = delta
-            times[number] = base_timestamp + time
-            fields[row] = delta
-            fields[row + 1] = key_at
-            fields[row + 2] = key
-            fields[row + 3] = value_at
-            fields[row + 4] = value
-            fields[row + 5] = headers_at
-            fields[row + 6] = record_end - headers_at
-            row += 7
-        elif delta != number:
-            return 8, start
+        row += step
+        cell += 7 * step
     batch.key_bytes = key_bytes
     batch.value_bytes = value_bytes
     batch.has_headers = has_headers
     return (0, following) if following == end else (11, following)
 
 
-def new_buffer(size: cython.Py_ssize_t) -> bytearray:
+def new_buffer(size):
     """A buffer whose bytes will all be written before anybody reads them."""
     if cython.compiled:
         return PyByteArray_FromStringAndSize(cython.NULL, size)
@@ -320,16 +326,8 @@ class Batch:
         where: cython.Py_ssize_t
         row: cython.Py_ssize_t
         time: cython.longlong
-        raw: cython.p_char
         self._load(max_bytes)
-        self.table = new_buffer(self.claimed * (7 * 4 + 8))
-        if cython.compiled:
-            raw = self.table
-            self.times = cython.cast(cython.p_longlong, raw)
-            self.fields = cython.cast(cython.p_int, raw + self.claimed * 8)
-        else:
-            self.times = memoryview(self.table)[: self.claimed * 8].cast("q")
-            self.fields = memoryview(self.table)[self.claimed * 8 :].cast("i")
+        self._make_table(self.claimed)
         with cython.nogil:
             error, where = _walk(self, True)
         if error:
@@ -345,10 +343,23 @@ class Batch:
         error: cython.int
         where: cython.Py_ssize_t
         self._load(max_bytes)
+        self._make_table(1)
         with cython.nogil:
             error, where = _walk(self, False)
         if error:
             raise self._refused(error, where)
+
+    def _make_table(self, rows):
+        """Memory for so many rows: the timestamps first, then seven ints each."""
+        raw: cython.p_char
+        self.table = new_buffer(rows * (7 * 4 + 8))
+        if cython.compiled:
+            raw = self.table
+            self.times = cython.cast(cython.p_longlong, raw)
+            self.fields = cython.cast(cython.p_int, raw + rows * 8)
+        else:
+            self.times = memoryview(self.table)[: rows * 8].cast("q")
+            self.fields = memoryview(self.table)[rows * 8 :].cast("i")
 
     def _load(self, max_bytes):
         """Set the payload: the bytes of the records as they lie, or inflated."""

@@ -1,11 +1,12 @@
 """Columns handed to any Arrow library: the C data, C stream and PyCapsule interfaces, without a library of our own.
 
-Owns the C structures and who frees them. Must not know which columns there are. Invariants: a structure that was handed out
-keeps its buffers alive until its ``release`` is called, each child by itself, from whatever thread; what is never taken is
-freed with its capsule.
+Owns the C structures, the memory of what they point to, and who frees it. Must not know which columns there are. Invariants: a
+structure that was handed out keeps its ``Block`` alive until its ``release`` is called, each child by itself, from whatever
+thread; what is never taken is freed with its capsule.
 
-The structures are seen as rows of 64-bit words and called back through ``ctypes``, so that the source is the same compiled or
-not. A column or a row of columns is a node as in ``columns``; a field is (format, name, children).
+The structures are seen as rows of 64-bit words and addresses are integers, so that the source is the same compiled or not. What
+is called often, the release of an array, is a C function where compiled; the rest is called back through ``ctypes``. A field is
+(format, name, children). The attributes of ``Block`` are declared in ``cdata.pxd``.
 Source: "The Arrow C data interface", "The Arrow C stream interface", "The Arrow PyCapsule Interface".
 """
 
@@ -15,12 +16,17 @@ try:
     import cython
 except ImportError:
     from ottla.records import _cython as cython
+if cython.compiled:
+    from cython.cimports.libc.string import memset
+    from cython.cimports.ottla.records.batch import new_buffer
+else:
+    from ottla.records.batch import new_buffer
 
 import ctypes
 
 COMPILED = cython.compiled
 
-# Words of the structures.
+# Words of the structures; that is 80, 72 and 40 bytes, which stand literally below.
 # ArrowArray: length, null count, offset, buffers, children, buffers*, children*, dictionary*, release, private.
 # ArrowSchema: format*, name*, metadata*, flags, children, children*, dictionary*, release, private.
 # ArrowArrayStream: get_schema, get_next, get_last_error, release, private.
@@ -33,10 +39,11 @@ _alive: dict = {}
 
 
 @cython.cfunc
-def _words(address: cython.longlong) -> cython.p_longlong:
+@cython.inline
+def _words(address: cython.longlong, count: cython.Py_ssize_t = 10) -> cython.p_longlong:
     if cython.compiled:
         return cython.cast(cython.p_longlong, cython.cast(cython.size_t, address))
-    return (ctypes.c_longlong * 10).from_address(address)
+    return (ctypes.c_longlong * count).from_address(address)
 
 
 @cython.cfunc
@@ -47,97 +54,100 @@ def _address(buffer: bytearray) -> cython.longlong:
     return ctypes.addressof((ctypes.c_char * len(buffer)).from_buffer(buffer))
 
 
-@cython.final
-@cython.cclass
 class Block:
-    """The memory of one tree of structures, given out word by word, and whatever they point to.
+    """The memory of one tree of structures and of all that they point to, given out piece by piece, never moved.
 
-    It stays alive until every structure in it was released: ``users`` counts those that were not.
+    ``room`` is what the pieces are expected to need; one that finds no room gets memory of its own. Once handed out, the block
+    stays alive until every structure in it was released: ``users`` counts those that were not.
     """
 
-    memory: bytearray
-    kept: object
-    free: cython.longlong
-    token: cython.longlong
-    users: cython.Py_ssize_t
-
-    def __init__(self, words, kept) -> None:
-        self.memory = bytearray(8 * words)
-        self.kept = kept
-        self.free = self.token = _address(self.memory)
+    def __init__(self, room) -> None:
+        self.kept = []
         self.users = 0
-        _alive[self.token] = self
+        self.free = self.token = self._fresh(room)
+        self.end = self.free + room
 
-    @cython.cfunc
-    def take(self, words: cython.longlong) -> cython.longlong:
-        """The address of so many words more."""
-        address: cython.longlong = self.free
-        self.free = address + 8 * words
+    def _fresh(self, size):
+        memory = new_buffer(size + 64)
+        self.kept.append(memory)
+        return (_address(memory) + 63) & -64
+
+    def take(self, size):
+        """The address of so many bytes, a multiple of 64, as Arrow likes it."""
+        address: cython.longlong = (self.free + 63) & -64
+        if address + size > self.end:
+            return self._fresh(size)
+        self.free = address + size
         return address
 
-    @cython.cfunc
-    def user(self) -> cython.longlong:
+    def zeros(self, size):
+        """The same, and the bytes are zero."""
+        address: cython.longlong = self.take(size)
+        if cython.compiled:
+            memset(_words(address), 0, size)
+        else:
+            ctypes.memset(address, 0, size)
+        return address
+
+    def array(self, address, length, buffers, children):
+        """Write an ArrowArray without nulls whose buffers and children are still to be filled."""
+        number: cython.Py_ssize_t
+        words: cython.p_longlong = _words(address)
+        words[0] = length
+        words[1] = words[2] = words[7] = 0
+        words[3] = buffers
+        words[4] = children
+        words[5] = self.take(8 * (buffers + children) + 80 * children)
+        words[6] = words[5] + 8 * buffers
+        words[8] = _RELEASE_ARRAY
+        words[9] = self.user()
+        pointers: cython.p_longlong = _words(words[5], buffers + children)
+        for number in range(buffers):
+            pointers[number] = 0
+        for number in range(children):
+            pointers[buffers + number] = words[6] + 8 * children + 80 * number
+
+    def child(self, array, number):
+        """The address of a child, where its structure is to be written."""
+        return _words(_words(array)[6], number + 1)[number]
+
+    def point(self, array, number, address):
+        """Let a buffer of an array be what lies at ``address``."""
+        _words(_words(array)[5], number + 1)[number] = address
+
+    def buffer(self, array, number, size):
+        """The address of so many bytes, which become this buffer of an array."""
+        address: cython.longlong = self.take(size)
+        self.point(array, number, address)
+        return address
+
+    def count_nulls(self, array, nulls):
+        """Say how many values of an array are null."""
+        _words(array)[1] = nulls
+
+    def validity(self, array, nulls):
+        """The address of an array's validity bits, all still unset; ``nulls`` values are null, or will be counted."""
+        address: cython.longlong = self.zeros((_words(array)[0] + 7) // 8)
+        self.count_nulls(array, nulls)
+        self.point(array, 0, address)
+        return address
+
+    def user(self):
         """What one more structure is to know of its block."""
         self.users += 1
         return self.token
 
+    def hand_out(self) -> None:
+        """From now on it is the structures that keep the block alive."""
+        _alive[self.token] = self
+
 
 @cython.cfunc
-def _dismiss(token: cython.longlong):
+def _dismiss(token: cython.longlong, users: cython.Py_ssize_t):
     block: Block = _alive[token]
-    block.users -= 1
+    block.users -= users
     if block.users == 0:
         del _alive[token]
-
-
-def export_array(node):
-    """The address of an ArrowArray, which lives until it is released, by whoever it was moved to."""
-    block = Block(_array_words(node), node)
-    address: cython.longlong = block.take(10)
-    _write_array(node, block, address)
-    return address
-
-
-@cython.cfunc
-def _array_words(node: tuple) -> cython.Py_ssize_t:
-    words: cython.Py_ssize_t = 10 + len(node[2]) + len(node[3])
-    for child in node[3]:
-        words += _array_words(child)
-    return words
-
-
-@cython.cfunc
-def _write_array(node: tuple, block: Block, address: cython.longlong):
-    at: cython.longlong
-    position: cython.Py_ssize_t
-    words: cython.p_longlong = _words(address)
-    length, nulls, buffers, children = node
-    words[0] = length
-    words[1] = nulls
-    words[2] = 0
-    words[3] = len(buffers)
-    words[4] = len(children)
-    words[5] = block.take(len(buffers))
-    words[6] = block.take(len(children))
-    words[7] = 0
-    words[8] = _RELEASE_ARRAY
-    words[9] = block.user()
-    pointers: cython.p_longlong = _words(words[5])
-    for position, buffer in enumerate(buffers):
-        pointers[position] = 0 if buffer is None else _address(buffer)
-    pointers = _words(words[6])
-    for position, child in enumerate(children):
-        at = block.take(10)
-        pointers[position] = at
-        _write_array(child, block, at)
-
-
-@cython.cfunc
-def _schema_words(field: tuple) -> cython.Py_ssize_t:
-    words: cython.Py_ssize_t = 9 + len(field[2])
-    for child in field[2]:
-        words += _schema_words(child)
-    return words
 
 
 @cython.cfunc
@@ -153,30 +163,29 @@ def _write_schema(field: tuple, block: Block, address: cython.longlong):
     words[2] = 0
     words[3] = _NULLABLE
     words[4] = len(children)
-    words[5] = block.take(len(children))
+    words[5] = block.take(8 * len(children))
     words[6] = 0
     words[7] = _RELEASE_SCHEMA
     words[8] = block.user()
-    pointers: cython.p_longlong = _words(words[5])
+    pointers: cython.p_longlong = _words(words[5], len(children))
     for position, child in enumerate(children):
-        at = block.take(9)
+        at = block.take(72)
         pointers[position] = at
         _write_schema(child, block, at)
 
 
 @cython.cfunc
-def _release(address: cython.longlong, children_at: cython.int, release_at: cython.int):
-    """Release a structure and those of its children that nobody moved away."""
+def _let_go(address: cython.longlong, children_at: cython.int, release_at: cython.int) -> cython.Py_ssize_t:
+    """Mark a structure as released, and those of its children that nobody moved away; returns how many that were."""
     number: cython.Py_ssize_t
+    count: cython.Py_ssize_t = 1
     words: cython.p_longlong = _words(address)
-    children: cython.p_longlong = _words(words[children_at])
-    child: cython.p_longlong
-    for number in range(words[4]):
-        child = _words(children[number])
-        if child[release_at] != 0:
-            _release(children[number], children_at, release_at)
+    children: cython.p_longlong = _words(words[children_at], words[4])
     words[release_at] = 0
-    _dismiss(words[release_at + 1])
+    for number in range(words[4]):
+        if _words(children[number])[release_at] != 0:
+            count += _let_go(children[number], children_at, release_at)
+    return count
 
 
 @cython.cfunc
@@ -188,21 +197,30 @@ def _move(source: cython.longlong, target: cython.longlong, count: cython.int):
 
 def release_array(address):
     """Let go of an ArrowArray and of what is left of its children."""
-    _release(address, 6, 8)
+    _dismiss(_words(address)[9], _let_go(address, 6, 8))
+
+
+@cython.cfunc
+@cython.with_gil
+@cython.exceptval(check=False)
+def _array_released(array: cython.p_longlong) -> cython.void:
+    """``release_array`` as a C function."""
+    if cython.compiled:
+        release_array(cython.cast(cython.longlong, cython.cast(cython.size_t, array)))
 
 
 def release_schema(address):
     """Let go of an ArrowSchema and of what is left of its children."""
-    _release(address, 5, 7)
+    _dismiss(_words(address)[8], _let_go(address, 5, 7))
 
 
 class _Stream:
     """What a stream still has to give, and what went wrong last. Its memory stays, because its address is its token."""
 
-    def __init__(self, field, nodes, memory) -> None:
+    def __init__(self, field, arrays, memory) -> None:
         self.memory = memory
         self.field = field
-        self.nodes = iter(nodes)
+        self.arrays = iter(arrays)
         self.error = bytearray(b"\0")
 
 
@@ -212,9 +230,10 @@ def _stream_of(address) -> _Stream:
 
 def _get_schema(stream, out):
     field = _stream_of(stream).field
-    block = Block(_schema_words(field), [])
-    address: cython.longlong = block.take(9)
+    block = Block(4096)
+    address: cython.longlong = block.take(72)
     _write_schema(field, block, address)
+    block.hand_out()
     _move(address, out, 9)
     return 0
 
@@ -222,11 +241,11 @@ def _get_schema(stream, out):
 def _get_next(stream, out):
     owner = _stream_of(stream)
     try:
-        node = next(owner.nodes, None)
-        if node is None:
+        array = next(owner.arrays, None)
+        if array is None:
             _words(out)[8] = 0
         else:
-            _move(export_array(node), out, 10)
+            _move(array, out, 10)
     except Exception as error:
         owner.error = bytearray(repr(error).encode() + b"\0")
         return _EIO
@@ -242,6 +261,14 @@ def _release_stream(stream):
     _words(stream)[3] = 0
 
 
+@cython.cfunc
+def _release_of_arrays(otherwise) -> cython.longlong:
+    """The address of ``_array_released``, which is a C function only where this is compiled."""
+    if cython.compiled:
+        return cython.cast(cython.longlong, cython.cast(cython.size_t, cython.address(_array_released)))
+    return otherwise
+
+
 _pointer = ctypes.c_void_p
 _ONE = ctypes.CFUNCTYPE(None, _pointer)
 _CALLBACKS = (
@@ -253,7 +280,7 @@ _CALLBACKS = (
     _ONE(_release_stream),
 )
 _ENTRIES = [ctypes.cast(callback, _pointer).value for callback in _CALLBACKS]
-_RELEASE_ARRAY: cython.longlong = _ENTRIES[0]
+_RELEASE_ARRAY: cython.longlong = _release_of_arrays(_ENTRIES[0])
 _RELEASE_SCHEMA: cython.longlong = _ENTRIES[1]
 
 _new_capsule = ctypes.PYFUNCTYPE(ctypes.py_object, _pointer, ctypes.c_char_p, _pointer)(("PyCapsule_New", ctypes.pythonapi))
@@ -272,13 +299,13 @@ def _forget(capsule):
 _FORGET = ctypes.PYFUNCTYPE(None, _pointer)(_forget)
 
 
-def stream_capsule(field, nodes):
-    """A capsule with an ArrowArrayStream that gives one array for each node; a node made lazily may raise."""
+def stream_capsule(field, arrays):
+    """A capsule with an ArrowArrayStream of these arrays, given by their addresses; an iterator that makes them may raise."""
     memory = bytearray(40)
     address = _address(memory)
     words: cython.p_longlong = _words(address)
     words[0], words[1], words[2], words[3] = _ENTRIES[2:]
     words[4] = address
-    _alive[address] = _Stream(field, nodes, memory)
+    _alive[address] = _Stream(field, arrays, memory)
     _capsules[address] = memory
     return _new_capsule(address, _CAPSULE, ctypes.cast(_FORGET, _pointer))

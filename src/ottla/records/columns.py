@@ -1,11 +1,11 @@
-"""Indexed batches to Arrow buffers: filled without the GIL, no Python object a record.
+"""Indexed batches to Arrow arrays: filled without the GIL, no Python object a record, one piece of memory for most of a batch.
 
-Owns the filling of validity bits, offsets and data. Must not know which columns there are, nor any Arrow library. Invariants:
+Owns the filling of validity bits, offsets and data. Must not know what the columns are called, nor any Arrow library. Invariants:
 a buffer is filled as far as its array reaches before it is handed out; a batch was bounds-checked when it was indexed, so
 nothing can fail here; the caller keeps each column below 2 GiB.
 
-A column is a *node*: (length, how many are null, buffers, children); of its buffers the first is the validity, ``None`` where
-nothing is null. The attributes of ``Rows`` are declared in ``columns.pxd``.
+A column is made by a function of (rows, block, address), which writes an ArrowArray there and its buffers wherever the block has
+room for them. The attributes of ``Rows`` are declared in ``columns.pxd``.
 Source of the layouts: "Arrow Columnar Format", fixed-size, variable-size binary and list layouts.
 """
 
@@ -17,38 +17,41 @@ except ImportError:
     from ottla.records import _cython as cython
 if cython.compiled:
     from cython.cimports.libc.string import memcpy
-    from cython.cimports.ottla.records.batch import Batch
+    from cython.cimports.ottla.records.batch import Batch, new_buffer
+    from cython.cimports.ottla.records.cdata import Block
+    from cython.cimports.ottla.records.processor import prefetch_for_write
+else:
+    from ottla.records.cdata import Block
 
-from ottla.records.batch import new_buffer
+import ctypes
+
 from ottla.records.record import decode_headers
 
 COMPILED = cython.compiled
-KEY, VALUE = 1, 3
-"""Where a row of a batch's table has the position and length of the key and of the value."""
 
 
 @cython.cfunc
-def _ints(buffer: bytearray) -> cython.p_int:
+@cython.inline
+def _ints(address: cython.longlong, count: cython.Py_ssize_t) -> cython.p_int:
     if cython.compiled:
-        raw: cython.p_char = buffer
-        return cython.cast(cython.p_int, raw)
-    return memoryview(buffer).cast("i")
+        return cython.cast(cython.p_int, cython.cast(cython.size_t, address))
+    return (ctypes.c_int * count).from_address(address)
 
 
 @cython.cfunc
-def _longs(buffer: bytearray) -> cython.p_longlong:
+@cython.inline
+def _longs(address: cython.longlong, count: cython.Py_ssize_t) -> cython.p_longlong:
     if cython.compiled:
-        raw: cython.p_char = buffer
-        return cython.cast(cython.p_longlong, raw)
-    return memoryview(buffer).cast("q")
+        return cython.cast(cython.p_longlong, cython.cast(cython.size_t, address))
+    return (ctypes.c_longlong * count).from_address(address)
 
 
 @cython.cfunc
-def _bytes(buffer: bytearray) -> cython.p_uchar:
+@cython.inline
+def _bytes(address: cython.longlong, count: cython.Py_ssize_t) -> cython.p_uchar:
     if cython.compiled:
-        raw: cython.p_uchar = buffer
-        return raw
-    return memoryview(buffer)
+        return cython.cast(cython.p_uchar, cython.cast(cython.size_t, address))
+    return memoryview((ctypes.c_ubyte * max(1, count)).from_address(address)).cast("B")
 
 
 @cython.cfunc
@@ -82,11 +85,14 @@ def _copy_short(
 ) -> cython.void:
     """``_copy`` in steps of 16 bytes, which a short value gains by: no call, no look at what is left over.
 
-    It may read and write up to 15 bytes more: ``source`` ends at ``end``, ``target`` must have them to spare.
+    It may read and write up to 15 bytes more: ``source`` ends at ``end``, ``target`` must have them to spare. A little ahead of
+    where it writes it asks for the two lines of the cache that a later value will need: waiting for them cost a quarter.
     """
     done: cython.Py_ssize_t = 0
     if cython.compiled:
         if size <= 128 and start + size + 16 <= end:
+            prefetch_for_write(target + at + 1024)
+            prefetch_for_write(target + at + 1088)
             while done < size:
                 memcpy(target + at + done, source + start + done, 16)
                 done += 16
@@ -94,6 +100,17 @@ def _copy_short(
             memcpy(target + at, source + start, size)
     else:
         target[at : at + size] = source[start : start + size]
+
+
+@cython.cfunc
+def _total(batch: Batch, start: cython.Py_ssize_t, stop: cython.Py_ssize_t, cell: cython.Py_ssize_t) -> cython.Py_ssize_t:
+    """The sum of the lengths that stand in one cell of these rows; of a null that is nothing."""
+    number: cython.Py_ssize_t
+    total: cython.Py_ssize_t = 0
+    for number in range(start, stop):
+        if batch.fields[number * 7 + cell] > 0:
+            total += batch.fields[number * 7 + cell]
+    return total
 
 
 class Rows:
@@ -133,8 +150,9 @@ class Rows:
             self.bases[number] = batch.base_offset
             self.starts[number] = start
             self.stops[number] = stop
-            self.key_bytes += batch.key_bytes
-            self.value_bytes += batch.value_bytes
+            whole = stop - start == batch.count
+            self.key_bytes += batch.key_bytes if whole else _total(batch, start, stop, 2)
+            self.value_bytes += batch.value_bytes if whole else _total(batch, start, stop, 4)
             self.has_headers = self.has_headers or batch.has_headers
             self.count += stop - start
             if self.origins and self.origins[len(self.origins) - 1][0] is batch.origin:
@@ -230,56 +248,72 @@ def _mark(rows: Rows, field: cython.int, bits: cython.p_uchar) -> cython.void:
             row += 1
 
 
-def binary_column(rows: Rows, field: cython.int):
-    """The node of all keys or all values."""
+def export(rows: Rows, fillers):
+    """The address of an ArrowArray with a child of each of these, alive until it is released by whoever it was moved to."""
+    number: cython.Py_ssize_t
+    block: Block = Block((8 * rows.count + 512) * (len(fillers) + 1))
+    array: cython.longlong = block.take(80)
+    block.array(array, rows.count, 1, len(fillers))
+    for number, fill in enumerate(fillers):
+        fill(rows, block, block.child(array, number))
+    block.hand_out()
+    return array
+
+
+def key_column(rows: Rows, block: Block, array: cython.longlong) -> None:
+    """All keys."""
+    _binary_column(rows, block, array, 1, rows.key_bytes)
+
+
+def value_column(rows: Rows, block: Block, array: cython.longlong) -> None:
+    """All values."""
+    _binary_column(rows, block, array, 3, rows.value_bytes)
+
+
+@cython.cfunc
+def _binary_column(rows: Rows, block: Block, array: cython.longlong, field: cython.int, size: cython.Py_ssize_t):
+    """All keys or values: their position and length are where ``field`` says in a row of a batch's table."""
     nulls: cython.Py_ssize_t
     bits: cython.p_uchar
-    bound: cython.Py_ssize_t = rows.key_bytes if field == 1 else rows.value_bytes
-    validity = None
-    offsets_buffer, data_buffer = new_buffer(4 * (rows.count + 1)), new_buffer(bound + 16)
-    offsets: cython.p_int = _ints(offsets_buffer)
-    data: cython.p_uchar = _bytes(data_buffer)
+    block.array(array, rows.count, 3, 0)
+    offsets: cython.p_int = _ints(block.buffer(array, 1, 4 * (rows.count + 1)), rows.count + 1)
+    data: cython.p_uchar = _bytes(block.buffer(array, 2, size + 16), size + 16)
     with cython.nogil:
         nulls = _fill(rows, field, offsets, data)
-    if bound > 2 * offsets[rows.count]:
-        if not cython.compiled:
-            data = None  # a view of it, which would forbid the cut
-        del data_buffer[offsets[rows.count] :]
     if nulls > 0:
-        validity = bytearray((rows.count + 7) // 8)
-        bits = _bytes(validity)
+        bits = _bytes(block.validity(array, nulls), (rows.count + 7) // 8)
         with cython.nogil:
             _mark(rows, field, bits)
-    return rows.count, nulls, (validity, offsets_buffer, data_buffer), ()
 
 
-def offset_column(rows: Rows):
-    """The node of the records' offsets, 64 bits each."""
+def offset_column(rows: Rows, block: Block, array: cython.longlong) -> None:
+    """The records' offsets, 64 bits each."""
     row: cython.Py_ssize_t = 0
     segment: cython.Py_ssize_t
     number: cython.Py_ssize_t
+    base: cython.longlong
     fields: cython.p_int
-    buffer = new_buffer(8 * rows.count)
-    target: cython.p_longlong = _longs(buffer)
+    block.array(array, rows.count, 2, 0)
+    target: cython.p_longlong = _longs(block.buffer(array, 1, 8 * rows.count), rows.count)
     with cython.nogil:
         for segment in range(rows.segments):
             fields = rows.fields[segment]
+            base = rows.bases[segment]
             for number in range(rows.starts[segment], rows.stops[segment]):
-                target[row] = rows.bases[segment] + fields[number * 7]
+                target[row] = base + fields[number * 7]
                 row += 1
-    return rows.count, 0, (None, buffer), ()
 
 
-def timestamp_column(rows: Rows):
-    """The node of the timestamps in microseconds, 64 bits each; one that does not fit becomes the nearest that does."""
+def timestamp_column(rows: Rows, block: Block, array: cython.longlong) -> None:
+    """The timestamps in microseconds, 64 bits each; one that does not fit becomes the nearest that does."""
     row: cython.Py_ssize_t = 0
     segment: cython.Py_ssize_t
     number: cython.Py_ssize_t
     time: cython.longlong
     latest: cython.longlong = 2**63 // 1000 - 1
     times: cython.p_longlong
-    buffer = new_buffer(8 * rows.count)
-    target: cython.p_longlong = _longs(buffer)
+    block.array(array, rows.count, 2, 0)
+    target: cython.p_longlong = _longs(block.buffer(array, 1, 8 * rows.count), rows.count)
     with cython.nogil:
         for segment in range(rows.segments):
             times = rows.times[segment]
@@ -291,23 +325,32 @@ def timestamp_column(rows: Rows):
                     time = -latest
                 target[row] = time * 1000
                 row += 1
-    return rows.count, 0, (None, buffer), ()
 
 
-def repeated_ints(runs: list, rows: cython.Py_ssize_t):
-    """The node of 32-bit integers out of (value, how often) pairs."""
+def partition_column(rows: Rows, block: Block, array: cython.longlong) -> None:
+    """The partition of each record, 32 bits."""
+    _repeated_ints(rows, block, array, [(origin.partition, times) for origin, times in rows.origins])
+
+
+def timestamp_type_column(rows: Rows, block: Block, array: cython.longlong) -> None:
+    """Who stamped each record, 32 bits."""
+    _repeated_ints(rows, block, array, [(origin.timestamp_type, times) for origin, times in rows.origins])
+
+
+@cython.cfunc
+def _repeated_ints(rows: Rows, block: Block, array: cython.longlong, runs: list):
+    """32-bit integers out of (value, how often) pairs."""
     value: cython.int
     times: cython.Py_ssize_t
     number: cython.Py_ssize_t
     row: cython.Py_ssize_t = 0
-    buffer = new_buffer(4 * rows)
-    target: cython.p_int = _ints(buffer)
+    block.array(array, rows.count, 2, 0)
+    target: cython.p_int = _ints(block.buffer(array, 1, 4 * rows.count), rows.count)
     for value, times in runs:
         with cython.nogil:
             for number in range(row, row + times):
                 target[number] = value
         row += times
-    return rows, 0, (None, buffer), ()
 
 
 @cython.cfunc
@@ -324,8 +367,8 @@ def _repeat(data: cython.p_uchar, at: cython.Py_ssize_t, size: cython.Py_ssize_t
     return at + size * times
 
 
-def repeated_strings(runs: list, rows: cython.Py_ssize_t):
-    """The node of strings out of (UTF-8 bytes, how often) pairs."""
+def topic_column(rows: Rows, block: Block, array: cython.longlong) -> None:
+    """The name of each record's topic."""
     times: cython.Py_ssize_t
     size: cython.Py_ssize_t
     number: cython.Py_ssize_t
@@ -333,11 +376,12 @@ def repeated_strings(runs: list, rows: cython.Py_ssize_t):
     row: cython.Py_ssize_t = 0
     at: cython.Py_ssize_t = 0
     total: cython.Py_ssize_t = 0
+    runs = [(origin.topic.encode(), times) for origin, times in rows.origins]
     for text, times in runs:
         total += len(text) * times
-    offsets_buffer, data_buffer = new_buffer(4 * (rows + 1)), new_buffer(total)
-    offsets: cython.p_int = _ints(offsets_buffer)
-    data: cython.p_uchar = _bytes(data_buffer)
+    block.array(array, rows.count, 3, 0)
+    offsets: cython.p_int = _ints(block.buffer(array, 1, 4 * (rows.count + 1)), rows.count + 1)
+    data: cython.p_uchar = _bytes(block.buffer(array, 2, total), total)
     offsets[0] = 0
     for text, times in runs:
         size = len(text)
@@ -347,7 +391,6 @@ def repeated_strings(runs: list, rows: cython.Py_ssize_t):
                 offsets[row + number] = at + number * size
             at = _repeat(data, at, size, times)
         row += times
-    return rows, 0, (None, offsets_buffer, data_buffer), ()
 
 
 @cython.cfunc
@@ -489,65 +532,79 @@ def _fill_headers(
                     left -= 1
 
 
-def header_column(rows: Rows):
-    """The node of all headers, lists of (name, value); a record without any has a null list, as in Spark."""
+def header_column(rows: Rows, block: Block, array: cython.longlong) -> None:
+    """All headers, lists of (name, value); a record without any has a null list, as in Spark."""
     ascii_only: cython.bint
+    block.array(array, rows.count, 2, 1)
     if not rows.has_headers:
-        nothing = ((0, 0, (None, bytearray(4), bytearray(1)), ()), (0, 0, (None, bytearray(4), bytearray(1)), ()))
-        empty = bytearray((rows.count + 7) // 8), bytearray(4 * (rows.count + 1))
-        return rows.count, rows.count, empty, ((0, 0, (None,), nothing),)
-    offsets_buffer = new_buffer(4 * (rows.count + 1))
-    offsets: cython.p_int = _ints(offsets_buffer)
+        _no_headers(rows, block, array)
+        return
+    offsets_at: cython.longlong = block.buffer(array, 1, 4 * (rows.count + 1))
+    offsets: cython.p_int = _ints(offsets_at, rows.count + 1)
     with cython.nogil:
         ascii_only = _count_headers(rows, offsets)
-    total: cython.Py_ssize_t = offsets[rows.count]
-    validity, nulls = _list_validity(offsets_buffer, rows.count, total)
-    children = _ascii_headers(rows, total) if ascii_only else _decoded_headers(rows)
-    return rows.count, nulls, (validity, offsets_buffer), ((total, 0, (None,), children),)
+    _list_validity(block, array, offsets, rows.count)
+    pairs: cython.longlong = block.child(array, 0)
+    block.array(pairs, offsets[rows.count], 1, 2)
+    if ascii_only:
+        _ascii_headers(rows, block, pairs, offsets[rows.count])
+    else:
+        _decoded_headers(rows, block, pairs)
 
 
 @cython.cfunc
-def _list_validity(offsets_buffer: bytearray, rows: cython.Py_ssize_t, total: cython.Py_ssize_t):
-    """Validity of the lists, where an empty one counts as null, and how many those are."""
+def _no_headers(rows: Rows, block: Block, array: cython.longlong):
+    """Null lists throughout: what buffers there must be are the same zeros."""
+    number: cython.Py_ssize_t
+    zeros: cython.longlong = block.zeros(4 * (rows.count + 1))
+    block.count_nulls(array, rows.count)
+    block.point(array, 0, zeros)
+    block.point(array, 1, zeros)
+    pairs: cython.longlong = block.child(array, 0)
+    block.array(pairs, 0, 1, 2)
+    for number in range(2):
+        block.array(block.child(pairs, number), 0, 3, 0)
+        block.point(block.child(pairs, number), 1, zeros)
+        block.point(block.child(pairs, number), 2, zeros)
+
+
+@cython.cfunc
+def _list_validity(block: Block, array: cython.longlong, offsets: cython.p_int, rows: cython.Py_ssize_t):
+    """Validity of the lists, where an empty one counts as null."""
     number: cython.Py_ssize_t
     nulls: cython.Py_ssize_t = 0
-    buffer = bytearray((rows + 7) // 8)
-    if total == 0:
-        return buffer, rows
-    offsets: cython.p_int = _ints(offsets_buffer)
-    bits: cython.p_uchar = _bytes(buffer)
+    for number in range(rows):
+        nulls += offsets[number + 1] == offsets[number]
+    if nulls == 0:
+        return
+    bits: cython.p_uchar = _bytes(block.validity(array, nulls), (rows + 7) // 8)
     for number in range(rows):
         if offsets[number + 1] > offsets[number]:
             bits[number // 8] |= 1 << (number % 8)
-        else:
-            nulls += 1
-    return (buffer if nulls else None), nulls
 
 
 @cython.cfunc
-def _ascii_headers(rows: Rows, total: cython.Py_ssize_t):
+def _ascii_headers(rows: Rows, block: Block, pairs: cython.longlong, total: cython.Py_ssize_t):
     """Names and values copied as they lie."""
     nulls: cython.Py_ssize_t
-    name_offsets_buffer, value_offsets_buffer = new_buffer(4 * (total + 1)), new_buffer(4 * (total + 1))
-    validity = bytearray((total + 7) // 8)
-    name_offsets: cython.p_int = _ints(name_offsets_buffer)
-    value_offsets: cython.p_int = _ints(value_offsets_buffer)
-    bits: cython.p_uchar = _bytes(validity)
+    name: cython.longlong = block.child(pairs, 0)
+    value: cython.longlong = block.child(pairs, 1)
+    block.array(name, total, 3, 0)
+    block.array(value, total, 3, 0)
+    name_offsets: cython.p_int = _ints(block.buffer(name, 1, 4 * (total + 1)), total + 1)
+    value_offsets: cython.p_int = _ints(block.buffer(value, 1, 4 * (total + 1)), total + 1)
+    bits: cython.p_uchar = _bytes(block.validity(value, 0), (total + 7) // 8)
     with cython.nogil:
         nulls = _measure_headers(rows, name_offsets, value_offsets, bits)
-    names_buffer, values_buffer = new_buffer(name_offsets[total]), new_buffer(value_offsets[total])
-    names: cython.p_uchar = _bytes(names_buffer)
-    values: cython.p_uchar = _bytes(values_buffer)
+    block.count_nulls(value, nulls)
+    names: cython.p_uchar = _bytes(block.buffer(name, 2, name_offsets[total]), name_offsets[total])
+    values: cython.p_uchar = _bytes(block.buffer(value, 2, value_offsets[total]), value_offsets[total])
     with cython.nogil:
         _fill_headers(rows, names, name_offsets, values, value_offsets)
-    return (
-        (total, 0, (None, name_offsets_buffer, names_buffer), ()),
-        (total, nulls, (validity, value_offsets_buffer, values_buffer), ()),
-    )
 
 
 @cython.cfunc
-def _decoded_headers(rows: Rows):
+def _decoded_headers(rows: Rows, block: Block, pairs: cython.longlong):
     """The same where a name is not ASCII and may not even be UTF-8, which an Arrow string must be: by way of Python."""
     segment: cython.Py_ssize_t
     number: cython.Py_ssize_t
@@ -562,22 +619,24 @@ def _decoded_headers(rows: Rows):
             for name, value in decode_headers(bytes(rows.data[segment][start : start + size])):
                 names.append(name.encode())
                 values.append(value)
-    bits = sum([1 << at for at, value in enumerate(values) if value is not None])
-    validity = bytearray(bits.to_bytes((len(values) + 7) // 8, "little"))
-    return (
-        (len(names), 0, (None, *_joined(names)), ()),
-        (len(values), values.count(None), (validity, *_joined([value or b"" for value in values])), ()),
-    )
+    _joined(block, block.child(pairs, 0), names)
+    _joined(block, block.child(pairs, 1), values)
 
 
-def _joined(parts: list):
-    """(offsets, data) of a list of bytes."""
-    buffer = new_buffer(4 * (len(parts) + 1))
-    offsets: cython.p_int = _ints(buffer)
-    offsets[0] = 0
-    total: cython.int = 0
+@cython.cfunc
+def _joined(block: Block, array: cython.longlong, parts: list):
+    """An array of a list of bytes or ``None``."""
     number: cython.Py_ssize_t
-    for number in range(len(parts)):
-        total += len(parts[number])
+    count: cython.Py_ssize_t = len(parts)
+    total: cython.int = 0
+    joined: bytes = b"".join([part or b"" for part in parts])
+    block.array(array, count, 3, 0)
+    offsets: cython.p_int = _ints(block.buffer(array, 1, 4 * (count + 1)), count + 1)
+    bits: cython.p_uchar = _bytes(block.validity(array, parts.count(None)), (count + 7) // 8)
+    _copy(_bytes(block.buffer(array, 2, len(joined)), len(joined)), 0, joined, 0, len(joined))
+    offsets[0] = 0
+    for number, part in enumerate(parts):
+        if part is not None:
+            bits[number // 8] |= 1 << (number % 8)
+            total += len(part)
         offsets[number + 1] = total
-    return buffer, bytearray().join(parts)

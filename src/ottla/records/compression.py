@@ -177,11 +177,18 @@ def _snappy_stream(data: bytes | bytearray) -> bytearray:
     return output
 
 
+def _lz4_frame(data: bytes | bytearray) -> bytes:
+    """A frame of blocks that do not refer to each other: Java's clients and tools read no others."""
+    compressor = cramjam.lz4.Compressor(block_linked=False)
+    compressor.compress(data)
+    return bytes(compressor.finish())
+
+
 _COMPRESS: dict[int, Callable[[bytes | bytearray], bytes | bytearray]] = {
     Compression.NONE: lambda data: data,
     Compression.GZIP: lambda data: bytes(cramjam.gzip.compress(data)),
     Compression.SNAPPY: _snappy_stream,
-    Compression.LZ4: lambda data: bytes(cramjam.lz4.compress(data)),
+    Compression.LZ4: _lz4_frame,
     Compression.ZSTD: lambda data: bytes(cramjam.zstd.compress(data, 3)),
 }
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ottla.records import arrow
 from ottla.records.batch import Batch
 from ottla.records.record import Record, RecordIterator, make_record
 from ottla.types import OffsetAndMetadata, TopicPartition
@@ -138,8 +139,6 @@ class Records:
         ``key`` and ``value`` are the raw bytes: deserializers are for ``Record``. Needs ``pip install 'ottla[arrow]'``.
         Raises ``ValueError`` for an unknown column.
         """
-        from ottla.records import arrow
-
         return arrow.to_table(self.parts, columns)
 
     def to_batches(self, max_rows: int | None = None, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
@@ -147,14 +146,10 @@ class Records:
 
         No column of a batch reaches 2 GiB, so that 32-bit offsets serve.
         """
-        from ottla.records import arrow
-
         return arrow.to_batches(self.parts, columns, max_rows)
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
         """All records and columns as an Arrow stream (the Arrow PyCapsule interface); needs no ``pyarrow``."""
-        from ottla.records import arrow
-
         return arrow.c_stream(self.parts)
 
 

@@ -24,7 +24,7 @@ from ottla.records.batch import batch_at
 from ottla.records.compression import DEFAULT_MAX_BATCH_BYTES
 from ottla.records.fetched import PartitionRecords
 from ottla.records.header import ControlType, InvalidBatchError, iter_headers
-from ottla.records.record import Origin, RecordIterator
+from ottla.records.record import Origin, RecordIterator, keys_and_values
 from ottla.types import IsolationLevel, TimestampType
 
 COMPILED = cython.compiled
@@ -208,15 +208,29 @@ class StoredRecord(NamedTuple):
 
 
 def iter_records(data, *, max_batch_bytes=DEFAULT_MAX_BATCH_BYTES):
-    """Every record of every whole batch in ``data``, control records too: for tools, and for loading a log.
+    """Every record of every whole batch in ``data``, control records too: for tools.
 
     A partial last batch ends it. Raises ``CorruptRecordError`` at a damaged batch, after the records before it.
     """
     origin = Origin("", 0)
+    for header, batch in _iter_batches(data, max_batch_bytes):
+        batch.origin = origin
+        for record in RecordIterator([(batch, 0, batch.count)]):
+            yield StoredRecord(header, record.offset, record.timestamp, record.key, record.value, record.headers)
+
+
+def iter_entries(data, *, max_batch_bytes=DEFAULT_MAX_BATCH_BYTES):
+    """For every whole batch in ``data``, control batches too, its header and a list of its records' keys and values.
+
+    For loading a log whose records are entries of a table; ends and raises as ``iter_records``.
+    """
+    for header, batch in _iter_batches(data, max_batch_bytes):
+        yield header, keys_and_values(batch)
+
+
+def _iter_batches(data, max_batch_bytes):
     for position, header in iter_headers(data):
         batch = batch_at(data, position)
         batch.require_crc()
         batch.index(max_batch_bytes)
-        batch.origin = origin
-        for record in RecordIterator([(batch, 0, batch.count)]):
-            yield StoredRecord(header, record.offset, record.timestamp, record.key, record.value, record.headers)
+        yield header, batch

@@ -43,4 +43,7 @@ class StoredRecord(NamedTuple):
     value: bytes | None
     headers: tuple[tuple[str, bytes | None], ...]
 
+def iter_entries(
+    data: Buffer, *, max_batch_bytes: int = DEFAULT_MAX_BATCH_BYTES
+) -> Iterator[tuple[BatchHeader, list[tuple[bytes | None, bytes | None]]]]: ...
 def iter_records(data: Buffer, *, max_batch_bytes: int = DEFAULT_MAX_BATCH_BYTES) -> Iterator[StoredRecord]: ...

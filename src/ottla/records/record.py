@@ -288,3 +288,16 @@ def make_record(batch: Batch, row: int) -> Record:
     if not 0 <= row < batch.count:
         raise IndexError(row)
     return _make(batch, batch.origin, row)
+
+
+def keys_and_values(batch: Batch) -> list:
+    """Key and value of each record of an indexed batch: what a log says whose records are entries of a table."""
+    row: cython.Py_ssize_t
+    at: cython.Py_ssize_t
+    entries = []
+    for row in range(batch.count):
+        at = row * 7
+        key = None if batch.fields[at + 2] < 0 else _bytes(batch.data, batch.fields[at + 1], batch.fields[at + 2])
+        value = None if batch.fields[at + 4] < 0 else _bytes(batch.data, batch.fields[at + 3], batch.fields[at + 4])
+        entries.append((key, value))
+    return entries

@@ -13,17 +13,24 @@ import socket
 import threading
 import uuid
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import CancelledError, Future
 from pathlib import Path
+from types import MappingProxyType
 
+from ottla.assignors import PartitionAssignor
 from ottla.broker.config import BrokerConfig, broker_config
 from ottla.broker.core import BrokerCore, Endpoint
+from ottla.broker.faults.rules import Command
 from ottla.errors import ConfigError, ForkedError, IllegalStateError, OttlaError, StorageError
 from ottla.runtime import clock
+from ottla.runtime.collector import FULL_COLLECTIONS
 from ottla.runtime.data_dir import DataDir
 from ottla.runtime.server import Server
 
 _BACKLOG = 512
+_CHECK_EVERY = 1.0
+"""Seconds between two looks at whether the loop that shall carry out a command still runs."""
 _WILDCARDS = ("", "0.0.0.0", "::")
 _LISTENER_SCHEME = "PLAINTEXT://"
 
@@ -45,14 +52,28 @@ class RandomIds:
 class BrokerNode:
     """A broker on one data directory and one port. ``durable`` False: the directory goes away, so nothing is forced to disk.
 
+    ``on_strike`` is told, on the broker's thread, which scripted fault has struck.
+
     The constructor starts it. Raises ``ConfigError`` for bad settings and for an address that can not be listened on,
     ``StorageError`` for a directory that can not be used.
     """
 
-    def __init__(self, data_dir: Path, host: str, port: int, settings: Mapping[str, object], *, durable: bool = True) -> None:
+    def __init__(
+        self,
+        data_dir: Path,
+        host: str,
+        port: int,
+        settings: Mapping[str, object],
+        *,
+        durable: bool = True,
+        on_strike: Callable[[int], None] = lambda fault: None,
+        assignors: Mapping[str, PartitionAssignor] = MappingProxyType({}),
+    ) -> None:
         config = broker_config(settings)
+        self._on_strike = on_strike
         self._pid = os.getpid()
         self._durable = durable
+        self._assignors = assignors
         self._failure: BaseException | None = None
         self._stopped = False
         self._listener = _bound(host, port)
@@ -80,6 +101,23 @@ class BrokerNode:
         if self._stopped:
             raise IllegalStateError("this broker is closed")
 
+    def command(self, command: Command) -> int:
+        """Have a fault set or ended; returns when that is done. Raises if this broker does not run."""
+        self.check()
+        return self._result(self._server.command(command))
+
+    def close_connections(self, client_id: str | None) -> int:
+        """Close the connections of a client, or all; returns how many."""
+        self.check()
+        return self._result(self._server.close_connections(client_id))
+
+    def _result(self, future: Future[int]) -> int:
+        while True:
+            try:
+                return future.result(timeout=_CHECK_EVERY)
+            except (TimeoutError, CancelledError):
+                self.check()  # raises where the loop has ended meanwhile
+
     def stop(self) -> None:
         """End the broker in good order; does nothing the second time, nor in a forked child."""
         if self._stopped or os.getpid() != self._pid:
@@ -104,7 +142,7 @@ class BrokerNode:
         self._data.release()
 
     def _start(self, config: BrokerConfig, host: str, port: int) -> None:
-        self._core = BrokerCore(config, self.endpoint, self._data, RandomIds())
+        self._core = BrokerCore(config, self.endpoint, self._data, RandomIds(), self._assignors)
         warnings, effects = self._core.start(clock.now())
         for warning in warnings:
             log.warning("%s", warning)
@@ -112,8 +150,12 @@ class BrokerNode:
             self._listener.listen(_BACKLOG)
         except OSError as error:
             raise _can_not_listen(host, port, error) from error
-        self._server = Server(self._core, self._listener, clock.now)
-        self._server.perform(effects)
+        self._server = Server(self._core, self._listener, clock.now, self._on_strike)
+        FULL_COLLECTIONS.put_off()
+        try:
+            self._server.perform(effects)
+        finally:
+            self._server.tidy(FULL_COLLECTIONS.resume)  # when what the effects have ordered is done
         self._server.tidy(self._data.leftovers())
         self._thread = threading.Thread(target=self._run, name="ottla-broker", daemon=True)
         self._thread.start()

@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ottla.broker.ports import Catalog, StoredTopic
+from ottla.broker.ports import Catalog, DiskUsage, StoredSettings, StoredTopic
 from ottla.errors import StorageError
 from ottla.runtime.log_files import (
     PARTITION_METADATA,
@@ -95,7 +95,12 @@ class DataDir:
             {"name": name, "id": uuid_text(topic_id), "partitions": partitions, "configs": dict(configs)}
             for name, topic_id, partitions, configs in catalog.topics
         ]
-        content = {"version": _CATALOG_VERSION, "next_producer_id": catalog.next_producer_id, "topics": topics}
+        content = {
+            "version": _CATALOG_VERSION,
+            "next_producer_id": catalog.next_producer_id,
+            "topics": topics,
+            "settings": catalog.settings._asdict(),
+        }
         replace_file(self.path / CATALOG, json.dumps(content, indent=1).encode())
         return self._sync_catalog
 
@@ -103,6 +108,11 @@ class DataDir:
         if self._durable:
             sync_file(self.path / CATALOG)
             sync_file(self.path)
+
+    def usage(self) -> DiskUsage:
+        """The disk that the directory is on."""
+        disk = os.statvfs(self.path)
+        return DiskUsage(str(self.path.resolve()), disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize)
 
     def read_checkpoint(self, name: str) -> dict[TopicPartition, int]:
         """A checkpoint of offsets; empty where it is missing or damaged."""
@@ -209,7 +219,8 @@ def _parsed(content: Any) -> Catalog:
         if topic_id is None:
             raise ValueError(f"{row['id']!r} is no topic id")
         topics.append(StoredTopic(str(row["name"]), topic_id, int(row["partitions"]), dict(row["configs"])))
-    return Catalog(tuple(topics), int(content["next_producer_id"]))
+    settings = content.get("settings", {})  # not there in catalogs of the first release
+    return Catalog(tuple(topics), int(content["next_producer_id"]), StoredSettings(**settings))
 
 
 def _remove_all(folders: Iterable[Path]) -> None:

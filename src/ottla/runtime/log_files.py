@@ -7,12 +7,13 @@ handed out stays readable until it is dropped, whatever happens to the log.
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import uuid
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -20,8 +21,8 @@ from pathlib import Path
 from ottla.broker.log import file_name
 from ottla.records.header import Buffer
 
-SEGMENT_SUFFIXES = ("log", "index", "timeindex")
-SET_ASIDE = ".deleted"
+SEGMENT_SUFFIXES = ("log", "index", "timeindex", "txnindex")
+SET_ASIDE, DRAFT, SWAP = ".deleted", ".cleaned", ".swap"
 PARTITION_METADATA = "partition.metadata"
 _MAX_OPEN = 256
 """Segment files kept open; others are opened again when they are needed."""
@@ -169,6 +170,23 @@ class PinnedFolder:
             file.write(content)
         os.replace(draft, name, src_dir_fd=self.fd, dst_dir_fd=self.fd)
 
+    def append_small(self, name: str, content: bytes) -> None:
+        """Write at the end of a small file."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        with os.fdopen(os.open(name, flags, 0o644, dir_fd=self.fd), "wb", buffering=0) as file:
+            written = file.write(content)
+        if written != len(content):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), name)
+
+    def sync_small(self, name: str) -> None:
+        """Force a small file to disk, if it is there."""
+        with suppress(FileNotFoundError):
+            fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self.fd)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+
     def remove_small(self, name: str) -> None:
         """Remove a small file, if it is there."""
         with suppress(FileNotFoundError):
@@ -237,27 +255,79 @@ class PartitionFolder:
             return None
 
     def flush(self, base_offset: int) -> Job:
-        """Force a segment, and the names that lead to it, to disk."""
+        """Force a segment, its list of aborted transactions and the names that lead to them to disk."""
         if not self._durable:
             return _nothing
         handle, folder = self._open.get(self.path / file_name(base_offset, "log")), self.pin()
 
         def job() -> None:
             os.fsync(handle.fd)
+            folder.sync_small(file_name(base_offset, "txnindex"))
             os.fsync(folder.fd)
             sync_file(self.path.parent)
 
         return job
 
     def set_aside(self, base_offsets: Iterable[int]) -> Job:
-        """Rename the files of segments to ``.deleted``."""
-        names = [file_name(base, suffix) for base in base_offsets for suffix in SEGMENT_SUFFIXES]
+        """Rename the files of segments to ``.deleted``, the ``.log`` last: while it is there, the segment is."""
+        names = [file_name(base, suffix) for base in base_offsets for suffix in reversed(SEGMENT_SUFFIXES)]
         self._open.forget(self.path / name for name in names)
         return partial(self.pin().set_aside, names)
 
     def remove_set_aside(self) -> Job:
         """Remove what was set aside in this folder."""
         return self.pin().remove_set_aside
+
+    def draft(self, base_offset: int) -> DiskSegment:
+        """A segment to be written beside the others."""
+        path = self.path / (file_name(base_offset, "log") + DRAFT)
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644))
+        return DiskSegment(path, OpenFiles())
+
+    def finish_draft(self, base_offset: int, small: Mapping[str, bytes]) -> None:
+        """Force a draft to disk, with its indexes."""
+        for suffix, content in small.items():
+            (self.path / (file_name(base_offset, suffix) + DRAFT)).write_bytes(content)
+        if self._durable:
+            for suffix in ("log", *small):
+                sync_file(self.path / (file_name(base_offset, suffix) + DRAFT))
+
+    def discard_draft(self, base_offset: int) -> None:
+        """Remove a draft."""
+        for suffix in SEGMENT_SUFFIXES:
+            (self.path / (file_name(base_offset, suffix) + DRAFT)).unlink(missing_ok=True)
+
+    def swap(self, base_offset: int, replaced: Iterable[int]) -> DiskSegment:
+        """Put a draft in the place of segments: a few renames; that of its ``.log`` to ``.swap`` is the point of no return."""
+        self._rename_all(base_offset, DRAFT, SWAP)
+        self.finish_swap(base_offset, replaced)
+        return self.open(base_offset)
+
+    def swaps(self) -> list[int]:
+        """Base offsets of the drafts whose swap was interrupted."""
+        return self._offsets(".log" + SWAP)
+
+    def open_swap(self, base_offset: int) -> DiskSegment:
+        """A draft whose swap was interrupted."""
+        return DiskSegment(self.path / (file_name(base_offset, "log") + SWAP), self._open)
+
+    def finish_swap(self, base_offset: int, replaced: Iterable[int]) -> None:
+        """Complete a swap."""
+        self.set_aside(replaced)()
+        self._open.forget([self.path / (file_name(base_offset, "log") + SWAP)])
+        self._rename_all(base_offset, SWAP, "")
+
+    def discard_drafts(self) -> None:
+        """Remove what was left of drafts whose swap never began."""
+        for path in [*self.path.glob("*" + DRAFT), *self.path.glob("*" + SWAP)]:
+            path.unlink()
+
+    def _rename_all(self, base_offset: int, old: str, new: str) -> None:
+        """Rename the files of a segment, its ``.log`` last."""
+        for suffix in reversed(SEGMENT_SUFFIXES):
+            name = file_name(base_offset, suffix)
+            with suppress(FileNotFoundError):
+                (self.path / (name + old)).rename(self.path / (name + new))
 
     def _offsets(self, suffix: str) -> list[int]:
         names = (path.name for path in self.path.glob(f"*{suffix}"))

@@ -14,18 +14,20 @@ import selectors
 import socket
 from collections import deque
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
 from ottla.broker.api.api_versions import unsupported_version
 from ottla.broker.core import BrokerCore
-from ottla.broker.effects import CancelTimer, CloseConnection, Effect, NoReply, Reply, RunJob, SetTimer
-from ottla.errors import ProtocolError
-from ottla.protocol.apis import SPOKEN, Api
+from ottla.broker.effects import CancelTimer, CloseConnection, Effect, HalfReply, NoReply, Reply, RunJob, SetTimer, Struck
+from ottla.broker.faults.rules import Command
+from ottla.errors import ProtocolError, UnsupportedApiError
+from ottla.protocol.apis import Api
 from ottla.protocol.codec import RequestHeader, decode_request, encode_response, peek_request
 from ottla.protocol.framing import Frame
 from ottla.runtime.disk import DiskThread, Tag
-from ottla.runtime.server_connection import Connection, Slot
+from ottla.runtime.server_connection import Connection, Slot, first_half
 from ottla.runtime.timers import Timers
 from ottla.types import Now
 
@@ -33,6 +35,9 @@ STALLED_FRAME_MS = 30_000
 """Where a frame has begun, the next bytes of it must come within this time."""
 
 _SWEEP_MS = 1_000
+_TURN_MS = 10
+"""What finished jobs bring is looked at for so long before the sockets are again."""
+
 _ACCEPTS = 64
 _NO_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
@@ -40,18 +45,25 @@ log = logging.getLogger("ottla.broker")
 
 
 class Server:
-    """Serves one core on one listening socket. ``run`` is the loop; ``stop`` may be called from any thread."""
+    """Serves one core on one listening socket. ``run`` is the loop; ``stop`` and ``command`` may be called from any thread.
 
-    def __init__(self, core: BrokerCore, listener: socket.socket, clock: Callable[[], Now]) -> None:
+    ``on_strike`` is told, on the loop's thread, which scripted fault has struck.
+    """
+
+    def __init__(
+        self, core: BrokerCore, listener: socket.socket, clock: Callable[[], Now], on_strike: Callable[[int], None]
+    ) -> None:
         self._core = core
         self._listener = listener
         self._clock = clock
         self._disk = DiskThread(self._report)
         self._timers = Timers()
         self._connections: dict[int, Connection] = {}
-        self._tickets: dict[int, tuple[Connection, Slot]] = {}
+        self._served = frozenset(core.served)
+        self._tickets: dict[int, Slot] = {}
         self._next_connection = self._next_ticket = 0
         self._finished: deque[tuple[Tag, object]] = deque()
+        self._commands: deque[tuple[Callable[[], int], Future[int]]] = deque()
         self._changed: dict[Connection, None] = {}
         self._accepting_from = 0
         self._next_sweep = 0
@@ -67,6 +79,8 @@ class Server:
             SetTimer: lambda effect: self._timers.set(effect.key, effect.at),
             CancelTimer: lambda effect: self._timers.cancel(effect.key),
             RunJob: lambda effect: self._disk.submit(effect.tag, effect.job),
+            HalfReply: lambda effect: self._reply(effect, half=True),
+            Struck: lambda effect: on_strike(effect.fault),
         }
 
     def perform(self, effects: Iterable[Effect]) -> None:
@@ -86,12 +100,15 @@ class Server:
             for key, events in self._selector.select(self._patience()):
                 key.data(events)
             self._run_finished()
+            self._run_commands()
             self._run_timers()
-            self._settle_changed()
+            self._end_turn()
 
     def close(self) -> None:
         """Close every connection, and wait until every job is done."""
         self.close_files()
+        for _, future in self._commands:
+            future.cancel()
         self._connections.clear()
         self._tickets.clear()
         self._disk.close()
@@ -110,6 +127,20 @@ class Server:
         self._selector.close()
 
     # From other threads
+
+    def command(self, command: Command) -> Future[int]:
+        """Have the core carry out a command; the result is what it counted."""
+        return self._in_loop(lambda: self._command(command))
+
+    def close_connections(self, client_id: str | None) -> Future[int]:
+        """Close the connections of a client, or all; the result is how many."""
+        return self._in_loop(lambda: self._close_connections(client_id))
+
+    def _in_loop(self, action: Callable[[], int]) -> Future[int]:
+        future: Future[int] = Future()
+        self._commands.append((action, future))
+        self._wake()
+        return future
 
     def _report(self, tag: Tag, outcome: object) -> None:
         self._finished.append((tag, outcome))
@@ -178,10 +209,24 @@ class Server:
     def _serve(self, connection: Connection) -> None:
         """Handle the requests that have arrived, as long as there is room for answers."""
         self._changed[connection] = None
-        for frame in connection.frames():
-            self._handle(connection, frame)
+        now = self._clock()
+        while (frame := connection.next_frame()) is not None:
+            self._handle(connection, frame, now)
             if connection.number not in self._connections:
                 return
+
+    def _end_turn(self) -> None:
+        """Have what was decided in this turn written, and answered; that may make room for requests that wait."""
+        self._write_decided()
+        while self._changed:
+            self._settle_changed()
+            self._write_decided()
+
+    def _write_decided(self) -> None:
+        try:
+            self.perform(self._core.write_decided(self._clock()))
+        except Exception:
+            log.exception("the broker failed to write what groups have decided")
 
     def _settle_changed(self) -> None:
         """Send the answers that have their turn; that may make room for requests that wait."""
@@ -192,37 +237,64 @@ class Server:
 
     def _settle(self, connection: Connection) -> None:
         connection.send(self._clock().mono)
-        if connection.waiting:
+        if connection.is_over:
+            self._close(connection, "broker.faults was told to cut an answer")
+        elif connection.waiting:
             self._serve(connection)
         else:
             self._watch(connection)
 
-    def _handle(self, connection: Connection, frame: Frame) -> None:
-        key, version, correlation_id = peek_request(frame)
+    def _handle(self, connection: Connection, frame: Frame, now: Now) -> None:
         self._next_ticket = ticket = self._next_ticket + 1
-        if key == Api.API_VERSIONS and version not in SPOKEN[Api.API_VERSIONS]:
+        try:
+            header, message = decode_request(frame)
+        except UnsupportedApiError:
+            key, _, correlation_id = peek_request(frame)
+            if key != Api.API_VERSIONS:
+                raise
             # The one request whose version need not be known: its answer says which are.
             self._expect(connection, ticket, RequestHeader(Api.API_VERSIONS, 0, correlation_id, None))
             self.perform([Reply(ticket, unsupported_version())])
             return
-        header, message = decode_request(frame)
-        if header.api not in self._core.served:
+        if header.api not in self._served:
             raise ProtocolError(f"{header.api.name} is not served here")
         self._expect(connection, ticket, header)
-        self.perform(self._core.handle(header, message, ticket, connection.number, connection.host, self._clock()))
+        self.perform(self._core.handle(header, message, ticket, connection.number, connection.host, now))
 
     def _expect(self, connection: Connection, ticket: int, header: RequestHeader) -> None:
-        slot = Slot(ticket, header)
+        self._tickets[ticket] = slot = Slot(connection, ticket, header)
         connection.expect(slot)
-        self._tickets[ticket] = (connection, slot)
 
     def _run_finished(self) -> None:
+        """Tell the core what the disk thread has done. Loading many groups takes long: the sockets have their turn in between."""
+        end = self._clock().mono + _TURN_MS
         while self._finished:
             tag, outcome = self._finished.popleft()
             try:
                 self.perform(self._core.on_job(tag, outcome, self._clock()))
             except Exception:
                 log.exception("the broker failed after its job %s", tag)
+            if self._clock().mono >= end:
+                return
+
+    def _run_commands(self) -> None:
+        while self._commands:
+            action, future = self._commands.popleft()
+            try:
+                future.set_result(action())
+            except Exception as error:
+                future.set_exception(error)
+
+    def _command(self, command: Command) -> int:
+        count, effects = self._core.on_command(command, self._clock())
+        self.perform(effects)
+        return count
+
+    def _close_connections(self, client_id: str | None) -> int:
+        meant = [one for one in self._connections.values() if client_id is None or one.client_id == client_id]
+        for connection in meant:
+            self._close(connection, "broker.faults was told to")
+        return len(meant)
 
     def _run_timers(self) -> None:
         now = self._clock()
@@ -257,28 +329,30 @@ class Server:
 
     # Effects, carried out
 
-    def _reply(self, effect: Reply) -> None:
-        connection, slot = self._tickets.pop(effect.ticket, (None, None))
-        if connection is None or slot is None:
+    def _reply(self, effect: Reply | HalfReply, *, half: bool = False) -> None:
+        slot = self._tickets.pop(effect.ticket, None)
+        if slot is None:
             return  # its connection has gone
         try:
-            slot.pieces = encode_response(slot.header, effect.response)
+            pieces = encode_response(slot.header, effect.response)
         except ProtocolError:
-            log.exception("closing the connection from %s: the answer to its request can not be written", connection.host)
-            self._discard(connection)
+            host = slot.connection.host
+            log.exception("closing the connection from %s: the answer to its request can not be written", host)
+            self._discard(slot.connection)
             return
-        self._changed[connection] = None
+        slot.pieces, slot.is_last = first_half(pieces) if half else pieces, half
+        self._changed[slot.connection] = None
 
     def _no_reply(self, effect: NoReply) -> None:
-        connection, slot = self._tickets.pop(effect.ticket, (None, None))
-        if connection is not None and slot is not None:
+        slot = self._tickets.pop(effect.ticket, None)
+        if slot is not None:
             slot.pieces = []
-            self._changed[connection] = None
+            self._changed[slot.connection] = None
 
     def _close_ticket(self, effect: CloseConnection) -> None:
-        connection, _ = self._tickets.pop(effect.ticket, (None, None))
-        if connection is not None:
-            self._close(connection, effect.reason)
+        slot = self._tickets.pop(effect.ticket, None)
+        if slot is not None:
+            self._close(slot.connection, effect.reason)
 
     # Connections
 

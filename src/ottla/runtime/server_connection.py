@@ -11,7 +11,7 @@ import os
 import selectors
 import socket
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from ottla.errors import ProtocolError
 from ottla.protocol.codec import RequestHeader
@@ -38,12 +38,15 @@ _MORE = getattr(socket, "MSG_MORE", 0)
 class Slot:
     """The place of one request in the order of a connection. ``pieces`` is ``None`` until it is answered."""
 
-    __slots__ = ("header", "pieces", "ticket")
+    __slots__ = ("connection", "header", "is_last", "pieces", "ticket")
 
-    def __init__(self, ticket: int, header: RequestHeader) -> None:
+    def __init__(self, connection: Connection, ticket: int, header: RequestHeader) -> None:
+        self.connection = connection
         self.ticket = ticket
         self.header = header
         self.pieces: list[Piece] | None = None
+        self.is_last = False
+        """Nothing is sent after it."""
 
 
 class Connection:
@@ -56,6 +59,9 @@ class Connection:
         self.last_active = self.last_received = mono
         self.watched = 0
         """What the selector watches for now."""
+        self.client_id: str | None = None
+        """What the client calls itself, once it has asked for anything."""
+        self._has_ended = False
         self._reader = FrameReader(max_frame)
         self._frames: deque[Frame] = deque()
         self._slots: deque[Slot] = deque()
@@ -104,14 +110,21 @@ class Connection:
                 break
         return True
 
-    def frames(self) -> Iterator[Frame]:
-        """The requests that have arrived, as long as there is room for more of them."""
-        while self.waiting:
-            yield self._frames.popleft()
+    @property
+    def is_over(self) -> bool:
+        """Whether the last that was to be sent has been."""
+        return self._has_ended and not self._outgoing
+
+    def next_frame(self) -> Frame | None:
+        """A request that has arrived; ``None`` if there is none, or no room for its answer."""
+        if self._frames and len(self._slots) < MAX_IN_FLIGHT and self._outgoing_size < MAX_OUTGOING:
+            return self._frames.popleft()
+        return None
 
     def expect(self, slot: Slot) -> None:
         """A request takes its place in the order."""
         self._slots.append(slot)
+        self.client_id = slot.header.client_id
 
     def tickets(self) -> list[int]:
         """What waits for an answer."""
@@ -119,8 +132,11 @@ class Connection:
 
     def send(self, mono: int) -> None:
         """Send what has its turn, as far as the socket takes it. Raises ``ProtocolError`` where a file is shorter than it was."""
-        while self._slots and self._slots[0].pieces is not None:
-            self._enqueue(self._slots.popleft().pieces or ())
+        ready: list[Slot] = []
+        while self._slots and self._slots[0].pieces is not None and not self._has_ended:
+            ready.append(slot := self._slots.popleft())
+            self._has_ended = slot.is_last
+        self._enqueue(ready)
         while self._outgoing:
             try:
                 sent = self._send_file() if isinstance(self._outgoing[0], DiskRange) else self._send_bytes()
@@ -144,16 +160,26 @@ class Connection:
             self._frames.append(frame)
         return count, count == room
 
-    def _enqueue(self, pieces: Iterable[Piece]) -> None:
-        for piece in pieces:
-            self._outgoing_size += len(piece)
-            if not isinstance(piece, DiskRange):
-                assert isinstance(piece, bytes)
-                self._outgoing.append(memoryview(piece))
-            elif len(piece) > _COPIED:
-                self._outgoing.append(piece)
-            else:
-                self._outgoing.append(memoryview(_whole(piece, os.pread(piece.handle.fd, len(piece), piece.position))))
+    def _enqueue(self, slots: Iterable[Slot]) -> None:
+        """Let answers wait for the socket; small neighbours become one piece, since each piece costs more than its copy."""
+        small: list[bytes] = []
+        for slot in slots:
+            for piece in slot.pieces or ():
+                self._outgoing_size += len(piece)
+                if isinstance(piece, DiskRange) and len(piece) <= _COPIED:
+                    small.append(_whole(piece, os.pread(piece.handle.fd, len(piece), piece.position)))
+                elif isinstance(piece, bytes) and len(piece) <= _COPIED:
+                    small.append(piece)
+                else:
+                    self._enqueue_bytes(small)
+                    assert isinstance(piece, bytes | DiskRange)
+                    self._outgoing.append(memoryview(piece) if isinstance(piece, bytes) else piece)
+                    small.clear()
+        self._enqueue_bytes(small)
+
+    def _enqueue_bytes(self, pieces: list[bytes]) -> None:
+        if pieces:
+            self._outgoing.append(memoryview(b"".join(pieces)))
 
     def _send_bytes(self) -> int:
         pieces: list[memoryview] = []
@@ -187,6 +213,22 @@ class Connection:
             else:
                 self._outgoing[0] = piece[sent:]
                 sent = 0
+
+
+def first_half(pieces: Iterable[Piece]) -> list[Piece]:
+    """The first half of the bytes of an answer."""
+    pieces = list(pieces)
+    left = sum(map(len, pieces)) // 2
+    half: list[Piece] = []
+    for piece in pieces:
+        size = min(len(piece), left)
+        left -= size
+        if isinstance(piece, DiskRange):
+            half.append(DiskRange(piece.handle, piece.position, size))
+        else:
+            assert isinstance(piece, bytes)
+            half.append(piece[:size])
+    return [piece for piece in half if len(piece)]
 
 
 def _whole(piece: DiskRange, data: bytes) -> bytes:

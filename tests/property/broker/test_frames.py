@@ -15,7 +15,7 @@ from ottla.errors import ProtocolError
 from ottla.protocol.apis import SPOKEN, Api
 from ottla.protocol.codec import decode_request, decode_response, encode_response
 from tests.bad_frames import some_request
-from tests.unit.broker.harness import CoreUnderTest
+from tests.unit.broker.harness import CoreUnderTest, content
 
 VERSIONS = [(api, version) for api, (low, high) in SPOKEN.items() for version in range(low, high + 1)]
 _tickets = iter(range(10**6, 10**9))
@@ -34,10 +34,11 @@ def feed(broker: CoreUnderTest, frame: bytes) -> list[bytes]:
     header, message = decode_request(frame)
     ticket = next(_tickets)
     effects = broker.core.handle(header, message, ticket, 1, "127.0.0.1", broker.now)
+    effects += broker.core.write_decided(broker.now)
     mine = [effect for effect in effects if isinstance(effect, Reply | NoReply | CloseConnection) and effect.ticket == ticket]
     assert len(mine) <= 1
     return [
-        b"".join(bytes(piece) for piece in encode_response(header, effect.response) if isinstance(piece, bytes))
+        b"".join(piece if isinstance(piece, bytes) else content(piece) for piece in encode_response(header, effect.response))
         for effect in mine
         if isinstance(effect, Reply)
     ]

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ottla.protocol import ErrorCode
+from ottla.protocol.consumer_protocol import Assignment, decode_assignment, encode_assignment
+from ottla.types import TopicPartition
 from tests.unit.coordinator.harness import Harness, share
 
 BEGIN_ANEW = {ErrorCode.unknown_member_id, ErrorCode.fenced_instance_id, ErrorCode.group_max_size_reached}
@@ -61,6 +63,10 @@ class Client:
     def forget(self) -> None:
         self.member_id, self.generation, self.assignment, self._ticket = "", -1, None, None
 
+    def shares(self, member_ids: list[str]) -> dict[str, bytes]:
+        """What it gives each member when it leads."""
+        return {member_id: share(member_id) for member_id in member_ids}
+
     def _ask(self, ticket: int, then: Callable[[Any], None]) -> None:
         self._ticket, self._on_answer = ticket, then
 
@@ -68,7 +74,7 @@ class Client:
         if answer.error_code is ErrorCode.none:
             self.member_id, self.generation = answer.member_id, answer.generation_id
             leads = answer.leader == self.member_id and not answer.skip_assignment
-            given = {member.member_id: share(member.member_id) for member in answer.members} if leads else None
+            given = self.shares([member.member_id for member in answer.members]) if leads else None
             self._ask(
                 self.harness.sync(self.member_id, self.generation, given, group=self.group, instance=self.instance), self._synced
             )
@@ -92,3 +98,27 @@ class Client:
         self.assignment = None
         if error in BEGIN_ANEW:
             self.forget()
+
+
+class ReadingClient(Client):
+    """One whose assignments mean something: the partitions of ``orders``, in turn."""
+
+    _gone: frozenset[str] = frozenset()
+
+    def send_join(self) -> None:
+        self._gone = frozenset()
+        super().send_join()
+
+    def reads(self) -> frozenset[TopicPartition]:
+        """What it was assigned, but for topics that it has found to be gone: one of the same name that comes later is another."""
+        assigned = decode_assignment(self.assignment).partitions if self.assignment else ()
+        self._gone |= {one.topic for one in assigned if not self.harness.topics.partition_count(one.topic)}
+        return frozenset(one for one in assigned if one.topic not in self._gone)
+
+    def shares(self, member_ids: list[str]) -> dict[str, bytes]:
+        count = self.harness.topics.partition_count("orders") or 0
+        numbers = {member_id: range(place, count, len(member_ids)) for place, member_id in enumerate(sorted(member_ids))}
+        return {
+            member_id: encode_assignment(Assignment(tuple(TopicPartition("orders", number) for number in of_member)))
+            for member_id, of_member in numbers.items()
+        }

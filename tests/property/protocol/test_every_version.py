@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
+import io
 import struct
 from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
+from kio.serial import entity_writer
 from kio.static.primitive import Records
 
 from ottla.errors import ProtocolError
+from ottla.protocol import ErrorCode
 from ottla.protocol.apis import SPOKEN, Api
 from ottla.protocol.codec import RequestHeader, decode_request, decode_response, encode_request, encode_response
-from ottla.protocol.lifting import lift, lower, wire_class
+from ottla.protocol.lifting import lift, lower, reshaper, wire_class
+from ottla.protocol.writing import Writer, writer
 
 st.register_type_strategy(Records, st.binary())
 
@@ -46,6 +51,31 @@ def test_a_version_survives_lifting_and_the_wire(api: Api, version: int, data: s
         assert lower(api, version, side, decoded) == lower(api, version, side, neutral)
 
 
+@pytest.mark.parametrize(("api", "version"), EVERY, ids=NAMES)
+@settings(max_examples=2)
+@given(data=st.data())
+def test_the_bytes_are_those_that_kio_writes(api: Api, version: int, data: st.DataObject) -> None:
+    for side in ("request", "response"):
+        wire = data.draw(st.from_type(wire_class(api, version, side)), label=side)
+        cls = type(wire)
+        assert _written(writer(cls, cls), wire) == _by_kio(wire)
+        neutral = lift(api, side, copy.deepcopy(wire))  # lifting takes the message over
+        if reshaper(api, version, side) is None:
+            assert _written(writer(type(neutral), cls), neutral) == _by_kio(lower(api, version, side, neutral))
+
+
+def _written(write: Writer, message: Any) -> bytes:
+    pieces: list[bytes] = []
+    write(pieces.append, message)
+    return b"".join(pieces)
+
+
+def _by_kio(message: Any) -> bytes:
+    target = io.BytesIO()
+    entity_writer(type(message))(target, message)
+    return target.getvalue()
+
+
 def _expressible(api: Api, version: int, side: str, wire: Any) -> bool:
     """Leave out what the neutral shape does not carry on purpose."""
     if api is Api.METADATA and version == 0 and side == "request":
@@ -65,13 +95,30 @@ def _same(ours: Any, theirs: Any) -> bool:
     return bool(ours == theirs or (theirs is None and not ours))
 
 
-_NOT_CARRIED = {
-    "replica_id",
-    "retention_time",
-    "include_cluster_authorized_operations",
-    "cluster_authorized_operations",
-}
-"""Fields of old versions that today's protocol has dropped: broker-to-broker fetches, per-commit retention, ACL bit fields."""
+_NOT_CARRIED = {"replica_id"}
+"""Fields of old versions that today's protocol has dropped: broker-to-broker fetches."""
+
+
+@settings(max_examples=100)
+@given(data=st.data(), which=st.sampled_from(EVERY))
+def test_error_codes_of_a_newer_broker_are_unknown_server_errors(data: st.DataObject, which: tuple[Api, int]) -> None:
+    api, version = which
+    wire = data.draw(st.from_type(wire_class(api, version, "response")))
+    header = RequestHeader(api, version, 1, None)
+    newer = flatten(encode_response(header, lift(api, "response", _with_codes(wire, 0x4D4D))))
+    known = flatten(encode_response(header, lift(api, "response", _with_codes(wire, ErrorCode.unknown_server_error))))
+    assert decode_response(api, version, newer) == decode_response(api, version, known)
+
+
+def _with_codes(message: Any, code: object) -> Any:
+    """The message with every error code in it replaced."""
+    if isinstance(message, tuple):
+        return tuple(_with_codes(item, code) for item in message)
+    if not dataclasses.is_dataclass(message) or isinstance(message, type):
+        return code if isinstance(message, ErrorCode) else message
+    return dataclasses.replace(
+        message, **{field.name: _with_codes(getattr(message, field.name), code) for field in dataclasses.fields(message)}
+    )
 
 
 @settings(max_examples=400)

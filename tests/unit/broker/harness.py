@@ -7,11 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ottla.broker.cleaner import Cleaner
 from ottla.broker.config import TopicConfig, broker_config
 from ottla.broker.core import BrokerCore, Endpoint
 from ottla.broker.effects import CancelTimer, Effect, Reply, RunJob, SetTimer
 from ottla.broker.log import PartitionLog
 from ottla.broker.recovery import load_log
+from ottla.errors import OttlaError
 from ottla.protocol.apis import SPOKEN, Api
 from ottla.protocol.codec import RequestHeader
 from ottla.records import BatchHeader, NewRecord, encode_batch, read_header
@@ -35,19 +37,37 @@ def header_of(data: bytes) -> BatchHeader:
     return read_header(data)
 
 
-def open_log(path: Path, **config: Any) -> PartitionLog:
+def open_log(path: Path, *, durable: bool = True, **config: Any) -> PartitionLog:
     """A log on a folder, not loaded. Limits that settings refuse, such as tiny segments, are possible here."""
-    files = PartitionFolder(path / "t-0", TOPIC_ID, OpenFiles(), durable=True)
+    files = PartitionFolder(path / "t-0", TOPIC_ID, OpenFiles(), durable=durable)
     return PartitionLog(TopicPartition("t", 0), replace(TopicConfig(), **config), files)
 
 
 def reload(
-    log: PartitionLog, *, clean: bool = False, recovery_point: int = 0, now: int = START.wall
+    log: PartitionLog,
+    *,
+    clean: bool = False,
+    recovery_point: int = 0,
+    now: int = START.wall,
+    clean_point: int = 0,
+    durable: bool = True,
 ) -> tuple[PartitionLog, str | None]:
     """The log as another process finds it, and what was cut."""
-    fresh = open_log(log.files.path.parent, **{name: getattr(log.config, name) for name in log.config.__slots__})  # type: ignore[attr-defined]
-    cut = load_log(fresh, recovery_point=recovery_point, log_start=0, clean=clean, now=now)
+    fresh = open_log(log.files.path.parent, durable=durable, **{name: getattr(log.config, name) for name in log.config.__slots__})  # type: ignore[attr-defined]
+    cut = load_log(fresh, recovery_point=recovery_point, log_start=0, clean=clean, now=now, clean_point=clean_point)
     return fresh, cut
+
+
+def clean(log: PartitionLog, now: int = START.wall, *, memory: int = 1 << 20) -> bool:
+    """Compact a log once, as the disk thread does it; whether it was due. What fails is raised."""
+    cleaner = Cleaner(lambda one: True)
+    moment = Now(START.mono, now)
+    effects = cleaner.look([log], memory, moment)
+    due = bool(effects)
+    while effects:
+        jobs = [effect.job for effect in effects if isinstance(effect, RunJob)]
+        effects, _ = cleaner.on_step(jobs[0](), moment) if jobs else ([], True)
+    return due
 
 
 def append(log: PartitionLog, data: bytes, now: int = START.wall) -> int:
@@ -102,8 +122,10 @@ class CoreUnderTest:
         if loaded:
             self.run_jobs()
 
-    def take(self, effects: list[Effect]) -> None:
-        """Keep effects where tests find them."""
+    def take(self, effects: list[Effect], *, turn_ends: bool = True) -> None:
+        """Keep effects where tests find them; then the loop's turn ends, unless more is to come in the same."""
+        if turn_ends:
+            effects = effects + self.core.write_decided(self.now)
         for effect in effects:
             match effect:
                 case Reply(ticket, response):
@@ -118,11 +140,12 @@ class CoreUnderTest:
                 case _:
                     self.others.append(effect)
 
-    def send(self, api: Api, message: Any, *, version: int | None = None, connection: int = 1) -> int:
+    def send(self, api: Api, message: Any, *, version: int | None = None, connection: int = 1, turn_ends: bool = True) -> int:
         """A request in the newest version, or another; returns its ticket."""
         self._ticket += 1
         header = RequestHeader(api, SPOKEN[api].maximum if version is None else version, self._ticket, "test")
-        self.take(self.core.handle(header, message, self._ticket, connection, "127.0.0.1", self.now))
+        effects = self.core.handle(header, message, self._ticket, connection, "127.0.0.1", self.now)
+        self.take(effects, turn_ends=turn_ends)
         return self._ticket
 
     def ask(self, api: Api, message: Any, *, version: int | None = None) -> Any:
@@ -138,7 +161,7 @@ class CoreUnderTest:
             job = self.jobs.pop(0)
             try:
                 outcome = job.job()
-            except OSError as error:
+            except (OSError, OttlaError) as error:
                 outcome = error
             self.take(self.core.on_job(job.tag, outcome, self.now))
 

@@ -12,6 +12,7 @@ import pytest
 
 from ottla.broker.api import produce as produce_api
 from ottla.broker.effects import CloseConnection, NoReply
+from ottla.broker.groups import OF_CLIENT_ASSIGNORS
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import ADVERTISED_MINIMUM, SPOKEN, Api
 from ottla.protocol.messages import (
@@ -107,9 +108,18 @@ def test_api_versions_lists_what_has_a_handler_and_nothing_else(broker: CoreUnde
     request = api_versions_request.ApiVersionsRequest(client_software_name="tests", client_software_version="1.0")
     response = broker.ask(Api.API_VERSIONS, request)
     advertised = {Api(one.api_key): (one.min_version, one.max_version) for one in response.api_keys}
-    assert advertised == {api: (ADVERTISED_MINIMUM.get(api, low), high) for api, (low, high) in SPOKEN.items()}
-    assert 68 not in advertised, "the consumer group protocol is not served"
-    assert [feature.name for feature in response.finalized_features] == ["metadata.version"]
+    served = {api: versions for api, versions in SPOKEN.items() if api not in OF_CLIENT_ASSIGNORS}
+    assert advertised == {api: (ADVERTISED_MINIMUM.get(api, low), high) for api, (low, high) in served.items()}
+    levels = {feature.name: feature.max_version_level for feature in response.finalized_features}
+    assert levels == {"metadata.version": 30, "group.version": 1, "transaction.version": 2}
+    known = {feature.name for feature in response.supported_features}
+    assert known == {"metadata.version", "group.version", "transaction.version"}
+
+
+def test_old_clients_are_not_told_of_features_whose_lowest_level_is_zero(broker: CoreUnderTest) -> None:
+    request = api_versions_request.ApiVersionsRequest(client_software_name="tests", client_software_version="1.0")
+    response = broker.ask(Api.API_VERSIONS, request, version=3)
+    assert [feature.name for feature in response.supported_features] == ["metadata.version"]
 
 
 @pytest.mark.parametrize("name", ["", "-dash", "no space", "ünicode"])
@@ -129,6 +139,26 @@ def ask_metadata(broker: CoreUnderTest, *names: str, create: bool = False, ids: 
         topics=topics or None, allow_auto_topic_creation=create, include_topic_authorized_operations=False
     )
     return broker.ask(Api.METADATA, message)
+
+
+@pytest.mark.parametrize(("asked", "of_topics", "of_cluster"), [(True, 3576, 8096), (False, -(2**31), -(2**31))])
+def test_who_asks_is_told_that_everything_is_allowed(broker: CoreUnderTest, asked: bool, of_topics: int, of_cluster: int) -> None:
+    create(broker, "a")
+    wanted = tuple(metadata_request.MetadataRequestTopic(topic_id=None, name=name) for name in ("a", "nowhere"))
+    message = metadata_request.MetadataRequest(
+        topics=wanted,
+        allow_auto_topic_creation=False,
+        include_topic_authorized_operations=asked,
+        include_cluster_authorized_operations=asked,
+    )
+    response = broker.ask(Api.METADATA, message, version=10)
+    assert [topic.topic_authorized_operations for topic in response.topics] == [of_topics] * 2
+    assert response.cluster_authorized_operations == of_cluster
+    for endpoint_type, expected in ((1, of_cluster), (2, -(2**31))):
+        describe = describe_cluster_request.DescribeClusterRequest(
+            include_cluster_authorized_operations=asked, endpoint_type=endpoint_type, include_fenced_brokers=False
+        )
+        assert broker.ask(Api.DESCRIBE_CLUSTER, describe).cluster_authorized_operations == expected
 
 
 def test_metadata_names_the_broker_and_all_topics(broker: CoreUnderTest) -> None:
@@ -180,7 +210,7 @@ def test_metadata_by_id_and_by_bad_names(broker: CoreUnderTest) -> None:
         ("a/b", 1, {}, ErrorCode.invalid_topic_exception),
         ("orders", 1, {"retention_ms": "soon"}, ErrorCode.invalid_config),
         ("orders", 1, {"retention_m": "1"}, ErrorCode.invalid_config),
-        ("orders", 1, {"cleanup_policy": "compact"}, ErrorCode.invalid_config),
+        ("orders", 1, {"cleanup_policy": "shred"}, ErrorCode.invalid_config),
         ("taken", 1, {}, ErrorCode.topic_already_exists),
         ("dotted_name", 1, {}, ErrorCode.invalid_topic_exception),
     ],
@@ -317,6 +347,28 @@ def _control() -> bytes:
     return batch(control=True)
 
 
+def test_a_topic_that_asks_for_more_replicas_in_sync_than_it_has_is_written_to_all_the_same(broker: CoreUnderTest) -> None:
+    assert create(broker, "strict", min_insync_replicas="2").error_code is ErrorCode.none
+    assert produce(broker, batch(), topic="strict", acks=-1).error_code is ErrorCode.none
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("no_such", "1", "Unknown topic config name: no.such"),
+        ("retention_ms", "soon", "Invalid value soon for configuration retention.ms: "),
+        ("segment_bytes", "1", "Invalid value 1 for configuration segment.bytes: "),
+        ("cleanup_policy", "shred", "Invalid value shred for configuration cleanup.policy: "),
+    ],
+)
+def test_a_bad_setting_of_a_topic_is_named_in_words_that_clients_look_for(
+    broker: CoreUnderTest, name: str, value: str, words: str
+) -> None:
+    result = create(broker, **{name: value})
+    assert result.error_code is ErrorCode.invalid_config
+    assert result.error_message.startswith(words)
+
+
 @pytest.mark.parametrize(
     ("records", "where", "code"),
     [
@@ -327,10 +379,14 @@ def _control() -> bytes:
         (None, {}, ErrorCode.invalid_record),
         (b"", {}, ErrorCode.invalid_record),
         (_damaged(), {}, ErrorCode.corrupt_message),
-        (batch()[:-1], {}, ErrorCode.corrupt_message),
+        (batch()[:-1], {}, ErrorCode.invalid_record),
         (batch() + batch(), {}, ErrorCode.invalid_record),
         (_control(), {}, ErrorCode.invalid_record),
-        (batch(transactional=True, producer_id=1, producer_epoch=0, base_sequence=0), {}, ErrorCode.invalid_txn_state),
+        (
+            batch(transactional=True, producer_id=1, producer_epoch=0, base_sequence=0),
+            {},
+            ErrorCode.transactional_id_authorization_failed,
+        ),
         (batch(producer_id=1, producer_epoch=0), {}, ErrorCode.invalid_record),
         (batch(size=2_000_000), {}, ErrorCode.message_too_large),
         (batch(timestamp=START.wall + 3_600_001), {}, ErrorCode.invalid_timestamp),
@@ -504,11 +560,11 @@ def test_the_first_batch_may_be_larger_than_every_limit_the_second_not(broker: C
     assert second.records == b""
 
 
-def test_fetch_sessions_are_declined(broker: CoreUnderTest) -> None:
-    create(broker)
-    assert broker.ask(Api.FETCH, fetch_message(session=(0, 0)), version=12).session_id == 0
-    response = broker.ask(Api.FETCH, fetch_message(session=(9, 1)), version=12)
-    assert (response.error_code, response.responses) == (ErrorCode.fetch_session_id_not_found, ())
+def test_only_the_broker_writes_to_its_own_topics(broker: CoreUnderTest) -> None:
+    broker.core.groups.ensure_topic()
+    refused = produce(broker, batch(), topic="__consumer_offsets")
+    assert refused.error_code is ErrorCode.invalid_topic_exception
+    assert broker.core.log("__consumer_offsets", 0).end_offset == 0
 
 
 # ListOffsets
@@ -570,12 +626,13 @@ def test_no_producer_id_is_given_out_twice_not_even_after_a_kill(tmp_path: Path)
     assert seen == sorted(seen)
 
 
-def test_transactions_are_refused_in_words_that_end_a_retry(broker: CoreUnderTest) -> None:
-    assert _producer_id(broker, "tx").error_code is ErrorCode.transactional_id_authorization_failed
-    assert _producer_id(broker, "").error_code is ErrorCode.invalid_request
+def test_this_broker_coordinates_every_transaction(broker: CoreUnderTest) -> None:
     message = find_coordinator_request.FindCoordinatorRequest(key_type=1, coordinator_keys=("tx",))
     (coordinator,) = broker.ask(Api.FIND_COORDINATOR, message).coordinators
-    assert coordinator.error_code is ErrorCode.transactional_id_authorization_failed
+    assert (coordinator.error_code, coordinator.node_id, coordinator.port) == (ErrorCode.none, 1, 9092)
+    topic = broker.core.topics.get("__transaction_state")
+    assert topic is not None
+    assert (topic.partition_count, topic.internal, topic.config.cleanup_policy) == (50, True, "compact")
 
 
 def test_this_broker_coordinates_every_group(broker: CoreUnderTest) -> None:

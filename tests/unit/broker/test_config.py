@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
-from ottla.broker.config import BROKER_SETTINGS, TOPIC_SETTINGS, broker_config, topic_config
+from ottla.assignors import GroupSpec
+from ottla.broker.config import BROKER_SETTINGS, GROUP_SETTINGS, TOPIC_SETTINGS, broker_config, topic_config
+from ottla.broker.groups import offered
 from ottla.errors import ConfigError
 
 
@@ -38,11 +41,19 @@ def test_an_unknown_name_is_refused_with_the_nearest(name: str, hint: str) -> No
         {"auto.create.topics.enable": "yes"},
         {"log.segment.bytes": 1024},
         {"log.message.timestamp.type": "Now"},
+        {"log.message.timestamp.type": "createtime"},
+        {"group.consumer.migration.policy": "both"},
     ],
 )
 def test_a_bad_value_is_refused_and_named(settings: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match=next(iter(settings))):
         broker_config(settings)
+
+
+@pytest.mark.parametrize("policy", ["BIDIRECTIONAL", "Upgrade", " downgrade "])
+def test_the_migration_policy_may_be_written_in_capitals(policy: str) -> None:
+    config = broker_config({"group.consumer.migration.policy": policy})
+    assert config.group_consumer_migration_policy == policy.strip().lower()
 
 
 def test_a_topic_takes_from_the_broker_what_it_does_not_set() -> None:
@@ -51,18 +62,69 @@ def test_a_topic_takes_from_the_broker_what_it_does_not_set() -> None:
     assert (config.retention_ms, config.max_message_bytes, config.segment_ms) == (6, 77, 9)
 
 
-def test_what_is_not_honoured_is_refused() -> None:
-    with pytest.raises(ConfigError, match="cleanup"):
-        topic_config({"cleanup.policy": "compact"}, broker_config({}))
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {"cleanup.policy": "shred"},
+        {"cleanup.policy": "delete,shred"},
+        {"preallocate": "true"},
+        {"min.cleanable.dirty.ratio": "1.5"},
+        {"min.cleanable.dirty.ratio": "nan"},
+        {"compression.type": "brotli"},
+        {"min.compaction.lag.ms": 10, "max.compaction.lag.ms": 5},
+    ],
+)
+def test_what_is_not_honoured_is_refused(overrides: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(overrides))):
+        topic_config(overrides, broker_config({}))
+
+
+@pytest.mark.parametrize(
+    ("policy", "compacted", "expiring"),
+    [("delete", False, True), (" compact , delete ", True, True), ("compact,compact", True, False), ("", False, False)],
+)
+def test_a_cleanup_policy_is_a_list(policy: str, compacted: bool, expiring: bool) -> None:
+    config = topic_config({"cleanup.policy": policy}, broker_config({}))
+    assert (config.compacted, config.expiring) == (compacted, expiring)
 
 
 def test_every_topic_setting_that_names_a_broker_setting_has_the_same_default() -> None:
-    for _, setting in TOPIC_SETTINGS.values():
+    for _, setting in [*TOPIC_SETTINGS.values(), *GROUP_SETTINGS.values()]:
         if setting.broker_name is not None:
             assert BROKER_SETTINGS[setting.broker_name][1].default == setting.default, setting.name
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"group.consumer.session.timeout.ms": 500}, "does not lie between 1000 and 60000"),
+        ({"group.consumer.session.timeout.ms": 90_000}, "does not lie between 1000 and 60000"),
+        ({"group.consumer.heartbeat.interval.ms": 50}, "does not lie between 100 and 15000"),
+        (
+            {"group.consumer.heartbeat.interval.ms": 6_000, "group.consumer.session.timeout.ms": 6_000},
+            "heartbeat.interval.ms=6000 must be less than",
+        ),
+    ],
+)
+def test_times_of_consumer_groups_must_go_together(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        broker_config(settings)
+
+
+def test_the_assignors_of_consumer_groups() -> None:
+    def own(group: GroupSpec) -> dict[str, dict[UUID, tuple[int, ...]]]:
+        return {}
+
+    assert list(offered(broker_config({}), {})) == ["uniform", "range"]
+    assert list(offered(broker_config({}), {"own": own})) == ["uniform", "range", "own"]
+    chosen = broker_config({"group.consumer.assignors": "own, range"})
+    assert list(offered(chosen, {"own": own})) == ["own", "range"]
+    for names in ("own,sticky", "", " , "):
+        with pytest.raises(ConfigError, match=r"group\.consumer\.assignors="):
+            offered(broker_config({"group.consumer.assignors": names}), {})
 
 
 def test_the_documentation_lists_what_is_honoured() -> None:
     text = (Path(__file__).parents[3] / "docs" / "broker.md").read_text()
     listed = re.findall(r"^\| `([a-z.]+)` \|", text, re.MULTILINE)
-    assert listed == [*BROKER_SETTINGS, *TOPIC_SETTINGS]
+    assert listed == [*BROKER_SETTINGS, *TOPIC_SETTINGS, *GROUP_SETTINGS]

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ottla.broker.faults.rules import AddFault, FailAppends, Match, MoveCoordinator, RemoveFaults, Rule
+from ottla.broker.state_log import MAX_BATCH
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
-from ottla.protocol.messages import create_topics_request, list_groups_request, offset_commit_request, offset_fetch_request
-from ottla.records import iter_records
+from ottla.protocol.messages import (
+    create_topics_request,
+    delete_topics_request,
+    list_groups_request,
+    offset_commit_request,
+    offset_fetch_request,
+)
+from ottla.records import NewRecord, encode_batch, iter_records
 from tests.unit.broker.harness import CoreUnderTest
 
 
@@ -126,10 +135,135 @@ def test_with_flush_a_commit_waits_for_the_disk(tmp_path: Path) -> None:
     broker.close()
 
 
+# What is decided in one turn of the loop is written together.
+
+
+def commits_of_a_turn(broker: CoreUnderTest, *groups: str) -> list[int]:
+    """A commit of each group, the first of offset 1, the next of 2; the turn is not over yet."""
+    return [
+        broker.send(Api.OFFSET_COMMIT, commit_message(number, group), version=9, turn_ends=False)
+        for number, group in enumerate(groups, start=1)
+    ]
+
+
+def test_the_commits_of_a_turn_are_one_batch_and_answered_when_it_is_written(tmp_path: Path) -> None:
+    broker = started(tmp_path, **{"offsets.topic.num.partitions": 1})
+    tickets = commits_of_a_turn(broker, "a", "b", "c")
+    assert not any(ticket in broker.replies for ticket in tickets)
+    assert files(tmp_path) == []
+    broker.take([])
+    assert [code_of(broker.replies[ticket]) for ticket in tickets] == [ErrorCode.none] * 3
+    (file,) = files(tmp_path)
+    assert {(record.header.base_offset, record.header.record_count) for record in iter_records(file.read_bytes())} == {(0, 3)}
+    broker.kill()
+    again = started(tmp_path)
+    assert [committed(again, group)[0] for group in "abc"] == [1, 2, 3]
+    again.close()
+
+
+def test_a_group_s_next_commit_is_decided_when_the_one_before_is_written(tmp_path: Path) -> None:
+    broker = started(tmp_path, **{"offsets.topic.num.partitions": 1})
+    tickets = commits_of_a_turn(broker, "a", "b", "a", "a")
+    broker.take([])
+    assert [code_of(broker.replies[ticket]) for ticket in tickets] == [ErrorCode.none] * 4
+    (file,) = files(tmp_path)
+    assert [record.header.base_offset for record in iter_records(file.read_bytes())] == [0, 0, 2, 3]
+    assert committed(broker, "a") == (4, "note")
+    broker.close()
+
+
+def test_what_can_not_be_written_together_fails_for_all_and_for_nobody_else(tmp_path: Path) -> None:
+    broker = started(tmp_path, **{"offsets.topic.num.partitions": 1})
+    commit(broker, 41, "a")
+    fault = Rule(1, FailAppends("__consumer_offsets"), Match())
+    broker.take(broker.core.on_command(AddFault(fault), broker.now)[1])
+    tickets = commits_of_a_turn(broker, "a", "b", "a")
+    broker.take([])
+    told = [code_of(broker.replies[ticket]) for ticket in tickets]
+    assert told == [ErrorCode.not_coordinator, ErrorCode.not_coordinator, ErrorCode.none]
+    assert [committed(broker, group)[0] for group in "ab"] == [3, -1]
+    broker.kill()
+    again = started(tmp_path)
+    assert [committed(again, group)[0] for group in "ab"] == [3, -1]
+    again.close()
+
+
+def test_what_is_written_together_is_no_larger_than_a_message_may_be(tmp_path: Path) -> None:
+    half = MAX_BATCH // 2
+    broker = started(tmp_path, **{"offsets.topic.num.partitions": 1, "offset.metadata.max.bytes": half})
+    part = offset_commit_request.OffsetCommitRequestPartition(partition_index=0, committed_offset=1, committed_metadata="x" * half)
+    topics = (offset_commit_request.OffsetCommitRequestTopic(name="t", partitions=(part,)),)
+    messages = [offset_commit_request.OffsetCommitRequest(group_id=group, member_id="", topics=topics) for group in "abcde"]
+    tickets = [broker.send(Api.OFFSET_COMMIT, message, version=9, turn_ends=False) for message in messages]
+    broker.take([])
+    assert all(code_of(broker.replies[ticket]) is ErrorCode.none for ticket in tickets)
+    (file,) = files(tmp_path)
+    assert [record.header.base_offset for record in iter_records(file.read_bytes())] == [0, 0, 2, 2, 4]
+    broker.close()
+
+
+def test_a_coordinator_moves_only_after_what_it_has_decided_is_written(tmp_path: Path) -> None:
+    broker = started(tmp_path)
+    (ticket,) = commits_of_a_turn(broker, "g")
+    broker.take(broker.core.on_command(AddFault(Rule(1, MoveCoordinator("g"), Match(), times=None)), broker.now)[1])
+    assert code_of(broker.replies[ticket]) is ErrorCode.none
+    broker.take(broker.core.on_command(RemoveFaults(1), broker.now)[1])
+    broker.run_jobs()
+    assert committed(broker) == (1, "note")
+    broker.close()
+
+
+def test_one_flush_is_enough_for_all_that_is_written_together(tmp_path: Path) -> None:
+    broker = started(tmp_path, **{"log.flush.interval.messages": 1, "offsets.topic.num.partitions": 1})
+    broker.run_jobs()
+    tickets = commits_of_a_turn(broker, "a", "b")
+    broker.take([])
+    assert not any(ticket in broker.replies for ticket in tickets)
+    assert [job.tag[:2] for job in broker.jobs if job.tag[0] == "group"] == [("group", "flush")]
+    broker.run_jobs()
+    assert [code_of(broker.replies[ticket]) for ticket in tickets] == [ErrorCode.none] * 2
+    broker.close()
+
+
 def test_the_number_of_partitions_is_fixed_once_the_topic_exists(tmp_path: Path) -> None:
     broker = started(tmp_path, **{"offsets.topic.num.partitions": 3})
     commit(broker, 41)
     broker.close()
     again = started(tmp_path)
     assert committed(again) == (41, "note")
+    again.close()
+
+
+def test_with_a_topic_its_offsets_go(tmp_path: Path) -> None:
+    broker = started(tmp_path)
+    commit(broker, 41)
+    gone = delete_topics_request.DeleteTopicState(name="t", topic_id=None)
+    broker.ask(Api.DELETE_TOPICS, delete_topics_request.DeleteTopicsRequest(topics=(gone,), timeout=timedelta(seconds=1)))
+    assert committed(broker) == (-1, "")
+    broker.kill()
+    again = started(tmp_path)
+    assert committed(again) == (-1, ""), "nor does a topic of the same name bring them back"
+    again.close()
+
+
+def test_offsets_are_kept_for_as_long_as_the_settings_say(tmp_path: Path) -> None:
+    broker = started(tmp_path, **{"offsets.retention.minutes": 1, "offsets.retention.check.interval.ms": 10_000})
+    commit(broker, 41)
+    broker.pass_time(59_000)
+    assert committed(broker) == (41, "note")
+    broker.pass_time(11_000)
+    assert committed(broker) == (-1, "")
+    broker.close()
+
+
+def test_groups_whose_log_can_not_be_understood_are_not_served_and_others_are(tmp_path: Path) -> None:
+    broker = started(tmp_path)
+    commit(broker, 41)
+    (file,) = files(tmp_path)
+    other = next(name for name in map(str, range(99)) if commit(broker, 7, name) is ErrorCode.none and len(files(tmp_path)) == 2)
+    broker.kill()
+    file.write_bytes(file.read_bytes() + encode_batch([NewRecord(b"\0\2\0", b"half a name")], base_offset=1))
+    again = started(tmp_path)
+    assert commit(again, 42) is ErrorCode.coordinator_load_in_progress, "better no answer than offsets of long ago"
+    assert committed(again, other) == (7, "note")
     again.close()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ottla.broker.producers import Producers
+from ottla.broker.markers import marker_batch
+from ottla.broker.producers import EndedTransaction, Producers
 from ottla.broker.refusal import Refusal
 from ottla.protocol import ErrorCode
 from ottla.records import BatchHeader
@@ -96,3 +97,75 @@ def test_a_snapshot_is_kafka_s_46_bytes_a_producer() -> None:
 )
 def test_a_damaged_snapshot_is_refused(damage) -> None:  # type: ignore[no-untyped-def]
     assert Producers.from_snapshot(damage(_producers(_header(0)).snapshot())) is None
+
+
+# Transactions
+
+
+def _in_transaction(sequence: int, *, epoch: int = 0, producer_id: int = 1) -> BatchHeader:
+    fields = {"producer_id": producer_id, "producer_epoch": epoch, "base_sequence": sequence}
+    return header_of(batch(1, transactional=True, **fields))
+
+
+def _marker(*, epoch: int = 0, producer_id: int = 1) -> BatchHeader:
+    fields = {"commit": True, "coordinator_epoch": 0, "timestamp": 0}
+    return header_of(marker_batch(producer_id=producer_id, producer_epoch=epoch, **fields))
+
+
+def test_the_first_open_offset_is_that_of_the_oldest_open_transaction() -> None:
+    producers = _producers(_in_transaction(0), _in_transaction(0, producer_id=2), _in_transaction(1))
+    assert producers.first_open_offset == 0
+    ended = producers.end(_marker(), 3, 0, now=100)
+    assert ended == EndedTransaction(1, 0, 3)
+    assert producers.first_open_offset == 1
+    assert producers.end(_marker(), 4, 0, now=100) is None
+
+
+def test_a_marker_with_a_new_epoch_fences_the_old_one_and_begins_anew() -> None:
+    producers = _producers(_in_transaction(0))
+    producers.end(_marker(epoch=1), 1, 0, now=100)
+    assert _refused(producers, _in_transaction(1)) is ErrorCode.invalid_producer_epoch
+    assert _refused(producers, _in_transaction(1, epoch=1)) is ErrorCode.out_of_order_sequence_number
+    assert producers.check(_in_transaction(0, epoch=1)) is None
+
+
+def test_sequences_go_on_after_a_marker_of_the_same_epoch() -> None:
+    producers = _producers(_in_transaction(0))
+    producers.end(_marker(), 1, 0, now=100)
+    assert producers.check(_in_transaction(1)) is None
+    assert _refused(producers, _in_transaction(2)) is ErrorCode.out_of_order_sequence_number
+
+
+def test_what_is_not_of_an_open_transaction_is_refused() -> None:
+    producers = _producers(_in_transaction(0))
+    assert _refused(producers, _header(1)) is ErrorCode.invalid_txn_state
+
+
+def test_a_marker_of_an_older_coordinator_or_an_older_producer_is_refused() -> None:
+    producers = _producers(_in_transaction(0, epoch=3))
+    producers.end(_marker(epoch=3), 1, 7, now=100)
+    producers.check_marker(1, 3, 7)
+    for epoch, coordinator, code in (
+        (2, 7, ErrorCode.invalid_producer_epoch),
+        (3, 6, ErrorCode.transaction_coordinator_fenced),
+    ):
+        with pytest.raises(Refusal) as refusal:
+            producers.check_marker(1, epoch, coordinator)
+        assert refusal.value.code is code
+
+
+def test_a_producer_with_an_open_transaction_is_not_forgotten() -> None:
+    producers = _producers(_in_transaction(0), _header(0, producer_id=2))
+    producers.expire(1000)
+    assert list(producers.known) == [1]
+
+
+def test_a_snapshot_keeps_open_transactions_in_the_order_of_their_offsets() -> None:
+    producers = _producers(*(_in_transaction(0, producer_id=one) for one in (3, 1, 2)))
+    producers.end(_marker(producer_id=3), 3, 5, now=100)
+    again = Producers.from_snapshot(producers.snapshot())
+    assert again is not None
+    assert (again.open_since(3), again.open_since(1), again.open_since(2)) == (None, 1, 2)
+    assert again.first_open_offset == 1
+    assert again.known[3].coordinator_epoch == 5
+    assert again.snapshot() == producers.snapshot()

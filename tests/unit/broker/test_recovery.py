@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 
 import pytest
 
 from ottla.broker.log import PartitionLog
+from ottla.broker.markers import marker_batch
 from ottla.broker.refusal import Refusal
 from ottla.protocol import ErrorCode
+from ottla.runtime.log_files import PinnedFolder
 from tests.unit.broker.harness import START, append, batch, header_of, open_log, reload, stored
 
 
@@ -176,3 +179,98 @@ def test_a_damaged_segment_is_told_to_readers_and_does_not_keep_the_log_from_loa
     again, cut = reload(log, clean=True)
     assert again.end_offset == 4
     assert cut is not None
+
+
+class Transactions:
+    """A log in which one producer after the other aborts, each with one batch and its marker."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.log = open_log(path)
+
+    def abort(self, producer_id: int) -> None:
+        header = {"producer_id": producer_id, "producer_epoch": 0}
+        append(self.log, batch(base_sequence=0, transactional=True, **header))
+        append(self.log, marker_batch(False, producer_id, 0, 0, timestamp=START.wall))
+
+    @property
+    def file(self) -> Path:
+        return self.path / "t-0" / f"{0:020d}.txnindex"
+
+    def entries(self) -> list[tuple[int, int, int]]:
+        """Producer, first and last offset of each entry in the file."""
+        rows = struct.iter_unpack(">hqqqq", self.file.read_bytes())
+        return [(producer, first, last) for _, producer, first, last, _ in rows]
+
+
+def _found(log: PartitionLog) -> list[tuple[int, int, int]]:
+    _, aborted = log.read_committed(0, 1 << 20, at_least_one=True)
+    return [tuple(one[:3]) for one in aborted]  # type: ignore[misc]
+
+
+ABORTED = [(1, 0, 1), (2, 2, 3), (3, 4, 5)]
+
+
+def test_each_abort_is_in_the_file_at_once(tmp_path: Path) -> None:
+    written = Transactions(tmp_path)
+    for count, producer_id in enumerate((1, 2, 3), 1):
+        written.abort(producer_id)
+        assert written.entries() == ABORTED[:count] == _found(written.log)
+
+
+@pytest.mark.parametrize("missing", [0, 1, 33, 34, 60, 102])
+@pytest.mark.parametrize("clean", [True, False])
+def test_what_is_missing_in_the_list_of_aborted_transactions_is_found_in_the_log(tmp_path: Path, missing: int, clean: bool) -> None:
+    written = Transactions(tmp_path)
+    written.abort(1)
+    written.log.seal().job()  # with a snapshot
+    written.abort(2)
+    written.abort(3)
+    content = written.file.read_bytes()
+    written.file.write_bytes(content[: max(34, len(content) - missing)])
+    again, _ = reload(written.log, clean=clean)
+    assert _found(again) == ABORTED
+    assert written.file.read_bytes() == content
+    written.log = again
+    written.abort(4)
+    assert written.entries() == [*ABORTED, (4, 6, 7)]
+
+
+def test_a_list_of_aborted_transactions_that_makes_no_sense_is_made_anew(tmp_path: Path) -> None:
+    written = Transactions(tmp_path)
+    written.abort(1)
+    written.abort(2)
+    written.log.seal().job()
+    content = written.file.read_bytes()
+    written.file.write_bytes(content[34:] + content[:34])
+    again, _ = reload(written.log, clean=True)
+    assert _found(again) == ABORTED[:2]
+    assert written.file.read_bytes() == content
+
+
+def test_an_abort_beyond_the_end_of_a_log_that_was_cut_is_forgotten(tmp_path: Path) -> None:
+    written = Transactions(tmp_path)
+    written.abort(1)
+    written.abort(2)
+    log_file = _segment(tmp_path, 0)
+    log_file.write_bytes(log_file.read_bytes()[:-1])
+    again, cut = reload(written.log)
+    assert cut is not None
+    assert _found(again) == written.entries() == ABORTED[:1]
+
+
+def test_a_list_that_could_not_be_written_is_complete_the_next_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = Transactions(tmp_path)
+    written.abort(1)
+
+    def half(self: PinnedFolder, name: str, content: bytes) -> None:
+        with (written.path / "t-0" / name).open("ab") as file:
+            file.write(content[:10])
+        raise OSError("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PinnedFolder, "append_small", half)
+        written.abort(2)
+        assert _found(written.log) == ABORTED[:2]
+    written.abort(3)
+    assert written.entries() == ABORTED

@@ -8,19 +8,24 @@ from __future__ import annotations
 
 import itertools
 import uuid
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 from ottla.coordinator.classic.group import ClassicGroup, GroupState
 from ottla.coordinator.config import GroupConfig
+from ottla.coordinator.consumer.group import ConsumerGroup, ConsumerGroupState
+from ottla.coordinator.consumer.regex import match_all
 from ottla.coordinator.coordinator import GroupCoordinator
-from ottla.coordinator.effects import Append, CancelTimer, Effect, Reply, RequestContext, SetTimer, TimerKey
-from ottla.coordinator.events import event_of
+from ottla.coordinator.effects import Append, CancelTimer, Effect, MatchRegexes, Reply, RequestContext, SetTimer, TimerKey
+from ottla.coordinator.events import GroupRecord, event_of, events_of
 from ottla.protocol import ErrorCode, duration
 from ottla.protocol.apis import Api, facts_of
 from ottla.protocol.consumer_protocol import Subscription, encode_subscription
 from ottla.protocol.messages import (
+    consumer_group_describe_request,
+    consumer_group_heartbeat_request,
     delete_groups_request,
     describe_groups_request,
     heartbeat_request,
@@ -28,10 +33,13 @@ from ottla.protocol.messages import (
     leave_group_request,
     list_groups_request,
     offset_commit_request,
+    offset_delete_request,
     offset_fetch_request,
     sync_group_request,
+    txn_offset_commit_request,
 )
 from ottla.types import Now
+from tests.unit.coordinator.marked_log import Log, Marker, latest, marked
 
 NEWEST = {
     Api.JOIN_GROUP: 9,
@@ -43,6 +51,12 @@ NEWEST = {
     Api.DESCRIBE_GROUPS: 6,
     Api.LIST_GROUPS: 5,
     Api.DELETE_GROUPS: 2,
+    Api.OFFSET_DELETE: 0,
+    Api.TXN_OFFSET_COMMIT: 5,
+    Api.CONSUMER_GROUP_HEARTBEAT: 1,
+    Api.CONSUMER_GROUP_DESCRIBE: 1,
+    Api.CONSUMER_GROUP_PREPARE_ASSIGNMENT: 0,
+    Api.CONSUMER_GROUP_INSTALL_ASSIGNMENT: 0,
 }
 """What the Java client's classic consumer and its tools send."""
 WALL = 1_795_255_900_000
@@ -59,12 +73,18 @@ def failing(error: ErrorCode) -> Callable[[Append], ErrorCode | None]:
 
 @dataclass
 class Topics:
-    """Topics with the numbers of their partitions."""
+    """Topics with the numbers of their partitions. A topic that is made again is of another generation, if the test says so."""
 
     counts: dict[str, int] = field(default_factory=lambda: {"orders": 4, "bills": 2})
+    version: int = 1
+
+    def names(self) -> list[str]:
+        return list(self.counts)
+
+    generations: Counter[str] = field(default_factory=Counter)
 
     def topic_id(self, name: str) -> uuid.UUID | None:
-        return uuid.uuid5(uuid.NAMESPACE_OID, name) if name in self.counts else None
+        return uuid.uuid5(uuid.NAMESPACE_OID, f"{name}{self.generations[name] or ''}") if name in self.counts else None
 
     def name_of(self, topic_id: uuid.UUID) -> str | None:
         return next((name for name in self.counts if self.topic_id(name) == topic_id), None)
@@ -83,6 +103,15 @@ class CountedIds:
         return str(uuid.UUID(int=next(self._numbers)))
 
 
+class Telling(NamedTuple):
+    """One thing that a coordinator was told, and the topics as they were then."""
+
+    what: str
+    args: tuple[Any, ...]
+    now: Now
+    topics: Topics
+
+
 class Harness:
     """See the module."""
 
@@ -91,32 +120,47 @@ class Harness:
         self.topics = topics or Topics()
         self.ids = CountedIds()
         self.mono = 0
-        self.log: dict[int, list[tuple[bytes, bytes | None]]] = {n: [] for n in range(self.config.offsets_topic_partitions)}
+        self.log: dict[int, Log] = {n: [] for n in range(self.config.offsets_topic_partitions)}
         self.appends: Callable[[Append], ErrorCode | None] = IMMEDIATE
         self.open: dict[tuple[int, int], Append] = {}
         self.replies: dict[int, Any] = {}
         self.asked: set[int] = set()
-        self.timers: dict[TimerKey, int] = {}
+        self.requests: dict[int, tuple[Any, int]] = {}
+        """What was asked, and when."""
+        self.all_timers: dict[TimerKey, int] = {}
         self.trace: list[Effect] = []
+        self.told: list[Telling | None] = []
+        """All that coordinators were told; ``None``: another one was started."""
+        self.said: list[list[Effect]] = []
+        """What they said to each."""
+        self.jobs: list[tuple[str, MatchRegexes]] = []
         self._tickets = itertools.count(1)
+        self._markers: list[tuple[int, Marker]] = []
         self.coordinator = GroupCoordinator(self.config, self.topics, self.ids)
         if load:
             self.load_all()
+
+    @property
+    def timers(self) -> dict[TimerKey, int]:
+        """The timers of groups; each partition has one of its own besides."""
+        return {key: at for key, at in self.all_timers.items() if isinstance(key[1], str)}
 
     @property
     def now(self) -> Now:
         return Now(self.mono, WALL + self.mono)
 
     def load_all(self) -> None:
-        for partition, records in self.log.items():
-            self.perform(self.coordinator.load(partition, records, self.now))
+        for partition, log in self.log.items():
+            self.tell("load", partition, events_of(latest(log)))
 
     def restart(self) -> None:
         """Another process takes over with nothing but the log; nobody who waits hears from the old one."""
         self.asked &= self.replies.keys()
         self.open.clear()
-        self.timers.clear()
+        self.all_timers.clear()
+        self.jobs.clear()
         self.coordinator = GroupCoordinator(self.config, self.topics, self.ids)
+        self.told.append(None)
         self.load_all()
 
     def ask(self, api: Api, request: Any, version: int | None = None, client: str = "A") -> int:
@@ -125,8 +169,29 @@ class Harness:
         facts = facts_of(api, NEWEST[api] if version is None else version)
         context = RequestContext(ticket, api, 1, client, "/127.0.0.1", facts)
         self.asked.add(ticket)
-        self.perform(self.coordinator.handle(context, request, self.now))
+        self.requests[ticket] = (request, self.mono)
+        self.tell("handle", context, request)
         return ticket
+
+    def tell(self, what: str, *args: Any) -> None:
+        """Let the coordinator hear of something, and do what it says."""
+        self.told.append(Telling(what, args, self.now, replace(self.topics, generations=Counter(self.topics.generations))))
+        self.said.append(getattr(self.coordinator, what)(*args, self.now))
+        self.perform(self.said[-1])
+
+    def told_again(self) -> list[list[Effect]]:
+        """What other coordinators say to all that was told to those before."""
+        topics, ids = Topics(), CountedIds()
+        coordinator = GroupCoordinator(self.config, topics, ids)
+        said = []
+        for telling in self.told:
+            if telling is None:
+                coordinator = GroupCoordinator(self.config, topics, ids)
+                continue
+            topics.counts, topics.version = telling.topics.counts, telling.topics.version
+            topics.generations = telling.topics.generations
+            said.append(getattr(coordinator, telling.what)(*telling.args, telling.now))
+        return said
 
     def answer(self, ticket: int) -> Any:
         """The reply to a ticket, which must be there."""
@@ -145,11 +210,13 @@ class Harness:
                     assert ticket not in self.replies, "a second answer"
                     self.replies[ticket] = response
                 case SetTimer(key, at):
-                    self.timers[key] = at
+                    self.all_timers[key] = at
                 case CancelTimer(key):
-                    self.timers.pop(key, None)
+                    self.all_timers.pop(key, None)
                 case Append():
                     self._append(effect)
+                case MatchRegexes(group_id):
+                    self.jobs.append((group_id, effect))
                 case _:
                     raise AssertionError(f"unexpected {effect}")
 
@@ -164,40 +231,59 @@ class Harness:
         for open_key in [key] if key is not None else list(self.open):
             append = self.open.pop(open_key)
             if error is ErrorCode.none:
-                self.log[append.partition].extend(append.records)
-                self.perform(self.coordinator.on_appended(append.partition, append.batch, self.now))
+                stamp = () if append.producer is None else (append.producer,)
+                self.log[append.partition].extend((*record, *stamp) for record in append.records)
+                self._write_markers()
+                self.tell("on_appended", append.partition, append.batch)
             else:
-                self.perform(self.coordinator.on_append_failed(append.partition, append.batch, error, self.now))
+                self.tell("on_append_failed", append.partition, append.batch, error)
 
     def sleep(self, milliseconds: int) -> None:
         """Let time pass, with every timer at its time."""
         until = self.mono + milliseconds
-        while due := sorted((at, key) for key, at in self.timers.items() if at <= until):
-            at, key = due[0]
+        while due := sorted((at, str(key), key) for key, at in self.all_timers.items() if at <= until):
+            at, _, key = due[0]
             self.mono = max(self.mono, at)
-            del self.timers[key]
-            self.perform(self.coordinator.on_timer(key, self.now))
+            del self.all_timers[key]
+            self.tell("on_timer", key)
         self.mono = until
+
+    def run_jobs(self) -> None:
+        """Let the work be done that was sent away."""
+        while self.jobs:
+            group_id, job = self.jobs.pop(0)
+            self.tell("on_regexes_matched", group_id, match_all(job))
 
     # Questions.
 
-    def group(self, group_id: str = "g") -> ClassicGroup:
-        return self.coordinator.groups()[group_id]
+    @property
+    def deadlines(self) -> dict[TimerKey, int]:
+        """When the coordinator's timers are due; the shell may have been told of an earlier time."""
+        return {key: at for key, at in self.coordinator.armed_timers().items() if isinstance(key[1], str)}
 
-    def state(self, group_id: str = "g") -> GroupState:
+    def group(self, group_id: str = "g") -> ClassicGroup:
+        group = self.coordinator.groups()[group_id]
+        assert isinstance(group, ClassicGroup)
+        return group
+
+    def state(self, group_id: str = "g") -> GroupState | ConsumerGroupState:
         group = self.coordinator.groups().get(group_id)
         return GroupState.DEAD if group is None else group.state
 
     def events(self) -> list[Any]:
         """The records of all partitions, decoded."""
-        return [event_of(*record) for records in self.log.values() for record in records]
+        return [event_of(*record) for log in self.log.values() for record in log if not isinstance(record, Marker)]
 
     def replayed(self) -> dict[str, Any]:
         """The durable state that the log alone gives."""
+        return self.reloaded({partition: marked(log) for partition, log in self.log.items()}).durable_state()
+
+    def reloaded(self, records: Mapping[int, list[GroupRecord]]) -> GroupCoordinator:
+        """Another coordinator, which knows nothing but these records of each partition."""
         other = GroupCoordinator(self.config, self.topics, self.ids)
-        for partition, records in self.log.items():
-            other.load(partition, records, self.now)
-        return other.durable_state()
+        for partition, of_partition in records.items():
+            other.load(partition, events_of(of_partition), self.now)
+        return other
 
     # Requests.
 
@@ -260,6 +346,7 @@ class Harness:
     ) -> int:
         metadata = fields.pop("metadata", {})
         version = fields.pop("version", 9)
+        retention = fields.pop("retention", -1)
         by_topic: dict[str, list[Any]] = {}
         for (topic, partition), offset in offsets.items():
             by_topic.setdefault(topic, []).append(
@@ -274,6 +361,7 @@ class Harness:
             generation_id_or_member_epoch=generation,
             member_id=member_id,
             group_instance_id=fields.pop("instance", None),
+            retention_time=duration(retention),
             topics=tuple(
                 offset_commit_request.OffsetCommitRequestTopic(
                     name="" if version >= 10 else topic,
@@ -285,6 +373,58 @@ class Harness:
         )
         assert not fields
         return self.ask(Api.OFFSET_COMMIT, request, version)
+
+    def commit_in_transaction(
+        self, offsets: dict[tuple[str, int], int], producer_id: int, member_id: str = "", generation: int = -1, **fields: Any
+    ) -> int:
+        """TxnOffsetCommit, in a transaction that has been found to be open."""
+        request = txn_offset_commit_request.TxnOffsetCommitRequest(
+            transactional_id=f"t{producer_id}",
+            producer_id=producer_id,
+            producer_epoch=0,
+            group_id=fields.pop("group", "g"),
+            generation_id=generation,
+            member_id=member_id,
+            group_instance_id=fields.pop("instance", None),
+            topics=tuple(
+                txn_offset_commit_request.TxnOffsetCommitRequestTopic(
+                    name=topic,
+                    partitions=(
+                        txn_offset_commit_request.TxnOffsetCommitRequestPartition(
+                            partition_index=partition, committed_offset=offset, committed_metadata=""
+                        ),
+                    ),
+                )
+                for (topic, partition), offset in offsets.items()
+            ),
+        )
+        assert not fields
+        return self.ask(Api.TXN_OFFSET_COMMIT, request)
+
+    def end_transaction(self, producer_id: int, *, commit: bool) -> None:
+        """The markers of a transaction are in the log, after what it wrote; of that the coordinator may hear later."""
+        for partition in self.log:
+            self._markers.append((partition, Marker(producer_id, commit)))
+            self._write_markers()
+            self.tell("end_transaction", partition, producer_id, commit)
+
+    def _write_markers(self) -> None:
+        writing = {(append.partition, append.producer.producer_id) for append in self.open.values() if append.producer is not None}
+        for partition, marker in [one for one in self._markers if (one[0], one[1].producer_id) not in writing]:
+            self._markers.remove((partition, marker))
+            self.log[partition].append(marker)
+
+    def unstable(self, group: str, *partitions: tuple[str, int]) -> list[bool]:
+        """Of which partitions no committed offset is told to who wants a stable one."""
+        topics = tuple(
+            offset_fetch_request.OffsetFetchRequestTopics(name=topic, partition_indexes=(number,)) for topic, number in partitions
+        )
+        wanted = offset_fetch_request.OffsetFetchRequestGroup(group_id=group, topics=topics)
+        request = offset_fetch_request.OffsetFetchRequest(groups=(wanted,), require_stable=True)
+        (told,) = self.answer(self.ask(Api.OFFSET_FETCH, request)).groups
+        errors = [one.error_code for topic in told.topics for one in topic.partitions]
+        assert set(errors) <= {ErrorCode.none, ErrorCode.unstable_offset_commit}
+        return [error is ErrorCode.unstable_offset_commit for error in errors]
 
     def committed(self, group: str = "g", *partitions: tuple[str, int], version: int = 9) -> dict[tuple[str, int], int]:
         """The committed offsets of the given partitions, or of all."""
@@ -307,6 +447,75 @@ class Harness:
 
     def delete(self, *groups: str) -> int:
         return self.ask(Api.DELETE_GROUPS, delete_groups_request.DeleteGroupsRequest(groups_names=groups))
+
+    def delete_offsets(self, *partitions: tuple[str, int], group: str = "g") -> int:
+        topics = tuple(
+            offset_delete_request.OffsetDeleteRequestTopic(
+                name=topic, partitions=(offset_delete_request.OffsetDeleteRequestPartition(partition_index=number),)
+            )
+            for topic, number in partitions
+        )
+        return self.ask(Api.OFFSET_DELETE, offset_delete_request.OffsetDeleteRequest(group_id=group, topics=topics))
+
+    def change_topics(self, **counts: int) -> None:
+        """Topics get other numbers of partitions; with 0 they are gone."""
+        self.topics.counts = {name: count for name, count in {**self.topics.counts, **counts}.items() if count}
+        self.topics.version += 1
+        self.tell("on_topics_changed", counts)
+
+    # Requests about consumer groups.
+
+    def cg_beat(self, member_id: str, epoch: int, *, group: str = "c", version: int = 1, client: str = "A", **fields: Any) -> int:
+        """A ConsumerGroupHeartbeat. ``owned`` is by topic name; an id that is not a topic's can be given as a uuid."""
+        owned = fields.pop("owned", None)
+        topics = fields.pop("topics", None)
+        request = consumer_group_heartbeat_request.ConsumerGroupHeartbeatRequest(
+            group_id=group,
+            member_id=member_id,
+            member_epoch=epoch,
+            instance_id=fields.pop("instance", None),
+            rack_id=fields.pop("rack", None),
+            rebalance_timeout=duration(fields.pop("rebalance", -1)),
+            subscribed_topic_names=None if topics is None else tuple(topics),
+            subscribed_topic_regex=fields.pop("regex", None),
+            server_assignor=fields.pop("assignor", None),
+            client_assignors=fields.pop("offers", None),
+            topic_partitions=None
+            if owned is None
+            else tuple(
+                consumer_group_heartbeat_request.TopicPartitions(
+                    topic_id=self.topics.topic_id(topic) if isinstance(topic, str) else topic, partitions=tuple(numbers)
+                )
+                for topic, numbers in owned.items()
+            ),
+        )
+        assert not fields
+        return self.ask(Api.CONSUMER_GROUP_HEARTBEAT, request, version, client)
+
+    def cg_heartbeat(self, member_id: str, epoch: int, **fields: Any) -> Any:
+        """The answer to one."""
+        return self.answer(self.cg_beat(member_id, epoch, **fields))
+
+    def cg_join(self, member_id: str, topics: tuple[str, ...] | None = ("orders",), **fields: Any) -> Any:
+        """The answer to the first heartbeat of a member."""
+        return self.cg_heartbeat(member_id, 0, topics=topics, owned={}, **{"rebalance": 300_000, **fields})
+
+    def share_of(self, answer: Any) -> dict[str, list[int]] | None:
+        """The assignment in an answer, by topic name; ``None`` where it has none."""
+        if answer.assignment is None:
+            return None
+        return {self.topics.name_of(one.topic_id) or "?": sorted(one.partitions) for one in answer.assignment.topic_partitions}
+
+    def cg_describe(self, *groups: str, version: int = 1) -> Any:
+        request = consumer_group_describe_request.ConsumerGroupDescribeRequest(
+            group_ids=groups, include_authorized_operations=False
+        )
+        return self.answer(self.ask(Api.CONSUMER_GROUP_DESCRIBE, request, version)).groups
+
+    def consumer_group(self, group_id: str = "c") -> ConsumerGroup:
+        group = self.coordinator.groups()[group_id]
+        assert isinstance(group, ConsumerGroup)
+        return group
 
     # Shortcuts.
 

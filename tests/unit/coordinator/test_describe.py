@@ -1,14 +1,11 @@
-"""DescribeGroups, ListGroups, DeleteGroups: what tools ask of groups."""
+"""DescribeGroups and ListGroups: what tools ask of groups."""
 
 from __future__ import annotations
 
 import pytest
 
-from ottla.coordinator.classic.group import GroupState
-from ottla.coordinator.events import GroupDeleted, OffsetDeleted
 from ottla.protocol import ErrorCode
-from ottla.types import TopicPartition
-from tests.unit.coordinator.harness import DELAYED, Harness, failing, share, subscription
+from tests.unit.coordinator.harness import Harness, share, subscription
 
 
 def test_a_stable_group_shows_what_its_members_were_given() -> None:
@@ -92,63 +89,3 @@ def test_what_is_listed_of_a_group() -> None:
         (listed[name].protocol_type, listed[name].group_state, listed[name].group_type)
         for name in ("stable", "completing", "simple")
     ] == [("consumer", "Stable", "classic"), ("consumer", "CompletingRebalance", "classic"), ("", "Empty", "classic")]
-
-
-def test_a_group_without_members_is_deleted_with_its_offsets() -> None:
-    harness = Harness()
-    (leader,) = harness.stable("A")
-    harness.answer(harness.commit({("orders", 0): 1, ("orders", 2): 3}, leader, 1))
-    assert harness.answer(harness.delete("g")).results[0].error_code is ErrorCode.non_empty_group
-    harness.answer(harness.leave(leader))
-    assert harness.answer(harness.delete("g")).results[0].error_code is ErrorCode.none
-    assert harness.state() is GroupState.DEAD
-    assert harness.committed() == {}
-    assert harness.events()[-3:] == [
-        OffsetDeleted("g", TopicPartition("orders", 0)),
-        OffsetDeleted("g", TopicPartition("orders", 2)),
-        GroupDeleted("g"),
-    ]
-    assert harness.answer(harness.delete("g")).results[0].error_code is ErrorCode.group_id_not_found
-    assert harness.replayed() == {}
-
-
-def test_several_groups_are_deleted_one_by_one() -> None:
-    harness = three_groups()
-    results = harness.answer(harness.delete("stable", "simple", "absent", "simple")).results
-    assert [(one.group_id, one.error_code) for one in results] == [
-        ("stable", ErrorCode.non_empty_group),
-        ("simple", ErrorCode.none),
-        ("absent", ErrorCode.group_id_not_found),
-    ]
-
-
-def test_the_answer_waits_for_all_of_them() -> None:
-    harness = Harness()
-    for group in "abc":
-        harness.answer(harness.commit({("orders", 0): 1}, group=group))
-    harness.appends = DELAYED
-    ticket = harness.delete(*"abc")
-    first, second, third = harness.open
-    harness.settle(second)
-    harness.settle(first, ErrorCode.kafka_storage_error)
-    assert harness.waits(ticket)
-    harness.settle(third)
-    errors = [one.error_code for one in harness.answer(ticket).results]
-    assert errors == [ErrorCode.not_coordinator, ErrorCode.none, ErrorCode.none]
-    assert set(harness.coordinator.groups()) == {"a"}
-
-
-def test_who_was_given_an_id_by_a_deleted_group_begins_anew() -> None:
-    harness = Harness()
-    pending = harness.member_id()
-    harness.answer(harness.delete("g"))
-    assert harness.timers == {}
-    assert harness.answer(harness.join(pending)).error_code is ErrorCode.unknown_member_id
-
-
-def test_a_group_that_can_not_be_deleted_is_still_there() -> None:
-    harness = Harness()
-    harness.answer(harness.commit({("orders", 0): 1}))
-    harness.appends = failing(ErrorCode.not_enough_replicas)
-    assert harness.answer(harness.delete("g")).results[0].error_code is ErrorCode.coordinator_not_available
-    assert harness.committed() == {("orders", 0): 1}

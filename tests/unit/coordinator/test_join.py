@@ -105,6 +105,17 @@ def test_only_the_leader_is_told_the_members() -> None:
     assert follower.members == ()
 
 
+def test_a_round_keeps_its_type_when_all_its_members_have_gone() -> None:
+    harness = Harness()
+    (leader,) = harness.stable("A")
+    harness.member_id("B")
+    harness.leave(leader)
+    assert (harness.state(), harness.group().members) == (GroupState.PREPARING_REBALANCE, {})
+    assert harness.answer(harness.join(protocol_type="connect")).error_code is ErrorCode.inconsistent_group_protocol
+    assert harness.answer(harness.join(protocols={})).error_code is ErrorCode.inconsistent_group_protocol
+    assert harness.answer(harness.join(protocols={"any": b""})).error_code is ErrorCode.member_id_required
+
+
 def test_the_group_speaks_the_protocol_that_all_know() -> None:
     harness = Harness()
     ids = [harness.member_id(client) for client in "AB"]

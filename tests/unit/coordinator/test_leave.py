@@ -61,7 +61,7 @@ def test_all_leave() -> None:
     ids = harness.stable("A", "B")
     assert [one.error_code for one in harness.answer(harness.leave(*ids)).members] == [ErrorCode.none] * 2
     assert harness.state() is GroupState.EMPTY
-    assert harness.timers == {}
+    assert harness.deadlines == {}
 
 
 def test_a_member_that_leaves_twice_in_one_request_has_left_once() -> None:
@@ -107,11 +107,18 @@ def test_a_client_that_was_given_an_id_may_leave() -> None:
     assert harness.group().pending == frozenset()
 
 
-def test_a_stable_group_does_not_notice_a_client_that_never_joined() -> None:
+def test_a_client_that_leaves_before_it_joined_makes_a_group_rebalance_as_in_kafka() -> None:
     harness = Harness()
     harness.stable("A")
     harness.answer(harness.leave(harness.member_id("B")))
-    assert harness.state() is GroupState.STABLE
+    assert harness.state() is GroupState.PREPARING_REBALANCE
+
+
+def test_a_client_that_leaves_a_group_without_members_leaves_it_empty() -> None:
+    harness = Harness()
+    harness.answer(harness.leave(harness.member_id("A")))
+    assert harness.state() is GroupState.EMPTY
+    assert harness.timers == {}
 
 
 def test_members_and_clients_with_an_id_leave_together() -> None:

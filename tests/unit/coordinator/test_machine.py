@@ -69,10 +69,17 @@ def test_whom_a_group_could_take() -> None:
     assert not ClassicGroup("g").supports("", (("range", b""),))
     assert not ClassicGroup("g").supports("consumer", ())
     assert ClassicGroup("g").supports("anything", (("at all", b""),))
-    made = group(member("a", "range", "sticky"), member("b", "range"))
+    made = evolve(group(member("a", "range", "sticky"), member("b", "range")), RebalanceStarted("g", 0))
     assert made.supports("consumer", (("range", b""),))
     assert not made.supports("consumer", (("sticky", b""),))
     assert not made.supports("connect", (("range", b""),))
+
+
+def test_a_round_keeps_its_type_when_all_have_gone() -> None:
+    made = evolve(group(member("a", "range")), RebalanceStarted("g", 0))
+    deserted = evolve(made, MemberRemoved("g", "a"))
+    assert deserted.supports("consumer", (("sticky", b""),))
+    assert not deserted.supports("connect", (("range", b""),))
 
 
 def test_the_first_member_leads_and_the_next_one_follows_it() -> None:

@@ -47,6 +47,18 @@ def test_without_a_delay_each_joiner_makes_a_generation() -> None:
     assert harness.answer(harness.join(harness.member_id())).generation_id == 1
 
 
+def test_without_a_delay_the_first_round_waits_a_little_for_who_was_given_an_id() -> None:
+    harness = Harness(group_initial_rebalance_delay_ms=0)
+    first, second = harness.member_id("A"), harness.member_id("B")
+    ticket = harness.join(first)
+    harness.sleep(2_999)
+    assert harness.waits(ticket)
+    harness.sleep(1)
+    assert harness.answer(ticket).generation_id == 1
+    harness.join(second, client="B")
+    assert harness.state() is GroupState.PREPARING_REBALANCE
+
+
 def test_a_group_that_became_empty_begins_with_a_delay_again() -> None:
     harness = Harness()
     (leader,) = harness.stable("A")
@@ -203,7 +215,7 @@ def test_when_all_have_synced_nothing_is_waited_for() -> None:
     for _ in range(5):
         harness.sleep(1_000)
         assert [harness.heartbeat(one, 1) for one in ids] == [ErrorCode.none] * 2
-    assert ("coordinator", "g", "sync") not in harness.timers
+    assert ("coordinator", "g", "sync") not in harness.deadlines
 
 
 def test_a_group_in_which_nobody_syncs_is_empty_in_the_end() -> None:
@@ -211,7 +223,7 @@ def test_a_group_in_which_nobody_syncs_is_empty_in_the_end() -> None:
     harness.joined("A", "B", rebalance=4_000, session=30_000)
     harness.sleep(4_000)
     assert harness.state() is GroupState.EMPTY
-    assert harness.timers == {}
+    assert harness.deadlines == {}
 
 
 def test_a_member_that_dies_with_its_assignment_unread_is_replaced() -> None:

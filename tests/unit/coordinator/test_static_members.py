@@ -44,8 +44,8 @@ def test_a_restarted_follower_takes_its_place_and_nobody_notices() -> None:
     assert harness.state() is GroupState.STABLE
     assert harness.heartbeat(leader, 1, instance="i1") is ErrorCode.none
     assert harness.answer(harness.sync(response.member_id, 1, instance="i2")).assignment == share(old)
-    assert session_timer("g", old) not in harness.timers
-    assert session_timer("g", response.member_id) in harness.timers
+    assert session_timer("g", old) not in harness.deadlines
+    assert session_timer("g", response.member_id) in harness.deadlines
 
 
 def test_the_new_id_is_in_the_log_before_it_is_told() -> None:
@@ -120,12 +120,12 @@ def test_who_can_not_be_stored_has_not_come_back() -> None:
     harness = Harness()
     _, old = static_stable(harness, "i1", "i2")
     before = harness.group()
-    timers = dict(harness.timers)
+    timers = dict(harness.deadlines)
     harness.appends = failing(ErrorCode.not_leader_or_follower)
     response = harness.answer(harness.join(instance="i2"))
     assert (response.error_code, response.member_id) == (ErrorCode.not_coordinator, "")
     assert harness.group() == before
-    assert harness.timers == timers
+    assert harness.deadlines == timers
     assert harness.heartbeat(old, 1, instance="i2") is ErrorCode.none
 
 

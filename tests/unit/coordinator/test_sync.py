@@ -8,7 +8,6 @@ from ottla.coordinator.classic.group import GroupState
 from ottla.coordinator.events import GroupWritten
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
-from ottla.protocol.consumer_protocol import Assignment, decode_assignment
 from ottla.protocol.messages import sync_group_request
 from tests.unit.coordinator.harness import DELAYED, Harness, failing, share
 
@@ -57,18 +56,11 @@ def test_what_a_follower_assigns_counts_for_nothing() -> None:
     assert harness.answer(parked).assignment == b"y"
 
 
-def test_whom_the_leader_left_out_gets_an_assignment_of_nothing() -> None:
+def test_whom_the_leader_left_out_gets_no_bytes() -> None:
     harness = Harness()
     leader, follower = harness.joined("A", "B")
     harness.sync(leader, 1, {leader: b"x", "who": b"z"})
-    assert decode_assignment(harness.answer(harness.sync(follower, 1)).assignment) == Assignment(())
-    assert harness.answer(harness.sync(follower, 1)).assignment != b"", "clients of this type trip over no bytes at all"
-
-
-def test_members_of_another_type_get_no_bytes() -> None:
-    harness = Harness()
-    (leader,) = harness.joined("A", protocol_type="connect")
-    assert harness.answer(harness.sync(leader, 1)).assignment == b""
+    assert harness.answer(harness.sync(follower, 1)).assignment == b""
 
 
 @pytest.mark.parametrize(

@@ -152,3 +152,9 @@ def test_what_can_not_be_encoded_says_which_message() -> None:
     broken = heartbeat_request.HeartbeatRequest(group_id="g" * 40_000, generation_id=3, member_id="m")
     with pytest.raises(ProtocolError, match="HEARTBEAT request version 0 can not be encoded"):
         encode_request(RequestHeader(Api.HEARTBEAT, 0, 1, None), broken)
+
+
+def test_a_code_that_is_not_known_yet_costs_no_connection() -> None:
+    frame = struct.pack(">iBihB", 7, 0, 0, 4321, 0)
+    correlation_id, message = decode_response(Api.HEARTBEAT, 4, frame)
+    assert (correlation_id, message.error_code) == (7, ErrorCode.unknown_server_error)

@@ -8,7 +8,7 @@ import struct
 import pytest
 
 from ottla.errors import ProtocolError
-from ottla.protocol.framing import MAX_FRAME, FrameReader, Gather
+from ottla.protocol.framing import MAX_FRAME, FrameReader, frame_of, frame_with_ranges
 
 
 def framed(body: bytes) -> bytes:
@@ -79,19 +79,20 @@ class Range:
         return self.size
 
 
-def test_gather_keeps_ranges_apart_and_counts_them() -> None:
-    gather, middle, empty = Gather(), Range(1000), Range(0)
-    gather.write(b"head")
-    gather.write(middle)
-    gather.write(empty)
-    gather.write(b"tail")
-    first, second, third = gather.frame()
+def test_ranges_stay_apart_and_are_counted() -> None:
+    middle, empty = Range(1000), Range(0)
+    first, second, third = frame_with_ranges([b"he", b"ad", middle, empty, b"tail"])
     assert first == struct.pack(">i", 1008) + b"head"
     assert second is middle
     assert third == b"tail"
 
 
-def test_gather_without_ranges_is_one_piece() -> None:
-    gather = Gather()
-    gather.write(b"body")
-    assert gather.frame() == [framed(b"body")]
+def test_a_range_may_come_last() -> None:
+    last = Range(5)
+    assert frame_with_ranges([b"head", last]) == [struct.pack(">i", 9) + b"head", last]
+
+
+def test_a_frame_without_ranges_is_one_piece() -> None:
+    for make in (frame_of, frame_with_ranges):
+        assert make([b"bo", b"dy"]) == [framed(b"body")]
+        assert make([]) == [framed(b"")]

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
+import itertools
 import subprocess
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
 
 from ottla.records import NewRecord, PartitionReader, Records, cdata, encode_batch
-
-if TYPE_CHECKING:
-    from ottla.records.columns import Node
 
 
 def records(count: int = 3) -> Records:
@@ -51,14 +49,25 @@ def test_a_column_outlives_its_batch_and_its_records() -> None:
     assert headers.to_pylist() == [[{"key": "h", "value": b"x"}]] * 3
 
 
+def an_array() -> int:
+    """The address of a struct array with one child, the number 7."""
+    block = cdata.Block(100)
+    array = block.take(80)
+    block.array(array, 1, 1, 1)
+    block.array(block.child(array, 0), 1, 2, 0)
+    ctypes.c_int.from_address(block.buffer(block.child(array, 0), 1, 4)).value = 7
+    block.hand_out()
+    return array
+
+
 def test_a_failure_reaches_who_reads_the_stream() -> None:
-    def nodes() -> Iterator[Node]:
-        yield 1, 0, (None,), ((1, 0, (None, bytearray(b"\x07\0\0\0")), ()),)
+    def arrays() -> Iterator[int]:
+        yield an_array()
         raise ValueError("no more of that")
 
     class Stream:
         def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-            return cdata.stream_capsule(("+s", "", (("i", "number", ()),)), nodes())
+            return cdata.stream_capsule(("+s", "", (("i", "number", ()),)), arrays())
 
     reader = pa.RecordBatchReader.from_stream(Stream())
     assert reader.read_next_batch().to_pydict() == {"number": [7]}
@@ -67,10 +76,18 @@ def test_a_failure_reaches_who_reads_the_stream() -> None:
 
 
 def test_a_released_array_lets_go_of_all_its_children() -> None:
-    child: Node = (1, 0, (None, bytearray(4)), ())
-    address = cdata.export_array((1, 0, (None,), (child, (1, 0, (None,), (child, child)))))
+    address = an_array()
     assert len(cdata._alive) == 1  # type: ignore[attr-defined]
     cdata.release_array(address)
+
+
+def test_pieces_are_aligned_and_keep_apart_even_where_the_room_is_too_small() -> None:
+    block = cdata.Block(200)
+    sizes = (1, 100, 0, 64, 1000, 8)
+    pieces = [block.take(size) for size in sizes]
+    assert [piece % 64 for piece in pieces] == [0] * 6
+    taken = sorted((piece, piece + size) for piece, size in zip(pieces, sizes, strict=True) if size)
+    assert all(end <= start for (_, end), (start, _) in itertools.pairwise(taken))
 
 
 def test_a_stream_needs_no_pyarrow() -> None:

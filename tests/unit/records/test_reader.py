@@ -17,6 +17,7 @@ from ottla.records import (
     Record,
     encode_batch,
     encode_end_transaction,
+    iter_entries,
     iter_records,
 )
 from ottla.types import IsolationLevel, TimestampType
@@ -244,3 +245,13 @@ def test_every_stored_record_is_listed_for_tools() -> None:
     assert stored[3][1:] == (3, 1000, None, b"plain", ())
     with pytest.raises(CorruptRecordError, match="checksum"):
         list(iter_records(data[:100] + b"!" + data[101:]))
+
+
+def test_a_log_is_read_as_a_table_batch_by_batch() -> None:
+    keyed = encode_batch([NewRecord(b"k", b"v"), NewRecord(b"", None), NewRecord(None, b"")], base_offset=9)
+    *_, (header, entries) = read = list(iter_entries(ABORTED + keyed + batch(12, b"cut")[:-1]))
+    assert (header.base_offset, entries) == (9, [(b"k", b"v"), (b"", None), (None, b"")])
+    flat = [entry for _, of_batch in read for entry in of_batch]
+    assert flat == [(record.key, record.value) for record in iter_records(ABORTED + keyed)]
+    with pytest.raises(CorruptRecordError, match="checksum"):
+        list(iter_entries(keyed[:-1] + b"!"))

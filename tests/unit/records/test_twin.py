@@ -22,9 +22,9 @@ sys.exit(pytest.main(sys.argv[1:]))
 
 
 def test_what_is_asked_for_is_what_runs() -> None:
-    from ottla.records import batch, cdata, columns, reader, record
+    from ottla.records import batch, cdata, columns, encode, reader, record
 
-    modules = (batch, cdata, columns, reader, record)
+    modules = (batch, cdata, columns, encode, reader, record)
     assert {module.COMPILED for module in modules} == {COMPILED}
     assert {str(module.__file__).endswith(".py") for module in modules} == {not COMPILED}
     if UNCOMPILED:

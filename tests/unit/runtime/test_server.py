@@ -8,6 +8,7 @@ import logging
 import os
 import socket
 import struct
+import threading
 import time
 from collections.abc import Iterator
 from datetime import timedelta
@@ -17,6 +18,7 @@ from typing import Any
 import pytest
 
 from ottla import Broker
+from ottla.broker.core import BrokerCore
 from ottla.errors import ConfigError, IllegalStateError, OttlaError, StorageError
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
@@ -214,6 +216,36 @@ def test_a_failure_inside_the_broker_closes_one_connection_and_is_logged(
         assert lucky.ask(Api.METADATA, METADATA).error_code is ErrorCode.none
     assert "the broker failed to serve it" in caplog.text
     assert "ZeroDivisionError" in caplog.text
+
+
+def test_clients_have_their_turn_between_what_many_jobs_bring(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after a start with many groups, when all that was read of their log is there at the same time."""
+    all_done, asked, answered = (threading.Event() for _ in range(3))
+    waits = iter([asked, *[None] * 8, answered])
+    in_time: list[bool] = []
+
+    def on_job(core: BrokerCore, tag: object, outcome: object, now: object) -> list[Any]:
+        event = next(waits, None)
+        if event is not None:
+            in_time.append(event.wait(5.0))
+        return []
+
+    monkeypatch.setattr(server, "_TURN_MS", 0)
+    monkeypatch.setattr(BrokerCore, "on_job", on_job)
+    with RawClient(broker.bootstrap_servers) as client:
+        node = broker._node
+        assert node is not None
+        for _ in range(10):
+            node._server.tidy(lambda: None)
+        node._server.tidy(all_done.set)
+        all_done.wait()
+        sent = client.send(Api.METADATA, METADATA)
+        asked.set()
+        client.receive(*sent)
+        answered.set()
+        while len(in_time) < 2:
+            client.ask(Api.METADATA, METADATA)
+    assert in_time == [True, True]
 
 
 def test_a_loop_that_fails_says_so_to_its_user(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ottla.broker.api.registry import serves
 from ottla.broker.effects import Effect, Reply, RequestContext
 from ottla.protocol import NO_THROTTLE, ErrorCode
-from ottla.protocol.apis import ADVERTISED_MINIMUM, SPOKEN, Api
+from ottla.protocol.apis import ADVERTISED_MINIMUM, SPOKEN, Api, Fact
 from ottla.protocol.messages import api_versions_request, api_versions_response
 from ottla.types import Now
 
@@ -18,8 +18,16 @@ if TYPE_CHECKING:
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?", re.ASCII)
 
 METADATA_VERSION = 30
-"""4.3-IV0: how clients tell the release that the versions here are those of. ``group.version`` is known but not in force, since the
-consumer group protocol (KIP-848) is not served."""
+"""4.3-IV0: how clients tell the release that the versions here are those of."""
+GROUP_VERSION = 1
+"""The consumer group protocol (KIP-848) is in force."""
+
+FEATURES = {
+    "metadata.version": (7, METADATA_VERSION, METADATA_VERSION),
+    "group.version": (0, GROUP_VERSION, GROUP_VERSION),
+    "transaction.version": (0, 2, 2),
+}
+"""Feature -> the lowest and the highest level that are known, and the one in force. ``transaction.version`` 2 is KIP-890."""
 
 
 @serves(Api.API_VERSIONS)
@@ -34,15 +42,16 @@ def api_versions(
     response = _response(
         ErrorCode.none,
         core.served,
-        supported_features=(
-            api_versions_response.SupportedFeatureKey(name="metadata.version", min_version=7, max_version=METADATA_VERSION),
-            api_versions_response.SupportedFeatureKey(name="group.version", min_version=0, max_version=0),
+        supported_features=tuple(
+            api_versions_response.SupportedFeatureKey(name=name, min_version=low, max_version=high)
+            for name, (low, high, _) in FEATURES.items()
+            if low or Fact.ZERO_FEATURES in context.facts
         ),
         finalized_features_epoch=0,
-        finalized_features=(
-            api_versions_response.FinalizedFeatureKey(
-                name="metadata.version", max_version_level=METADATA_VERSION, min_version_level=METADATA_VERSION
-            ),
+        finalized_features=tuple(
+            api_versions_response.FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
+            for name, (_, _, level) in FEATURES.items()
+            if level
         ),
     )
     return [Reply(context.ticket, response)]

@@ -43,12 +43,13 @@ def create_topics(
 def _create(
     core: BrokerCore, wanted: create_topics_request.CreatableTopic, *, validate_only: bool
 ) -> create_topics_response.CreatableTopicResult:
-    partitions = _partitions(core, wanted)
+    core.topics.check_unused(wanted.name)  # of several things that are wrong Kafka names this one
     configs: dict[str, str] = {}
     for config in wanted.configs:
         if config.value is None:
             raise Refusal(ErrorCode.invalid_config, f"Null value not supported for topic configs: {config.name}")
         configs[config.name] = config.value
+    partitions = _partitions(core, wanted)
     core.topics.check_new(wanted.name, partitions, configs)
     if validate_only:
         return create_topics_response.CreatableTopicResult(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from ottla.broker.api.registry import serves
@@ -24,8 +25,11 @@ def delete_topics(
     """Delete each topic, named by name or by id."""
     effects: list[Effect] = []
     results = []
-    for wanted in request.topics:
+    times = Counter((wanted.name, wanted.topic_id) for wanted in request.topics)
+    for wanted in dict.fromkeys(request.topics):
         try:
+            if times[wanted.name, wanted.topic_id] > 1:
+                raise Refusal(ErrorCode.invalid_request, "Duplicate topic name.")
             topic = _find(core, wanted)
             effects += core.delete_topic(topic)
         except Refusal as refusal:

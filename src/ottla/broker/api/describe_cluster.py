@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from ottla.broker.api.registry import serves
 from ottla.broker.effects import Effect, Reply, RequestContext
+from ottla.broker.operations import CLUSTER_OPERATIONS, NOT_ASKED
 from ottla.protocol import NO_THROTTLE, ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import describe_cluster_request, describe_cluster_response
@@ -32,6 +33,7 @@ def describe_cluster(
             broker_id=core.node_id, host=core.endpoint.host, port=core.endpoint.port, is_fenced=False
         ),
     )
+    asked = request.include_cluster_authorized_operations
     response = describe_cluster_response.DescribeClusterResponse(
         throttle_time=NO_THROTTLE,
         error_code=code,
@@ -40,5 +42,6 @@ def describe_cluster(
         cluster_id=core.cluster_id,
         controller_id=core.node_id,
         brokers=brokers if code is ErrorCode.none else (),
+        cluster_authorized_operations=CLUSTER_OPERATIONS if asked and code is ErrorCode.none else NOT_ASKED,
     )
     return [Reply(context.ticket, response)]

@@ -1,12 +1,11 @@
-"""Fetch (1): ranges of log files, at once if there is enough, else parked until there is or until the client's time is up.
-
-Fetch sessions (KIP-227) are declined the way the protocol provides for: every answer says session 0, so every request is whole.
-"""
+"""Fetch (1): ranges of log files, at once if there is enough, else parked until there is or until the client's time is up."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, cast
 
+from ottla.broker.aborted import AbortedTransaction
 from ottla.broker.api.registry import serves
 from ottla.broker.delayed import Parked
 from ottla.broker.effects import CancelTimer, Effect, Reply, RequestContext, SetTimer
@@ -20,8 +19,6 @@ from ottla.types import IsolationLevel, Now
 if TYPE_CHECKING:
     from ottla.broker.core import BrokerCore
 
-_NO_SESSION, _NEW_SESSION_EPOCHS = 0, (0, -1)
-
 
 class _Answer(NamedTuple):
     """What could be answered now: ``enough`` if there is no reason to wait."""
@@ -34,17 +31,21 @@ class _Answer(NamedTuple):
 @serves(Api.FETCH)
 def fetch(core: BrokerCore, context: RequestContext, request: fetch_request.FetchRequest, now: Now) -> list[Effect]:
     """Answer, or park until there is enough to answer."""
-    if request.session_id != _NO_SESSION or request.session_epoch not in _NEW_SESSION_EPOCHS:
-        return [Reply(context.ticket, _response(ErrorCode.fetch_session_id_not_found, ()))]
+    if request.isolation_level not in tuple(IsolationLevel):
+        return [Reply(context.ticket, _no_isolation(request))]
+    try:
+        request = core.fetch_sessions.begin(request, Fact.BY_TOPIC_ID in context.facts, now)
+    except Refusal as refusal:
+        return [Reply(context.ticket, _response(refusal.code, ()))]
     answer = _read(core, context, request)
     wait = milliseconds(request.max_wait)
     if answer.enough or wait <= 0:
-        return [Reply(context.ticket, answer.response)]
+        return [_reply(core, context, request, answer, now)]
     core.delayed.park(Parked(context, request, answer.logs))
     return [SetTimer(("fetch", context.ticket), now.mono + wait)]
 
 
-def retry(core: BrokerCore, parked: Parked, *, last: bool) -> list[Effect]:
+def retry(core: BrokerCore, parked: Parked, now: Now, *, last: bool) -> list[Effect]:
     """Look at a parked request again, because a log changed or (``last``) because its time is up."""
     answer = _read(core, parked.context, parked.request)
     if not (answer.enough or last):
@@ -52,7 +53,14 @@ def retry(core: BrokerCore, parked: Parked, *, last: bool) -> list[Effect]:
     ticket = parked.context.ticket
     core.delayed.take(ticket)
     timer: list[Effect] = [] if last else [CancelTimer(("fetch", ticket))]
-    return [*timer, Reply(ticket, answer.response)]
+    return [*timer, _reply(core, parked.context, parked.request, answer, now)]
+
+
+def _reply(core: BrokerCore, context: RequestContext, request: fetch_request.FetchRequest, answer: _Answer, now: Now) -> Reply:
+    if core.faults.active:
+        return Reply(context.ticket, answer.response)  # without sessions: a fault strikes what stands in a request
+    by_id = Fact.BY_TOPIC_ID in context.facts
+    return Reply(context.ticket, core.fetch_sessions.finish(request, by_id, answer.response, now))
 
 
 def _read(core: BrokerCore, context: RequestContext, request: fetch_request.FetchRequest) -> _Answer:
@@ -71,9 +79,9 @@ def _read(core: BrokerCore, context: RequestContext, request: fetch_request.Fetc
                 _check(log, wanted)
                 limit = max(0, min(wanted.partition_max_bytes, budget - taken))
                 # A batch larger than every limit is still given out if it is the first: nobody shall be stuck before it.
-                data = log.read(wanted.fetch_offset, limit, at_least_one=not taken)
-                taken += len(data) if data is not None else 0
-                partitions.append(_partition(log, wanted.partition, cast("bytes", data) if data is not None else b"", committed))
+                data, aborted = _data(log, wanted.fetch_offset, limit, at_least_one=not taken, committed=committed)
+                taken += len(data)
+                partitions.append(_partition(log, wanted.partition, data, aborted))
             except Refusal as refusal:
                 failed = True
                 partitions.append(_refused(wanted.partition, refusal))
@@ -93,14 +101,32 @@ def _check(log: PartitionLog, wanted: fetch_request.FetchPartition) -> None:
         )
 
 
-def _partition(log: PartitionLog, index: int, records: bytes, committed: bool) -> fetch_response.PartitionData:
+def _data(
+    log: PartitionLog, offset: int, limit: int, *, at_least_one: bool, committed: bool
+) -> tuple[bytes, list[AbortedTransaction] | None]:
+    """A range of the log, and what a reader of committed records must leave out of it; ``None`` for all others."""
+    aborted = None
+    if committed:
+        data, aborted = log.read_committed(offset, limit, at_least_one=at_least_one)
+    else:
+        data = log.read(offset, limit, at_least_one=at_least_one)
+    return cast("bytes", data) if data is not None else b"", aborted
+
+
+def _partition(
+    log: PartitionLog, index: int, records: bytes, aborted: list[AbortedTransaction] | None
+) -> fetch_response.PartitionData:
     return fetch_response.PartitionData(
         partition_index=index,
         error_code=ErrorCode.none,
         high_watermark=log.high_watermark,
-        last_stable_offset=log.high_watermark,
+        last_stable_offset=log.last_stable_offset,
         log_start_offset=log.start_offset,
-        aborted_transactions=() if committed else None,
+        aborted_transactions=None
+        if aborted is None
+        else tuple(
+            fetch_response.AbortedTransaction(producer_id=one.producer_id, first_offset=one.first_offset) for one in aborted
+        ),
         records=records,
     )
 
@@ -109,6 +135,20 @@ def _refused(index: int, refusal: Refusal) -> fetch_response.PartitionData:
     return fetch_response.PartitionData(
         partition_index=index, error_code=refusal.code, high_watermark=-1, aborted_transactions=None, records=b""
     )
+
+
+def _no_isolation(request: fetch_request.FetchRequest) -> fetch_response.FetchResponse:
+    """What Kafka answers to an isolation level that there is not."""
+    refusal = Refusal(ErrorCode.unknown_server_error, f"There is no isolation level {request.isolation_level}.")
+    topics = tuple(
+        fetch_response.FetchableTopicResponse(
+            topic_id=topic.topic_id,
+            topic=topic.topic,
+            partitions=tuple(replace(_refused(wanted.partition, refusal), aborted_transactions=()) for wanted in topic.partitions),
+        )
+        for topic in request.topics
+    )
+    return _response(refusal.code, topics)
 
 
 def _response(code: ErrorCode, topics: tuple[fetch_response.FetchableTopicResponse, ...]) -> fetch_response.FetchResponse:

@@ -1,4 +1,4 @@
-"""FindCoordinator (10): of every group, this broker. The first question brings ``__consumer_offsets`` into being."""
+"""FindCoordinator (10): of every group and transactional id, this broker. The first question makes its topic."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ottla.broker.api.registry import serves
 from ottla.broker.effects import Effect, Reply, RequestContext
-from ottla.broker.refusal import NO_TRANSACTIONS, Refusal
+from ottla.broker.refusal import Refusal
 from ottla.protocol import NO_THROTTLE, ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import find_coordinator_request, find_coordinator_response
@@ -22,31 +22,31 @@ _GROUP, _TRANSACTION = 0, 1
 def find_coordinator(
     core: BrokerCore, context: RequestContext, request: find_coordinator_request.FindCoordinatorRequest, now: Now
 ) -> list[Effect]:
-    """This broker for groups; transactions and share groups have no coordinator here."""
-    code, message = ErrorCode.none, None
-    try:
-        _check(core, request.key_type)
-    except Refusal as refusal:
-        code, message = refusal.code, refusal.message
-    found = code is ErrorCode.none
-    coordinators = tuple(
-        find_coordinator_response.Coordinator(
-            key=key,
-            node_id=core.node_id if found else -1,
-            host=core.endpoint.host if found else "",
-            port=core.endpoint.port if found else -1,
-            error_code=code,
-            error_message=message,
-        )
-        for key in request.coordinator_keys
-    )
+    """This broker for groups and transactions; share groups have no coordinator here."""
+    coordinators = tuple(_coordinator(core, key, request.key_type) for key in request.coordinator_keys)
     response = find_coordinator_response.FindCoordinatorResponse(throttle_time=NO_THROTTLE, coordinators=coordinators)
     return [Reply(context.ticket, response)]
 
 
+def _coordinator(core: BrokerCore, key: str, key_type: int) -> find_coordinator_response.Coordinator:
+    try:
+        _check(core, key_type)
+        place = (core.groups if key_type == _GROUP else core.transactions).coordinator_of(key)
+        if place is None:
+            raise Refusal(ErrorCode.coordinator_not_available, f"Nobody coordinates '{key}' now.")
+    except Refusal as refusal:
+        return find_coordinator_response.Coordinator(
+            key=key, node_id=-1, host="", port=-1, error_code=refusal.code, error_message=refusal.message
+        )
+    return find_coordinator_response.Coordinator(
+        key=key, node_id=place.node_id, host=place.host, port=place.port, error_code=ErrorCode.none, error_message=None
+    )
+
+
 def _check(core: BrokerCore, key_type: int) -> None:
     if key_type == _TRANSACTION:
-        raise Refusal(NO_TRANSACTIONS, "Transactions are not served by this broker.")
-    if key_type != _GROUP:
+        core.transactions.ensure_topic()
+    elif key_type == _GROUP:
+        core.groups.ensure_topic()
+    else:
         raise Refusal(ErrorCode.invalid_request, f"There is no coordinator of type {key_type} here.")
-    core.groups.ensure_topic()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from ottla.broker.api.registry import serves
@@ -11,7 +12,7 @@ from ottla.broker.refusal import Refusal
 from ottla.protocol import NO_THROTTLE, ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import list_offsets_request, list_offsets_response
-from ottla.types import Now
+from ottla.types import IsolationLevel, Now
 
 if TYPE_CHECKING:
     from ottla.broker.core import BrokerCore
@@ -26,12 +27,18 @@ def list_offsets(
     core: BrokerCore, context: RequestContext, request: list_offsets_request.ListOffsetsRequest, now: Now
 ) -> list[Effect]:
     """One offset a partition; -1 with timestamp -1 where no record fits."""
+    committed = request.isolation_level == IsolationLevel.READ_COMMITTED
+    times = Counter((topic.name, wanted.partition_index) for topic in request.topics for wanted in topic.partitions)
     topics = []
     for topic in request.topics:
         partitions = []
         for wanted in topic.partitions:
             try:
-                partitions.append(_answer(core.log(topic.name, wanted.partition_index), wanted))
+                if request.isolation_level not in tuple(IsolationLevel):
+                    raise Refusal(ErrorCode.unknown_server_error, f"There is no isolation level {request.isolation_level}.")
+                if times[topic.name, wanted.partition_index] > 1:
+                    raise Refusal(ErrorCode.invalid_request, "The partition stands in the request twice.")
+                partitions.append(_answer(core.log(topic.name, wanted.partition_index), wanted, committed))
             except Refusal as refusal:
                 partitions.append(
                     list_offsets_response.ListOffsetsPartitionResponse(
@@ -43,10 +50,11 @@ def list_offsets(
 
 
 def _answer(
-    log: PartitionLog, wanted: list_offsets_request.ListOffsetsPartition
+    log: PartitionLog, wanted: list_offsets_request.ListOffsetsPartition, committed: bool
 ) -> list_offsets_response.ListOffsetsPartitionResponse:
     log.check_epoch(wanted.current_leader_epoch)
-    offset, timestamp = _find(log, wanted.timestamp)
+    end = log.last_stable_offset if committed else log.high_watermark
+    offset, timestamp = _find(log, wanted.timestamp, end)
     return list_offsets_response.ListOffsetsPartitionResponse(
         partition_index=wanted.partition_index,
         error_code=ErrorCode.none,
@@ -56,14 +64,13 @@ def _answer(
     )
 
 
-def _find(log: PartitionLog, timestamp: int) -> tuple[int, int]:
-    """Offset and timestamp. The ends of a log are no records: they have no timestamp."""
+def _find(log: PartitionLog, timestamp: int, end: int) -> tuple[int, int]:
+    """Offset and timestamp, of what lies before ``end``. The ends of a log are no records: they have no timestamp."""
     if timestamp == LATEST:
-        return log.high_watermark, _UNKNOWN
+        return end, _UNKNOWN
     if timestamp == EARLIEST:
         return log.start_offset, _UNKNOWN
-    if timestamp == MAX_TIMESTAMP:
-        return log.find_largest_time() or (_UNKNOWN, _UNKNOWN)
-    if timestamp < 0:
+    if timestamp < MAX_TIMESTAMP:
         raise Refusal(ErrorCode.unsupported_version, f"Timestamp {timestamp} has no meaning here.")
-    return log.find_time(timestamp) or (_UNKNOWN, _UNKNOWN)
+    found = log.find_largest_time() if timestamp == MAX_TIMESTAMP else log.find_time(timestamp)
+    return found if found is not None and found[0] < end else (_UNKNOWN, _UNKNOWN)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import uuid
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ottla.broker.api.registry import serves
 from ottla.broker.effects import Effect, Reply, RequestContext
+from ottla.broker.operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from ottla.broker.refusal import Refusal
-from ottla.broker.topics import Topic
+from ottla.broker.topics import Topic, check_name
 from ottla.protocol import NO_THROTTLE, ErrorCode
-from ottla.protocol.apis import Api
+from ottla.protocol.apis import Api, Fact
 from ottla.protocol.messages import metadata_request, metadata_response
 from ottla.types import Now
 
@@ -20,38 +23,57 @@ if TYPE_CHECKING:
 @serves(Api.METADATA)
 def metadata(core: BrokerCore, context: RequestContext, request: metadata_request.MetadataRequest, now: Now) -> list[Effect]:
     """All topics, or those asked for. In a request that holds any id, only ids are looked at, as Kafka does it."""
-    if request.topics is None:
+    error = _request_error(context, request)
+    if error is not ErrorCode.none:
+        topics = [_refused(error, one.name or "", one.topic_id) for one in request.topics or ()]
+    elif request.topics is None:
         topics = [_described(core, topic) for topic in core.topics]
     elif any(one.topic_id is not None for one in request.topics):
         topics = [_by_id(core, one) for one in request.topics if one.topic_id is not None]
     else:
         create = request.allow_auto_topic_creation and core.config.auto_create_topics_enable
-        topics = [_by_name(core, one.name or "", create) for one in request.topics]
+        topics = [_by_name(core, name, create) for name in dict.fromkeys(one.name or "" for one in request.topics)]
+    if request.include_topic_authorized_operations:
+        topics = [replace(topic, topic_authorized_operations=TOPIC_OPERATIONS) for topic in topics]
     response = metadata_response.MetadataResponse(
         throttle_time=NO_THROTTLE,
         brokers=(metadata_response.MetadataResponseBroker(node_id=core.node_id, host=core.endpoint.host, port=core.endpoint.port),),
         cluster_id=core.cluster_id,
         controller_id=core.node_id,
         topics=tuple(topics),
-        error_code=ErrorCode.none,
+        error_code=error,
+        cluster_authorized_operations=CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED,
     )
     return [Reply(context.ticket, response)]
+
+
+def _request_error(context: RequestContext, request: metadata_request.MetadataRequest) -> ErrorCode:
+    """What is wrong with a topic that is not named, or named by an id too early, is said of the whole request, as in Kafka."""
+    topics = request.topics or ()
+    if Fact.NAMES_TOPIC_ID not in context.facts:
+        early = any(one.name is None or one.topic_id is not None for one in topics)
+        return ErrorCode.invalid_request if early else ErrorCode.none
+    nothing = any(one.name is None and one.topic_id is None for one in topics)
+    return ErrorCode.unknown_server_error if nothing else ErrorCode.none
 
 
 def _by_id(core: BrokerCore, one: metadata_request.MetadataRequestTopic) -> metadata_response.MetadataResponseTopic:
     topic = core.topics.by_id(one.topic_id)
     if topic is not None:
         return _described(core, topic)
-    return metadata_response.MetadataResponseTopic(
-        error_code=ErrorCode.unknown_topic_id, name=None, topic_id=one.topic_id, partitions=()
-    )
+    return _refused(ErrorCode.unknown_topic_id, None, one.topic_id)
 
 
 def _by_name(core: BrokerCore, name: str, create: bool) -> metadata_response.MetadataResponseTopic:
     try:
+        check_name(name)
         return _described(core, core.topic_or_new(name) if create else core.topic(name))
     except Refusal as refusal:
-        return metadata_response.MetadataResponseTopic(error_code=refusal.code, name=name, topic_id=None, partitions=())
+        return _refused(refusal.code, name, None)
+
+
+def _refused(error: ErrorCode, name: str | None, topic_id: uuid.UUID | None) -> metadata_response.MetadataResponseTopic:
+    return metadata_response.MetadataResponseTopic(error_code=error, name=name, topic_id=topic_id, partitions=())
 
 
 def _described(core: BrokerCore, topic: Topic) -> metadata_response.MetadataResponseTopic:

@@ -7,23 +7,33 @@ so.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.broker.api.registry import serves
 from ottla.broker.effects import CloseConnection, Effect, NoReply, Reply, RequestContext, RunJob
+from ottla.broker.incoming import as_stored, check_records
 from ottla.broker.log import PartitionLog
-from ottla.broker.refusal import Refusal
+from ottla.broker.refusal import RecordsRefused, Refusal
+from ottla.broker.topics import INTERNAL_TOPICS
+from ottla.broker.verdicts import Writer, verdict_for
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api, Fact
 from ottla.protocol.messages import produce_request, produce_response
-from ottla.records import DEFAULT_MAX_BATCH_BYTES, BatchHeader, Compression, InvalidBatchError, verify_batch
-from ottla.types import Now
+from ottla.records import DEFAULT_MAX_BATCH_BYTES, BatchHeader, Compression, InvalidBatchError, read_header, verify_batch
+from ottla.types import Now, TopicPartition
 
 if TYPE_CHECKING:
     from ottla.broker.core import BrokerCore
 
-_ACKS = (-1, 0, 1)
+_ALL = -1
+_ADMIN_CLIENT = "__admin_client"
+"""The one client that Kafka lets write to internal topics: a tool that knows what it does."""
+_PREFIX = 12
+"""Bytes of a batch before what its length counts: the base offset and that length."""
+_ACKS = (_ALL, 0, 1)
 
 
 class Flushing(NamedTuple):
@@ -36,7 +46,26 @@ class Flushing(NamedTuple):
 
 @serves(Api.PRODUCE)
 def produce(core: BrokerCore, context: RequestContext, request: produce_request.ProduceRequest, now: Now) -> list[Effect]:
-    """Append the batch of each partition; one that is refused does not keep the others from being written."""
+    """Append the batch of each partition; one that is refused does not keep the others from being written.
+
+    A transactional batch that would be the first of its transaction in a log waits for the transaction coordinator's word.
+    """
+    unknown = _first_of_transactions(core, context, request) if request.transactional_id is not None else None
+    if not unknown:
+        return _write(core, context, request, {}, now)
+    return core.transactions.enlist(context, unknown, lambda said, at: _write(core, context, request, said, at), now)
+
+
+def _write(
+    core: BrokerCore,
+    context: RequestContext,
+    request: produce_request.ProduceRequest,
+    said: Mapping[TopicPartition, ErrorCode],
+    now: Now,
+) -> list[Effect]:
+    # What was in an open transaction a moment ago and is in none now is sent again; a producer without an id has no transactions.
+    no_id = request.transactional_id is None
+    unasked = ErrorCode.transactional_id_authorization_failed if no_id else ErrorCode.coordinator_not_available
     effects: list[Effect] = []
     responses = []
     unflushed: list[PartitionLog] = []
@@ -44,8 +73,10 @@ def produce(core: BrokerCore, context: RequestContext, request: produce_request.
         results = []
         for data in topic.partition_data:
             try:
+                log = _log_of(core, context, topic, data)
                 _check_request(request)
-                result, more = _append(core, context, topic, data, now, unflushed)
+                word = said.get(log.topic_partition, unasked)
+                result, more = _append(core, context, log, data, now, unflushed, word)
                 effects += more
             except Refusal as refusal:
                 result = _refused(data.index, refusal)
@@ -78,28 +109,67 @@ def flushed(flushing: Flushing, error: OSError | None) -> list[Effect]:
 def _check_request(request: produce_request.ProduceRequest) -> None:
     if request.acks not in _ACKS:
         raise Refusal(ErrorCode.invalid_required_acks, f"acks={request.acks}: it can be -1, 0 or 1.")
-    if request.transactional_id is not None:
-        raise Refusal(ErrorCode.invalid_txn_state, "Transactions are not served by this broker.")
+    if request.transactional_id is None:
+        return
+    if request.acks != _ALL:
+        raise Refusal(ErrorCode.invalid_required_acks, f"acks={request.acks}: in a transaction it can only be -1.")
+
+
+def _first_of_transactions(
+    core: BrokerCore, context: RequestContext, request: produce_request.ProduceRequest
+) -> dict[Writer, list[TopicPartition]]:
+    """The partitions in which a producer has no open transaction yet, by who writes there."""
+    found: dict[Writer, list[TopicPartition]] = {}
+    for topic in request.topic_data:
+        for data in topic.partition_data:
+            # What is wrong with one of these is said when it shall be written.
+            with suppress(Refusal, InvalidBatchError):
+                log = _log_of(core, context, topic, data)
+                header = read_header(data.records or b"")
+                if header.is_transactional and not log.producers.is_writing(header.producer_id, header.producer_epoch):
+                    writer = Writer(request.transactional_id or "", header.producer_id, header.producer_epoch)
+                    found.setdefault(writer, []).append(log.topic_partition)
+    return found
+
+
+def _check_said(context: RequestContext, log: PartitionLog, header: BatchHeader, said: ErrorCode) -> None:
+    """Whether the coordinator lets a transaction begin in a log; raises ``Refusal``, in words that the client's version knows."""
+    is_writing = log.producers.is_writing(header.producer_id, header.producer_epoch)
+    if said is ErrorCode.none or not header.is_transactional or is_writing:
+        return
+    raise Refusal(verdict_for(context, said), "The transaction coordinator does not let this producer write here now.")
+
+
+def _log_of(
+    core: BrokerCore,
+    context: RequestContext,
+    topic: produce_request.TopicProduceData,
+    data: produce_request.PartitionProduceData,
+) -> PartitionLog:
+    by_id = Fact.BY_TOPIC_ID in context.facts
+    return core.log_by_id(topic.topic_id, data.index) if by_id else core.log(topic.name, data.index)
 
 
 def _append(
     core: BrokerCore,
     context: RequestContext,
-    topic: produce_request.TopicProduceData,
+    log: PartitionLog,
     data: produce_request.PartitionProduceData,
     now: Now,
     unflushed: list[PartitionLog],
+    said: ErrorCode,
 ) -> tuple[produce_response.PartitionProduceResponse, list[Effect]]:
-    by_id = Fact.BY_TOPIC_ID in context.facts
-    log = core.log_by_id(topic.topic_id, data.index) if by_id else core.log(topic.name, data.index)
     header = _validated(log, data.records or b"", context, now)
+    if log.topic_partition.topic in INTERNAL_TOPICS and context.client_id != _ADMIN_CLIENT:
+        raise Refusal(ErrorCode.invalid_topic_exception, f"Only the broker writes to {log.topic_partition.topic}.")
+    _check_said(context, log, header, said)
     repeated = log.producers.check(header) if header.producer_id >= 0 else None
     effects: list[Effect] = []
     append_time = -1
     if repeated is not None:
         base_offset = repeated.base_offset
     else:
-        appended, effects = core.append(log, data.records or b"", header, now)
+        appended, effects = core.append(log, *as_stored(log.config, data.records or b"", header), now)
         base_offset, append_time = appended.base_offset, appended.append_time
         if log.flush_due():
             unflushed.append(log)
@@ -121,6 +191,8 @@ def _validated(log: PartitionLog, records: bytes, context: RequestContext, now: 
         raise Refusal(ErrorCode.message_too_large, f"A batch of {len(records)} bytes; max.message.bytes is {limit}.")
     if not records:
         raise Refusal(ErrorCode.invalid_record, "A produce request must hold one record batch a partition, this one holds none.")
+    if len(records) < _PREFIX + int.from_bytes(records[8:_PREFIX]):
+        raise Refusal(ErrorCode.invalid_record, "The record batch is cut off.")
     try:
         header: BatchHeader = verify_batch(records, max_uncompressed=DEFAULT_MAX_BATCH_BYTES)
     except InvalidBatchError as error:
@@ -129,15 +201,13 @@ def _validated(log: PartitionLog, records: bytes, context: RequestContext, now: 
         raise Refusal(ErrorCode.invalid_record, "A produce request must hold one record batch a partition, this one holds more.")
     if header.is_control:
         raise Refusal(ErrorCode.invalid_record, "Clients can not write control batches.")
-    if header.is_transactional:
-        raise Refusal(ErrorCode.invalid_txn_state, "Transactions are not served by this broker.")
     if header.compression is Compression.ZSTD and Fact.ZSTD not in context.facts:
         raise Refusal(ErrorCode.unsupported_compression_type, "Produce before version 7 can not carry zstd.")
+    if header.is_transactional and header.producer_id < 0:
+        raise Refusal(ErrorCode.invalid_record, "A transactional batch needs a producer id.")
     if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
         raise Refusal(ErrorCode.invalid_record, f"Producer {header.producer_id} gave no epoch or no sequence.")
-    ahead = header.max_timestamp - now.wall
-    if log.config.message_timestamp_type == "CreateTime" and ahead > log.config.message_timestamp_after_max_ms:
-        raise Refusal(ErrorCode.invalid_timestamp, f"A record is stamped {ahead} ms ahead of the broker's clock.")
+    check_records(log.config, header, records, now.wall)
     return header
 
 
@@ -163,6 +233,14 @@ def _answer(
 
 
 def _refused(index: int, refusal: Refusal) -> produce_response.PartitionProduceResponse:
+    errors = refusal.errors if isinstance(refusal, RecordsRefused) else ()
     return produce_response.PartitionProduceResponse(
-        index=index, error_code=refusal.code, base_offset=-1, record_errors=(), error_message=refusal.message
+        index=index,
+        error_code=refusal.code,
+        base_offset=-1,
+        record_errors=tuple(
+            produce_response.BatchIndexAndErrorMessage(batch_index=one.record, batch_index_error_message=one.message)
+            for one in errors
+        ),
+        error_message=refusal.message,
     )

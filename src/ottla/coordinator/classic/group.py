@@ -89,6 +89,8 @@ class ClassicGroup:
     """Member ids that were given out and have not joined yet (KIP-394)."""
     pending_sync: frozenset[str] = frozenset()
     """Members of this generation that have not sent their SyncGroup yet."""
+    subscriptions: tuple[bytes, ...] | None = None
+    """What the members of the last generation told the assignor; ``None`` before the first."""
     initial_delay: InitialDelay | None = None
     """Set in a join phase that began with an empty group."""
     stored: GroupMetadataValue | None = None
@@ -109,11 +111,11 @@ class ClassicGroup:
         return next((member.member_id for member in self.members.values() if member.instance_id == instance_id), None)
 
     def supports(self, protocol_type: str, protocols: Protocols) -> bool:
-        """Whether somebody with these protocols could be a member."""
-        if not self.members:
+        """Whether somebody with these protocols could be a member. A round keeps its type when all its members have gone."""
+        if self.state is GroupState.EMPTY:
             return bool(protocol_type) and bool(protocols)
         common = self.common_protocols()
-        return protocol_type == self.protocol_type and any(name in common for name, _ in protocols)
+        return protocol_type == self.protocol_type and any(not self.members or name in common for name, _ in protocols)
 
     def common_protocols(self) -> frozenset[str]:
         """The protocols that every member knows."""

@@ -20,8 +20,11 @@ from ottla.coordinator.classic.rebalance import (
     start_rebalance,
 )
 from ottla.coordinator.classic.validate import sender_error
+from ottla.coordinator.consumer.fencing import deletion
+from ottla.coordinator.consumer.group import ConsumerGroup
 from ottla.coordinator.effects import RequestContext
 from ottla.coordinator.events import GroupWritten, JoinParked, MemberIdGiven, MemberJoined, MemberReplaced, MemberUpdated
+from ottla.coordinator.migration.member import join_consumer_group
 from ottla.coordinator.ports import Surroundings
 from ottla.coordinator.result import Result
 from ottla.coordinator.state import ShardState
@@ -43,6 +46,28 @@ def join_group(
     if error is not None:
         return Result(answer=join_refused(error, request.member_id))
     group = state.group(request.group_id)
+    if isinstance(group, ConsumerGroup):
+        return _join_consumer_group(group, around, context, request, now)
+    return _join_classic_group(group, around, context, request, now)
+
+
+def _join_consumer_group(
+    group: ConsumerGroup, around: Surroundings, context: RequestContext, request: join_group_request.JoinGroupRequest, now: Now
+) -> Result:
+    """A consumer group without members gives way to a classic one; else the member joins those who are there."""
+    if group.members:
+        return join_consumer_group(group, around, context, request, now)
+    result = _join_classic_group(None, around, context, request, now)
+    return replace(result, events=(*deletion(group), *result.events)) if result.events else result
+
+
+def _join_classic_group(
+    group: ClassicGroup | None,
+    around: Surroundings,
+    context: RequestContext,
+    request: join_group_request.JoinGroupRequest,
+    now: Now,
+) -> Result:
     if group is None and request.member_id:
         return Result(answer=join_refused(ErrorCode.unknown_member_id, request.member_id))
     draft = Draft(group or ClassicGroup(request.group_id), now)

@@ -214,8 +214,9 @@ def _completing(group: ClassicGroup, event: GenerationStarted) -> ClassicGroup:
         generation=event.generation,
         protocol=event.protocol,
         leader=event.leader,
-        members=_all_changed(group.members.values(), join=None, is_new=False, assignment=b""),
+        members=_all_changed(group.members.values(), join=None, is_new=False),
         pending_sync=frozenset(group.members),
+        subscriptions=tuple(member.metadata(event.protocol) for member in group.members.values()),
         initial_delay=None,
     )
 
@@ -223,6 +224,9 @@ def _completing(group: ClassicGroup, event: GenerationStarted) -> ClassicGroup:
 def _stored(group: ClassicGroup, value: GroupMetadataValue) -> ClassicGroup:
     """What the record says, plus what the live group knows beyond it: the other protocols of its members and who waits."""
     members = {stored.member_id: _stored_member(stored, value.protocol or "", group) for stored in value.members}
+    subscriptions = group.subscriptions  # of this generation, unless the record is the first that is heard of it
+    if value.protocol_type and (value.generation != group.generation or not members):
+        subscriptions = tuple(stored.subscription for stored in value.members)
     return replace(
         group,
         state=_next(group, GroupInput.STORED_MEMBERS if members else GroupInput.STORED_EMPTY),
@@ -233,6 +237,7 @@ def _stored(group: ClassicGroup, value: GroupMetadataValue) -> ClassicGroup:
         leader=value.leader,
         members=members,
         pending_sync=frozenset(group.pending_sync & members.keys()),
+        subscriptions=subscriptions,
         initial_delay=None,
         stored=value,
     )

@@ -47,7 +47,10 @@ def start_rebalance(draft: Draft, around: Surroundings) -> None:
         draft.set_timer(join_timer(group.group_id), delay)
         return
     draft.happen(RebalanceStarted(group.group_id, draft.now.wall))
-    draft.set_timer(join_timer(group.group_id), group.rebalance_timeout)
+    timeout = group.rebalance_timeout
+    if group.state is GroupState.EMPTY:
+        timeout = min(timeout, around.config.expected_member_wait_ms)
+    draft.set_timer(join_timer(group.group_id), timeout)
     complete_if_all_joined(draft)
 
 

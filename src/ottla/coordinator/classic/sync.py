@@ -12,14 +12,15 @@ from ottla.coordinator.classic.group import ClassicGroup, GroupState
 from ottla.coordinator.classic.machine import metadata_value
 from ottla.coordinator.classic.rebalance import answer_syncs, start_rebalance, sync_received
 from ottla.coordinator.classic.validate import generation_error
+from ottla.coordinator.consumer.group import ConsumerGroup
 from ottla.coordinator.effects import RequestContext
 from ottla.coordinator.events import GroupWritten, SyncParked, SyncsAnswered
+from ottla.coordinator.migration.member import sync_consumer_group
 from ottla.coordinator.ports import Surroundings
 from ottla.coordinator.result import Result
 from ottla.coordinator.state import ShardState
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Fact
-from ottla.protocol.consumer_protocol import Assignment, encode_assignment
 from ottla.protocol.messages import sync_group_request
 from ottla.types import Now
 
@@ -44,6 +45,8 @@ def sync_group(
     group = state.group(request.group_id)
     if group is None:
         return Result(answer=sync_refused(ErrorCode.unknown_member_id))
+    if isinstance(group, ConsumerGroup):
+        return sync_consumer_group(group, around, request, now)
     error = _request_error(group, request) or _REFUSED.get(group.state)
     if error is not None:
         return Result(answer=sync_refused(error))
@@ -73,9 +76,8 @@ def _request_error(group: ClassicGroup, request: sync_group_request.SyncGroupReq
 def _assigned(draft: Draft, request: sync_group_request.SyncGroupRequest) -> Result:
     """The leader's assignment goes into the log, and then to everybody who waits for it."""
     group = draft.group
-    left_out = encode_assignment(Assignment(())) if group.protocol_type == "consumer" else b""
     given = {item.member_id: item.assignment for item in request.assignments}
-    assignments = {member_id: given.get(member_id) or left_out for member_id in group.members}
+    assignments = {member_id: given.get(member_id, b"") for member_id in group.members}
     waiting = [member for member in group.members.values() if member.sync is not None and member.member_id != group.leader]
     draft.happen(GroupWritten(group.group_id, metadata_value(group, assignments)))
     for member in waiting:
@@ -94,7 +96,7 @@ def sync_not_stored(
     now: Now,
 ) -> Result:
     """The assignment could not be stored: everybody who waits for it is told, and the group begins again."""
-    group = state.group(request.group_id)
+    group = state.classic_group(request.group_id)
     assert group is not None, "nothing else happens to a group while its append is open"
     draft = Draft(group, now)
     answer_syncs(draft, error)

@@ -4,7 +4,7 @@
 the classes behind it are made on first use, because making all of them costs more than starting a broker.
 
 Owns the choice of the neutral class; must not know sockets or cores. Invariant: a neutral class has every field that any spoken
-version has. For the four APIs whose newest version dropped topic names in favour of ids, the two versions are merged.
+version has a use for. For the few APIs whose newest version dropped such a field (``MERGED``) the versions are merged.
 
 The ``.pyi`` files beside this one are made by ``tools/make_message_stubs.py`` from the same classes (a test keeps them in step);
 they spell kio's bounded integers as plain ``int`` and its durations as ``timedelta``.
@@ -20,6 +20,22 @@ from functools import cache
 from typing import Any
 
 from ottla.protocol.apis import MERGED, SPOKEN, Api
+
+_OPERATIONS = ("include_cluster_authorized_operations", "cluster_authorized_operations")
+_LOST = ("name", "topic", "retention_time", *_OPERATIONS)
+"""Fields that newest versions have no more: a topic's name, how long a committed offset is to be kept, and what may be done to the
+cluster, which Metadata told before DescribeCluster."""
+
+_OWN = {
+    (api, version, side): f"ottla.protocol.own.{api}_{side}"
+    for api, version in (
+        ("consumer_group_heartbeat", 1),
+        ("consumer_group_prepare_assignment", 0),
+        ("consumer_group_install_assignment", 0),
+    )
+    for side in ("request", "response")
+}
+"""Messages of our own, in kio's vocabulary, and one of Kafka's that we have added to."""
 
 
 class _LazyModule(types.ModuleType):
@@ -40,8 +56,9 @@ class _LazyModule(types.ModuleType):
 
 
 def kio_module(api_name: str, version: int, side: str) -> types.ModuleType:
-    """kio's module of one version of a message, ``side`` being "request" or "response"."""
-    return importlib.import_module(f"kio.schema.{api_name}.v{version}.{side}")
+    """kio's module of one version of a message, ``side`` being "request" or "response", or ours."""
+    own = _OWN.get((api_name, version, side))
+    return importlib.import_module(own or f"kio.schema.{api_name}.v{version}.{side}")
 
 
 def classes_of(module: types.ModuleType) -> dict[str, type[Any]]:
@@ -60,22 +77,19 @@ def load(api: Api, side: str) -> dict[str, type[Any]]:
     newest = classes_of(kio_module(name, SPOKEN[api].maximum, side))
     if name not in MERGED:
         return newest
-    by_name = classes_of(kio_module(name, MERGED[name], side))
+    older = [classes_of(kio_module(name, version, side)) for version in MERGED[name]]
     merged: dict[str, type[Any]] = {}
     for class_name, new in newest.items():
-        merged[class_name] = _merge(new, by_name.get(class_name), merged)
+        merged[class_name] = _merge(new, [classes[class_name] for classes in older if class_name in classes], merged)
     return merged
 
 
-def _merge(new: type[Any], old: type[Any] | None, merged: dict[str, type[Any]]) -> type[Any]:
-    """A class with the fields of ``new`` and the names that only ``old`` has; nested classes are replaced by merged ones."""
-    kept = {field.name for field in dataclasses.fields(new)}
-    names = [
-        field
-        for field in (dataclasses.fields(old) if old is not None else ())
-        if field.name not in kept and field.metadata.get("kafka_type") == "string"
-    ]
-    fields = [(field.name, _merged_type(field.type, merged), _merged_field(field)) for field in (*dataclasses.fields(new), *names)]
+def _merge(new: type[Any], older: list[type[Any]], merged: dict[str, type[Any]]) -> type[Any]:
+    """A class with the fields of ``new`` and what it lost of ``older``; nested classes are replaced by merged ones."""
+    kept = {field.name: field for field in dataclasses.fields(new)}
+    for old in older:
+        kept.update({field.name: field for field in dataclasses.fields(old) if field.name not in kept and field.name in _LOST})
+    fields = [(field.name, _merged_type(field.type, merged), _merged_field(field)) for field in kept.values()]
     result = dataclasses.make_dataclass(new.__name__, fields, frozen=True, slots=True, kw_only=True)
     result.__doc__ = new.__doc__
     return result
@@ -88,6 +102,8 @@ def _merged_field(field: dataclasses.Field[Any]) -> Any:
         return dataclasses.field(default=field.default, metadata=field.metadata)
     if field.name in ("name", "topic"):
         return dataclasses.field(default="", metadata=field.metadata)
+    if field.name == _OPERATIONS[0]:
+        return dataclasses.field(default=False, metadata=field.metadata)
     if kind == "uuid":
         return dataclasses.field(default=None, metadata=field.metadata)
     return dataclasses.field(metadata=field.metadata)

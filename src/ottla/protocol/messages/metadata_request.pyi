@@ -9,11 +9,12 @@ from kio.schema.errors import ErrorCode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataRequestTopic:
-    topic_id: uuid.UUID | None
-    name: str | None
+    topic_id: uuid.UUID | None = ...
+    name: str | None = ...
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataRequest:
     topics: tuple[MetadataRequestTopic, ...] | None
     allow_auto_topic_creation: bool = ...
     include_topic_authorized_operations: bool
+    include_cluster_authorized_operations: bool = ...

@@ -1,0 +1,59 @@
+"""``range`` of consumer groups (KIP-848): each topic by itself is cut into contiguous ranges, one for each of its subscribers.
+
+Must not know what members have been given before: it is not sticky. Invariant: topics with the same number of partitions and the
+same subscribers are cut alike, so that records with the same key meet in one member (co-partitioning).
+
+Source: the range assignor of Apache Kafka 4.3's group coordinator, which gives the same answer to every question.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from uuid import UUID
+
+from ottla.assignors.server import Assignment, GroupSpec
+
+
+def assign(group: GroupSpec) -> dict[str, Assignment]:
+    """Of ``p`` partitions and ``n`` subscribers, static members first, the first ``p % n`` get one more than the others.
+
+    Raises ``AssignmentError`` if a member subscribed to a topic that does not exist.
+    """
+    targets: dict[str, dict[UUID, tuple[int, ...]]] = {member_id: {} for member_id in _in_order(group)}
+    ranges = cache(_ranges)
+    for topic_id, subscribers in _subscribers(group, targets).items():
+        for target, numbers in zip(subscribers, ranges(group.topics[topic_id].partitions, len(subscribers)), strict=False):
+            target[topic_id] = numbers
+    before = group.assignments
+    return {one: before[one] if target == before.get(one) else target for one, target in targets.items()}
+
+
+def _in_order(group: GroupSpec) -> list[str]:
+    """Static members by instance id, which survives restarts, then the others by member id."""
+    static = sorted((one.instance_id, member_id) for member_id, one in group.members.items() if one.instance_id is not None)
+    return [member_id for _, member_id in static] + sorted(
+        member_id for member_id, one in group.members.items() if one.instance_id is None
+    )
+
+
+def _subscribers(
+    group: GroupSpec, targets: dict[str, dict[UUID, tuple[int, ...]]]
+) -> dict[UUID, list[dict[UUID, tuple[int, ...]]]]:
+    """By topic the targets of those who subscribed to it, in the members' order."""
+    topics = sorted(group.subscribed)
+    if group.homogeneous:
+        everybody = list(targets.values())
+        return dict.fromkeys(topics, everybody)
+    subscribers: dict[UUID, list[dict[UUID, tuple[int, ...]]]] = {topic_id: [] for topic_id in topics}
+    for member_id, target in targets.items():
+        for topic_id in group.members[member_id].topics:
+            subscribers[topic_id].append(target)
+    return subscribers
+
+
+def _ranges(partitions: int, subscribers: int) -> Sequence[tuple[int, ...]]:
+    """The ranges of those who get any."""
+    size, left_over = divmod(partitions, subscribers)
+    ends = [(place + 1) * size + min(place + 1, left_over) for place in range(min(partitions, subscribers))]
+    return [tuple(range(start, end)) for start, end in zip([0, *ends], ends, strict=False)]

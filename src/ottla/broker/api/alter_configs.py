@@ -1,0 +1,52 @@
+"""AlterConfigs (33): the settings of a resource, all that are not named going back to their defaults."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ottla.broker.api.registry import serves
+from ottla.broker.effects import Effect, Reply, RequestContext
+from ottla.broker.refusal import Refusal
+from ottla.broker.resources import Change, alter
+from ottla.protocol import NO_THROTTLE, ErrorCode
+from ottla.protocol.apis import Api
+from ottla.protocol.messages import alter_configs_request, alter_configs_response
+from ottla.types import Now
+
+if TYPE_CHECKING:
+    from ottla.broker.core import BrokerCore
+
+T = TypeVar("T")
+
+
+@serves(Api.ALTER_CONFIGS)
+def alter_configs(
+    core: BrokerCore, context: RequestContext, request: alter_configs_request.AlterConfigsRequest, now: Now
+) -> list[Effect]:
+    """Give each resource the settings named and no others."""
+
+    def change(resource: alter_configs_request.AlterConfigsResource) -> None:
+        changes = [(config.name, Change.SET, config.value) for config in resource.configs]
+        alter(core, resource.resource_type, resource.resource_name, changes, replacing=True, validate_only=request.validate_only)
+
+    responses = each_once(request.resources, change, alter_configs_response.AlterConfigsResourceResponse)
+    return [Reply(context.ticket, alter_configs_response.AlterConfigsResponse(throttle_time=NO_THROTTLE, responses=responses))]
+
+
+def each_once(resources: Sequence[Any], change: Callable[[Any], None], told: Callable[..., T]) -> tuple[T, ...]:
+    """Change each resource and say what came of it; one that stands in the request twice is refused both times."""
+    times = Counter((one.resource_type, one.resource_name) for one in resources)
+    responses = []
+    for resource in resources:
+        kind, name = resource.resource_type, resource.resource_name
+        code, message = ErrorCode.none, None
+        try:
+            if times[kind, name] > 1:
+                raise Refusal(ErrorCode.invalid_request, "Each resource must appear at most once.")
+            change(resource)
+        except Refusal as refusal:
+            code, message = refusal.code, refusal.message
+        responses.append(told(error_code=code, error_message=message, resource_type=kind, resource_name=name))
+    return tuple(responses)

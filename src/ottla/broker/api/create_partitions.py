@@ -1,0 +1,58 @@
+"""CreatePartitions (37)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from ottla.broker.api.registry import serves
+from ottla.broker.effects import Effect, Reply, RequestContext
+from ottla.broker.refusal import Refusal
+from ottla.protocol import NO_THROTTLE, ErrorCode
+from ottla.protocol.apis import Api
+from ottla.protocol.messages import create_partitions_request, create_partitions_response
+from ottla.types import Now
+
+if TYPE_CHECKING:
+    from ottla.broker.core import BrokerCore
+
+
+@serves(Api.CREATE_PARTITIONS)
+def create_partitions(
+    core: BrokerCore, context: RequestContext, request: create_partitions_request.CreatePartitionsRequest, now: Now
+) -> list[Effect]:
+    """Give each topic more partitions; a name that stands in the request twice is refused once."""
+    times = Counter(wanted.name for wanted in request.topics)
+    results: dict[str, create_partitions_response.CreatePartitionsTopicResult] = {}
+    for wanted in request.topics:
+        code, message = ErrorCode.none, None
+        try:
+            if times[wanted.name] > 1:
+                raise Refusal(ErrorCode.invalid_request, "Duplicate topic name.")
+            topic = core.topics.widened(core.topic(wanted.name), wanted.count)
+            _check_placement(core, wanted, topic.partition_count - core.topic(wanted.name).partition_count)
+            if not request.validate_only:
+                core.replace_topic(topic)
+        except Refusal as refusal:
+            code, message = refusal.code, refusal.message
+        results[wanted.name] = create_partitions_response.CreatePartitionsTopicResult(
+            name=wanted.name, error_code=code, error_message=message
+        )
+    response = create_partitions_response.CreatePartitionsResponse(throttle_time=NO_THROTTLE, results=tuple(results.values()))
+    return [Reply(context.ticket, response)]
+
+
+def _check_placement(core: BrokerCore, wanted: create_partitions_request.CreatePartitionsTopic, added: int) -> None:
+    """Whether every new partition that is placed by hand has its one replica on this broker."""
+    if wanted.assignments is None:
+        return
+    if len(wanted.assignments) != added:
+        raise Refusal(
+            ErrorCode.invalid_replica_assignment,
+            f"Attempted to add {added} additional partition(s), but only {len(wanted.assignments)} assignment(s) were specified.",
+        )
+    if any(assignment.broker_ids != (core.node_id,) for assignment in wanted.assignments):
+        raise Refusal(
+            ErrorCode.invalid_replica_assignment,
+            f"Each new partition must have one replica, on broker {core.node_id}, the only one.",
+        )

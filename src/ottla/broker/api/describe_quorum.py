@@ -1,0 +1,77 @@
+"""DescribeQuorum (55): this broker is its own controller, so the quorum that keeps the metadata is a quorum of one (KIP-595).
+
+There is no metadata log: its end is told as the number of changes of topics since the start.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ottla.broker.api.registry import serves
+from ottla.broker.effects import Effect, Reply, RequestContext
+from ottla.protocol import ErrorCode
+from ottla.protocol.apis import Api
+from ottla.protocol.messages import describe_quorum_request, describe_quorum_response
+from ottla.types import Now
+
+if TYPE_CHECKING:
+    from ottla.broker.core import BrokerCore
+
+METADATA_TOPIC, METADATA_PARTITION = "__cluster_metadata", 0
+LEADER_EPOCH = 1
+"""The one leader's: nobody else was ever elected."""
+
+
+@serves(Api.DESCRIBE_QUORUM)
+def describe_quorum(
+    core: BrokerCore, context: RequestContext, request: describe_quorum_request.DescribeQuorumRequest, now: Now
+) -> list[Effect]:
+    """The quorum of the metadata; whoever asks for anything else as well is told that none of it is here, as by Kafka."""
+    asked = [(topic.topic_name, [one.partition_index for one in topic.partitions]) for topic in request.topics]
+    valid = asked == [(METADATA_TOPIC, [METADATA_PARTITION])]
+    topics = tuple(
+        describe_quorum_response.TopicData(
+            topic_name=name, partitions=tuple(_metadata(core, now) if valid else _nowhere(partition) for partition in partitions)
+        )
+        for name, partitions in asked
+    )
+    listener = describe_quorum_response.Listener(name="PLAINTEXT", host=core.endpoint.host, port=core.endpoint.port)
+    node = describe_quorum_response.Node(node_id=core.node_id, listeners=(listener,))
+    response = describe_quorum_response.DescribeQuorumResponse(
+        error_code=ErrorCode.none, error_message="", topics=topics, nodes=(node,) if valid else ()
+    )
+    return [Reply(context.ticket, response)]
+
+
+def _metadata(core: BrokerCore, now: Now) -> describe_quorum_response.PartitionData:
+    end = core.topics.version
+    voter = describe_quorum_response.ReplicaState(
+        replica_id=core.node_id,
+        replica_directory_id=None,
+        log_end_offset=end,
+        last_fetch_timestamp=now.wall,
+        last_caught_up_timestamp=now.wall,
+    )
+    return describe_quorum_response.PartitionData(
+        partition_index=METADATA_PARTITION,
+        error_code=ErrorCode.none,
+        error_message="",
+        leader_id=core.node_id,
+        leader_epoch=LEADER_EPOCH,
+        high_watermark=end,
+        current_voters=(voter,),
+        observers=(),
+    )
+
+
+def _nowhere(partition: int) -> describe_quorum_response.PartitionData:
+    return describe_quorum_response.PartitionData(
+        partition_index=partition,
+        error_code=ErrorCode.unknown_topic_or_partition,
+        error_message=f"There is no quorum but that of {METADATA_TOPIC}-{METADATA_PARTITION}.",
+        leader_id=0,
+        leader_epoch=0,
+        high_watermark=0,
+        current_voters=(),
+        observers=(),
+    )

@@ -1,0 +1,32 @@
+"""IncrementalAlterConfigs (44): some settings of a resource, the others staying as they are (KIP-339)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ottla.broker.api.alter_configs import each_once
+from ottla.broker.api.registry import serves
+from ottla.broker.effects import Effect, Reply, RequestContext
+from ottla.broker.resources import alter
+from ottla.protocol import NO_THROTTLE
+from ottla.protocol.apis import Api
+from ottla.protocol.messages import incremental_alter_configs_request, incremental_alter_configs_response
+from ottla.types import Now
+
+if TYPE_CHECKING:
+    from ottla.broker.core import BrokerCore
+
+
+@serves(Api.INCREMENTAL_ALTER_CONFIGS)
+def incremental_alter_configs(
+    core: BrokerCore, context: RequestContext, request: incremental_alter_configs_request.IncrementalAlterConfigsRequest, now: Now
+) -> list[Effect]:
+    """Set, delete, append to or subtract from settings."""
+
+    def change(resource: incremental_alter_configs_request.AlterConfigsResource) -> None:
+        changes = [(config.name, config.config_operation, config.value) for config in resource.configs]
+        alter(core, resource.resource_type, resource.resource_name, changes, replacing=False, validate_only=request.validate_only)
+
+    responses = each_once(request.resources, change, incremental_alter_configs_response.AlterConfigsResourceResponse)
+    response = incremental_alter_configs_response.IncrementalAlterConfigsResponse(throttle_time=NO_THROTTLE, responses=responses)
+    return [Reply(context.ticket, response)]

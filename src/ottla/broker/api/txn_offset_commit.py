@@ -1,0 +1,48 @@
+"""TxnOffsetCommit (28): offsets in a transaction, once the transaction coordinator has said that they belong to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ottla.broker.api.registry import serves
+from ottla.broker.effects import Effect, Reply, RequestContext
+from ottla.broker.refusal import Refusal
+from ottla.broker.verdicts import Writer, verdict_for
+from ottla.coordinator.transactional_offsets import commit_in_transaction_refused, names_nothing_known
+from ottla.protocol import ErrorCode
+from ottla.protocol.apis import Api
+from ottla.protocol.messages import txn_offset_commit_request
+from ottla.types import Now, TopicPartition
+
+if TYPE_CHECKING:
+    from ottla.broker.core import BrokerCore
+
+
+@serves(Api.TXN_OFFSET_COMMIT)
+def txn_offset_commit(
+    core: BrokerCore, context: RequestContext, request: txn_offset_commit_request.TxnOffsetCommitRequest, now: Now
+) -> list[Effect]:
+    """The group coordinator decides; a producer whose transaction is not known in the group's log is asked about first."""
+    refused = partial(commit_in_transaction_refused, request, core.topics)
+    if not request.group_id:
+        return [Reply(context.ticket, refused(ErrorCode.invalid_group_id))]
+    partition = core.groups.offsets_partition_of(request.group_id)
+    try:
+        core.groups.ensure_topic()
+        log = core.log(partition.topic, partition.partition)
+        log.producers.check_epoch(request.producer_id, request.producer_epoch)
+    except Refusal as refusal:
+        return [Reply(context.ticket, refused(refusal.code))]
+    if names_nothing_known(request, core.topics) or log.producers.is_writing(request.producer_id, request.producer_epoch):
+        return core.groups.handle(context, request, now)
+    writer = Writer(request.transactional_id, request.producer_id, request.producer_epoch)
+
+    def go_on(said: Mapping[TopicPartition, ErrorCode], at: Now) -> list[Effect]:
+        error = verdict_for(context, said[partition])
+        if error is not ErrorCode.none:
+            return [Reply(context.ticket, refused(error))]
+        return core.groups.handle(context, request, at)
+
+    return core.transactions.enlist(context, {writer: [partition]}, go_on, now)

@@ -1,0 +1,65 @@
+"""WriteTxnMarkers (27): an end for transactions that nobody else ends, by hand.
+
+The coordinator of this broker writes its markers itself; this is for the administrator who aborts a transaction that hangs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from ottla.broker.api.registry import serves
+from ottla.broker.effects import Effect, Reply, RequestContext
+from ottla.broker.markers import NewMarker
+from ottla.broker.refusal import Refusal
+from ottla.protocol import ErrorCode
+from ottla.protocol.apis import Api
+from ottla.protocol.messages import write_txn_markers_request, write_txn_markers_response
+from ottla.types import Now, TopicPartition
+
+if TYPE_CHECKING:
+    from ottla.broker.core import BrokerCore
+
+
+@serves(Api.WRITE_TXN_MARKERS)
+def write_txn_markers(
+    core: BrokerCore, context: RequestContext, request: write_txn_markers_request.WriteTxnMarkersRequest, now: Now
+) -> list[Effect]:
+    """Write each marker to each of its partitions, or say why not; the answer has each producer once, with what was said last."""
+    effects: list[Effect] = []
+    said: dict[int, dict[TopicPartition, ErrorCode]] = {}
+    nobody = any(wanted.producer_id < 0 or wanted.producer_epoch < 0 for wanted in request.markers)
+    for wanted in request.markers:
+        marker = NewMarker(wanted.transaction_result, wanted.producer_id, wanted.producer_epoch, wanted.coordinator_epoch)
+        of_producer = said.setdefault(wanted.producer_id, {})
+        for partition in (TopicPartition(topic.name, number) for topic in wanted.topics for number in topic.partition_indexes):
+            # There is no marker without a producer; Kafka fails at it, and the whole request with it.
+            code, more = (ErrorCode.unknown_server_error, []) if nobody else _written(core, marker, partition, now)
+            of_producer[partition] = code
+            effects += more
+    results = tuple(_result(producer_id, codes) for producer_id, codes in said.items())
+    return [*effects, Reply(context.ticket, write_txn_markers_response.WriteTxnMarkersResponse(markers=results))]
+
+
+def _result(producer_id: int, codes: Mapping[TopicPartition, ErrorCode]) -> write_txn_markers_response.WritableTxnMarkerResult:
+    by_topic: dict[str, list[write_txn_markers_response.WritableTxnMarkerPartitionResult]] = {}
+    for (topic, partition), code in codes.items():
+        by_topic.setdefault(topic, []).append(
+            write_txn_markers_response.WritableTxnMarkerPartitionResult(partition_index=partition, error_code=code)
+        )
+    return write_txn_markers_response.WritableTxnMarkerResult(
+        producer_id=producer_id,
+        topics=tuple(
+            write_txn_markers_response.WritableTxnMarkerTopicResult(name=topic, partitions=tuple(partitions))
+            for topic, partitions in by_topic.items()
+        ),
+    )
+
+
+def _written(core: BrokerCore, marker: NewMarker, partition: TopicPartition, now: Now) -> tuple[ErrorCode, list[Effect]]:
+    try:
+        log = core.log(*partition)
+        log.producers.check_marker(marker.producer_id, marker.producer_epoch, marker.coordinator_epoch)
+        return ErrorCode.none, core.transactions.write_marker(log, marker, now)
+    except Refusal as refusal:
+        return refusal.code, []

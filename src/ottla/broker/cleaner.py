@@ -1,0 +1,122 @@
+"""Which compacted log is cleaned next, and what becomes of the work: one log at a time, a step at a time.
+
+Owns the choice and the cleaning under way. Must not know the rules of compaction. Invariants: only segments that were sealed and
+hold nothing of an open transaction are cleaned, never the newest; a log that is damaged is left alone until the next start; what
+a cleaning made takes the place of exactly what it was made of, or is thrown away.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import NamedTuple
+
+from ottla.broker.compaction import Cleaned, Cleaning, Finished
+from ottla.broker.effects import Effect, RunJob, SetTimer
+from ottla.broker.log import PartitionLog
+from ottla.broker.segment import Segment
+from ottla.errors import CorruptRecordError
+from ottla.types import Now
+
+TAG = ("clean",)
+
+logger = logging.getLogger("ottla.broker")
+
+
+class Due(NamedTuple):
+    """A log that is to be cleaned. Those that are overdue come first, then those with the largest part of new records."""
+
+    overdue: bool
+    ratio: float
+    log: PartitionLog
+    segments: tuple[Segment, ...]
+
+
+class Cleaner:
+    """The cleaning of all compacted logs. ``is_live`` says whether a log still is one of the broker's."""
+
+    def __init__(self, is_live: Callable[[PartitionLog], bool]) -> None:
+        self._is_live = is_live
+        self._current: tuple[PartitionLog, Cleaning] | None = None
+        self._broken: set[PartitionLog] = set()
+
+    def look(self, logs: Iterable[PartitionLog], memory: int, now: Now) -> list[Effect]:
+        """Begin to clean the log that needs it most, unless one is being cleaned."""
+        if self._current is not None:
+            return []
+        due = [one for one in (_due(log, now.wall) for log in logs if log not in self._broken) if one is not None]
+        if not due:
+            return []
+        _, _, log, segments = max(due, key=lambda one: (one.overdue, one.ratio))
+        cleaning = Cleaning(
+            segments,
+            log.segments[len(segments) :],
+            max(log.clean_point, segments[0].base_offset),
+            log.config,
+            log.producers,
+            log.files,
+            now=now.wall,
+            memory=memory,
+        )
+        self._current = (log, cleaning)
+        return [RunJob(TAG, cleaning.step)]
+
+    def on_step(self, outcome: object, now: Now) -> tuple[list[Effect], bool]:
+        """A step is done; also whether that was the last, so that another log has its turn."""
+        assert self._current is not None
+        log, cleaning = self._current
+        if isinstance(outcome, Exception) or not self._is_live(log):
+            return self._give_up(log, damaged=isinstance(outcome, CorruptRecordError))
+        if isinstance(outcome, Finished):
+            log.clean_point = max(log.clean_point, outcome.offset)
+            self._current = None
+            return [], True
+        effects: list[Effect] = []
+        if isinstance(outcome, Cleaned):
+            try:
+                if not log.replace(*outcome):
+                    return self._give_up(log)
+            except OSError as error:
+                logger.error("%s could not be compacted: %s", log.topic_partition, error)
+                return self._give_up(log)
+            effects.append(SetTimer(("remove-files", log.topic_partition), now.mono + log.config.file_delete_delay_ms))
+        return [*effects, RunJob(TAG, cleaning.step)], False
+
+    def _give_up(self, log: PartitionLog, *, damaged: bool = False) -> tuple[list[Effect], bool]:
+        """Stop, and free the disk of what was made; a log that is not ``damaged`` may be tried again the next time."""
+        self._current = None
+        if self._is_live(log):
+            self._broken |= {log} if damaged else set()
+            with suppress(OSError):
+                log.files.discard_drafts()
+        self._broken = {one for one in self._broken if self._is_live(one)}
+        return [], False
+
+
+def _due(log: PartitionLog, now: int) -> Due | None:
+    """Whether a log is to be cleaned (``now``: milliseconds since 1970)."""
+    if not log.config.compacted:
+        return None
+    segments = _cleanable(log, now)
+    dirty = [segment for segment in segments if segment.next_offset > log.clean_point]
+    dirty_size = sum(segment.size for segment in dirty)
+    if not dirty_size:
+        return None
+    ratio = dirty_size / sum(segment.size for segment in segments)
+    oldest = next((segment.first_timestamp for segment in dirty if segment.first_timestamp >= 0), now)
+    overdue = now - oldest > log.config.max_compaction_lag_ms
+    return Due(overdue, ratio, log, segments) if overdue or ratio > log.config.min_cleanable_dirty_ratio else None
+
+
+def _cleanable(log: PartitionLog, now: int) -> tuple[Segment, ...]:
+    """The segments at the beginning of a log that may be rewritten."""
+    end = min(log.last_stable_offset, log.recovery_point)
+    youngest = now - log.config.min_compaction_lag_ms
+    segments: list[Segment] = []
+    for segment in log.segments[:-1]:
+        young = log.config.min_compaction_lag_ms > 0 and segment.max_timestamp > youngest
+        if segment.next_offset > end or young:
+            break
+        segments.append(segment)
+    return tuple(segments)

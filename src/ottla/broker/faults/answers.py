@@ -1,0 +1,139 @@
+"""An answer that carries an error, for any API: the shape of its response, filled from the request.
+
+Owns where each API carries errors. Must not know what an error means. Invariant: each thing that the request names is in the
+answer with the error, so that every client finds it where it looks.
+
+Nearly every response repeats the lists of its request in their order, with an error code beside each item, so the schema says
+it all; the tables are for what it does not say.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import UTC, datetime
+from typing import Any
+
+from ottla.broker.faults.requests import lists_in
+from ottla.protocol import NO_THROTTLE, ErrorCode
+from ottla.protocol.apis import Api
+from ottla.protocol.messages import message_class
+from ottla.protocol.schema import cache, is_nullable, is_tuple, nested_class
+
+SAID = "as broker.faults was told"
+"""What such an answer says where it can say more than a code."""
+
+_OF_THE_WHOLE = {
+    Api.FETCH: frozenset(
+        {
+            ErrorCode.fetch_session_id_not_found,
+            ErrorCode.invalid_fetch_session_epoch,
+            ErrorCode.fetch_session_topic_id_error,
+            ErrorCode.invalid_request,
+        }
+    ),
+    Api.METADATA: frozenset({ErrorCode.rebootstrap_required}),
+}
+"""APIs whose items carry all errors but these, though there is room for one at the top as well."""
+
+_ALIASES = (frozenset({"partition", "partition_index", "index"}), frozenset({"name", "topic", "topic_name"}))
+"""Names of one thing in a request and in its response."""
+
+
+def error_answer(api: Api, request: Any, error: ErrorCode) -> Any:
+    """The response to a request in which nothing could be done because of ``error``."""
+    of_the_whole = _OF_THE_WHOLE.get(api)
+    cls = message_class(api, "response")
+    if of_the_whole is None:
+        return _mirrored(cls, request, error)
+    if error in of_the_whole:
+        return _mirrored(cls, None, error)
+    return dataclasses.replace(_mirrored(cls, request, error), error_code=ErrorCode.none)
+
+
+def with_error(topics: frozenset[str], error: ErrorCode, metadata: Any) -> Any:
+    """A Metadata response with an error for some topics (empty: for all). What it says of the brokers stays: clients need it."""
+    return dataclasses.replace(
+        metadata,
+        topics=tuple(
+            dataclasses.replace(topic, error_code=error, partitions=()) if not topics or topic.name in topics else topic
+            for topic in metadata.topics
+        ),
+    )
+
+
+def joined(more: Any, answer: Any) -> Any:
+    """A response, with the items of another added."""
+    name = next(field.name for field in dataclasses.fields(answer) if is_tuple(field.type) and carries_errors(field.type))
+    return dataclasses.replace(answer, **{name: (*getattr(answer, name), *getattr(more, name))})
+
+
+@cache
+def carries_errors(annotation: Any) -> bool:
+    """Whether there is an error code anywhere in what a field holds."""
+    inner = nested_class(annotation)
+    return inner is not None and any(
+        field.metadata.get("kafka_type") == "error_code" or carries_errors(field.type) for field in dataclasses.fields(inner)
+    )
+
+
+def _mirrored(cls: type[Any], source: Any, error: ErrorCode) -> Any:
+    """An instance of ``cls`` for one thing that was asked for: a message, an item of a list, a word or a number."""
+    names = iter(lists_in(source) if dataclasses.is_dataclass(source) else ())
+    filled = _filled_by(cls, source)
+    values: dict[str, Any] = {}
+    for field in dataclasses.fields(cls):
+        kind = field.metadata.get("kafka_type", "")
+        inner = nested_class(field.type)
+        if kind == "error_code":
+            values[field.name] = error
+        elif field.name == "error_message":
+            values[field.name] = SAID
+        elif field.name == filled:
+            values[field.name] = source
+        elif is_tuple(field.type) and inner is not None and carries_errors(field.type):
+            items = getattr(source, next(names, ""), ())
+            values[field.name] = tuple(_mirrored(inner, item, error) for item in items)
+        elif (found := _same(field, source)) is not None:
+            values[field.name] = found
+        elif field.default is dataclasses.MISSING:
+            values[field.name] = _nothing(field)
+    return cls(**values)
+
+
+def _same(field: dataclasses.Field[Any], source: Any) -> Any:
+    """What an item of the request says under the name of a field of the response, or under another that means the same."""
+    if not dataclasses.is_dataclass(source):
+        return None
+    kind = field.metadata.get("kafka_type")
+    theirs = {one.name: one for one in dataclasses.fields(source) if one.metadata.get("kafka_type") == kind}
+    names = next((aliases for aliases in _ALIASES if field.name in aliases), frozenset({field.name}))
+    name = next((one for one in theirs if one in names), None)
+    return None if name is None or is_tuple(theirs[name].type) else getattr(source, name)
+
+
+def _filled_by(cls: type[Any], source: Any) -> str:
+    """The field that a bare word or number of the request goes into: the first that can hold it."""
+    kind = {str: "string", int: "int32"}.get(type(source), "neither")
+    fields = (field.name for field in dataclasses.fields(cls) if field.metadata.get("kafka_type") == kind)
+    return next((name for name in fields if name != "error_message"), "")
+
+
+def _nothing(field: dataclasses.Field[Any]) -> Any:
+    """The value that says least."""
+    kind = field.metadata.get("kafka_type", "")
+    if is_tuple(field.type):
+        return None if is_nullable(field.type) else ()
+    if kind == "uuid" or (is_nullable(field.type) and kind != "records"):
+        return None
+    return _LEAST.get(kind, -1)
+
+
+_LEAST: dict[str, Any] = {
+    "datetime_i64": datetime.fromtimestamp(0, UTC),
+    "records": b"",
+    "string": "",
+    "bytes": b"",
+    "bool": False,
+    "timedelta_i32": NO_THROTTLE,
+    "timedelta_i64": NO_THROTTLE,
+}

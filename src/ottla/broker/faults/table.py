@@ -1,0 +1,284 @@
+"""The faults that are set, and the requests and answers that they have hold of.
+
+Owns the rules, how often each has struck, and what is held back: late answers, lost ones, all that came to a frozen broker. Must
+not know sockets, threads or clocks. Invariants: of the faults that fit a request the oldest strikes, and beside it the oldest
+delay; a fault that has struck as often as it may is gone; after ``remove`` nothing waits for what was removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+from ottla.broker.effects import (
+    CloseConnection,
+    Effect,
+    HalfReply,
+    NoReply,
+    Reply,
+    RequestContext,
+    SetTimer,
+    Struck,
+    Ticket,
+    TimerKey,
+)
+from ottla.broker.faults.answers import error_answer, joined, with_error
+from ottla.broker.faults.requests import NameOf, groups_in, split_by_topic, topics_in, transactional_ids_in
+from ottla.broker.faults.rules import Delay, Drop, Fail, FailAppends, Freeze, LoseReply, Match, Moment, MoveCoordinator, Rule
+from ottla.protocol import ErrorCode
+from ottla.protocol.apis import Api
+from ottla.types import Now, TopicPartition
+
+FAULT = "fault"
+"""The first word of the keys of these timers."""
+
+_REASON = "broker.faults was told to"
+
+
+@dataclass(slots=True)
+class _Armed:
+    rule: Rule
+    spared: int = 0
+    struck: int = 0
+
+
+class _Mark(NamedTuple):
+    """What shall become of the answer to a request."""
+
+    connection: int
+    change: Callable[[Any], Any] | None = None
+    delay: int = 0
+    delayed_by: int = 0
+    fate: Drop | LoseReply | None = None
+    fated_by: int = 0
+
+    def without(self, fault: int) -> _Mark:
+        """The mark as it is when a fault has ended."""
+        mark = self._replace(delay=0) if self.delayed_by == fault else self
+        return mark._replace(fate=None) if mark.fated_by == fault else mark
+
+
+class _Late(NamedTuple):
+    connection: int
+    fault: int
+    effect: Effect
+
+
+class _Lost(NamedTuple):
+    connection: int
+    fault: int
+
+
+Request = tuple[RequestContext, Any]
+
+
+def _moved(action: MoveCoordinator, request: Any) -> bool:
+    """Whether a request names something whose coordinator has moved."""
+    groups = groups_in(request) if action.of_groups else ()
+    transactional_ids = transactional_ids_in(request) if action.of_transactions else ()
+    return any(action.group in (None, one) for one in groups) or any(
+        action.transactional_id in (None, one) for one in transactional_ids
+    )
+
+
+class FaultTable:
+    """The faults of one broker. While it is not ``active`` there is no need to ask it anything."""
+
+    def __init__(self, name_of: NameOf) -> None:
+        self._name_of = name_of
+        self.active = False
+        """Whether a fault is set or something is held back, as of the last ``outgoing``; asked with every request."""
+        self._armed: dict[int, _Armed] = {}
+        self._marks: dict[Ticket, _Mark] = {}
+        self._late: dict[Ticket, _Late] = {}
+        self._lost: dict[Ticket, _Lost] = {}
+        self._requests: list[Request] = []
+        self._timers: dict[TimerKey, None] = {}
+        self._answers: list[Effect] = []
+
+    @property
+    def frozen(self) -> bool:
+        """Whether the broker stands still."""
+        return self._freezing() is not None
+
+    # Setting and ending.
+
+    def add(self, rule: Rule, now: Now) -> list[Effect]:
+        """Set a fault."""
+        self.active = True
+        self._armed[rule.number] = _Armed(rule)
+        return [] if rule.lasts is None else [SetTimer((FAULT, "over", rule.number), now.mono + rule.lasts)]
+
+    def remove(self, number: int) -> Rule | None:
+        """Forget a fault; ``None`` where it is gone already."""
+        armed = self._armed.pop(number, None)
+        return armed.rule if armed is not None else None
+
+    def known(self) -> list[int]:
+        """The faults that are set, or still have hold of something, oldest first."""
+        holding = [*(one.fault for one in self._late.values()), *(one.fault for one in self._lost.values())]
+        marking = [fault for mark in self._marks.values() for fault in (mark.delayed_by, mark.fated_by) if fault]
+        return sorted({*self._armed, *holding, *marking})
+
+    def let_go(self, fault: int) -> list[Effect]:
+        """What a fault that has ended had hold of: late answers leave, connections with a lost one are closed."""
+        self._marks = {ticket: mark.without(fault) for ticket, mark in self._marks.items()}
+        late = [ticket for ticket, one in self._late.items() if one.fault == fault]
+        lost = [ticket for ticket, one in self._lost.items() if one.fault == fault]
+        for ticket in lost:
+            del self._lost[ticket]
+        closed = [CloseConnection(ticket, f"{_REASON} lose an answer") for ticket in lost]
+        return [*(self._late.pop(ticket).effect for ticket in late), *closed]
+
+    # What happens while the broker is frozen.
+
+    def hold_request(self, context: RequestContext, request: Any) -> list[Effect]:
+        """Let a request wait."""
+        self._requests.append((context, request))
+        freezing = self._freezing()
+        assert freezing is not None
+        freezing.struck += 1
+        return [Struck(freezing.rule.number)]
+
+    def hold_timer(self, key: TimerKey) -> None:
+        """Let a timer wait."""
+        self._timers[key] = None
+
+    def thawed(self) -> tuple[list[Request], list[TimerKey], list[Effect]]:
+        """What has waited: requests, timers, answers."""
+        held = self._requests, list(self._timers), self._answers
+        self._requests, self._timers, self._answers = [], {}, []
+        return held
+
+    # What the core asks.
+
+    def meet(self, context: RequestContext, request: Any) -> tuple[Any | None, list[Effect]]:
+        """What is left of a request for the core to carry out, ``None`` for nothing; and what happens before."""
+        struck = [self._strike(context, request, kind) for kind in (Delay, MoveCoordinator, Fail | Drop | LoseReply)]
+        effects: list[Effect] = [Struck(rule.number) for rule in struck if rule is not None]
+        delaying, _, rule = struck
+        mark = _Mark(context.connection)
+        if delaying is not None and isinstance(delaying.action, Delay):
+            mark = mark._replace(delay=delaying.action.delay, delayed_by=delaying.number)
+        match rule.action if rule is not None else None:
+            case Drop(Moment.REQUEST):
+                return None, [*effects, CloseConnection(context.ticket, f"{_REASON} drop it at a request")]
+            case Drop() | LoseReply() as fate if rule is not None:
+                mark = mark._replace(fate=fate, fated_by=rule.number)
+            case Fail(error) if rule is not None:
+                request, mark, answer = self._failed(context, request, error, rule.match, mark)
+                effects += answer
+        if mark != _Mark(context.connection):
+            self._marks[context.ticket] = mark
+        return request, effects
+
+    def full(self, partition: TopicPartition) -> int | None:
+        """The fault because of which nothing can be written to a partition, if there is one; it has struck then."""
+        for armed in self._armed.values():
+            action = armed.rule.action
+            if not isinstance(action, FailAppends) or action.topic != partition.topic:
+                continue
+            if action.partition in (None, partition.partition) and self._counts(armed):
+                return armed.rule.number
+        return None
+
+    def outgoing(self, effects: Iterable[Effect], now: Now) -> list[Effect]:
+        """What really goes out of what the core wants to."""
+        out: list[Effect] = []
+        for effect in effects:
+            if not isinstance(effect, Reply | NoReply | CloseConnection):
+                out.append(effect)
+            elif self.frozen:
+                self._answers.append(effect)
+            else:
+                out += self._answered(effect, now)
+        self.active = bool(self._armed or self._marks or self._late or self._lost)
+        return out
+
+    def on_late(self, ticket: Ticket) -> list[Effect]:
+        """The time of a late answer has come."""
+        late = self._late.pop(ticket, None)
+        return [late.effect] if late is not None else []
+
+    def on_disconnect(self, connection: int) -> None:
+        """Nobody waits for these answers any more."""
+        self._marks = {ticket: mark for ticket, mark in self._marks.items() if mark.connection != connection}
+        self._late = {ticket: late for ticket, late in self._late.items() if late.connection != connection}
+        self._lost = {ticket: lost for ticket, lost in self._lost.items() if lost.connection != connection}
+
+    # How.
+
+    def _freezing(self) -> _Armed | None:
+        return next((armed for armed in self._armed.values() if isinstance(armed.rule.action, Freeze)), None)
+
+    def _strike(self, context: RequestContext, request: Any, kinds: Any) -> Rule | None:
+        """The oldest fault of some kinds that strikes this request."""
+        for armed in list(self._armed.values()):
+            rule = armed.rule
+            if isinstance(rule.action, kinds) and self._fits(rule, context, request) and self._counts(armed):
+                return rule
+        return None
+
+    def _fits(self, rule: Rule, context: RequestContext, request: Any) -> bool:
+        match = rule.match
+        if isinstance(rule.action, Fail) and getattr(request, "session_epoch", 0) > 0:
+            return False  # a turn of a fetch session names nothing that could fail; its client is about to begin anew
+        if match.apis and context.api not in match.apis:
+            return False
+        if match.client_id is not None and match.client_id != context.client_id:
+            return False
+        if match.topic is not None and match.topic not in topics_in(request, self._name_of):
+            return False
+        if match.transactional_id is not None and match.transactional_id not in transactional_ids_in(request):
+            return False
+        if isinstance(rule.action, MoveCoordinator):
+            return _moved(rule.action, request)
+        return match.group is None or match.group in groups_in(request)
+
+    def _counts(self, armed: _Armed) -> bool:
+        """Whether a fault that fits strikes; the last of its strikes is its end."""
+        if armed.spared < armed.rule.after:
+            armed.spared += 1
+            return False
+        armed.struck += 1
+        if armed.struck == armed.rule.times:
+            del self._armed[armed.rule.number]
+        return True
+
+    def _failed(
+        self, context: RequestContext, request: Any, error: ErrorCode, match: Match, mark: _Mark
+    ) -> tuple[Any | None, _Mark, list[Effect]]:
+        """The rest of a request that has failed, what becomes of the answer to that rest, and what is answered at once."""
+        if context.api is Api.METADATA and error is not ErrorCode.rebootstrap_required:
+            topics = frozenset() if match.topic is None else frozenset({match.topic})
+            return replace(request, allow_auto_topic_creation=False), mark._replace(change=partial(with_error, topics, error)), []
+        failed, rest = (request, None) if match.topic is None else split_by_topic(request, match.topic, self._name_of)
+        if getattr(request, "acks", None) == 0:
+            return None, mark, [CloseConnection(context.ticket, f"{_REASON} fail a request that wants no answer")]
+        answer = error_answer(context.api, failed, error)
+        if rest is None:
+            return None, mark, [Reply(context.ticket, answer)]
+        return rest, mark._replace(change=partial(joined, answer)), []
+
+    def _answered(self, effect: Reply | NoReply | CloseConnection, now: Now) -> list[Effect]:
+        mark = self._marks.pop(effect.ticket, None)
+        if mark is None or not isinstance(effect, Reply):
+            return [effect]
+        answer = self._at_last(effect if mark.change is None else Reply(effect.ticket, mark.change(effect.response)), mark)
+        if not mark.delay or answer is None:
+            return [] if answer is None else [answer]
+        self._late[effect.ticket] = _Late(mark.connection, mark.delayed_by, answer)
+        return [SetTimer((FAULT, "late", effect.ticket), now.mono + mark.delay)]
+
+    def _at_last(self, reply: Reply, mark: _Mark) -> Effect | None:
+        match mark.fate:
+            case Drop(Moment.REPLY):
+                return CloseConnection(reply.ticket, f"{_REASON} drop it before an answer")
+            case Drop():
+                return HalfReply(reply.ticket, reply.response)
+            case LoseReply():
+                self._lost[reply.ticket] = _Lost(mark.connection, mark.fated_by)
+                return None
+        return reply

@@ -1,0 +1,257 @@
+"""The settings of a topic, a group or the broker as they are described and altered: where each comes from, what may change.
+
+Owns the order of the places that a value can come from, and the checks of a change. Must not know requests. Invariants: the
+first place of a setting is the one whose value holds; a change is stored before it holds, whole or not at all.
+
+Source: KIP-226 (sources and synonyms), KIP-339 (incremental changes), KIP-1142 (which resources there are).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from ottla.broker.config import BROKER_SETTINGS, CLUSTER_WIDE, GROUP_SETTINGS, TOPIC_SETTINGS, group_settings
+from ottla.broker.refusal import Refusal
+from ottla.broker.setting import Setting
+from ottla.broker.topics import Topic, check_name
+from ottla.errors import ConfigError
+from ottla.protocol import ErrorCode
+
+if TYPE_CHECKING:
+    from ottla.broker.core import BrokerCore
+
+
+Table = Mapping[str, tuple[str, Setting]]
+
+
+class ResourceType(enum.IntEnum):
+    """What can have settings here, by the protocol's numbers."""
+
+    TOPIC = 2
+    BROKER = 4
+    GROUP = 32
+
+
+KNOWN_TYPES = (*ResourceType, 8, 16)
+"""Types of resources that Kafka has: ours, and those of loggers (8) and client metrics (16)."""
+
+
+class Source(enum.IntEnum):
+    """Where a value comes from, by the protocol's numbers."""
+
+    TOPIC = 1
+    BROKER = 2
+    CLUSTER = 3
+    STATIC = 4
+    DEFAULT = 5
+    GROUP = 8
+
+
+class Place(NamedTuple):
+    """A place that a value comes from, or would come from if those before it said nothing."""
+
+    name: str
+    value: str
+    source: Source
+
+
+class Described(NamedTuple):
+    """A setting of a resource, with its places: the first is the one that holds."""
+
+    name: str
+    setting: Setting
+    read_only: bool
+    places: tuple[Place, ...]
+
+
+def describe(core: BrokerCore, kind: int, name: str) -> list[Described]:
+    """The settings of a resource; raises ``Refusal`` where there is none of that type and name."""
+    match kind:
+        case ResourceType.TOPIC:
+            check_name(name)
+            return of_topic(core, core.topic(name))
+        case ResourceType.BROKER:
+            return _of_broker(core, name)
+        case ResourceType.GROUP:
+            return _of_group(core, name)
+    raise Refusal(ErrorCode.invalid_request, f"Resource type {kind} has no settings here.")
+
+
+def names(core: BrokerCore, kind: ResourceType) -> list[str]:
+    """The resources of a type."""
+    match kind:
+        case ResourceType.TOPIC:
+            return [topic.name for topic in core.topics]
+        case ResourceType.BROKER:
+            return [str(core.node_id)]
+        case ResourceType.GROUP:
+            return list(core.settings.groups)
+
+
+def of_topic(core: BrokerCore, topic: Topic) -> list[Described]:
+    """The settings of a topic: its own, then what the broker's lend it."""
+    return _of_its_own(core, TOPIC_SETTINGS, topic.overrides, Source.TOPIC)
+
+
+def _of_group(core: BrokerCore, group_id: str) -> list[Described]:
+    """Of any group: one that there is not yet may have settings."""
+    if not group_id:
+        raise Refusal(ErrorCode.invalid_request, "Group name must not be empty")
+    return _of_its_own(core, GROUP_SETTINGS, core.settings.groups.get(group_id, {}), Source.GROUP)
+
+
+def _of_its_own(core: BrokerCore, table: Table, overrides: Mapping[str, str], source: Source) -> list[Described]:
+    described = []
+    for name, (_, setting) in table.items():
+        value = overrides.get(name)
+        own = [Place(name, setting.text(setting.parse(value)), source)] if value is not None else []
+        described.append(Described(name, setting, False, (*own, *_inherited(core, setting))))
+    return described
+
+
+def _of_broker(core: BrokerCore, name: str) -> list[Described]:
+    if name == "":  # what is set for all brokers, and nothing else
+        return [
+            Described(one, BROKER_SETTINGS[one][1], False, (Place(one, value, Source.CLUSTER),))
+            for one, value in core.settings.cluster.items()
+        ]
+    _check_broker(core, name)
+    return [
+        Described(one, setting, not setting.dynamic, tuple(_places_of_broker(core, one)))
+        for one, (_, setting) in BROKER_SETTINGS.items()
+    ]
+
+
+def _inherited(core: BrokerCore, setting: Setting) -> list[Place]:
+    if setting.broker_name is None:
+        return [Place(setting.name, setting.text(setting.default), Source.DEFAULT)]
+    return _places_of_broker(core, setting.broker_name)
+
+
+def _places_of_broker(core: BrokerCore, name: str) -> list[Place]:
+    attribute, setting = BROKER_SETTINGS[name]
+    started_with = getattr(core.static_config, attribute)
+    places = [
+        Place(name, values[name], source)
+        for values, source in ((core.settings.broker, Source.BROKER), (core.settings.cluster, Source.CLUSTER))
+        if name in values
+    ]
+    if started_with != setting.default:
+        places.append(Place(name, setting.text(started_with), Source.STATIC))
+    return [*places, Place(name, setting.text(setting.default), Source.DEFAULT)]
+
+
+def _check_broker(core: BrokerCore, name: str) -> None:
+    if name != str(core.node_id):
+        raise Refusal(
+            ErrorCode.invalid_request, f"Unexpected broker id, expected {core.node_id} or empty string, but received {name}"
+        )
+
+
+class Change(enum.IntEnum):
+    """What is done to a setting, by the protocol's numbers."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+_LISTS = (Change.APPEND, Change.SUBTRACT)
+
+Changes = Iterable[tuple[str, int, str | None]]
+"""Name, ``Change``, value."""
+
+
+def alter(core: BrokerCore, kind: int, name: str, changes: Changes, *, replacing: bool, validate_only: bool) -> None:
+    """Change settings of a resource, at once and for good; ``replacing``: all others go. ``Refusal``: nothing has changed."""
+    changes = list(changes)
+    if len({one for one, _, _ in changes}) != len(changes):
+        raise Refusal(ErrorCode.invalid_request, "Error due to duplicate config keys")
+    missing = next((one for one, change, value in changes if value is None and change != Change.DELETE), None)
+    if missing is not None:
+        raise Refusal(ErrorCode.invalid_request, f"Null value not supported for : {missing}")
+    match kind:
+        case ResourceType.TOPIC:
+            _alter_topic(core, name, changes, replacing, validate_only)
+        case ResourceType.BROKER:
+            _alter_broker(core, name, changes, replacing, validate_only)
+        case ResourceType.GROUP:
+            _alter_group(core, name, changes, replacing, validate_only)
+        case _:
+            raise Refusal(ErrorCode.invalid_request, f"Unknown resource type {kind}")
+
+
+def _alter_topic(core: BrokerCore, name: str, changes: Changes, replacing: bool, validate_only: bool) -> None:
+    if not name:
+        raise Refusal(ErrorCode.invalid_request, "Default topic resources are not allowed.")
+    check_name(name)
+    topic = core.topics.get(name)
+    if topic is None:
+        raise Refusal(ErrorCode.unknown_topic_or_partition, f"The topic '{name}' does not exist.")
+    present = {described.name: described.places[0].value for described in of_topic(core, topic)}
+    own = {} if replacing else topic.overrides
+    altered = core.topics.altered(topic, _changed(own, present, changes, TOPIC_SETTINGS))
+    if not validate_only:
+        core.replace_topic(altered)
+
+
+def _alter_broker(core: BrokerCore, name: str, changes: Changes, replacing: bool, validate_only: bool) -> None:
+    if name:
+        _check_broker(core, name)
+    fixed = [one for one, _, _ in changes if one in BROKER_SETTINGS and not BROKER_SETTINGS[one][1].dynamic]
+    if fixed:
+        raise Refusal(ErrorCode.invalid_request, f"Cannot update these configs dynamically: [{', '.join(fixed)}]")
+    present = {one: setting.text(getattr(core.config, attribute)) for one, (attribute, setting) in BROKER_SETTINGS.items()}
+    stored = core.settings
+    values = _changed({} if replacing else stored.broker if name else stored.cluster, present, changes, BROKER_SETTINGS)
+    _check_cluster_wide(name, [one for one, _, _ in changes] if name else CLUSTER_WIDE.keys() - values)
+    core.alter_settings(stored._replace(broker=values) if name else stored._replace(cluster=values), validate_only=validate_only)
+
+
+def _check_cluster_wide(broker: str, touched: Iterable[str]) -> None:
+    """``touched``: what is changed on a broker, or is missing from what is set for all."""
+    fixed = next((one for one in touched if one in CLUSTER_WIDE), None)
+    if fixed is not None:
+        where = f"altered on broker {broker} alone" if broker else "removed from the cluster's settings"
+        raise Refusal(ErrorCode.invalid_config, f"{fixed} can not be {where}.")
+
+
+def _alter_group(core: BrokerCore, name: str, changes: Changes, replacing: bool, validate_only: bool) -> None:
+    if not name:
+        raise Refusal(ErrorCode.invalid_request, "Default group resources are not allowed.")
+    own = {} if replacing else core.settings.groups.get(name, {})
+    values = _changed(own, {}, changes, GROUP_SETTINGS)
+    try:
+        group_settings(values, core.config)
+    except ConfigError as error:
+        raise Refusal(ErrorCode.invalid_config, str(error)) from error
+    groups = {group: its for group, its in core.settings.groups.items() if group != name}
+    core.alter_settings(core.settings._replace(groups={**groups, name: values} if values else groups), validate_only=validate_only)
+
+
+def _changed(own: Mapping[str, str], present: Mapping[str, str], changes: Changes, table: Table) -> dict[str, str]:
+    """The settings of a resource after the changes; lists are added to and taken from what holds at ``present``."""
+    result = dict(own)
+    for name, change, value in changes:
+        if change == Change.DELETE:
+            result.pop(name, None)
+        elif change == Change.SET:
+            result[name] = value or ""
+        elif change not in _LISTS:
+            raise Refusal(ErrorCode.invalid_request, f"Unknown operation {change} on {name}.")
+        elif name not in table or not table[name][1].is_list:
+            raise Refusal(ErrorCode.invalid_config, f"Can't {Change(change).name} to key {name} because its type is not LIST.")
+        else:
+            result[name] = _changed_list(result.get(name, present[name]), change, value or "")
+    return result
+
+
+def _changed_list(present: str, change: int, value: str) -> str:
+    items = [item for item in present.split(",") if item]
+    given = [item.strip() for item in value.split(",")]
+    if change == Change.APPEND:
+        return ",".join([*items, *(item for item in given if item not in items)])
+    return ",".join(item for item in items if item not in given)

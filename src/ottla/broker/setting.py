@@ -1,0 +1,124 @@
+"""One setting of the broker or of a topic: its name, type, default and bounds, and how a value of it is read.
+
+Owns the row of a table and the parsing of one value. Must not know which settings there are. Invariant: what ``parse`` returns
+is of the setting's type and within its bounds, whatever text it was given.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from ottla.errors import ConfigError
+
+INT_MAX, LONG_MAX = 2**31 - 1, 2**63 - 1
+
+Value = bool | int | float | str
+
+
+class Kind(enum.IntEnum):
+    """Types of settings; the numbers are those of DescribeConfigs."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+
+
+class Setting(NamedTuple):
+    """One row of the table.
+
+    ``broker_name`` is where a topic's setting takes its default from; a ``dynamic`` one of the broker can be changed while it runs;
+    with ``any_case`` the ``choices`` may be written in capitals.
+    """
+
+    name: str
+    kind: Kind
+    default: Value
+    doc: str
+    minimum: float
+    maximum: float
+    choices: tuple[str, ...]
+    broker_name: str | None
+    dynamic: bool
+    any_case: bool
+
+    def parse(self, value: object) -> Value:
+        """``value``, or its text, as this setting's type; raises ``ConfigError`` where it is not one or out of bounds."""
+        match self.kind:
+            case Kind.BOOLEAN:
+                return self._boolean(value)
+            case Kind.INT | Kind.LONG | Kind.DOUBLE:
+                return self._number(value)
+            case Kind.LIST:
+                return self._list(value)
+        text = str(value).strip()
+        text = text.lower() if self.any_case else text
+        if self.choices and text not in self.choices:
+            raise ConfigError(f"{self._invalid(value)}: it can only be {' or '.join(self.choices)}")
+        return text
+
+    def text(self, value: Value) -> str:
+        """A value as Kafka prints it."""
+        return str(value).lower() if self.kind is Kind.BOOLEAN else str(value)
+
+    @property
+    def is_list(self) -> bool:
+        """Whether items can be added to the value and taken from it."""
+        return self.kind is Kind.LIST
+
+    def _boolean(self, value: object) -> bool:
+        text = str(value).strip().lower()
+        if text not in ("true", "false"):
+            raise ConfigError(f"{self._invalid(value)}: must be true or false")
+        return text == "true"
+
+    def _list(self, value: object) -> str:
+        """The items, each once, in their order; none is a list too."""
+        items = [item for item in (part.strip() for part in str(value).split(",")) if item]
+        unknown = next((item for item in items if self.choices and item not in self.choices), None)
+        if unknown is not None:
+            raise ConfigError(f"{self._invalid(value)}: {unknown} is not one of {', '.join(self.choices)}")
+        return ",".join(dict.fromkeys(items))
+
+    def _number(self, value: object) -> int | float:
+        number: int | float
+        try:
+            number = float(str(value)) if self.kind is Kind.DOUBLE else int(str(value).strip())
+        except ValueError:
+            raise ConfigError(f"{self._invalid(value)}: must be a {'' if self.kind is Kind.DOUBLE else 'whole '}number") from None
+        if not self.minimum <= number <= self.maximum:
+            raise ConfigError(f"{self._invalid(number)}: must lie between {self.minimum} and {self.maximum}")
+        return number
+
+    def _invalid(self, value: object) -> str:
+        """How every message about a bad value begins: clients look for Kafka's own words."""
+        return f"Invalid value {value} for configuration {self.name}"
+
+
+_KINDS: Mapping[type, Kind] = {bool: Kind.BOOLEAN, int: Kind.LONG, float: Kind.DOUBLE, str: Kind.STRING}
+
+
+def setting(
+    name: str,
+    default: Value,
+    doc: str,
+    *,
+    minimum: float = 0,
+    maximum: float = LONG_MAX,
+    choices: tuple[str, ...] = (),
+    kind: Kind | None = None,
+    broker: str | None = None,
+    dynamic: bool = False,
+    any_case: bool = False,
+) -> Any:
+    """A field of a table of settings: its type is that of its default, unless ``kind`` says otherwise."""
+    kind = _KINDS[type(default)] if kind is None else kind
+    if kind is Kind.LONG and maximum <= INT_MAX:
+        kind = Kind.INT
+    row = Setting(name, kind, default, doc, minimum, maximum, choices, broker, dynamic, any_case)
+    return dataclasses.field(default=default, metadata={"setting": row})

@@ -1,0 +1,144 @@
+"""A topic in which one of the broker's coordinators keeps its state: what it appends goes there, and it is told the outcome.
+
+Owns the appends that wait to be written together, and those that are not forced to disk yet. Must not know what the records say.
+Invariant: each ``Append`` is answered by exactly one ``on_appended`` or ``on_append_failed``, before its records can be seen by
+anybody who would be told otherwise; it is written whole or not at all, with whatever is written together with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+
+from ottla.broker.effects import Effect, RunJob
+from ottla.broker.log import PartitionLog
+from ottla.broker.ports import SegmentFile
+from ottla.broker.refusal import Refusal
+from ottla.coordinator.effects import Append
+from ottla.protocol import ErrorCode
+from ottla.records import iter_entries, read_header
+from ottla.types import Now
+
+if TYPE_CHECKING:
+    from ottla.broker.core import BrokerCore
+
+Entry = tuple[bytes, bytes | None]
+"""Key and value of one record; ``None`` is a tombstone."""
+
+E = TypeVar("E")
+
+MAX_BATCH = 1 << 20
+"""Bytes of keys and values from which on a batch takes no further append: the limit of a message in Kafka's default settings."""
+
+
+class Coordinator(Protocol[E]):
+    """What is told of its appends."""
+
+    def on_appended(self, partition: int, batch: int, now: Now) -> list[E]: ...
+
+    def on_append_failed(self, partition: int, batch: int, error: ErrorCode, now: Now) -> list[E]: ...
+
+
+class _Flushing(NamedTuple):
+    """A batch that is being forced to disk: where it lies, and the appends that are in it."""
+
+    log: PartitionLog
+    end_offset: int
+    numbers: tuple[int, ...]
+
+
+class StateLog:
+    """The partitions of ``topic``, of which a new one has ``partitions``; ``job`` is the first word of the tags of its jobs."""
+
+    def __init__(self, core: BrokerCore, topic: str, partitions: int, job: str) -> None:
+        self._core = core
+        self._topic = topic
+        self._partitions = partitions
+        self._job = job
+        self._gathered: dict[int, list[Append]] = {}
+        self._flushing: dict[tuple[int, int], _Flushing] = {}
+
+    @property
+    def partition_count(self) -> int:
+        """How many partitions there are, or will be."""
+        topic = self._core.topics.get(self._topic)
+        return topic.partition_count if topic is not None else self._partitions
+
+    def ensure_topic(self) -> None:
+        """Create the topic if it is not there yet; ``Refusal`` where that fails."""
+        self._core.topic_or_new(self._topic)
+
+    def files(self, partition: int) -> list[SegmentFile]:
+        """What a partition has been written to; nothing where it is empty."""
+        topic = self._core.topics.get(self._topic)
+        segments = self._core.logs.get(topic, partition).segments if topic is not None else []
+        return [segment.file for segment in segments if segment.size]
+
+    def gather(self, append: Append) -> None:
+        """Let an append wait for others to its partition: one batch for all of them costs little more than one for each."""
+        self._gathered.setdefault(append.partition, []).append(append)
+
+    @property
+    def has_gathered(self) -> bool:
+        """Whether anything waits to be written."""
+        return bool(self._gathered)
+
+    def take_batch(self) -> list[Append]:
+        """The oldest appends to one partition that fit into one batch."""
+        partition = next(iter(self._gathered))
+        appends = self._gathered.pop(partition)
+        size = 0
+        for count, append in enumerate(appends, 1):
+            size += sum([len(key) + len(value or b"") for key, value in append.records])
+            if size >= MAX_BATCH and count < len(appends):
+                self._gathered[partition] = appends[count:]
+                return appends[:count]
+        return appends
+
+    def append(self, coordinator: Coordinator[E], appends: Sequence[Append], batch: bytes, done: list[Effect], now: Now) -> list[E]:
+        """Write what stands for these appends to one partition, at most one of a transaction; returns what the coordinator says
+        to the outcome, where that is known at once."""
+        partition, producer = appends[0].partition, appends[0].producer
+        numbers = tuple([append.batch for append in appends])
+        try:
+            log = self._core.log(self._core.topic_or_new(self._topic).name, partition)
+            if producer is not None:
+                log.producers.check_epoch(producer.producer_id, producer.epoch)
+            _, effects = self._core.append(log, batch, read_header(batch), now)
+        except Refusal as refusal:
+            return _failed(coordinator, partition, numbers, refusal.code, now)
+        done += effects
+        if log.flush_due():
+            self._flushing[partition, numbers[0]] = _Flushing(log, log.end_offset, numbers)
+            done.append(RunJob((self._job, "flush", partition, numbers[0]), log.flush()))
+            return []
+        return _appended(coordinator, partition, numbers, now)
+
+    def flushed(self, coordinator: Coordinator[E], partition: int, first: int, outcome: object, now: Now) -> list[E]:
+        """The batch that begins with the append ``first`` has been forced to disk, or could not be."""
+        flushing = self._flushing.pop((partition, first))
+        if isinstance(outcome, Exception):
+            return _failed(coordinator, partition, flushing.numbers, ErrorCode.kafka_storage_error, now)
+        flushing.log.flushed(flushing.end_offset)
+        return _appended(coordinator, partition, flushing.numbers, now)
+
+
+def _appended(coordinator: Coordinator[E], partition: int, numbers: tuple[int, ...], now: Now) -> list[E]:
+    return [effect for number in numbers for effect in coordinator.on_appended(partition, number, now)]
+
+
+def _failed(coordinator: Coordinator[E], partition: int, numbers: tuple[int, ...], error: ErrorCode, now: Now) -> list[E]:
+    return [effect for number in numbers for effect in coordinator.on_append_failed(partition, number, error, now)]
+
+
+def latest_entries(files: list[SegmentFile]) -> list[Entry]:
+    """The latest record of each key, in the order of those records: what is left of a log that is compacted."""
+    latest: dict[bytes, bytes | None] = {}
+    for file in files:
+        with file.view() as data:
+            for _, entries in iter_entries(data):
+                for key, value in entries:
+                    if key is not None:  # a coordinator writes none without
+                        latest.pop(key, None)
+                        latest[key] = value
+    return list(latest.items())

@@ -1,0 +1,53 @@
+"""Which partitions of its topic one of the broker's coordinators has: all but those given up because of a scripted fault.
+
+Owns who is said to have the others, and which are still being read. Must not know what is in them. Invariant: a partition that was
+given up is not being read for the coordinator any more.
+"""
+
+from __future__ import annotations
+
+from ottla.broker.effects import Place
+
+
+class Tenure:
+    """The partitions of one coordinator."""
+
+    def __init__(self) -> None:
+        self._away: dict[int, tuple[int, Place | None]] = {}
+        self._loading: set[int] = set()
+
+    def place_of(self, partition: int, here: Place) -> Place | None:
+        """Who has a partition: ``here``, unless a fault says another, or nobody (``None``)."""
+        return self._away.get(partition, (0, here))[1]
+
+    def is_away(self, partition: int) -> bool:
+        """Whether it was given up."""
+        return partition in self._away
+
+    def is_loading(self, partition: int) -> bool:
+        """Whether it is being read."""
+        return partition in self._loading
+
+    def give_up(self, partition: int, fault: int, to: Place | None) -> None:
+        """Let ``to`` have it, or nobody, until that fault is over."""
+        self._away[partition] = (fault, to)
+        self._loading.discard(partition)
+
+    def take_back(self, fault: int) -> list[int]:
+        """The partitions that were given up because of a fault; it has them again."""
+        partitions = [partition for partition, (cause, _) in self._away.items() if cause == fault]
+        for partition in partitions:
+            del self._away[partition]
+        return partitions
+
+    def start_loading(self, partition: int) -> None:
+        """Its log is being read from now on."""
+        self._loading.add(partition)
+
+    def has_loaded(self, partition: int, outcome: object) -> bool:
+        """Whether what was read is to be served: not if it was given up meanwhile. One that could not be read stays "loading":
+        better no answer than one of long ago."""
+        if isinstance(outcome, Exception) or partition not in self._loading:
+            return False
+        self._loading.remove(partition)
+        return True

@@ -1,0 +1,80 @@
+"""The answers to a ConsumerGroupHeartbeat, and the one way to refuse it.
+
+Owns what is said to whom. Must not know when it is said.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from ottla.coordinator.consumer.client_side import NOTHING_TO_SAY, Message
+from ottla.coordinator.consumer.group import ConsumerMember
+from ottla.protocol import NO_THROTTLE, ErrorCode, duration
+from ottla.protocol.messages import consumer_group_heartbeat_response
+
+
+class Refused(Exception):
+    """A request about a consumer group can not be served; nothing has happened."""
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code, self.message = code, message
+
+
+def heartbeat_refused(
+    code: ErrorCode, message: str | None = None
+) -> consumer_group_heartbeat_response.ConsumerGroupHeartbeatResponse:
+    """The answer to a heartbeat that had no effect."""
+    return consumer_group_heartbeat_response.ConsumerGroupHeartbeatResponse(
+        throttle_time=NO_THROTTLE,
+        error_code=code,
+        error_message=message,
+        member_id=None,
+        member_epoch=0,
+        heartbeat_interval=NO_THROTTLE,
+        assignment=None,
+    )
+
+
+def heartbeat_answer(
+    member_id: str,
+    epoch: int,
+    interval_ms: int,
+    assignment: consumer_group_heartbeat_response.Assignment | None = None,
+    *,
+    compute: bool = False,
+    message: Message = NOTHING_TO_SAY,
+) -> consumer_group_heartbeat_response.ConsumerGroupHeartbeatResponse:
+    """What a member is told: where it stands, when to come back, and what it may read if that is news.
+
+    ``compute``: it is asked to compute an assignment. ``message``: what the assignor of a member has to say to it.
+    """
+    return consumer_group_heartbeat_response.ConsumerGroupHeartbeatResponse(
+        throttle_time=NO_THROTTLE,
+        error_code=ErrorCode.none,
+        error_message=None,
+        member_id=member_id,
+        member_epoch=epoch,
+        heartbeat_interval=duration(interval_ms),
+        assignment=assignment,
+        should_compute_assignment=compute,
+        assignment_error=message.error,
+        metadata_version=message.version,
+        metadata=message.metadata,
+    )
+
+
+@lru_cache(maxsize=20_000)
+def no_news(member_id: str, epoch: int, interval_ms: int) -> consumer_group_heartbeat_response.ConsumerGroupHeartbeatResponse:
+    """What a member is told that has what it shall have: the same again and again."""
+    return heartbeat_answer(member_id, epoch, interval_ms)
+
+
+def assignment_of(member: ConsumerMember) -> consumer_group_heartbeat_response.Assignment:
+    """What a member may read: never what it is asked to give back."""
+    return consumer_group_heartbeat_response.Assignment(
+        topic_partitions=tuple(
+            consumer_group_heartbeat_response.TopicPartitions(topic_id=topic_id, partitions=tuple(numbers))
+            for topic_id, numbers in member.assigned.items()
+        )
+    )

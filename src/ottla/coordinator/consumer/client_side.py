@@ -1,0 +1,86 @@
+"""Assignors that members run themselves, as values: what they offer, and who was asked to compute the next assignment.
+
+Owns the choice of an assignor that all members can run, and of the member that is asked. Must not know requests or timers.
+Everything here is volatile: after a restart members are servants of the server's assignors until their next heartbeats say more.
+
+Source: KIP-848, "Client side mode", which Apache Kafka never shipped.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from ottla.assignors import GroupSpec
+from ottla.protocol.messages import consumer_group_heartbeat_request
+
+Offers = tuple[consumer_group_heartbeat_request.ClientAssignor, ...]
+"""The assignors that one member can run, the preferred one first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What an assignor has to say to one member: an error of its own (0: none), and bytes that the member's side understands."""
+
+    error: int = 0
+    version: int = 0
+    metadata: bytes = b""
+
+
+NOTHING_TO_SAY = Message()
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One member computes an assignment. There is one run at a time; what happens meanwhile makes a further one necessary.
+
+    ``question`` is the group as the member was shown it last, in ``group_epoch``; ``None`` until it has asked for that.
+    """
+
+    member_id: str
+    assignor: str
+    group_epoch: int = -1
+    question: GroupSpec | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSide:
+    """The part of a group that has to do with assignors of its members."""
+
+    offers: Mapping[str, Offers] = field(default_factory=dict)
+    run: Run | None = None
+    computed_by: str | None = None
+    """Who has computed the target assignment."""
+    in_vain: frozenset[str] = frozenset()
+    """Who was asked for the next one and has not delivered."""
+    error: int = 0
+    messages: Mapping[str, Message] = field(default_factory=dict)
+    """What came with the target assignment, by member."""
+
+    def is_asked(self, member_id: str) -> bool:
+        """Whether a member is the one that computes an assignment now."""
+        return self.run is not None and self.run.member_id == member_id
+
+    def message_to(self, member_id: str) -> Message:
+        """What the assignor has to say to a member."""
+        return self.messages.get(member_id) or Message(self.error)
+
+
+def common_assignor(member_ids: Iterable[str], offers: Mapping[str, Offers]) -> str | None:
+    """The assignor that all members can run, in versions that they all read: the one that most of them prefer.
+
+    ``None`` if there is no such assignor. The name breaks a tie.
+    """
+    if not offers:
+        return None
+    everybody = [offers.get(member_id, ()) for member_id in member_ids]
+    usable = [name for name in {one.name for one in everybody[0]} if _all_can_run(name, everybody)]
+    votes = Counter(next(one.name for one in each if one.name in usable) for each in everybody if usable)
+    return max(sorted(votes), key=votes.__getitem__, default=None)
+
+
+def _all_can_run(name: str, everybody: list[Offers]) -> bool:
+    found = [next((one for one in each if one.name == name), None) for each in everybody]
+    able = [one for one in found if one is not None]
+    return len(able) == len(everybody) and max(one.minimum_version for one in able) <= min(one.maximum_version for one in able)

@@ -1,0 +1,131 @@
+"""How members go: they leave, for good or for a while, or they are fenced.
+
+Owns the end of a membership. Invariant: what a member held is free the moment it is gone, and the group has a new epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+from typing import Any
+
+from ottla.coordinator.consumer.answers import heartbeat_answer
+from ottla.coordinator.consumer.draft import ConsumerDraft
+from ottla.coordinator.consumer.group import LEAVE_FOR_A_WHILE, ConsumerGroup, ConsumerMember, Holding, MemberState
+from ottla.coordinator.consumer.machine import current_value
+from ottla.coordinator.consumer.membership import static_member, unknown_member
+from ottla.coordinator.consumer.settings import session_timeout
+from ottla.coordinator.consumer.subscription import begin_epoch_if_changed
+from ottla.coordinator.effects import TimerKey
+from ottla.coordinator.events import (
+    ConsumerEvent,
+    CurrentWritten,
+    EpochWritten,
+    PartitionMetadataDropped,
+    RegexWritten,
+    RunGivenUp,
+    SubscriptionWritten,
+    TargetEpochWritten,
+    TargetWritten,
+)
+from ottla.coordinator.migration.downgrade import downgraded, may_downgrade
+from ottla.coordinator.ports import Surroundings
+from ottla.coordinator.result import Result
+from ottla.coordinator.timers import MEMBER_TIMERS, rebalance_timer, run_timer, session_timer
+from ottla.protocol.messages import consumer_group_heartbeat_request
+from ottla.types import Now
+
+_TIMERS = (session_timer, rebalance_timer)
+"""Those of a member that does not speak the classic protocol."""
+
+
+def leave(
+    draft: ConsumerDraft, around: Surroundings, request: consumer_group_heartbeat_request.ConsumerGroupHeartbeatRequest
+) -> Result:
+    """A member says good-bye. Raises ``Refused`` if it is not who it says it is."""
+    group, member_id = draft.group, request.member_id
+    if request.instance_id is not None:
+        member = static_member(group, member_id, request.instance_id)
+    elif member_id in group.members:
+        member = group.members[member_id]
+    else:
+        raise unknown_member(group, member_id)
+    if request.member_epoch == LEAVE_FOR_A_WHILE:
+        _pause(draft, member)
+    else:
+        return removed(around, group, draft.now, [member_id], heartbeat_answer(member_id, request.member_epoch, 0))
+    return draft.result(heartbeat_answer(member_id, request.member_epoch, 0))
+
+
+def removed(around: Surroundings, group: ConsumerGroup, now: Now, member_ids: Collection[str], answer: Any = None) -> Result:
+    """Members are gone for good: by themselves, or because they were fenced. Those who are left may make a classic group again."""
+    if may_downgrade(around, group, member_ids):
+        return downgraded(around, group, now, without=member_ids, answer=answer)
+    draft = ConsumerDraft(group, now)
+    _remove(draft, around, member_ids)
+    return draft.result(answer)
+
+
+def _remove(draft: ConsumerDraft, around: Surroundings, member_ids: Iterable[str]) -> None:
+    group_id = draft.group.group_id
+    for member_id in member_ids:
+        member = draft.group.members[member_id]
+        if draft.group.client.is_asked(member_id):
+            draft.cancel_timer(run_timer(group_id, member_id))
+        draft.happen(
+            CurrentWritten(group_id, member_id, None),
+            TargetWritten(group_id, member_id, None),
+            SubscriptionWritten(group_id, member_id, None),
+        )
+        regex = member.metadata.subscribed_topic_regex
+        if regex and regex not in draft.group.regex_subscribers:
+            draft.happen(RegexWritten(group_id, regex, None))
+        for timer in MEMBER_TIMERS if member.speaks_classic else _TIMERS:
+            draft.cancel_timer(timer(group_id, member_id))
+    begin_epoch_if_changed(draft, around.topics, changed=True)
+
+
+def timer_fired(around: Surroundings, group: ConsumerGroup, key: TimerKey, now: Now) -> Result:
+    """A member was silent for too long, or did not give back or deliver in time what it was asked for."""
+    match key:
+        case (_, _, "session", str(member_id)) if member_id in group.members:
+            return removed(around, group, now, [member_id])
+        case (_, _, "rebalance", str(member_id)) if member_id in group.members:
+            if group.members[member_id].state is MemberState.UNREVOKED_PARTITIONS:
+                return removed(around, group, now, [member_id])
+        case (_, _, "rejoin" | "resync", str(member_id)) if member_id in group.members:
+            if group.members[member_id].speaks_classic:
+                return removed(around, group, now, [member_id])
+        case (_, _, "run", str(member_id)) if group.client.is_asked(member_id):
+            return Result((RunGivenUp(group.group_id),))
+    return Result()
+
+
+def woken(around: Surroundings, group: ConsumerGroup, now: Now) -> Result:
+    """A group that was loaded: its members have all the time that they would have after a heartbeat."""
+    draft = ConsumerDraft(group, now)
+    for member in group.members.values():
+        classic = member.metadata.classic_member_metadata
+        session = session_timeout(around, group.group_id) if classic is None else classic.session_timeout_ms
+        draft.set_timer(session_timer(group.group_id, member.member_id), session)
+        if classic is None and member.state is MemberState.UNREVOKED_PARTITIONS:
+            draft.set_timer(rebalance_timer(group.group_id, member.member_id), member.metadata.rebalance_timeout_ms)
+    return draft.result()
+
+
+def deletion(group: ConsumerGroup) -> tuple[ConsumerEvent, ...]:
+    """The end of a group without members."""
+    group_id = group.group_id
+    return (TargetEpochWritten(group_id, None), PartitionMetadataDropped(group_id), EpochWritten(group_id, None))
+
+
+def _pause(draft: ConsumerDraft, member: ConsumerMember) -> None:
+    """A static member will be back soon: it keeps what it has, and nobody hears of it unless its session ends before."""
+    group_id = draft.group.group_id
+    paused = replace(member, epoch=LEAVE_FOR_A_WHILE, assigned=_since_ever(member.assigned), revoking={})
+    draft.happen(CurrentWritten(group_id, member.member_id, current_value(paused)))
+    draft.cancel_timer(rebalance_timer(group_id, member.member_id))
+
+
+def _since_ever(holding: Holding) -> Holding:
+    return {topic_id: dict.fromkeys(partitions, 0) for topic_id, partitions in holding.items()}

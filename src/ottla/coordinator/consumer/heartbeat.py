@@ -1,0 +1,147 @@
+"""ConsumerGroupHeartbeat: the one request by which members join, stay, learn what they may read, give back, and leave.
+
+Owns the order of the steps. Invariants: a heartbeat that changes nothing costs the same in a group of any size; what a member is
+told is in the log before.
+
+Source: KIP-848; the order of steps and of records is that of Apache Kafka 4.3.
+"""
+
+from __future__ import annotations
+
+import uuid
+
+from ottla.coordinator.classic.group import ClassicGroup, GroupState
+from ottla.coordinator.consumer.answers import Refused, assignment_of, heartbeat_answer, heartbeat_refused, no_news
+from ottla.coordinator.consumer.client_side import NOTHING_TO_SAY
+from ottla.coordinator.consumer.draft import ConsumerDraft
+from ottla.coordinator.consumer.fencing import leave
+from ottla.coordinator.consumer.group import JOIN, ConsumerGroup, ConsumerMember, MemberState
+from ottla.coordinator.consumer.membership import merged, new_member_id, sender
+from ottla.coordinator.consumer.progress import advance
+from ottla.coordinator.consumer.reconcile import Owned
+from ottla.coordinator.consumer.settings import heartbeat_interval, session_timeout
+from ottla.coordinator.consumer.subscription import is_matching_due
+from ottla.coordinator.consumer.validate import check_request
+from ottla.coordinator.effects import CancelTimer, RequestContext, SetTimer
+from ottla.coordinator.events import GroupDeleted
+from ottla.coordinator.migration.upgrade import upgraded
+from ottla.coordinator.ports import Surroundings
+from ottla.coordinator.result import Result
+from ottla.coordinator.state import Group, ShardState
+from ottla.coordinator.timers import rebalance_timer, rejoin_timer, resync_timer, session_timer
+from ottla.protocol import ErrorCode, duration
+from ottla.protocol.messages import consumer_group_heartbeat_request
+from ottla.types import Now
+
+_UNCHANGED = duration(-1)
+_Heartbeat = consumer_group_heartbeat_request.ConsumerGroupHeartbeatRequest
+
+
+def consumer_group_heartbeat(
+    around: Surroundings, state: ShardState, context: RequestContext, request: _Heartbeat, now: Now
+) -> Result:
+    """Answer a heartbeat."""
+    group = state.group(request.group_id)
+    if isinstance(group, ConsumerGroup) and _changes_nothing(around, group, context, request, now):
+        alive = SetTimer(session_timer(group.group_id, request.member_id), now.mono + session_timeout(around, group.group_id))
+        return Result((), (alive,), no_news(request.member_id, request.member_epoch, heartbeat_interval(around, group.group_id)))
+    try:
+        check_request(around, context, request)
+        draft = _draft(around, group, request, now)
+        if request.member_epoch < JOIN:
+            return leave(draft, around, request)
+        return _beat(draft, around, context, request)
+    except Refused as refused:
+        return Result(answer=heartbeat_refused(refused.code, refused.message))
+
+
+def _changes_nothing(around: Surroundings, group: ConsumerGroup, context: RequestContext, request: _Heartbeat, now: Now) -> bool:
+    """Whether a member without news sends a heartbeat without news, as nearly all are. It looks at one member only."""
+    member = group.members.get(request.member_id)
+    return (
+        member is not None
+        and member.epoch == request.member_epoch == group.assignment_epoch == group.epoch
+        and member.state is MemberState.STABLE
+        and request.topic_partitions is None
+        and request.subscribed_topic_names is None
+        and request.subscribed_topic_regex is None
+        and request.server_assignor is None
+        and request.client_assignors is None
+        and request.rack_id is None
+        and (request.instance_id is None or request.instance_id == member.metadata.instance_id)
+        and request.rebalance_timeout == _UNCHANGED
+        and group.image_version == around.topics.version
+        and (not group.regex_subscribers or not is_matching_due(group, around, now))
+        and (member.metadata.client_id, member.metadata.client_host) == (context.client_id, context.client_host)
+        and not member.speaks_classic
+    )
+
+
+def _draft(around: Surroundings, group: Group | None, request: _Heartbeat, now: Now) -> ConsumerDraft:
+    """The group, or a new one for whoever joins; a classic group gives way to it, with all its members. Raises ``Refused``."""
+    if isinstance(group, ConsumerGroup):
+        return ConsumerDraft(group, now)
+    if request.member_epoch != JOIN and group is not None:
+        raise Refused(ErrorCode.group_id_not_found, f"Group {request.group_id} is not a consumer group.")
+    if request.member_epoch != JOIN:
+        kind = "Consumer group" if request.member_epoch > JOIN else "Group"
+        raise Refused(ErrorCode.group_id_not_found, f"{kind} {request.group_id} not found.")
+    if group is None:
+        return ConsumerDraft(ConsumerGroup(request.group_id), now)
+    if group.state is not GroupState.EMPTY:
+        return upgraded(around, group, now)
+    return ConsumerDraft(ConsumerGroup(request.group_id), now, replacing=_ended(group))
+
+
+def _ended(group: ClassicGroup) -> Result:
+    """The end of a classic group without members in favour of a consumer group."""
+    timers = tuple(CancelTimer(session_timer(group.group_id, member_id)) for member_id in sorted(group.pending))
+    return Result((GroupDeleted(group.group_id),) if group.stored is not None else (), timers)
+
+
+def _beat(draft: ConsumerDraft, around: Surroundings, context: RequestContext, request: _Heartbeat) -> Result:
+    group_id = request.group_id
+    member_id = request.member_id or new_member_id(around)
+    owned = _owned(request)
+    before = sender(draft, request, member_id, owned, around.config.group_consumer_max_size)
+    after, stepped = advance(draft, around, before, merged(before, context, request), owned, request.client_assignors)
+    if stepped and after.state is MemberState.UNREVOKED_PARTITIONS:
+        draft.set_timer(rebalance_timer(group_id, member_id), after.metadata.rebalance_timeout_ms)
+    elif stepped:
+        draft.cancel_timer(rebalance_timer(group_id, member_id))
+    if before.speaks_classic:
+        for timer in (rejoin_timer, resync_timer):
+            draft.cancel_timer(timer(group_id, member_id))
+    draft.set_timer(session_timer(group_id, member_id), session_timeout(around, group_id))
+    is_news = request.member_epoch == JOIN or _is_full(request) or _differ(before, after)
+    assignment = assignment_of(after) if is_news else None
+    client = draft.group.client
+    compute = client.run is not None and client.run.member_id == member_id and client.run.question is None
+    message = client.message_to(member_id) if is_news or after.epoch != before.epoch else NOTHING_TO_SAY
+    interval = heartbeat_interval(around, group_id)
+    return draft.result(heartbeat_answer(member_id, after.epoch, interval, assignment, compute=compute, message=message))
+
+
+def _owned(request: _Heartbeat) -> Owned | None:
+    if request.topic_partitions is None:
+        return None
+    owned: dict[uuid.UUID, set[int]] = {}
+    for topic in request.topic_partitions:
+        if topic.topic_id is not None:
+            owned.setdefault(topic.topic_id, set()).update(topic.partitions)
+    return owned
+
+
+def _is_full(request: _Heartbeat) -> bool:
+    """A client that says everything wants to hear everything: it may have missed an answer."""
+    subscribes = request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None
+    return subscribes and request.topic_partitions is not None and request.rebalance_timeout != _UNCHANGED
+
+
+def _differ(before: ConsumerMember, after: ConsumerMember) -> bool:
+    """Whether a member may read other partitions than before."""
+    if before.assigned is after.assigned:
+        return False
+    return {topic_id: set(one) for topic_id, one in before.assigned.items()} != {
+        topic_id: set(one) for topic_id, one in after.assigned.items()
+    }

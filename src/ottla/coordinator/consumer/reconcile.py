@@ -1,0 +1,120 @@
+"""Reconciliation: one member's next step towards the target assignment.
+
+A pure function. Must not know requests, records or time. Invariants: nobody gets a partition that somebody else holds; a member's
+epoch does not move while it holds anything outside the target; it never moves past the target's.
+
+Source: KIP-848, "Member epoch" and "Assignment reconciliation"; KIP-1251 for the epochs of single partitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+from ottla.assignors import Assignment
+from ottla.coordinator.consumer.group import NO_PARTITIONS, ConsumerMember, Holding, MemberState
+
+Owned = Mapping[UUID, Set[int]]
+"""What a client says it has."""
+
+_STABLE, _UNREVOKED, _UNRELEASED = MemberState.STABLE, MemberState.UNREVOKED_PARTITIONS, MemberState.UNRELEASED_PARTITIONS
+
+TRANSITIONS: dict[MemberState, frozenset[MemberState]] = {
+    _STABLE: frozenset({_STABLE, _UNREVOKED, _UNRELEASED}),
+    _UNREVOKED: frozenset({_STABLE, _UNREVOKED, _UNRELEASED}),
+    _UNRELEASED: frozenset({_STABLE, _UNREVOKED, _UNRELEASED}),
+    MemberState.UNKNOWN: frozenset({_STABLE, _UNREVOKED, _UNRELEASED}),
+}
+"""Where one step may lead from a state."""
+
+
+class UnknownStateError(Exception):
+    """Only a newer broker would know what the member waits for; it must begin anew, with nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """All that the step of a member depends on besides the member."""
+
+    target_epoch: int
+    target: Assignment
+    subscribed: Set[UUID]
+    """Topics that the member wants now. The target may have been made before it changed its mind."""
+    holders: Holding
+    """Every partition that somebody holds."""
+    owned: Owned | None = None
+    """What the client says it has; ``None`` if it does not say."""
+    resubscribed: bool = False
+    """Whether it wants other topics than before."""
+
+
+def reconcile(member: ConsumerMember, question: Question) -> ConsumerMember:
+    """The member after one step: the very same object if there is none to take. Raises ``UnknownStateError``."""
+    match member.state:
+        case MemberState.STABLE if member.epoch == question.target_epoch:
+            return _without_unwanted(member, question) if question.resubscribed else member
+        case MemberState.UNREVOKED_PARTITIONS:
+            if question.resubscribed:
+                member = _without_unwanted(member, question)
+            if _owns_any(question.owned, member.revoking):
+                return member
+        case MemberState.UNKNOWN:
+            if question.owned is None or any(question.owned.values()):
+                raise UnknownStateError
+    return _same_or(member, _next(member, question))
+
+
+def _next(member: ConsumerMember, question: Question) -> ConsumerMember:
+    """The step of a member that has given back all that it was asked for."""
+    kept: dict[UUID, Mapping[int, int]] = {}
+    surplus: dict[UUID, Mapping[int, int]] = {}
+    waits = False
+    for topic_id, partitions in member.assigned.items():
+        wanted = _target(question, topic_id)
+        _put(kept, topic_id, {number: epoch for number, epoch in partitions.items() if number in wanted})
+        _put(surplus, topic_id, {number: epoch for number, epoch in partitions.items() if number not in wanted})
+    if surplus and _owns_any(question.owned, surplus):
+        return replace(member, previous_epoch=member.epoch, state=_UNREVOKED, assigned=kept, revoking=surplus)
+    for topic_id in question.target:
+        has, others = kept.get(topic_id, NO_PARTITIONS), question.holders.get(topic_id, NO_PARTITIONS)
+        own = (member.assigned.get(topic_id, NO_PARTITIONS), member.revoking.get(topic_id, NO_PARTITIONS))
+        missing = [number for number in _target(question, topic_id) if number not in has]
+        free = [number for number in missing if number not in others or any(number in mine for mine in own)]
+        waits = waits or len(free) < len(missing)
+        if free:
+            kept[topic_id] = {**has, **dict.fromkeys(free, question.target_epoch)}
+    state = _UNRELEASED if waits else _STABLE
+    return replace(member, epoch=question.target_epoch, previous_epoch=member.epoch, state=state, assigned=kept, revoking={})
+
+
+def _without_unwanted(member: ConsumerMember, question: Question) -> ConsumerMember:
+    """Topics that the member has just dropped are asked back at once, before there is a target that says so."""
+    unwanted = {topic_id: partitions for topic_id, partitions in member.assigned.items() if topic_id not in question.subscribed}
+    if not unwanted or not _owns_any(question.owned, unwanted):
+        return member
+    kept = {topic_id: partitions for topic_id, partitions in member.assigned.items() if topic_id not in unwanted}
+    revoking = {**member.revoking}
+    for topic_id, partitions in unwanted.items():
+        revoking[topic_id] = {**revoking.get(topic_id, NO_PARTITIONS), **partitions}
+    return replace(member, previous_epoch=member.epoch, state=_UNREVOKED, assigned=kept, revoking=revoking)
+
+
+def _target(question: Question, topic_id: UUID) -> tuple[int, ...]:
+    return question.target.get(topic_id, ()) if topic_id in question.subscribed else ()
+
+
+def _owns_any(owned: Owned | None, partitions: Holding) -> bool:
+    """Whether the client has any of these. One that does not say may have all it was ever given."""
+    if owned is None:
+        return bool(partitions)
+    return any(not owned[topic_id].isdisjoint(numbers) for topic_id, numbers in partitions.items() if topic_id in owned)
+
+
+def _put(into: dict[UUID, Mapping[int, int]], topic_id: UUID, partitions: Mapping[int, int]) -> None:
+    if partitions:
+        into[topic_id] = partitions
+
+
+def _same_or(member: ConsumerMember, stepped: ConsumerMember) -> ConsumerMember:
+    return member if stepped == member else stepped

@@ -1,0 +1,56 @@
+"""Regular expressions in subscriptions: checked at once, matched with the topics by a job.
+
+Owns the dialect: RE2, matched against whole names, as KIP-848 asks. Must not know groups. Invariant: matching takes time linear
+in the names, whatever the expression.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+from ottla.coordinator.consumer.answers import Refused
+from ottla.coordinator.effects import MatchRegexes, RegexMatches
+from ottla.protocol import ErrorCode
+
+
+def check_regex(regex: str) -> None:
+    """Raise ``Refused`` for an expression that RE2 does not take: bad syntax, or what needs going back, as ``\\\\1`` does."""
+    re2 = _re2()
+    try:
+        re2.compile(regex, _options(re2))
+    except re2.error as error:
+        reason = error.args[0] if error.args else "no reason given"
+        told = reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)
+        raise Refused(
+            ErrorCode.invalid_regular_expression, f"SubscribedTopicRegex `{regex}` is not a valid regular expression: {told}."
+        ) from None
+
+
+def match_all(wanted: MatchRegexes) -> RegexMatches | None:
+    """The names, sorted, that each expression matches as a whole; ``None`` if there is nothing to match them with."""
+    try:
+        re2 = _re2()
+    except Refused:
+        return None
+    found = {}
+    for regex in wanted.regexes:
+        compiled = re2.compile(regex, _options(re2))
+        found[regex] = tuple(sorted(name for name in wanted.names if compiled.fullmatch(name)))
+    return RegexMatches(wanted.version, found)
+
+
+def _options(re2: ModuleType) -> object:
+    options = re2.Options()
+    options.log_errors = False
+    return options
+
+
+def _re2() -> ModuleType:
+    try:
+        import re2
+    except ImportError:
+        raise Refused(
+            ErrorCode.invalid_regular_expression,
+            "This broker can not match regular expressions: RE2 is missing. Install it with: pip install 'ottla[broker]'",
+        ) from None
+    return re2  # type: ignore[no-any-return]

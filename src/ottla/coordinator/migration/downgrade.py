@@ -1,0 +1,117 @@
+"""A consumer group becomes a classic group again, because nobody is left in it who speaks the newer protocol.
+
+Owns the conversion, and when it takes place. Must not know why members are gone. Invariant: everybody keeps what it has until
+the round that follows.
+
+Source: KIP-848, "Online migration"; what is written is what Apache Kafka 4.3 writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Any
+
+from ottla.coordinator.classic.draft import Draft
+from ottla.coordinator.classic.group import ClassicGroup, Member
+from ottla.coordinator.classic.machine import metadata_value
+from ottla.coordinator.classic.rebalance import start_rebalance
+from ottla.coordinator.consumer.group import ConsumerGroup, ConsumerMember
+from ottla.coordinator.effects import CancelTimer
+from ottla.coordinator.events import (
+    ConsumerEvent,
+    CurrentWritten,
+    EpochWritten,
+    GroupWritten,
+    MemberUpdated,
+    PartitionMetadataDropped,
+    RegexWritten,
+    SubscriptionWritten,
+    TargetEpochWritten,
+    TargetWritten,
+)
+from ottla.coordinator.migration.blobs import assignment_blob, protocols_of
+from ottla.coordinator.ports import Surroundings
+from ottla.coordinator.result import Result
+from ottla.coordinator.timers import MEMBER_TIMERS
+from ottla.types import Now
+
+_POLICIES = ("downgrade", "bidirectional")
+
+
+def may_downgrade(around: Surroundings, group: ConsumerGroup, without: Collection[str] = ()) -> bool:
+    """Whether the group becomes a classic one once these members are gone."""
+    if any(not member.speaks_classic for member_id, member in group.members.items() if member_id not in without):
+        return False
+    left = len(group.members) - len(without)
+    return around.config.group_consumer_migration_policy in _POLICIES and 0 < left <= around.config.group_max_size
+
+
+def downgraded(
+    around: Surroundings,
+    group: ConsumerGroup,
+    now: Now,
+    without: Collection[str] = (),
+    answer: Any = None,
+) -> Result:
+    """The classic group that takes the place of a consumer group; it rebalances unless all its members are in the assignment."""
+    rest = [member for member_id, member in group.members.items() if member_id not in without]
+    draft = Draft(ClassicGroup(group.group_id), now)
+    draft.happen(GroupWritten(group.group_id, _value(around, group, rest, now)))
+    for member in rest:  # the record has but one of the protocols that each of them knows
+        known = _classic_member(member)
+        draft.happen(
+            MemberUpdated(group.group_id, known.member_id, known.protocols, known.rebalance_timeout, known.session_timeout)
+        )
+    timers = tuple(CancelTimer(timer(group.group_id, member_id)) for member_id in group.members for timer in MEMBER_TIMERS)
+    for one in draft.group.members.values():
+        draft.refresh_session(one)
+    if without or group.epoch > group.assignment_epoch:
+        start_rebalance(draft, around)
+    result = draft.result(answer)
+    return replace(result, events=(*_end(group), *result.events), effects=(*timers, *result.effects))
+
+
+def _value(around: Surroundings, group: ConsumerGroup, rest: list[ConsumerMember], now: Now) -> Any:
+    """The record of a stable group whose generation is the epoch, with what the target gives each member."""
+    members = {member.member_id: _classic_member(member) for member in rest}
+    classic = ClassicGroup(
+        group.group_id,
+        since=now.wall,
+        protocol_type="consumer",
+        generation=group.epoch,
+        leader=rest[0].member_id,
+        members=members,
+    )
+    classic = replace(classic, protocol=classic.elect_protocol())
+    assignments = {
+        member_id: assignment_blob(group.target.get(member_id, {}), around.topics, member.metadata(classic.protocol))
+        for member_id, member in members.items()
+    }
+    return metadata_value(classic, assignments)
+
+
+def _classic_member(member: ConsumerMember) -> Member:
+    wishes, classic = member.metadata, member.metadata.classic_member_metadata
+    return Member(
+        member_id=member.member_id,
+        instance_id=wishes.instance_id,
+        client_id=wishes.client_id,
+        client_host=wishes.client_host,
+        rebalance_timeout=wishes.rebalance_timeout_ms,
+        session_timeout=0 if classic is None else classic.session_timeout_ms,
+        protocols=protocols_of(wishes),
+    )
+
+
+def _end(group: ConsumerGroup) -> tuple[ConsumerEvent, ...]:
+    group_id = group.group_id
+    return (
+        *(CurrentWritten(group_id, member_id, None) for member_id in group.members),
+        *(TargetWritten(group_id, member_id, None) for member_id in group.members),
+        TargetEpochWritten(group_id, None),
+        *(SubscriptionWritten(group_id, member_id, None) for member_id in group.members),
+        *(RegexWritten(group_id, regex, None) for regex in group.regexes),
+        PartitionMetadataDropped(group_id),
+        EpochWritten(group_id, None),
+    )

@@ -1,0 +1,213 @@
+"""A member of the classic protocol in a consumer group: JoinGroup, SyncGroup and Heartbeat take the place of its heartbeats.
+
+Owns these three requests where the group is a consumer group. Must not know parked requests: nobody waits for others here.
+Invariant: the generation that such a member is told is its member epoch, and it leads nobody.
+
+Source: KIP-848, "Consumer protocol upgrade/downgrade"; the checks and their order are those of Apache Kafka 4.3.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ottla.coordinator.classic.answers import heartbeat_answer, join_refused, sync_refused
+from ottla.coordinator.classic.group import Protocols
+from ottla.coordinator.consumer.answers import Refused
+from ottla.coordinator.consumer.draft import ConsumerDraft
+from ottla.coordinator.consumer.group import NO_PARTITIONS, ConsumerGroup, ConsumerMember, MemberState
+from ottla.coordinator.consumer.membership import new_member_id, replaced, static_member, unknown_member
+from ottla.coordinator.consumer.progress import advance
+from ottla.coordinator.consumer.target import is_due
+from ottla.coordinator.effects import CancelTimer, RequestContext, SetTimer
+from ottla.coordinator.migration.blobs import assignment_blob, by_topic_id, protocols_of, wishes_of
+from ottla.coordinator.migration.downgrade import downgraded, may_downgrade
+from ottla.coordinator.ports import Surroundings
+from ottla.coordinator.result import Result
+from ottla.coordinator.timers import rebalance_timer, rejoin_timer, resync_timer, session_timer
+from ottla.errors import ProtocolError
+from ottla.protocol import NO_THROTTLE, ErrorCode, milliseconds
+from ottla.protocol.apis import Fact
+from ottla.protocol.consumer_protocol import decode_subscription
+from ottla.protocol.messages import (
+    heartbeat_request,
+    join_group_request,
+    join_group_response,
+    sync_group_request,
+    sync_group_response,
+)
+from ottla.types import Now
+
+_TYPE = "consumer"
+
+
+def join_consumer_group(
+    group: ConsumerGroup, around: Surroundings, context: RequestContext, request: join_group_request.JoinGroupRequest, now: Now
+) -> Result:
+    """A member of the classic protocol joins, or joins again because it was told to."""
+    member_id = request.member_id
+    protocols = tuple((protocol.name, protocol.metadata) for protocol in request.protocols)
+    try:
+        _check_join(group, around, request, protocols)
+        if not member_id:
+            member_id = new_member_id(around)
+            if request.group_instance_id is None and Fact.NEEDS_MEMBER_ID in context.facts:
+                return Result(answer=join_refused(ErrorCode.member_id_required, member_id))
+        return _joined(ConsumerDraft(group, now), around, context, request, member_id, protocols)
+    except Refused as refused:
+        return Result(answer=join_refused(refused.code, request.member_id))
+    except ProtocolError:
+        return Result(answer=join_refused(ErrorCode.inconsistent_group_protocol, request.member_id))
+
+
+def _check_join(
+    group: ConsumerGroup, around: Surroundings, request: join_group_request.JoinGroupRequest, protocols: Protocols
+) -> None:
+    is_known = request.member_id in group.members or (request.group_instance_id or "") in group.statics
+    if not is_known and len(group.members) >= around.config.group_consumer_max_size:
+        raise Refused(ErrorCode.group_max_size_reached, f"Group {group.group_id} is full.")
+    common = common_protocols(group)
+    if request.protocol_type != _TYPE or not any(common is None or name in common for name, _ in protocols):
+        raise Refused(ErrorCode.inconsistent_group_protocol, "The members have no protocol in common.")
+
+
+def common_protocols(group: ConsumerGroup) -> frozenset[str] | None:
+    """The assignors that every member of the classic protocol knows; ``None`` while there is no such member."""
+    known = [frozenset(name for name, _ in protocols_of(one.metadata)) for one in group.members.values() if one.speaks_classic]
+    return frozenset.intersection(*known) if known else None
+
+
+def _joined(
+    draft: ConsumerDraft,
+    around: Surroundings,
+    context: RequestContext,
+    request: join_group_request.JoinGroupRequest,
+    member_id: str,
+    protocols: Protocols,
+) -> Result:
+    group_id, instance_id = request.group_id, request.group_instance_id
+    predecessor = draft.group.members.get(draft.group.statics.get(instance_id or "", ""))
+    before = _sender(draft, request, member_id)
+    session_timeout, rebalance_timeout = milliseconds(request.session_timeout), milliseconds(request.rebalance_timeout)
+    wishes = wishes_of(
+        protocols,
+        protocols[0][1],
+        instance_id=instance_id or before.instance_id,
+        client_id=context.client_id,
+        client_host=context.client_host,
+        rebalance_timeout=rebalance_timeout,
+        session_timeout=session_timeout,
+    )
+    owned = by_topic_id(decode_subscription(protocols[0][1]).owned, around.topics)
+    after, _ = advance(draft, around, before, wishes, owned)
+    answer = _join_answer(draft.group, after)
+    if predecessor is not None and not predecessor.speaks_classic and may_downgrade(around, draft.group):
+        so_far, then = draft.result(), downgraded(around, draft.group, draft.now, answer=answer)
+        return replace(then, events=(*so_far.events, *then.events), effects=(*so_far.effects, *then.effects))
+    draft.cancel_timer(rejoin_timer(group_id, member_id))
+    draft.cancel_timer(rebalance_timer(group_id, member_id))
+    draft.set_timer(session_timer(group_id, member_id), session_timeout)
+    draft.set_timer(resync_timer(group_id, member_id), rebalance_timeout)
+    return draft.result(answer)
+
+
+def _sender(draft: ConsumerDraft, request: join_group_request.JoinGroupRequest, member_id: str) -> ConsumerMember:
+    """The member as it was; one that is not known yet has no epoch. Raises ``Refused``."""
+    group, instance_id = draft.group, request.group_instance_id
+    if instance_id is None:
+        return group.members.get(member_id) or ConsumerMember(member_id)
+    if request.member_id:
+        return static_member(group, member_id, instance_id)
+    holder = group.statics.get(instance_id)
+    return ConsumerMember(member_id) if holder is None else replaced(draft, group.members[holder], member_id)
+
+
+def _join_answer(group: ConsumerGroup, member: ConsumerMember) -> join_group_response.JoinGroupResponse:
+    common = common_protocols(group) or frozenset()
+    known = [name for name, _ in protocols_of(member.metadata)]
+    return join_group_response.JoinGroupResponse(
+        throttle_time=NO_THROTTLE,
+        error_code=ErrorCode.none,
+        generation_id=member.epoch,
+        protocol_type=_TYPE,
+        protocol_name=next((name for name in known if name in common), known[0]),
+        leader="",
+        member_id=member.member_id,
+        members=(),
+    )
+
+
+def sync_consumer_group(
+    group: ConsumerGroup, around: Surroundings, request: sync_group_request.SyncGroupRequest, now: Now
+) -> Result:
+    """A member of the classic protocol asks what it may read; what it assigns counts for nothing."""
+    try:
+        member = _known(group, request.member_id, request.group_instance_id, request.generation_id)
+        known = [name for name, _ in protocols_of(member.metadata)]
+        if request.protocol_type not in (None, _TYPE) or request.protocol_name not in (None, *known):
+            raise Refused(ErrorCode.inconsistent_group_protocol, "That is not the group's protocol.")
+    except Refused as refused:
+        return Result(answer=sync_refused(refused.code))
+    if member.state is not MemberState.UNREVOKED_PARTITIONS and _is_behind(group, around, member, now):
+        return Result((), (_await_rejoin(group, member, now),), sync_refused(ErrorCode.rebalance_in_progress))
+    answer = sync_group_response.SyncGroupResponse(
+        throttle_time=NO_THROTTLE,
+        error_code=ErrorCode.none,
+        protocol_type=_TYPE,
+        protocol_name=request.protocol_name or known[0],
+        assignment=assignment_blob(member.assigned, around.topics, protocols_of(member.metadata)[0][1]),
+    )
+    timers = (CancelTimer(resync_timer(group.group_id, member.member_id)), _alive(group, member, now))
+    return Result((), timers, answer)
+
+
+def beat_consumer_group(
+    group: ConsumerGroup, around: Surroundings, request: heartbeat_request.HeartbeatRequest, now: Now
+) -> Result:
+    """A member of the classic protocol is alive; it is told to join again where a JoinGroup of its would have an effect."""
+    try:
+        member = _known(group, request.member_id, request.group_instance_id, request.generation_id)
+    except Refused as refused:
+        return Result(answer=heartbeat_answer(refused.code))
+    alive = _alive(group, member, now)
+    must_rejoin = (
+        member.state is MemberState.UNREVOKED_PARTITIONS
+        or _is_behind(group, around, member, now)
+        or (member.state is MemberState.UNRELEASED_PARTITIONS and not _waits_for_others(group, member))
+    )
+    if must_rejoin:
+        return Result((), (alive, _await_rejoin(group, member, now)), heartbeat_answer(ErrorCode.rebalance_in_progress))
+    return Result((), (alive,), heartbeat_answer(ErrorCode.none))
+
+
+def _known(group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int) -> ConsumerMember:
+    member = group.members.get(member_id) if instance_id is None else static_member(group, member_id, instance_id)
+    if member is None or not member.speaks_classic:
+        raise unknown_member(group, member_id)
+    if generation != member.epoch:
+        raise Refused(ErrorCode.illegal_generation, f"Member {member_id} is in generation {member.epoch}, not {generation}.")
+    return member
+
+
+def _is_behind(group: ConsumerGroup, around: Surroundings, member: ConsumerMember, now: Now) -> bool:
+    """Whether there is a newer target, or one is due: the next JoinGroup would have it made."""
+    return member.epoch < group.assignment_epoch or (group.assignment_epoch < group.epoch and is_due(around, group, now))
+
+
+def _waits_for_others(group: ConsumerGroup, member: ConsumerMember) -> bool:
+    return any(
+        number in group.holders.get(topic_id, NO_PARTITIONS) and number not in member.assigned.get(topic_id, NO_PARTITIONS)
+        for topic_id, numbers in group.target.get(member.member_id, {}).items()
+        for number in numbers
+    )
+
+
+def _alive(group: ConsumerGroup, member: ConsumerMember, now: Now) -> SetTimer:
+    classic = member.metadata.classic_member_metadata
+    timeout = 0 if classic is None else classic.session_timeout_ms
+    return SetTimer(session_timer(group.group_id, member.member_id), now.mono + timeout)
+
+
+def _await_rejoin(group: ConsumerGroup, member: ConsumerMember, now: Now) -> SetTimer:
+    """However often it is told, it has its rebalance timeout once."""
+    timeout = member.metadata.rebalance_timeout_ms
+    return SetTimer(rejoin_timer(group.group_id, member.member_id), now.mono + timeout, unless_set=True)

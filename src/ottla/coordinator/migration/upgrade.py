@@ -1,0 +1,123 @@
+"""A classic group becomes a consumer group, because somebody who speaks the newer protocol joins it.
+
+Owns the conversion, and when it is refused. Must not know heartbeats. Invariant: nobody loses a partition by it; whoever waited for
+an answer is told to join again.
+
+Source: KIP-848, "Online migration"; what is written is what Apache Kafka 4.3 writes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from uuid import UUID
+
+from ottla.coordinator.classic.answers import join_refused, sync_refused
+from ottla.coordinator.classic.group import ClassicGroup, Member
+from ottla.coordinator.consumer.answers import Refused
+from ottla.coordinator.consumer.draft import ConsumerDraft
+from ottla.coordinator.consumer.group import ConsumerGroup, ConsumerMember, MemberState
+from ottla.coordinator.consumer.machine import current_value, target_value
+from ottla.coordinator.consumer.subscription import metadata_hash
+from ottla.coordinator.effects import CancelTimer, Reply, SetTimer
+from ottla.coordinator.events import (
+    CurrentWritten,
+    EpochWritten,
+    GroupDeleted,
+    SubscriptionWritten,
+    TargetEpochWritten,
+    TargetWritten,
+)
+from ottla.coordinator.migration.blobs import by_topic_id, wishes_of
+from ottla.coordinator.ports import Surroundings
+from ottla.coordinator.result import GroupEffect, Result
+from ottla.coordinator.timers import join_timer, session_timer, sync_timer
+from ottla.errors import ProtocolError
+from ottla.protocol import ErrorCode
+from ottla.protocol.consumer_protocol import decode_assignment
+from ottla.protocol.group_records import (
+    ConsumerGroupMetadataValue,
+    ConsumerGroupTargetAssignmentMetadataValue,
+)
+from ottla.types import Now
+
+_POLICIES = ("upgrade", "bidirectional")
+
+
+def upgraded(around: Surroundings, group: ClassicGroup, now: Now) -> ConsumerDraft:
+    """The group with its members, their assignments and its generation as the epoch of all. Raises ``Refused``."""
+    _check(around, group)
+    draft = ConsumerDraft(ConsumerGroup(group.group_id), now, replacing=_end(group, now))
+    epoch = max(group.generation, 1)
+    members = _members(around, group, epoch)
+    group_id = group.group_id
+    draft.happen(*(SubscriptionWritten(group_id, one.member_id, one.metadata) for one in members))
+    number = metadata_hash(draft.group, around.topics)
+    draft.happen(EpochWritten(group_id, ConsumerGroupMetadataValue(epoch=epoch, metadata_hash=number)))
+    for one in members:
+        target = {topic_id: tuple(sorted(partitions)) for topic_id, partitions in one.assigned.items()}
+        draft.happen(TargetWritten(group_id, one.member_id, target_value(target)))
+    draft.happen(TargetEpochWritten(group_id, ConsumerGroupTargetAssignmentMetadataValue(assignment_epoch=epoch)))
+    draft.happen(*(CurrentWritten(group_id, one.member_id, current_value(one)) for one in members))
+    return draft
+
+
+def _check(around: Surroundings, group: ClassicGroup) -> None:
+    why = None
+    if around.config.group_consumer_migration_policy not in _POLICIES:
+        why = "group.consumer.migration.policy does not allow it to become one"
+    elif group.protocol_type != "consumer":
+        why = f"its members are of type {group.protocol_type}"
+    elif len(group.members) > around.config.group_consumer_max_size:
+        why = "it has more members than a consumer group may have"
+    if why is not None:
+        raise _refused(group, why)
+
+
+def _refused(group: ClassicGroup, why: str) -> Refused:
+    return Refused(ErrorCode.group_id_not_found, f"Group {group.group_id} is not a consumer group: {why}.")
+
+
+def _members(around: Surroundings, group: ClassicGroup, epoch: int) -> list[ConsumerMember]:
+    taken: set[tuple[UUID, int]] = set()
+    return [_member(around, group, member, epoch, taken) for member in group.members.values()]
+
+
+def _member(around: Surroundings, group: ClassicGroup, member: Member, epoch: int, taken: set[tuple[UUID, int]]) -> ConsumerMember:
+    """A member with what the leader gave it. A partition that the leader gave twice is kept by the first."""
+    try:
+        assignment = decode_assignment(member.assignment)
+        wishes = wishes_of(
+            member.protocols,
+            member.metadata(group.protocol) or member.protocols[0][1],
+            instance_id=member.instance_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            rebalance_timeout=member.rebalance_timeout,
+            session_timeout=member.session_timeout,
+        )
+    except ProtocolError as error:
+        raise _refused(group, f"what member {member.member_id} says can not be read ({error})") from error
+    if assignment.user_data:
+        raise _refused(group, "its assignor is one of its own, and what that keeps in assignments would be lost")
+    assigned: dict[UUID, dict[int, int]] = {}
+    for topic_id, partitions in by_topic_id(assignment.partitions, around.topics).items():
+        free = [number for number in sorted(partitions) if (topic_id, number) not in taken]
+        taken.update((topic_id, number) for number in free)
+        if free:
+            assigned[topic_id] = dict.fromkeys(free, epoch)
+    return replace(
+        ConsumerMember(member.member_id, wishes), epoch=epoch, previous_epoch=epoch, state=MemberState.STABLE, assigned=assigned
+    )
+
+
+def _end(group: ClassicGroup, now: Now) -> Result:
+    """Who waits is told to join again; who was given an id and has not joined yet will find the group as it is then."""
+    effects: list[GroupEffect] = [CancelTimer(join_timer(group.group_id)), CancelTimer(sync_timer(group.group_id))]
+    for member in group.members.values():
+        if member.join is not None:
+            effects.append(Reply(member.join, join_refused(ErrorCode.rebalance_in_progress, member.member_id)))
+        if member.sync is not None:
+            effects.append(Reply(member.sync, sync_refused(ErrorCode.rebalance_in_progress)))
+        effects.append(SetTimer(session_timer(group.group_id, member.member_id), now.mono + member.session_timeout))
+    effects += [CancelTimer(session_timer(group.group_id, member_id)) for member_id in sorted(group.pending)]
+    return Result((GroupDeleted(group.group_id),), tuple(effects))

@@ -1,0 +1,198 @@
+"""How offsets and groups go: with their topic, by age, or because somebody deletes them.
+
+Owns the rules of retention, of OffsetDelete and of DeleteGroups. Must not know how a decision is stored. Invariant: an offset is
+never taken from under a group that reads its topic unless the topic is gone, and no group that has members is removed.
+
+Source: KIP-211 (retention), KIP-496 (OffsetDelete) and the behaviour of Apache Kafka 4.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from ottla.coordinator.classic.group import ClassicGroup, GroupState
+from ottla.coordinator.classic.subscription import subscribed_topics
+from ottla.coordinator.consumer.fencing import deletion
+from ottla.coordinator.consumer.group import ConsumerGroup, ConsumerGroupState
+from ottla.coordinator.effects import CancelTimer, RequestContext
+from ottla.coordinator.events import GroupDeleted, OffsetDeleted
+from ottla.coordinator.ports import Surroundings
+from ottla.coordinator.result import Result
+from ottla.coordinator.state import Group, ShardState
+from ottla.coordinator.timers import session_timer
+from ottla.protocol import NO_THROTTLE, ErrorCode
+from ottla.protocol.group_records import OffsetCommitValue
+from ottla.protocol.messages import delete_groups_response, offset_delete_request, offset_delete_response
+from ottla.types import Now, TopicPartition
+
+_EMPTY = (GroupState.EMPTY, ConsumerGroupState.EMPTY)
+_CONSUMER = "consumer"
+"""The protocol type of groups whose subscriptions the coordinator can read."""
+
+
+# With their topic.
+
+
+def has_offsets_of(state: ShardState, group_id: str, topics: Collection[str]) -> bool:
+    """Whether a group has committed offsets of one of these topics."""
+    return any(partition.topic in topics for partition in (*state.offsets(group_id), *state.pending.of_group(group_id)))
+
+
+def forget_topics(around: Surroundings, state: ShardState, group_id: str, topics: Collection[str]) -> Result:
+    """The offsets of topics that are gone go too, unless a topic is there again under the name and they were committed to it."""
+    gone = tuple(
+        OffsetDeleted(group_id, partition)
+        for partition, value in state.offsets(group_id).items()
+        if partition.topic in topics and not _belongs(value, around.topics.topic_id(partition.topic))
+    )
+    pending = sorted(
+        partition
+        for partition in state.pending.of_group(group_id)
+        if partition.topic in topics and around.topics.topic_id(partition.topic) is None
+    )
+    return Result(tuple(dict.fromkeys((*gone, *(OffsetDeleted(group_id, partition) for partition in pending)))))
+
+
+def _belongs(value: OffsetCommitValue, topic_id: object) -> bool:
+    return topic_id is not None and value.topic_id in (None, topic_id)
+
+
+# By age.
+
+
+def expire(around: Surroundings, state: ShardState, group_id: str, now: Now) -> Result:
+    """Remove the offsets of a group that nobody needs any more, and the group itself once nothing is left of it."""
+    group = state.group(group_id)
+    if group is None:
+        return Result()
+    offsets = state.offsets(group_id)
+    retention = around.config.offsets_retention_ms
+    if offsets and not _may_expire(group):
+        return Result()
+    topics = _subscribed_topics(group)
+    pending = state.pending.of_group(group_id)
+    expired = tuple(
+        partition
+        for partition, value in offsets.items()
+        if partition not in pending
+        and not _is_subscribed(group, topics, partition.topic)
+        and _has_expired(group, value, retention, now.wall)
+    )
+    if len(expired) == len(offsets) and not pending and group.state in _EMPTY:
+        return _removed(state, group)
+    return Result(tuple(OffsetDeleted(group_id, partition) for partition in expired))
+
+
+def _subscribed_topics(group: Group) -> Collection[str] | None:
+    return group.subscribed_topics() if isinstance(group, ConsumerGroup) else subscribed_topics(group)
+
+
+def _may_expire(group: Group) -> bool:
+    """While a classic group rebalances nobody knows what it will read."""
+    if isinstance(group, ConsumerGroup):
+        return True
+    reads = group.protocol_type == _CONSUMER and group.state is GroupState.STABLE and subscribed_topics(group) is not None
+    return group.protocol_type is None or group.state is GroupState.EMPTY or reads
+
+
+def _has_expired(group: Group, value: OffsetCommitValue, retention: int, now: int) -> bool:
+    """Whether nobody has used an offset for too long: since it was committed and since the group lost its last member.
+
+    Old clients have said themselves until when they may want it.
+    """
+    if value.expire_timestamp != -1:
+        return value.expire_timestamp <= now
+    if isinstance(group, ConsumerGroup):
+        return now - value.commit_timestamp >= retention
+    became_empty = group.since if group.protocol_type is not None and group.state is GroupState.EMPTY else -1
+    return now - max(value.commit_timestamp, became_empty) >= retention
+
+
+def _is_subscribed(group: Group, topics: Collection[str] | None, topic: str) -> bool:
+    """Consumers whose subscription can not be read may be subscribed to anything."""
+    if topics is not None:
+        return topic in topics
+    return isinstance(group, ClassicGroup) and group.protocol_type == _CONSUMER
+
+
+# By request.
+
+
+def delete_offsets(
+    around: Surroundings,
+    state: ShardState,
+    context: RequestContext,
+    request: offset_delete_request.OffsetDeleteRequest,
+    now: Now,
+) -> Result:
+    """Delete offsets of topics that the group does not read."""
+    group = state.group(request.group_id)
+    error = _offset_delete_error(request, group)
+    if error is not None or group is None:
+        return Result(answer=offset_delete_refused(error or ErrorCode.group_id_not_found))
+    subscribed = _subscribed_topics(group)
+    deleted: dict[TopicPartition, None] = {}
+    topics = []
+    for topic in request.topics:
+        is_subscribed = _is_subscribed(group, subscribed, topic.name)
+        answers = []
+        for one in topic.partitions:
+            partition = TopicPartition(topic.name, one.partition_index)
+            verdict = _partition_verdict(around, partition, is_subscribed)
+            answers.append(
+                offset_delete_response.OffsetDeleteResponsePartition(partition_index=one.partition_index, error_code=verdict)
+            )
+            written = partition in state.offsets(request.group_id) or partition in state.pending.of_group(request.group_id)
+            if verdict is ErrorCode.none and written:
+                deleted[partition] = None
+        topics.append(offset_delete_response.OffsetDeleteResponseTopic(name=topic.name, partitions=tuple(answers)))
+    answer = offset_delete_response.OffsetDeleteResponse(error_code=ErrorCode.none, throttle_time=NO_THROTTLE, topics=tuple(topics))
+    return Result(tuple(OffsetDeleted(request.group_id, partition) for partition in deleted), answer=answer)
+
+
+def offset_delete_refused(error: ErrorCode) -> offset_delete_response.OffsetDeleteResponse:
+    """The answer to an OffsetDelete of which nothing was done."""
+    return offset_delete_response.OffsetDeleteResponse(error_code=error, throttle_time=NO_THROTTLE, topics=())
+
+
+def _offset_delete_error(request: offset_delete_request.OffsetDeleteRequest, group: Group | None) -> ErrorCode | None:
+    if not request.group_id:
+        return ErrorCode.invalid_group_id
+    if group is None:
+        return ErrorCode.group_id_not_found
+    if isinstance(group, ConsumerGroup):
+        return None
+    if group.state is not GroupState.EMPTY and group.protocol_type != _CONSUMER:
+        return ErrorCode.non_empty_group
+    return None
+
+
+def _partition_verdict(around: Surroundings, partition: TopicPartition, is_subscribed: bool) -> ErrorCode:
+    if not 0 <= partition.partition < (around.topics.partition_count(partition.topic) or 0):
+        return ErrorCode.unknown_topic_or_partition
+    return ErrorCode.group_subscribed_to_topic if is_subscribed else ErrorCode.none
+
+
+def delete_group(around: Surroundings, state: ShardState, context: RequestContext, group_id: str, now: Now) -> Result:
+    """Delete one group without members, and its offsets."""
+    group = state.group(group_id)
+    if group is None:
+        return Result(answer=delete_answer(group_id, ErrorCode.group_id_not_found))
+    if group.state not in _EMPTY:
+        return Result(answer=delete_answer(group_id, ErrorCode.non_empty_group))
+    return _removed(state, group, delete_answer(group_id, ErrorCode.none))
+
+
+def delete_answer(group_id: str, error: ErrorCode) -> delete_groups_response.DeletableGroupResult:
+    """What became of one group."""
+    return delete_groups_response.DeletableGroupResult(group_id=group_id, error_code=error)
+
+
+def _removed(state: ShardState, group: Group, answer: delete_groups_response.DeletableGroupResult | None = None) -> Result:
+    """Nothing of a group stays: not its offsets, nor who was given an id and has not joined yet."""
+    written = dict.fromkeys((*state.offsets(group.group_id), *sorted(state.pending.of_group(group.group_id))))
+    offsets = tuple(OffsetDeleted(group.group_id, partition) for partition in written)
+    if isinstance(group, ConsumerGroup):
+        return Result((*offsets, *deletion(group)), (), answer)
+    timers = tuple(CancelTimer(session_timer(group.group_id, member_id)) for member_id in sorted(group.pending))
+    return Result((*offsets, GroupDeleted(group.group_id)), timers, answer)

@@ -1,0 +1,75 @@
+"""The responses of the transaction coordinator.
+
+Owns what each refusal looks like. Must not know when it is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ottla.coordinator.effects import RequestContext
+from ottla.coordinator.transactions.transaction import NONE
+from ottla.protocol import NO_THROTTLE, ErrorCode
+from ottla.protocol.apis import Fact
+from ottla.protocol.messages import (
+    add_offsets_to_txn_response,
+    add_partitions_to_txn_request,
+    add_partitions_to_txn_response,
+    end_txn_response,
+    init_producer_id_response,
+)
+from ottla.types import TopicPartition
+
+Part = add_partitions_to_txn_request.AddPartitionsToTxnTransaction
+
+
+def producer_id_answer(
+    error: ErrorCode, producer_id: int = NONE, epoch: int = NONE
+) -> init_producer_id_response.InitProducerIdResponse:
+    """The answer to an InitProducerId."""
+    return init_producer_id_response.InitProducerIdResponse(
+        throttle_time=NO_THROTTLE, error_code=error, producer_id=producer_id, producer_epoch=epoch
+    )
+
+
+def end_answer(error: ErrorCode, producer_id: int = NONE, epoch: int = NONE) -> end_txn_response.EndTxnResponse:
+    """The answer to an EndTxn; the producer is told who it is from now on where its version knows that."""
+    return end_txn_response.EndTxnResponse(
+        throttle_time=NO_THROTTLE, error_code=error, producer_id=producer_id, producer_epoch=epoch
+    )
+
+
+def offsets_added_answer(error: ErrorCode) -> add_offsets_to_txn_response.AddOffsetsToTxnResponse:
+    """The answer to an AddOffsetsToTxn."""
+    return add_offsets_to_txn_response.AddOffsetsToTxnResponse(throttle_time=NO_THROTTLE, error_code=error)
+
+
+def added_answer(
+    part: Part, errors: ErrorCode | Mapping[TopicPartition, ErrorCode]
+) -> add_partitions_to_txn_response.AddPartitionsToTxnResult:
+    """One transaction's part of the answer to an AddPartitionsToTxn."""
+    return add_partitions_to_txn_response.AddPartitionsToTxnResult(
+        transactional_id=part.transactional_id,
+        topic_results=tuple(
+            add_partitions_to_txn_response.AddPartitionsToTxnTopicResult(
+                name=topic.name,
+                results_by_partition=tuple(
+                    add_partitions_to_txn_response.AddPartitionsToTxnPartitionResult(
+                        partition_index=number,
+                        partition_error_code=errors
+                        if isinstance(errors, ErrorCode)
+                        else errors[TopicPartition(topic.name, number)],
+                    )
+                    for number in topic.partitions
+                ),
+            )
+            for topic in part.topics
+        ),
+    )
+
+
+def as_known(context: RequestContext, error: ErrorCode) -> ErrorCode:
+    """The error as the client's version knows it."""
+    if error is ErrorCode.producer_fenced and Fact.PRODUCER_FENCED not in context.facts:
+        return ErrorCode.invalid_producer_epoch
+    return error

@@ -1,0 +1,126 @@
+"""A transactional id as a value: its producer, its transaction, and the record that says so.
+
+Owns the shape and its form in ``__transaction_state``. Must not know how it changes (``machine``) nor what is answered to whom.
+Invariant: ``of_value(id, value_of(transaction))`` is the transaction, but for ``last_epoch``, which no record holds.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from ottla.protocol.transaction_records import TopicPartitions, TransactionLogValue
+from ottla.types import TopicPartition
+
+NONE = -1
+"""No producer id, no epoch, no time."""
+
+MAX_EPOCH = 2**15 - 1
+
+
+class TransactionState(enum.Enum):
+    """Where a transactional id stands; the values are the names that DescribeTransactions and ListTransactions use."""
+
+    EMPTY = "Empty"
+    """It has a producer, which has begun no transaction."""
+    ONGOING = "Ongoing"
+    """The transaction has partitions."""
+    PREPARE_COMMIT = "PrepareCommit"
+    """It will be committed whatever happens: markers are on their way."""
+    PREPARE_ABORT = "PrepareAbort"
+    """It will be aborted whatever happens: markers are on their way."""
+    COMPLETE_COMMIT = "CompleteCommit"
+    """The last transaction was committed, everywhere."""
+    COMPLETE_ABORT = "CompleteAbort"
+    """The last transaction was aborted, everywhere."""
+    PREPARE_EPOCH_FENCE = "PrepareEpochFence"
+    """The coordinator aborts the transaction by itself: its producer has no say any more. Passed through, never written."""
+    DEAD = "Dead"
+    """The id is not there (any more)."""
+
+
+STATUS = MappingProxyType(
+    {
+        TransactionState.EMPTY: 0,
+        TransactionState.ONGOING: 1,
+        TransactionState.PREPARE_COMMIT: 2,
+        TransactionState.PREPARE_ABORT: 3,
+        TransactionState.COMPLETE_COMMIT: 4,
+        TransactionState.COMPLETE_ABORT: 5,
+        TransactionState.DEAD: 6,
+        TransactionState.PREPARE_EPOCH_FENCE: 7,
+    }
+)
+"""State -> its number in a record."""
+STATE = MappingProxyType({number: state for state, number in STATUS.items()})
+
+PREPARED = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT})
+"""States from which there is one way on: markers, then the completion."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """A transactional id. Times are wall-clock milliseconds.
+
+    ``next_producer_id`` is set while a transaction ends whose producer has used up its epochs. ``version`` is that of the
+    protocol of transactions (KIP-890) that the last change was made with.
+    """
+
+    transactional_id: str
+    state: TransactionState = TransactionState.DEAD
+    producer_id: int = NONE
+    previous_producer_id: int = NONE
+    next_producer_id: int = NONE
+    epoch: int = NONE
+    last_epoch: int = NONE
+    """The epoch before the last one: a producer that asks with it asks again, as it has not heard the answer."""
+    timeout_ms: int = 0
+    partitions: frozenset[TopicPartition] = frozenset()
+    started_at: int = NONE
+    updated_at: int = NONE
+    version: int = 0
+
+    @property
+    def epochs_used_up(self) -> bool:
+        """Whether the next producer needs another id. The largest epoch is kept for the markers of the last transaction."""
+        return self.epoch >= MAX_EPOCH - 1
+
+
+def value_of(transaction: Transaction) -> TransactionLogValue:
+    """The record of a transaction."""
+    by_topic: dict[str, list[int]] = {}
+    for topic, partition in sorted(transaction.partitions):
+        by_topic.setdefault(topic, []).append(partition)
+    partitions = tuple(TopicPartitions(topic=topic, partition_ids=tuple(numbers)) for topic, numbers in by_topic.items())
+    return TransactionLogValue(
+        producer_id=transaction.producer_id,
+        previous_producer_id=transaction.previous_producer_id,
+        next_producer_id=transaction.next_producer_id,
+        producer_epoch=transaction.epoch,
+        transaction_timeout_ms=transaction.timeout_ms,
+        transaction_status=STATUS[transaction.state],
+        transaction_partitions=None if transaction.state is TransactionState.EMPTY else partitions,
+        transaction_last_update_timestamp_ms=transaction.updated_at,
+        transaction_start_timestamp_ms=transaction.started_at,
+        client_transaction_version=transaction.version,
+    )
+
+
+def of_value(transactional_id: str, value: TransactionLogValue) -> Transaction:
+    """The transaction that a record tells of."""
+    return Transaction(
+        transactional_id=transactional_id,
+        state=STATE[value.transaction_status],
+        producer_id=value.producer_id,
+        previous_producer_id=value.previous_producer_id,
+        next_producer_id=value.next_producer_id,
+        epoch=value.producer_epoch,
+        timeout_ms=value.transaction_timeout_ms,
+        partitions=frozenset(
+            TopicPartition(one.topic, partition) for one in value.transaction_partitions or () for partition in one.partition_ids
+        ),
+        started_at=value.transaction_start_timestamp_ms,
+        updated_at=value.transaction_last_update_timestamp_ms,
+        version=value.client_transaction_version,
+    )

@@ -1,0 +1,301 @@
+"""``broker.faults``: what an embedded broker shall do wrong, said by a test.
+
+Owns the public names of faults, how they are spelt, and how often each has struck. Must not know how a fault is carried out.
+Invariants: when a method returns, the fault is set, so that whatever a client asks from now on meets it; when ``clear`` returns,
+the broker is sound again.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from types import TracebackType
+from typing import Literal
+
+from ottla.broker.effects import Place
+from ottla.broker.faults import rules
+from ottla.broker.faults.rules import Match, Moment
+from ottla.errors import ERROR_CODES, BrokerError, ConfigError, IllegalStateError, OttlaTimeoutError
+from ottla.protocol import ErrorCode
+from ottla.protocol.apis import Api
+from ottla.runtime.broker_node import BrokerNode
+
+Apis = str | Iterable[str]
+"""One API or several, as Kafka spells them: ``"Fetch"``, ``["JoinGroup", "SyncGroup"]``."""
+
+Error = str | int | type[BrokerError]
+"""``"NOT_COORDINATOR"``, ``16`` or ``errors.NotCoordinatorError``."""
+
+_APIS = {api.name.replace("_", "").lower(): api for api in Api}
+_CODES = {name: code for code, (name, _) in ERROR_CODES.items()}
+
+
+class Fault:
+    """One fault that was set. As a context manager it ends with the block."""
+
+    def __init__(self, faults: Faults, number: int, what: str) -> None:
+        self._faults = faults
+        self._number = number
+        self._what = what
+        self._struck = 0
+
+    def __repr__(self) -> str:
+        return f"<Fault {self._what}, struck {self._struck} times>"
+
+    def __enter__(self) -> Fault:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.clear()
+
+    @property
+    def struck(self) -> int:
+        """How often it has struck so far."""
+        return self._struck
+
+    def wait(self, times: int = 1, timeout: float = 10.0) -> None:
+        """Return when it has struck ``times`` times; raises ``OttlaTimeoutError`` after ``timeout`` seconds."""
+        with self._faults._changed:
+            if not self._faults._changed.wait_for(lambda: self._struck >= times, timeout):
+                raise OttlaTimeoutError(f"{self._what} has struck {self._struck} times within {timeout:g} s, not {times}")
+
+    def clear(self) -> None:
+        """End it. What it held back is answered; a connection whose answer it had lost is closed."""
+        self._faults._clear(self)
+
+
+class Faults:
+    """What an embedded broker shall do wrong::
+
+        with broker.faults.fail("OffsetCommit", "COORDINATOR_LOAD_IN_PROGRESS", times=3, group="billing") as fault:
+            consumer.commit()
+        assert fault.struck == 3
+
+    Thread-safe. ``api`` is one of Kafka's names or several; without it any request is meant. ``client_id``, ``group``, ``topic``
+    and ``transactional_id`` narrow down which requests. ``times``: how many requests it strikes (``None``: all until it is
+    cleared), ``after``: how many it spares first. Of several faults that fit a request the oldest strikes, so faults set one after
+    the other make a sequence; a delay strikes beside another fault. All of them end with ``clear()`` and when the broker is closed.
+    """
+
+    def __init__(self, running: Callable[[], BrokerNode]) -> None:
+        self._running = running
+        self._numbers = itertools.count(1)
+        self._changed = threading.Condition()
+        self._set: dict[int, Fault] = {}
+
+    def __repr__(self) -> str:
+        return f"<Faults {list(self)}>"
+
+    def __iter__(self) -> Iterator[Fault]:
+        """The faults that were set and not cleared, oldest first, also those that have struck for the last time."""
+        return iter(tuple(self._set.values()))
+
+    # Requests and answers
+
+    def fail(
+        self,
+        api: Apis,
+        error: Error,
+        *,
+        times: int | None = 1,
+        after: int = 0,
+        client_id: str | None = None,
+        group: str | None = None,
+        topic: str | None = None,
+        transactional_id: str | None = None,
+    ) -> Fault:
+        """Answer with ``error`` instead of doing what is asked, wherever the API's answer has room for errors.
+
+        With ``topic`` only what concerns that topic fails; the rest of the request is served.
+        """
+        match = _match(api, client_id, group, topic, transactional_id)
+        return self._add(f"fail {api} with {error}", rules.Fail(_error(error)), match, times, after)
+
+    def delay(
+        self,
+        api: Apis | None,
+        seconds: float,
+        *,
+        times: int | None = 1,
+        after: int = 0,
+        client_id: str | None = None,
+        group: str | None = None,
+        topic: str | None = None,
+        transactional_id: str | None = None,
+    ) -> Fault:
+        """Do what is asked at once and answer ``seconds`` later. The answers after it on that connection wait as well."""
+        match = _match(api, client_id, group, topic, transactional_id)
+        return self._add(f"delay {api or 'everything'}", rules.Delay(_milliseconds(seconds)), match, times, after)
+
+    def drop(
+        self,
+        api: Apis | None = None,
+        *,
+        at: Literal["request", "reply", "halfway"] = "request",
+        times: int | None = 1,
+        after: int = 0,
+        client_id: str | None = None,
+        group: str | None = None,
+        topic: str | None = None,
+        transactional_id: str | None = None,
+    ) -> Fault:
+        """Close the connection: at the ``"request"``, with nothing done; before the ``"reply"``, with all done; ``"halfway"``
+        through the bytes of the reply."""
+        match = _match(api, client_id, group, topic, transactional_id)
+        return self._add(f"drop the connection of {api or 'anything'}", rules.Drop(Moment(at)), match, times, after)
+
+    def lose_reply(
+        self,
+        api: Apis,
+        *,
+        times: int | None = 1,
+        after: int = 0,
+        client_id: str | None = None,
+        group: str | None = None,
+        topic: str | None = None,
+        transactional_id: str | None = None,
+    ) -> Fault:
+        """Do what is asked and never answer. The connection stays, silent, until its client or ``clear`` closes it."""
+        match = _match(api, client_id, group, topic, transactional_id)
+        return self._add(f"lose the reply to {api}", rules.LoseReply(), match, times, after)
+
+    def disconnect(self, client_id: str | None = None) -> int:
+        """Close the connections of a client, or all, now; returns how many they were."""
+        return self._running().close_connections(client_id)
+
+    # Groups and transactions
+
+    def move_coordinator(
+        self,
+        group: str | None = None,
+        *,
+        transactional_id: str | None = None,
+        to: str | None = None,
+        seconds: float | None = None,
+    ) -> Fault:
+        """Stop coordinating a group, a transactional id, or (neither named) all, until cleared or ``seconds`` have passed.
+
+        Whoever asks is told NOT_COORDINATOR, and FindCoordinator says ``to`` ("host:port") or COORDINATOR_NOT_AVAILABLE. A
+        producer that writes to a partition for the first time in its transaction has to try again. Afterwards all are loaded
+        from their log, as a broker does that takes them over. As in Kafka, they move together with the others in their
+        partition of ``__consumer_offsets`` or ``__transaction_state``.
+        """
+        action = rules.MoveCoordinator(group, _place(to) if to is not None else None, transactional_id)
+        return self._add("move the coordinator", action, Match(), None, 0, seconds)
+
+    def expire_member(
+        self, group: str, *, member_id: str | None = None, client_id: str | None = None, instance_id: str | None = None
+    ) -> int:
+        """Let the sessions of the members of a group that all given names fit be over now; returns how many they were.
+
+        Raises ``IllegalStateError`` where there is none. As in Kafka, a member that waits in a rebalance can not expire.
+        """
+        count = self._running().command(rules.ExpireMember(group, member_id, client_id, instance_id))
+        if not count:
+            wanted = {"member_id": member_id, "client_id": client_id, "instance_id": instance_id}
+            named = ", ".join(f"{name}={value!r}" for name, value in wanted.items() if value is not None)
+            raise IllegalStateError(f"group {group!r} has no member{' with ' + named if named else ''}")
+        return count
+
+    # The broker
+
+    def freeze(self, seconds: float | None = None) -> Fault:
+        """Stand still: nothing is answered and no timer runs until the fault is cleared or ``seconds`` have passed.
+
+        Connections stay and new ones are accepted, as with a broker under SIGSTOP. What has arrived is then done in its order.
+        ``struck`` counts the requests that wait.
+        """
+        return self._add("freeze", rules.Freeze(), Match(), None, 0, seconds)
+
+    def fill_disk(
+        self, topic: str, partition: int | None = None, *, times: int | None = None, after: int = 0, seconds: float | None = None
+    ) -> Fault:
+        """Let appends to a topic, or one partition of it, fail as on a full disk: producers are told KAFKA_STORAGE_ERROR.
+
+        ``topic="__consumer_offsets"`` concerns commits and groups.
+        """
+        action = rules.FailAppends(topic, partition)
+        return self._add(f"fill the disk of {topic}", action, Match(), times, after, seconds)
+
+    def clear(self) -> None:
+        """End all faults. What they held back is answered; connections whose answer was lost are closed."""
+        if self._set:
+            with self._changed:
+                self._set.clear()
+            self._running().command(rules.RemoveFaults())
+
+    # From the broker
+
+    def on_strike(self, number: int) -> None:
+        """A fault has struck; called on the broker's thread."""
+        with self._changed:
+            fault = self._set.get(number)
+            if fault is not None:
+                fault._struck += 1
+                self._changed.notify_all()
+
+    def forget(self) -> None:
+        """The broker is closed, and its faults with it."""
+        with self._changed:
+            self._set.clear()
+
+    def _add(
+        self, what: str, action: rules.Action, match: Match, times: int | None, after: int, seconds: float | None = None
+    ) -> Fault:
+        if (times is not None and times < 1) or after < 0:
+            raise ConfigError(f"times={times}, after={after}: a fault strikes once at least, and spares no fewer than 0 requests")
+        node = self._running()
+        number = next(self._numbers)
+        fault = Fault(self, number, what)
+        with self._changed:
+            self._set[number] = fault
+        lasts = _milliseconds(seconds) if seconds is not None else None
+        node.command(rules.AddFault(rules.Rule(number, action, match, times, after, lasts)))
+        return fault
+
+    def _clear(self, fault: Fault) -> None:
+        with self._changed:
+            known = self._set.pop(fault._number, None)
+        if known is not None:
+            self._running().command(rules.RemoveFaults(fault._number))
+
+
+def _match(api: Apis | None, client_id: str | None, group: str | None, topic: str | None, transactional_id: str | None) -> Match:
+    names = () if api is None else (api,) if isinstance(api, str) else tuple(api)
+    return Match(frozenset(map(_api, names)), client_id, group, topic, transactional_id)
+
+
+def _api(name: str) -> Api:
+    found = _APIS.get(name.replace("_", "").lower())
+    if found is None:
+        near = difflib.get_close_matches(name.lower(), _APIS, 1)
+        hint = f"did you mean {_APIS[near[0]].name.title().replace('_', '')!r}?" if near else "use Kafka's name, such as 'Fetch'"
+        raise ConfigError(f"there is no API {name!r}", hint=hint)
+    return found
+
+
+def _error(error: Error) -> ErrorCode:
+    code = _CODES.get(error) if isinstance(error, str) else error if isinstance(error, int) else error.code
+    if code not in ERROR_CODES:
+        near = difflib.get_close_matches(str(error).upper(), _CODES, 1)
+        raise ConfigError(f"there is no error {error!r}", hint=f"did you mean {near[0]!r}?" if near else None)
+    return ErrorCode(code)
+
+
+def _milliseconds(seconds: float) -> int:
+    if seconds < 0:
+        raise ConfigError(f"{seconds} seconds: it must not be less than none")
+    return round(seconds * 1000)
+
+
+def _place(address: str) -> Place:
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise ConfigError(f"to={address!r} must be HOST:PORT")
+    return Place(_ELSEWHERE, host.strip("[]"), int(port))
+
+
+_ELSEWHERE = 1_000
+"""The number of a broker that only ``move_coordinator`` speaks of."""

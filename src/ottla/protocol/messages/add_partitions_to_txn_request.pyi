@@ -1,0 +1,25 @@
+"""add_partitions_to_txn_request: made by tools/make_message_stubs.py; do not edit."""
+
+import uuid
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from kio.schema.errors import ErrorCode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddPartitionsToTxnTopic:
+    name: str
+    partitions: tuple[int, ...] = ...
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddPartitionsToTxnTransaction:
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    verify_only: bool = ...
+    topics: tuple[AddPartitionsToTxnTopic, ...]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddPartitionsToTxnRequest:
+    transactions: tuple[AddPartitionsToTxnTransaction, ...]

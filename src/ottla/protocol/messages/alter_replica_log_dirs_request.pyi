@@ -1,0 +1,22 @@
+"""alter_replica_log_dirs_request: made by tools/make_message_stubs.py; do not edit."""
+
+import uuid
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from kio.schema.errors import ErrorCode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterReplicaLogDirTopic:
+    name: str
+    partitions: tuple[int, ...] = ...
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterReplicaLogDir:
+    path: str
+    topics: tuple[AlterReplicaLogDirTopic, ...]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterReplicaLogDirsRequest:
+    dirs: tuple[AlterReplicaLogDir, ...]

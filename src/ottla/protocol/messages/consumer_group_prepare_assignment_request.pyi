@@ -1,0 +1,14 @@
+"""consumer_group_prepare_assignment_request: made by tools/make_message_stubs.py; do not edit."""
+
+import uuid
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from kio.schema.errors import ErrorCode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerGroupPrepareAssignmentRequest:
+    group_id: str
+    member_id: str
+    member_epoch: int

@@ -1,0 +1,19 @@
+"""create_partitions_response: made by tools/make_message_stubs.py; do not edit."""
+
+import uuid
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from kio.schema.errors import ErrorCode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreatePartitionsTopicResult:
+    name: str
+    error_code: ErrorCode
+    error_message: str | None = ...
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreatePartitionsResponse:
+    throttle_time: timedelta
+    results: tuple[CreatePartitionsTopicResult, ...]

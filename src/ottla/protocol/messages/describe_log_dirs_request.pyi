@@ -1,0 +1,17 @@
+"""describe_log_dirs_request: made by tools/make_message_stubs.py; do not edit."""
+
+import uuid
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from kio.schema.errors import ErrorCode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribableLogDirTopic:
+    topic: str
+    partitions: tuple[int, ...] = ...
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeLogDirsRequest:
+    topics: tuple[DescribableLogDirTopic, ...] | None

@@ -1,0 +1,17 @@
+"""describe_producers_request: made by tools/make_message_stubs.py; do not edit."""
+
+import uuid
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from kio.schema.errors import ErrorCode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicRequest:
+    name: str
+    partition_indexes: tuple[int, ...] = ...
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeProducersRequest:
+    topics: tuple[TopicRequest, ...]

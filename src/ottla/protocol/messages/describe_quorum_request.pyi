@@ -1,0 +1,21 @@
+"""describe_quorum_request: made by tools/make_message_stubs.py; do not edit."""
+
+import uuid
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from kio.schema.errors import ErrorCode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionData:
+    partition_index: int
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicData:
+    topic_name: str
+    partitions: tuple[PartitionData, ...]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeQuorumRequest:
+    topics: tuple[TopicData, ...]

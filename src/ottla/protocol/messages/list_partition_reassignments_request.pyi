@@ -1,0 +1,18 @@
+"""list_partition_reassignments_request: made by tools/make_message_stubs.py; do not edit."""
+
+import uuid
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from kio.schema.errors import ErrorCode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListPartitionReassignmentsTopics:
+    name: str
+    partition_indexes: tuple[int, ...] = ...
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListPartitionReassignmentsRequest:
+    timeout: timedelta = ...
+    topics: tuple[ListPartitionReassignmentsTopics, ...] | None

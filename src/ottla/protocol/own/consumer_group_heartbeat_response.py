@@ -1,0 +1,48 @@
+"""ConsumerGroupHeartbeat response version 1, and what client-side assignors need of it."""
+
+import uuid
+from dataclasses import dataclass, field
+
+from kio.schema.errors import ErrorCode
+from kio.static.primitive import i8, i16, i32, i32Timedelta
+
+from ottla.protocol.own import of, wire
+
+
+@of(68, 1, "response")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicPartitions:
+    """Partitions that the member may read."""
+
+    topic_id: uuid.UUID | None = field(metadata=wire("uuid"))
+    partitions: tuple[i32, ...] = field(metadata=wire("int32"), default=())
+
+
+@of(68, 1, "response")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """All that the member may read."""
+
+    topic_partitions: tuple[TopicPartitions, ...]
+
+
+@of(68, 1, "response", whole=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerGroupHeartbeatResponse:
+    """Kafka's message; the last four fields are ours.
+
+    ``should_compute_assignment``: the member is asked to prepare and install the group's next assignment. With an ``assignment``
+    comes what the assignor that made it has to say to the member: an error of its own (0: none) and metadata.
+    """
+
+    throttle_time: i32Timedelta = field(metadata=wire("timedelta_i32"))
+    error_code: ErrorCode = field(metadata=wire("error_code"))
+    error_message: str | None = field(metadata=wire("string"), default=None)
+    member_id: str | None = field(metadata=wire("string"), default=None)
+    member_epoch: i32 = field(metadata=wire("int32"))
+    heartbeat_interval: i32Timedelta = field(metadata=wire("timedelta_i32"))
+    assignment: Assignment | None = field(default=None)
+    should_compute_assignment: bool = field(metadata=wire("bool", 20_000), default=False)
+    assignment_error: i8 = field(metadata=wire("int8", 20_001), default=i8(0))
+    metadata_version: i16 = field(metadata=wire("int16", 20_002), default=i16(0))
+    metadata: bytes = field(metadata=wire("bytes", 20_003), default=b"")

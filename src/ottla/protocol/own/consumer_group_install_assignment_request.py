@@ -1,0 +1,41 @@
+"""ConsumerGroupInstallAssignment request: a member has computed the assignment that it was asked for."""
+
+import uuid
+from dataclasses import dataclass, field
+
+from kio.static.primitive import i8, i16, i32
+
+from ottla.protocol.own import of, wire
+
+
+@of(20_002, 0, "request")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicPartitions:
+    """Partitions that a member shall have."""
+
+    topic_id: uuid.UUID | None = field(metadata=wire("uuid"))
+    partitions: tuple[i32, ...] = field(metadata=wire("int32"), default=())
+
+
+@of(20_002, 0, "request")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """What a member shall have, and what the assignor has to tell it."""
+
+    member_id: str = field(metadata=wire("string"))
+    topic_partitions: tuple[TopicPartitions, ...] = field(default=())
+    metadata_version: i16 = field(metadata=wire("int16"), default=i16(0))
+    metadata: bytes = field(metadata=wire("bytes"), default=b"")
+
+
+@of(20_002, 0, "request", whole=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerGroupInstallAssignmentRequest:
+    """The assignment for ``group_epoch``. With an ``error`` (the assignor's own; 0: none) everybody keeps what it has."""
+
+    group_id: str = field(metadata=wire("string"))
+    member_id: str = field(metadata=wire("string"))
+    member_epoch: i32 = field(metadata=wire("int32"))
+    group_epoch: i32 = field(metadata=wire("int32"))
+    error: i8 = field(metadata=wire("int8"), default=i8(0))
+    members: tuple[Member, ...] = field(default=())

@@ -1,0 +1,17 @@
+"""ConsumerGroupPrepareAssignment request: a member that was asked to compute the assignment asks for all it must know."""
+
+from dataclasses import dataclass, field
+
+from kio.static.primitive import i32
+
+from ottla.protocol.own import of, wire
+
+
+@of(20_001, 0, "request", whole=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerGroupPrepareAssignmentRequest:
+    """Who asks, and in which epoch it believes to be."""
+
+    group_id: str = field(metadata=wire("string"))
+    member_id: str = field(metadata=wire("string"))
+    member_epoch: i32 = field(metadata=wire("int32"))

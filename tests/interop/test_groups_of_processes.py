@@ -1,0 +1,63 @@
+"""Groups of others' clients, each member a process: they come, leave, are killed and come back, and the broker with them.
+
+What must hold is in ``groups/verdict.py``, what happens in ``groups/scenarios.py``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.programs import ottla
+from tests.interop.groups.players import BrokerProcess
+from tests.interop.groups.scenarios import PROTOCOLS, Scenario, everyday, matrix, torture
+from tests.interop.groups.stage import Stage, session_for, settings
+
+TORTURES = [torture(seed, protocol) for protocol in PROTOCOLS for seed in range(5)]
+
+
+@pytest.fixture
+def session() -> int:
+    began = time.monotonic()
+    assert ottla("--version").returncode == 0
+    return session_for(time.monotonic() - began)
+
+
+@pytest.fixture
+def broker(tmp_path: Path, session: int) -> Iterator[BrokerProcess]:
+    broker = BrokerProcess(tmp_path, settings(session))
+    try:
+        yield broker
+    finally:
+        broker.close()
+
+
+def play(scenario: Scenario, broker: BrokerProcess, session: int, request: pytest.FixtureRequest) -> None:
+    if "java" in (*scenario.clients, scenario.writer):
+        request.getfixturevalue("kafka_tool")
+    stage = Stage(scenario, broker.servers, broker.folder, session, broker)
+    assert stage.play() == []
+    request.node.user_properties.append((scenario.name, stage.figures.row()))
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("scenario", everyday(), ids=lambda one: one.name)
+def test_every_client_s_life(scenario: Scenario, broker: BrokerProcess, session: int, request: pytest.FixtureRequest) -> None:
+    play(scenario, broker, session, request)
+
+
+@pytest.mark.interop
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("scenario", matrix(), ids=lambda one: one.name)
+def test_the_full_matrix(scenario: Scenario, broker: BrokerProcess, session: int, request: pytest.FixtureRequest) -> None:
+    play(scenario, broker, session, request)
+
+
+@pytest.mark.torture
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("scenario", TORTURES, ids=lambda one: one.name)
+def test_kills_in_any_order(scenario: Scenario, broker: BrokerProcess, session: int, request: pytest.FixtureRequest) -> None:
+    play(scenario, broker, session, request)

@@ -1,0 +1,170 @@
+"""Every request of every API with each field at its edges, in any order: answered or refused, and an error has changed nothing.
+
+The broker that is asked is whole but for its sockets. What it says it has stored, it has after ``kill -9``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings, strategies as st
+
+from ottla.broker.effects import CloseConnection, NoReply, Reply
+from ottla.errors import ProtocolError
+from ottla.protocol import ErrorCode
+from ottla.protocol.apis import SPOKEN, Api
+from ottla.protocol.codec import decode_request, decode_response, encode_response
+from ottla.protocol.messages import (
+    api_versions_request,
+    create_topics_request,
+    join_group_request,
+    offset_commit_request,
+    sync_group_request,
+)
+from tests.requests import Known, frame, messages, one_edge_each
+from tests.unit.broker.harness import CoreUnderTest
+
+API_VERSIONS = api_versions_request.ApiVersionsRequest(client_software_name="edges", client_software_version="1")
+SETTINGS = {"offsets.topic.num.partitions": 2}
+
+
+class Broker:
+    """A core with a topic, a group with a member and a commit; everything that is asked of it is looked at."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.under_test = CoreUnderTest(path, **SETTINGS)
+        self._ticket = 1_000_000
+        self._furnish()
+        topic = self.core.topic("t")
+        self.known = Known(("t", "g", "range", "consumer", "edge", self.member), (topic.topic_id,), (1, 7))
+
+    @property
+    def core(self) -> Any:
+        return self.under_test.core
+
+    def ask(self, data: bytes, connection: int = 7) -> Any:
+        """The answer to a frame; ``None`` for none yet, for a refusal, and for a closed connection."""
+        try:
+            header, message = decode_request(data)
+        except ProtocolError:
+            return None
+        self._ticket += 1
+        before = self.stored()
+        effects = self.core.handle(header, message, self._ticket, connection, "127.0.0.1", self.under_test.now)
+        effects += self.core.write_decided(self.under_test.now)
+        self.under_test.take([effect for effect in effects if not isinstance(effect, Reply)])
+        self.under_test.run_jobs()
+        mine = [
+            effect for effect in effects if isinstance(effect, Reply | NoReply | CloseConnection) and effect.ticket == self._ticket
+        ]
+        assert len(mine) <= 1
+        for effect in mine:
+            if isinstance(effect, Reply):
+                content = b"".join(bytes(piece) for piece in encode_response(header, effect.response) if isinstance(piece, bytes))
+                if not any(not isinstance(piece, bytes) for piece in encode_response(header, effect.response)):
+                    assert decode_response(header.api, header.version, content[4:])[0] == header.correlation_id
+                if is_refusal(effect.response):
+                    assert self.stored() == before, (header, effect.response)
+                return effect.response
+        return None
+
+    def stored(self) -> Any:
+        """All that outlasts the process."""
+        topics = {topic.name: (topic.topic_id, topic.partition_count, dict(topic.stored().configs)) for topic in self.core.topics}
+        logs = {log.topic_partition: log.end_offset for log in self.core.logs if log.end_offset}
+        groups = self.core.groups._coordinator.durable_state()
+        return topics, {tp: end for tp, end in logs.items() if tp.topic != "__consumer_offsets"}, groups
+
+    def restart(self) -> None:
+        """As after kill -9."""
+        before = (self.stored(), self.core.settings, self.core.transactions._coordinator.durable_state())
+        self.under_test.kill()
+        self.under_test = CoreUnderTest(self.path, self.under_test.now, **SETTINGS)
+        assert (self.stored(), self.core.settings, self.core.transactions._coordinator.durable_state()) == before
+
+    def _furnish(self) -> None:
+        topic = create_topics_request.CreatableTopic(name="t", num_partitions=2, replication_factor=1, assignments=(), configs=())
+        self.under_test.ask(Api.CREATE_TOPICS, create_topics_request.CreateTopicsRequest(topics=(topic,)))
+        protocols = (join_group_request.JoinGroupRequestProtocol(name="range", metadata=b""),)
+        join = join_group_request.JoinGroupRequest(
+            group_id="g",
+            session_timeout=timedelta(seconds=30),
+            rebalance_timeout=timedelta(seconds=60),
+            member_id="",
+            protocol_type="consumer",
+            protocols=protocols,
+        )
+        self.member = self.under_test.ask(Api.JOIN_GROUP, join, version=3).member_id
+        mine = sync_group_request.SyncGroupRequestAssignment(member_id=self.member, assignment=b"")
+        sync = sync_group_request.SyncGroupRequest(
+            group_id="g",
+            generation_id=1,
+            member_id=self.member,
+            protocol_type="consumer",
+            protocol_name="range",
+            assignments=(mine,),
+        )
+        assert not self.under_test.ask(Api.SYNC_GROUP, sync).error_code
+        part = offset_commit_request.OffsetCommitRequestPartition(partition_index=0, committed_offset=7, committed_metadata="")
+        topics = (offset_commit_request.OffsetCommitRequestTopic(name="t", partitions=(part,)),)
+        commit = offset_commit_request.OffsetCommitRequest(
+            group_id="g", generation_id_or_member_epoch=1, member_id=self.member, topics=topics
+        )
+        self.under_test.ask(Api.OFFSET_COMMIT, commit, version=9)
+
+
+def is_refusal(response: Any) -> bool:
+    """Whether everything in an answer is an error."""
+    if getattr(response, "error_code", 0):
+        return True
+    found = list(codes(response))
+    top = [response.error_code] if hasattr(response, "error_code") else []
+    return len(found) > len(top) and all(code for code in found[len(top) :])
+
+
+def codes(message: Any) -> Iterator[ErrorCode]:
+    """All error codes of a message, from the outside in."""
+    if isinstance(message, ErrorCode):
+        yield message
+    elif isinstance(message, tuple):
+        for item in message:
+            yield from codes(item)
+    elif dataclasses.is_dataclass(message):
+        for field in dataclasses.fields(message):
+            yield from codes(getattr(message, field.name))
+
+
+@settings(max_examples=80, suppress_health_check=[HealthCheck.data_too_large, HealthCheck.too_slow], deadline=None)
+@given(data=st.data())
+def test_edges_in_any_order(data: st.DataObject) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        broker = Broker(Path(folder))
+        for _ in range(data.draw(st.integers(1, 12))):
+            api = data.draw(st.sampled_from(broker.core.served))
+            version = data.draw(st.integers(*SPOKEN[api]))
+            broker.ask(frame(api, version, data.draw(messages(api, version, broker.known))))
+            broker.under_test.pass_time(data.draw(st.sampled_from([0, 0, 1_000, 40_000])))
+        broker.restart()
+        broker.under_test.kill()
+
+
+@pytest.mark.parametrize("api", sorted(SPOKEN), ids=lambda api: api.name.lower())
+def test_one_edge_after_the_other(api: Api, tmp_path: Path) -> None:
+    broker = Broker(tmp_path)
+    asked = 0
+    for version in range(SPOKEN[api].minimum, SPOKEN[api].maximum + 1):
+        for message in one_edge_each(api, version, broker.known):
+            broker.ask(frame(api, version, message))
+            asked += 1
+    assert asked > SPOKEN[api].maximum - SPOKEN[api].minimum
+    broker.under_test.pass_time(60_000)
+    broker.restart()
+    assert broker.under_test.ask(Api.API_VERSIONS, API_VERSIONS).error_code is ErrorCode.none
+    broker.under_test.kill()

@@ -1,0 +1,155 @@
+"""The log and the state are one: read whole, read compacted, read after a restart.
+
+Owns its own reading of the log, marker by marker, which knows nothing of the coordinator's. Must not know requests. Invariant: the
+log is read once, from front to back.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from ottla.coordinator.events import (
+    CurrentWritten,
+    EpochWritten,
+    GroupDeleted,
+    GroupRecord,
+    GroupWritten,
+    OffsetCommitted,
+    OffsetDeleted,
+    OffsetPending,
+    event_of,
+)
+from ottla.protocol.group_records import OffsetCommitValue
+from ottla.types import TopicPartition
+from tests.unit.coordinator.harness import Harness
+from tests.unit.coordinator.marked_log import Marker, latest, marked
+
+Place = tuple[str, TopicPartition]
+Records = list[GroupRecord]
+
+
+def compacted(records: Records, cut: int, *, tombstones: bool) -> Records:
+    """The log once all before ``cut`` was compacted to the latest record of each key; ``tombstones`` stay for a while, then go.
+
+    Nothing is compacted from where the first transaction began that is open.
+    """
+    cut = min([cut, *(place for place, record in enumerate(records) if len(record) == 3)])
+    kept: dict[bytes, bytes | None] = {}
+    for key, value, *_ in records[:cut]:
+        kept.pop(key, None)
+        kept[key] = value
+    return [*((key, value) for key, value in kept.items() if tombstones or value is not None), *records[cut:]]
+
+
+class LogOfGroups:
+    """The log of one harness."""
+
+    def __init__(self, harness: Harness) -> None:
+        self.harness = harness
+        self.removals: set[Place] = set()
+        """Offsets that somebody has asked to remove, in this step or while it was open."""
+        self.written_offsets: set[int] = set()
+        self.reached: set[tuple[str, str, int]] = set()
+        """Groups, members and member epochs."""
+        self.assigned: set[tuple[str, int, bytes]] = set()
+        """Groups, generations and assignments."""
+        self.generations: dict[str, set[int]] = {}
+        self.deletions: Counter[str] = Counter()
+        """How often a group of that name has ended."""
+        self.offsets: dict[Place, tuple[int, OffsetCommitValue]] = {}
+        """What counts, and where it stands in the log."""
+        self._open: dict[int, dict[Place, tuple[int, OffsetCommitValue]]] = {}
+        self._unexplained: list[tuple[Place, OffsetCommitValue | None]] = []
+        self._read = dict.fromkeys(harness.log, 0)
+
+    def the_log_says_what_is(self) -> None:
+        """Loading the log gives the durable part of the live state, record by record and as the broker reads it after a start."""
+        coordinator = self.harness.coordinator
+        for reading in (marked, latest):
+            loaded = self.harness.reloaded({partition: reading(log) for partition, log in self.harness.log.items()})
+            assert loaded.durable_state() == coordinator.durable_state()
+            assert loaded.pending_offsets() == coordinator.pending_offsets()
+
+    def compaction_changes_nothing(self) -> None:
+        """Wherever compaction has come to, and whether its tombstones are gone yet or not."""
+        live = self.harness.coordinator.durable_state()
+        for part, tombstones in ((1, True), (1, False), (2, True), (3, False)):
+            log = {
+                partition: compacted(marked(entries), len(entries) // part, tombstones=tombstones)
+                for partition, entries in self.harness.log.items()
+            }
+            assert self.harness.reloaded(log).durable_state() == live
+
+    def what_was_written_last_counts(self) -> None:
+        """The committed offset is the last in the log that no marker has aborted and nobody has deleted."""
+        self.read_on()
+        stored = {
+            (group_id, partition): value
+            for group_id, (_, offsets) in self.harness.coordinator.durable_state().items()
+            for partition, value in offsets.items()
+        }
+        assert stored == {place: value for place, (_, value) in self.offsets.items()}
+
+    def offsets_go_for_a_reason(self) -> None:
+        """A committed offset goes with its topic, by request, or by age; by age not while a transaction may change it."""
+        self.read_on()
+        for place, committed in self._unexplained:
+            topic_id = self.harness.topics.topic_id(place[1].topic)
+            if place in self.removals or topic_id is None:
+                continue
+            assert committed is not None, "nobody had committed it yet"
+            is_gone = committed.topic_id != topic_id
+            age = self.harness.now.wall - committed.commit_timestamp
+            assert is_gone or age >= self.harness.config.offsets_retention_ms
+        self._unexplained.clear()
+        if not self.harness.open:
+            self.removals.clear()
+
+    def nothing_is_left_of_who_is_gone(self) -> None:
+        """Once all is compacted there is no record of a group that is not there."""
+        there = self.harness.coordinator.durable_state().keys()
+        for entries in self.harness.log.values():
+            decided = [record for record in marked(entries) if len(record) == 2]
+            for record in compacted(decided, len(decided), tombstones=False):
+                event = event_of(*record)
+                assert event is None or event.group_id in there
+
+    def read_on(self) -> None:
+        """Take up what has been written since."""
+        for partition, log in self.harness.log.items():
+            for number in range(self._read[partition], len(log)):
+                entry = log[number]
+                if isinstance(entry, Marker):
+                    self._end(entry)
+                else:
+                    self._take(number, event_of(*entry))
+            self._read[partition] = len(log)
+
+    def _end(self, marker: Marker) -> None:
+        for place, (number, value) in self._open.pop(marker.producer_id, {}).items():
+            if marker.commit and self.offsets.get(place, (-1, None))[0] < number:
+                self.offsets[place] = (number, value)
+
+    def _take(self, number: int, event: Any) -> None:
+        match event:
+            case OffsetPending(group_id, partition, value, producer):
+                self._open.setdefault(producer.producer_id, {})[group_id, partition] = (number, value)
+                self.written_offsets.add(value.offset)
+            case OffsetCommitted(group_id, partition, value):
+                self.offsets[group_id, partition] = (number, value)
+                self.written_offsets.add(value.offset)
+            case OffsetDeleted(group_id, partition):
+                place = (group_id, partition)
+                _, value = self.offsets.pop(place, (-1, None))
+                is_open = [places.pop(place, None) for places in self._open.values()]
+                self._unexplained.append((place, None if any(is_open) else value))
+            case GroupDeleted(group_id) | EpochWritten(group_id, None):
+                self.deletions[group_id] += 1
+            case CurrentWritten(group_id, member_id, current) if current is not None:
+                self.reached.add((group_id, member_id, current.member_epoch))
+            case EpochWritten(group_id, epoch):
+                self.generations.setdefault(group_id, set()).add(epoch.epoch)
+            case GroupWritten(group_id, group):
+                self.generations.setdefault(group_id, set()).add(group.generation)
+                self.assigned |= {(group_id, group.generation, member.assignment) for member in group.members}

@@ -1,0 +1,143 @@
+"""Requests whose fields are at their edges, for any API and version, made from kio's schema.
+
+Owns the edges of each type and how a message is made of them. Must not know what an API means. Invariant: what is made here is
+Kafka's protocol but for words that are no UTF-8; garbage is ``bad_frames``'.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+from typing import Any
+
+from hypothesis import strategies as st
+
+from ottla.protocol.apis import SPOKEN, Api
+from ottla.protocol.codec import RequestHeader, encode_request
+from ottla.protocol.lifting import lift, wire_class
+from ottla.protocol.schema import is_nullable, is_tuple, nested_class
+from ottla.records import NewRecord, encode_batch
+
+NOT_UTF8, _BROKEN = "¤¤", b"\xff\xfe\xfd\xfc"
+"""A word that ``frame`` turns into bytes that are none."""
+
+MANY = 3_000
+"""The length of a giant array."""
+
+_BATCH = encode_batch([NewRecord(b"k", b"v", timestamp=1)])
+_INTEGERS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
+_WORDS = ["", "a", "\x00", "..", "x" * 249, "x" * 300, "topic with blanks", "__consumer_offsets", "-1", "0", "1", NOT_UTF8]
+_BYTES = [b"", b"\x00", b"\x00\x01\x00\x00\x00\x00", b"\xff" * 50]
+_RECORDS = [b"", _BATCH, _BATCH * 2, _BATCH[:-1], _BATCH[:40], b"\x00" * 61, _BATCH[:16] + b"\x01" + _BATCH[17:]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Known:
+    """What a broker knows, so that requests also name things that are there."""
+
+    words: Sequence[str] = ()
+    ids: Sequence[uuid.UUID] = ()
+    numbers: Sequence[int] = ()
+
+
+def messages(api: Api, version: int, known: Known) -> st.SearchStrategy[Any]:
+    """Neutral requests of one version of an API."""
+    return _entity(wire_class(api, version, "request"), known).map(lambda wire: lift(api, "request", wire))
+
+
+def one_edge_each(api: Api, version: int, known: Known) -> Iterator[Any]:
+    """Neutral requests of one version in which one field after the other is at each of its edges, the others being plain.
+
+    Giant arrays are in the newest version alone: they take long, and no version takes them differently.
+    """
+    giant = MANY if version == SPOKEN[api].maximum else 3
+    for wire in _one_edge_each(wire_class(api, version, "request"), known, giant):
+        yield lift(api, "request", wire)
+
+
+def _one_edge_each(cls: type[Any], known: Known, giant: int) -> Iterator[Any]:
+    plain = _plain(cls, known)
+    for field in dataclasses.fields(cls):
+        inner = nested_class(field.type)
+        kind = field.metadata.get("kafka_type", "")
+        values = list(_one_edge_each(inner, known, 3)) if inner is not None else dict.fromkeys(_EDGES[kind](known))
+        if is_tuple(field.type):
+            one = getattr(plain, field.name)
+            values = [(), one * 2, one * giant, *((value,) for value in values)]
+        if is_nullable(field.type) and kind != "uuid":
+            values = [None, *values]
+        for value in values:
+            yield dataclasses.replace(plain, **{field.name: value})
+
+
+def _plain(cls: type[Any], known: Known) -> Any:
+    """A message that names what a broker knows: the first word is a topic, the second a group."""
+
+    def value(field: dataclasses.Field[Any]) -> Any:
+        inner = nested_class(field.type)
+        kind = field.metadata.get("kafka_type", "")
+        if inner is not None:
+            one = _plain(inner, known)
+        elif kind == "string":
+            one = known.words["group" in field.name]
+        elif kind == "uuid":
+            one = known.ids[0]
+        else:
+            one = _BATCH if kind == "records" else _EDGES[kind](known)[0]
+        return (one,) if is_tuple(field.type) else one
+
+    return cls(**{field.name: value(field) for field in dataclasses.fields(cls)})
+
+
+def frame(api: Api, version: int, message: Any, correlation_id: int = 1) -> bytes:
+    """A request on the wire, without its length."""
+    pieces = encode_request(RequestHeader(api, version, correlation_id, "edge"), message)
+    data = b"".join(bytes(piece) for piece in pieces)[4:]  # type: ignore[call-overload]
+    return data.replace(NOT_UTF8.encode(), _BROKEN)
+
+
+def _entity(cls: type[Any], known: Known) -> st.SearchStrategy[Any]:
+    return st.builds(cls, **{field.name: _field(field, known) for field in dataclasses.fields(cls)})
+
+
+def _field(field: dataclasses.Field[Any], known: Known) -> st.SearchStrategy[Any]:
+    inner = nested_class(field.type)
+    kind = field.metadata.get("kafka_type", "")
+    value = _entity(inner, known) if inner is not None else st.sampled_from(_EDGES[kind](known))
+    if is_tuple(field.type):
+        value = _array(value)
+    return st.none() | value if is_nullable(field.type) and kind != "uuid" else value
+
+
+def _array(item: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, ...]]:
+    """None, some, the same twice, very many times the same."""
+    some = st.lists(item, max_size=3).map(tuple)
+    twice = item.map(lambda one: (one, one))
+    many = item.map(lambda one: (one,) * MANY)
+    return st.integers(0, 60).flatmap(lambda dice: many if dice == 60 else twice if dice > 50 else some)
+
+
+def _integers(bits: int) -> Callable[[Known], list[int]]:
+    limit = 1 << (bits - 1)
+    edges = [0, 1, -1, 2, 3, limit - 1, -limit, -2]
+    return lambda known: [*edges, *(number for number in known.numbers if -limit <= number < limit)]
+
+
+_EDGES: dict[str, Callable[[Known], list[Any]]] = {
+    **{kind: _integers(bits) for kind, bits in _INTEGERS.items()},
+    "uint16": lambda known: [0, 1, 65_535],
+    "bool": lambda known: [False, True],
+    "float64": lambda known: [0.0, -1.0, float("inf"), float("nan")],
+    "string": lambda known: [*known.words, *known.words, *_WORDS],
+    "bytes": lambda known: _BYTES,
+    "records": lambda known: [None, *_RECORDS],
+    "uuid": lambda known: [None, uuid.UUID(int=2**127), *known.ids],
+    "timedelta_i32": lambda known: [_milliseconds(count) for count in (0, 1, -1, 10_000, 2**31 - 1, -(2**31))],
+    "timedelta_i64": lambda known: [_milliseconds(count) for count in (0, 1, -1, 10_000, 2**31 - 1, 2**45, -(2**45))],
+}
+
+
+def _milliseconds(count: int) -> timedelta:
+    return timedelta(milliseconds=count)

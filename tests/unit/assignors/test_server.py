@@ -1,0 +1,142 @@
+"""The assignors of consumer groups on groups that everybody meets, and the check of answers that come from elsewhere."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from ottla.assignors import SERVER_ASSIGNORS, Assignment, GroupSpec, MemberSpec, TopicSpec, checked
+from ottla.errors import AssignmentError
+
+ONE, TWO, GONE = UUID(int=1), UUID(int=2), UUID(int=3)
+BOTH = MemberSpec(frozenset({ONE, TWO}))
+ONLY_ONE, ONLY_TWO = MemberSpec(frozenset({ONE})), MemberSpec(frozenset({TWO}))
+
+every_assignor = pytest.mark.parametrize("name", SERVER_ASSIGNORS)
+
+
+def group(members: dict[str, MemberSpec], before: dict[str, Assignment] | None = None, one: int = 3, two: int = 3) -> GroupSpec:
+    return GroupSpec(members, before or {}, {ONE: TopicSpec("one", one), TWO: TopicSpec("two", two)})
+
+
+def uniform(members: dict[str, MemberSpec], before: dict[str, Assignment] | None = None, one: int = 3, two: int = 3) -> object:
+    return SERVER_ASSIGNORS["uniform"](group(members, before, one, two))
+
+
+def test_the_first_of_the_table_is_kafka_s_default() -> None:
+    assert list(SERVER_ASSIGNORS) == ["uniform", "range"]
+
+
+@every_assignor
+def test_nobody_nothing(name: str) -> None:
+    assert SERVER_ASSIGNORS[name](GroupSpec({}, {"gone": {ONE: (0,)}}, {})) == {}
+    assert SERVER_ASSIGNORS[name](GroupSpec({"a": MemberSpec(frozenset())}, {"a": {ONE: (0,)}}, {})) == {"a": {}}
+    assert SERVER_ASSIGNORS[name](group({"a": BOTH}, one=0, two=0)) == {"a": {}}
+
+
+@every_assignor
+def test_a_topic_that_does_not_exist_is_an_error(name: str) -> None:
+    with pytest.raises(AssignmentError, match=str(GONE)):
+        SERVER_ASSIGNORS[name](group({"a": BOTH, "b": MemberSpec(frozenset({GONE}))}))
+    with pytest.raises(AssignmentError, match="do not exist"):
+        SERVER_ASSIGNORS[name](group({"a": MemberSpec(frozenset({GONE}))}))
+
+
+def test_range_cuts_each_topic_static_members_first() -> None:
+    members = {"a": BOTH, "z": BOTH._replace(instance_id="i2"), "y": BOTH._replace(instance_id="i1")}
+    assert SERVER_ASSIGNORS["range"](group(members, one=4, two=2)) == {
+        "y": {ONE: (0, 1), TWO: (0,)},
+        "z": {ONE: (2,), TWO: (1,)},
+        "a": {ONE: (3,)},
+    }
+
+
+def test_range_knows_who_subscribed() -> None:
+    members = {"a": BOTH, "b": ONLY_ONE, "c": ONLY_TWO}
+    assert SERVER_ASSIGNORS["range"](group(members, {"b": {ONE: (0, 1, 2)}})) == {
+        "a": {ONE: (0, 1), TWO: (0, 1)},
+        "b": {ONE: (2,)},
+        "c": {TWO: (2,)},
+    }
+
+
+def test_uniform_counts_over_all_topics() -> None:
+    assert uniform({"b": BOTH, "a": BOTH}, one=3, two=2) == {"a": {ONE: (0, 1, 2)}, "b": {TWO: (0, 1)}}
+    assert uniform({"a": BOTH, "b": BOTH, "c": BOTH}, one=1, two=1) == {"a": {ONE: (0,)}, "b": {TWO: (0,)}, "c": {}}
+
+
+def test_a_newcomer_takes_no_more_than_its_share() -> None:
+    before = {"a": {ONE: (0, 1, 2)}, "b": {TWO: (0, 1, 2)}}
+    assert uniform({"a": BOTH, "b": BOTH, "c": BOTH}, before) == {
+        "a": {ONE: (0, 1)},
+        "b": {TWO: (0, 1)},
+        "c": {ONE: (2,), TWO: (2,)},
+    }
+
+
+def test_who_had_more_keeps_more() -> None:
+    before = {"a": {ONE: (0, 1)}, "b": {TWO: (0, 1)}, "c": {ONE: (2,), TWO: (2,)}}
+    assert uniform(dict.fromkeys("abcd", BOTH), before) == {
+        "a": {ONE: (0, 1)},
+        "b": {TWO: (0, 1)},
+        "c": {ONE: (2,)},
+        "d": {TWO: (2,)},
+    }
+
+
+def test_what_a_leaver_had_is_shared() -> None:
+    before = {"a": {ONE: (0, 1)}, "b": {ONE: (2,), TWO: (0,)}, "c": {TWO: (1, 2)}}
+    assert uniform({"a": BOTH, "c": BOTH}, before) == {"a": {ONE: (0, 1, 2)}, "c": {TWO: (0, 1, 2)}}
+
+
+def test_new_partitions_go_to_who_has_least() -> None:
+    before = {"a": {ONE: (0, 1)}, "b": {TWO: (0,)}}
+    assert uniform({"a": BOTH, "b": BOTH}, before, one=3, two=2) == {"a": {ONE: (0, 1)}, "b": {ONE: (2,), TWO: (0, 1)}}
+
+
+def test_a_topic_made_anew_is_another_topic() -> None:
+    assert uniform({"a": ONLY_ONE, "b": ONLY_ONE}, {"b": {GONE: (0, 1, 2)}}, one=2) == {"a": {ONE: (0,)}, "b": {ONE: (1,)}}
+
+
+def test_a_log_may_say_that_two_have_the_same_or_what_is_not_there() -> None:
+    before = {"b": {ONE: (0, 1)}, "a": {ONE: (1, 7)}}
+    assert uniform({"b": ONLY_ONE, "a": ONLY_ONE}, before) == {"a": {ONE: (1, 2)}, "b": {ONE: (0,)}}
+
+
+def test_different_subscriptions_are_evened_out() -> None:
+    members = {"a": BOTH, "b": ONLY_ONE, "c": ONLY_TWO}
+    assert uniform(members) == {"a": {ONE: (0, 2)}, "b": {ONE: (1,)}, "c": {TWO: (0, 1, 2)}}
+    before = {"a": {ONE: (0, 1, 2), TWO: (0, 1)}, "b": {}, "c": {TWO: (2,)}}
+    assert uniform(members, before) == {"a": {ONE: (0,), TWO: (0,)}, "b": {ONE: (1, 2)}, "c": {TWO: (1, 2)}}
+
+
+@pytest.mark.parametrize("members", [{"a": BOTH, "b": BOTH}, {"a": BOTH, "b": ONLY_ONE, "c": ONLY_TWO}], ids=["same", "mixed"])
+def test_who_does_not_change_keeps_the_very_object(members: dict[str, MemberSpec]) -> None:
+    first = SERVER_ASSIGNORS["uniform"](group(members))
+    second = SERVER_ASSIGNORS["uniform"](group(members, first))
+    assert [second[member] is first[member] for member in members] == [True] * len(members)
+
+
+def test_an_answer_from_elsewhere_is_put_in_order() -> None:
+    asked = group({"a": BOTH, "b": ONLY_ONE, "c": BOTH}, {"c": {TWO: (0, 2)}})
+    answer = checked(asked, {"a": {ONE: [2, 0], TWO: []}, "c": {TWO: {2, 0}}})
+    assert answer == {"a": {ONE: (0, 2)}, "b": {}, "c": {TWO: (0, 2)}}
+    assert answer["c"] is asked.assignments["c"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "wrong"),
+    [
+        ({"x": {}}, "not in the group: x"),
+        ({"b": {TWO: [0]}}, f"member b partitions of topic {TWO}, which it did not subscribe to"),
+        ({"b": {GONE: [0]}}, "did not subscribe"),
+        ({"b": {ONE: [3]}}, r"partitions \[3\] of one, which has partitions 0 to 2"),
+        ({"b": {ONE: [-1]}}, "0 to 2"),
+        ({"b": {ONE: ["1"]}}, "0 to 2"),
+        ({"a": {ONE: [0, 1]}, "b": {ONE: [1]}}, r"partitions \[1\] of one, which it gave to another member as well"),
+    ],
+)
+def test_an_answer_that_breaks_the_rules_is_refused(answer: dict[str, dict[UUID, list[int]]], wrong: str) -> None:
+    with pytest.raises(AssignmentError, match=wrong):
+        checked(group({"a": BOTH, "b": ONLY_ONE}), answer)

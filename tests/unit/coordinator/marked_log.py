@@ -1,0 +1,61 @@
+"""A partition of ``__consumer_offsets`` in memory, with the markers of transactions where they stand.
+
+Owns two readings of it: record by record, and as the broker reads it after a start. Must not know what a record says. Invariant:
+both leave a coordinator with the same knowledge, or there is a mistake in the broker.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ottla.broker.group_log import LatestOfGroups
+from ottla.coordinator.events import GroupRecord
+
+
+class Marker(NamedTuple):
+    """The end of a producer's transaction."""
+
+    producer_id: int
+    commit: bool
+
+
+Log = list[GroupRecord | Marker]
+
+
+_NOTHING = (b"\0\x63", None)
+"""A record of a kind that nobody knows."""
+
+
+def marked(log: Log) -> list[GroupRecord]:
+    """A log as its markers say: what was committed stands where it was written, what was aborted is not there."""
+    records: list[GroupRecord] = []
+    undecided: list[int] = []
+    for entry in log:
+        if isinstance(entry, Marker):
+            own = [place for place in undecided if _producer_of(records[place]) == entry.producer_id]
+            undecided = [place for place in undecided if place not in own]
+            for place in own:
+                records[place] = records[place][:2] if entry.commit else _NOTHING
+        else:
+            if _producer_of(entry) is not None:
+                undecided.append(len(records))
+            records.append(entry)
+    return records
+
+
+def _producer_of(record: GroupRecord) -> int | None:
+    return record[2].producer_id if len(record) == 3 else None
+
+
+def latest(log: Log) -> list[GroupRecord]:
+    """What the broker makes of a log when it starts."""
+    left = LatestOfGroups()
+    for entry in log:
+        match entry:
+            case Marker(producer_id, commit):
+                left.end(producer_id, commit=commit)
+            case (key, value, producer):
+                left.write_in_transaction(producer, key, value)
+            case (key, value):
+                left.write(key, value)
+    return left.records()

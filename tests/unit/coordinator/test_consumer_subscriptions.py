@@ -1,0 +1,226 @@
+"""What consumer groups subscribe to and who decides who reads what: changing topics, regular expressions, assignors, settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from uuid import UUID
+
+import pytest
+
+from ottla.assignors import SERVER_ASSIGNORS, GroupSpec
+from ottla.coordinator.consumer.group import ConsumerGroupState
+from ottla.coordinator.consumer.subscription import metadata_hash
+from ottla.coordinator.coordinator import GroupCoordinator
+from ottla.coordinator.events import RegexWritten, TargetEpochWritten
+from ottla.protocol import ErrorCode, milliseconds
+from tests.unit.coordinator.harness import Harness, Topics
+
+# Topics.
+
+
+def test_topics_that_come_grow_and_go_are_noticed_with_the_next_heartbeat() -> None:
+    harness = Harness()
+    first = harness.cg_join("m1", ("orders", "later"))
+    assert harness.share_of(first) == {"orders": [0, 1, 2, 3]}
+    harness.change_topics(later=2)
+    written = len(harness.events())
+    harness.change_topics(unrelated=9)
+    assert len(harness.events()) == written, "nothing is written before somebody asks"
+    assert harness.share_of(harness.cg_heartbeat("m1", 2)) == {"orders": [0, 1, 2, 3], "later": [0, 1]}
+    harness.change_topics(orders=5)
+    assert harness.share_of(harness.cg_heartbeat("m1", 3)) == {"orders": [0, 1, 2, 3, 4], "later": [0, 1]}
+    harness.change_topics(later=0)
+    assert harness.share_of(harness.cg_heartbeat("m1", 4)) == {"orders": [0, 1, 2, 3, 4]}
+
+
+def test_topics_of_others_make_no_new_epoch() -> None:
+    harness = Harness()
+    harness.cg_join("m1")
+    harness.change_topics(unrelated=9)
+    assert harness.cg_heartbeat("m1", 2).assignment is None
+    assert harness.consumer_group().epoch == 2
+
+
+def test_without_topics_there_is_no_epoch_to_begin() -> None:
+    harness = Harness()
+    answer = harness.cg_join("m1", ())
+    assert (answer.member_epoch, harness.share_of(answer)) == (1, {})
+    absent = harness.cg_join("m2", ("absent",))
+    assert (absent.member_epoch, harness.share_of(absent)) == (2, {})
+
+
+class RealTopics(Topics):
+    """Topics with the ids that they had on a real broker."""
+
+    def topic_id(self, name: str) -> UUID | None:
+        return UUID("b79b9dcd-888b-4a02-927c-83fef9f313e0") if name == "orders" else None
+
+
+def test_the_hash_of_the_topics_is_kafkas() -> None:
+    harness = Harness(topics=RealTopics())
+    harness.cg_join("m1")
+    assert metadata_hash(harness.consumer_group(), harness.topics) == -5796285298551174279
+
+
+# Regular expressions.
+
+
+def test_a_regular_expression_matches_nothing_until_it_was_matched() -> None:
+    harness = Harness()
+    answer = harness.cg_join("m1", (), regex="o.*s|or")
+    assert (answer.member_epoch, harness.share_of(answer)) == (1, {})
+    harness.run_jobs()
+    assert harness.share_of(harness.cg_heartbeat("m1", 1)) == {"orders": [0, 1, 2, 3]}
+    assert harness.consumer_group().epoch == 2
+    (written,) = [event for event in harness.events() if isinstance(event, RegexWritten)]
+    assert (written.value.topics, written.value.version) == (("orders",), harness.topics.version)
+
+
+def test_an_expression_must_match_the_whole_name() -> None:
+    harness = Harness()
+    harness.cg_join("m1", (), regex="order")
+    harness.run_jobs()
+    assert harness.cg_heartbeat("m1", 1).assignment is None
+    assert harness.consumer_group().regexes["order"].topics == ()
+
+
+def test_an_expression_that_is_known_counts_at_once() -> None:
+    harness = Harness()
+    harness.cg_join("m1", (), regex="b.*")
+    harness.run_jobs()
+    harness.cg_heartbeat("m1", 1)
+    answer = harness.cg_join("m2", (), regex="b.*")
+    assert answer.member_epoch == 3
+    assert harness.jobs == []
+
+
+def test_new_topics_are_matched() -> None:
+    harness = Harness()
+    harness.cg_join("m1", (), regex="b.*")
+    harness.run_jobs()
+    harness.cg_heartbeat("m1", 1)
+    harness.change_topics(bonds=1)
+    assert harness.cg_heartbeat("m1", 2).assignment is None
+    assert len(harness.jobs) == 1
+    assert harness.cg_heartbeat("m1", 2).assignment is None
+    assert len(harness.jobs) == 1, "one at a time"
+    harness.run_jobs()
+    assert harness.share_of(harness.cg_heartbeat("m1", 2)) == {"bills": [0, 1], "bonds": [0]}
+
+
+def test_an_expression_goes_with_its_last_member() -> None:
+    harness = Harness()
+    harness.cg_join("m1", (), regex="b.*")
+    harness.cg_join("m2", (), regex="b.*")
+    harness.run_jobs()
+    harness.cg_heartbeat("m1", 1)
+    harness.cg_heartbeat("m2", -1)
+    assert list(harness.consumer_group().regexes) == ["b.*"]
+    changed = harness.cg_heartbeat("m1", 2, topics=("orders",), regex="", owned={"bills": []})
+    assert (harness.share_of(changed) or {}).keys() == {"orders"}
+    assert harness.consumer_group().regexes == {}
+    assert harness.replayed() == harness.coordinator.durable_state()
+
+
+def test_what_was_matched_survives_a_restart_and_is_matched_again() -> None:
+    harness = Harness()
+    harness.cg_join("m1", (), regex="b.*")
+    harness.run_jobs()
+    harness.cg_heartbeat("m1", 1)
+    harness.restart()
+    assert harness.cg_heartbeat("m1", 2).assignment is None
+    written = len(harness.events())
+    harness.run_jobs()
+    assert len(harness.events()) == written, "nothing new"
+    assert harness.cg_heartbeat("m1", 2).member_epoch == 2
+
+
+# Assignors.
+
+
+def everything_to_the_last(group: GroupSpec) -> Mapping[str, Mapping[UUID, Iterable[int]]]:
+    last = max(group.members)
+    return {last: {topic: range(group.topics[topic].partitions) for topic in group.members[last].topics}}
+
+
+def with_assignors(**assignors: object) -> Harness:
+    harness = Harness(load=False)
+    table = {**SERVER_ASSIGNORS, **assignors}
+    harness.coordinator = GroupCoordinator(harness.config, harness.topics, harness.ids, assignors=table)  # type: ignore[arg-type]
+    harness.load_all()
+    return harness
+
+
+def test_an_assignor_of_the_users_own() -> None:
+    harness = with_assignors(last=everything_to_the_last)
+    harness.cg_join("m1", assignor="last")
+    assert harness.share_of(harness.cg_join("m2")) == {}
+    assert harness.share_of(harness.cg_heartbeat("m1", 2)) == {}
+    harness.cg_heartbeat("m1", 2, owned={})
+    assert harness.share_of(harness.cg_heartbeat("m2", 3)) == {"orders": [0, 1, 2, 3]}
+    assert harness.cg_describe("c")[0].assignor_name == "last"
+
+
+@pytest.mark.parametrize("broken", [lambda group: 1 / 0, lambda group: {"nobody": {}}])
+def test_an_assignor_that_fails_changes_nothing(broken: object) -> None:
+    harness = with_assignors(broken=broken)
+    harness.cg_join("m1")
+    before = harness.coordinator.durable_state()
+    answer = harness.cg_join("m2", assignor="broken")
+    assert answer.error_code is ErrorCode.unknown_server_error
+    assert "Failed to compute a new target assignment for epoch 3: assignor broken failed" in answer.error_message
+    assert harness.coordinator.durable_state() == before
+    assert harness.cg_heartbeat("m1", 2).error_code is ErrorCode.none
+
+
+def test_most_of_those_who_ask_for_an_assignor_get_it() -> None:
+    harness = Harness()
+    harness.cg_join("m1")
+    assert harness.cg_describe("c")[0].assignor_name == "uniform"
+    harness.cg_join("m2", assignor="range")
+    assert harness.cg_describe("c")[0].assignor_name == "range"
+    harness.cg_join("m3", assignor="uniform")
+    harness.cg_join("m4", assignor="uniform")
+    assert harness.cg_describe("c")[0].assignor_name == "uniform"
+
+
+# Settings.
+
+
+def test_a_target_is_kept_for_the_assignment_interval() -> None:
+    harness = Harness(group_consumer_assignment_interval_ms=1_000)
+    assert harness.cg_join("m1").member_epoch == 2
+    harness.sleep(999)
+    joined = harness.cg_join("m2")
+    assert (joined.member_epoch, harness.share_of(joined)) == (2, {})
+    assert harness.consumer_group().state is ConsumerGroupState.ASSIGNING
+    harness.sleep(1)
+    assert harness.cg_heartbeat("m2", 2).member_epoch == 3
+    assert [event.value.assignment_epoch for event in harness.events() if isinstance(event, TargetEpochWritten)] == [2, 3]
+
+
+class OfGroups:
+    """Settings of single groups."""
+
+    def of_group(self, group_id: str) -> Mapping[str, int]:
+        if group_id != "c":
+            return {}
+        return {
+            "consumer.session.timeout.ms": 5_000,
+            "consumer.heartbeat.interval.ms": 50,
+            "consumer.assignment.interval.ms": 700,
+        }
+
+
+def test_a_group_has_settings_of_its_own_within_the_brokers_bounds() -> None:
+    harness = Harness(load=False)
+    harness.coordinator = GroupCoordinator(harness.config, harness.topics, harness.ids, configs=OfGroups())
+    harness.load_all()
+    assert milliseconds(harness.cg_join("m1").heartbeat_interval) == 100, "the broker's least"
+    assert milliseconds(harness.cg_join("m1", group="d").heartbeat_interval) == 1_000
+    assert harness.cg_join("m2").member_epoch == 2, "kept for 700 ms"
+    harness.sleep(4_999)
+    assert len(harness.consumer_group("c").members) == 2
+    harness.sleep(1)
+    assert harness.consumer_group("c").members == {}
+    assert len(harness.consumer_group("d").members) == 1

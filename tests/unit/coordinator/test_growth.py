@@ -1,0 +1,112 @@
+"""What a heartbeat without news costs in a small group and in a large one: the same.
+
+Work is counted, not timed: the lines of Ottla that run, which tell of loops, and the memory that is taken meanwhile, which tells of
+copies that no loop of ours makes.
+"""
+
+from __future__ import annotations
+
+import sys
+import tracemalloc
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.unit.coordinator.harness import Harness, Topics
+
+SMALL, LARGE = 4, 100
+
+
+class Work(NamedTuple):
+    """What it took to do something."""
+
+    lines: int
+    memory: int
+
+
+def work(action: Callable[[], object]) -> Work:
+    """Do something for the second time, and count: the first may fill caches."""
+    action()
+    lines, tracer = 0, sys.gettrace()
+
+    def count(frame: FrameType, event: str, argument: object) -> Any:
+        nonlocal lines
+        lines += event == "line"
+        return count if "ottla" in frame.f_code.co_filename else None
+
+    sys.settrace(count)
+    try:
+        action()
+    finally:
+        sys.settrace(tracer)
+    return Work(lines, min(_memory(action) for _ in range(3)))
+
+
+def _memory(action: Callable[[], object]) -> int:
+    tracemalloc.start()
+    try:
+        action()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def classic(size: int) -> Callable[[], object]:
+    """A classic group; the heartbeat of one of its members."""
+    harness = Harness()
+    *_, member_id = harness.stable(*(f"client-{number}" for number in range(size)))
+    generation = harness.group().generation
+    return lambda: harness.heartbeat(member_id, generation)
+
+
+def commit(size: int) -> Callable[[], object]:
+    """The same group, and an offset that one of its members commits again."""
+    harness = Harness()
+    *_, member_id = harness.stable(*(f"client-{number}" for number in range(size)))
+    generation = harness.group().generation
+    return lambda: harness.answer(harness.commit({("orders", 0): 1}, member_id, generation))
+
+
+def consumer(harness: Harness, size: int) -> dict[str, list[int]]:
+    """A consumer group in which each member has one partition, and has said so."""
+    members = [f"member-{number}" for number in range(size)]
+    shares = {one: (harness.share_of(harness.cg_join(one)) or {}).get("orders", []) for one in members}
+    epoch = size + 1
+    for _ in range(3):
+        for one in members:
+            answer = harness.cg_heartbeat(one, harness.consumer_group().members[one].epoch, owned={"orders": shares[one]})
+            given = harness.share_of(answer)
+            shares[one] = shares[one] if given is None else given.get("orders", [])
+    assert {member.epoch for member in harness.consumer_group().members.values()} == {epoch}
+    assert [len(share) for share in shares.values()] == [1] * size
+    return shares
+
+
+def brief(size: int) -> Callable[[], object]:
+    """A consumer group; a heartbeat that says nothing."""
+    harness = Harness(Topics({"orders": size}))
+    consumer(harness, size)
+    return lambda: harness.cg_heartbeat("member-0", size + 1)
+
+
+def owning(size: int) -> Callable[[], object]:
+    """One that says what the member owns."""
+    harness = Harness(Topics({"orders": size}))
+    owned = {"orders": consumer(harness, size)["member-0"]}
+    return lambda: harness.cg_heartbeat("member-0", size + 1, owned=owned)
+
+
+def full(size: int) -> Callable[[], object]:
+    """One that says everything again."""
+    harness = Harness(Topics({"orders": size}))
+    owned = {"orders": consumer(harness, size)["member-0"]}
+    return lambda: harness.cg_heartbeat("member-0", size + 1, owned=owned, topics=("orders",), rebalance=300_000)
+
+
+@pytest.mark.parametrize("request_of", [classic, commit, brief, owning, full])
+def test_it_does_not_grow_with_the_group(request_of: Callable[[int], Callable[[], object]]) -> None:
+    small, large = work(request_of(SMALL)), work(request_of(LARGE))
+    assert 0 < large.lines == small.lines
+    assert large.memory < small.memory + LARGE * 8, "a pointer for each member would be more"

@@ -1,0 +1,375 @@
+"""How offsets and groups go: DeleteGroups, OffsetDelete, deleted topics, and time."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from ottla.coordinator.classic.group import GroupState
+from ottla.coordinator.events import GroupDeleted, GroupWritten, OffsetCommitted, OffsetDeleted, record_of
+from ottla.protocol import ErrorCode
+from ottla.types import TopicPartition
+from tests.unit.coordinator.harness import DELAYED, IMMEDIATE, Harness, failing, subscription
+
+RETENTION = 7 * 86_400_000
+CHECK = 600_000
+ORDERS = {("orders", 0): 1}
+
+
+def errors(response: Any) -> dict[tuple[str, int], ErrorCode]:
+    return {(topic.name, one.partition_index): one.error_code for topic in response.topics for one in topic.partitions}
+
+
+# DeleteGroups.
+
+
+def test_a_group_without_members_is_deleted_with_its_offsets() -> None:
+    harness = Harness()
+    (leader,) = harness.stable("A")
+    harness.answer(harness.commit({("orders", 0): 1, ("orders", 2): 3}, leader, 1))
+    assert harness.answer(harness.delete("g")).results[0].error_code is ErrorCode.non_empty_group
+    harness.answer(harness.leave(leader))
+    assert harness.answer(harness.delete("g")).results[0].error_code is ErrorCode.none
+    assert harness.state() is GroupState.DEAD
+    assert harness.committed() == {}
+    assert harness.events()[-3:] == [
+        OffsetDeleted("g", TopicPartition("orders", 0)),
+        OffsetDeleted("g", TopicPartition("orders", 2)),
+        GroupDeleted("g"),
+    ]
+    assert harness.answer(harness.delete("g")).results[0].error_code is ErrorCode.group_id_not_found
+    assert harness.replayed() == {}
+
+
+def test_several_groups_are_deleted_one_by_one() -> None:
+    harness = three()
+    results = harness.answer(harness.delete("stable", "simple", "absent", "simple")).results
+    assert [(one.group_id, one.error_code) for one in results] == [
+        ("stable", ErrorCode.non_empty_group),
+        ("simple", ErrorCode.none),
+        ("absent", ErrorCode.group_id_not_found),
+    ]
+
+
+def test_the_answer_waits_for_all_of_them() -> None:
+    harness = Harness()
+    for group in "abc":
+        harness.answer(harness.commit({("orders", 0): 1}, group=group))
+    harness.appends = DELAYED
+    ticket = harness.delete(*"abc")
+    first, second, third = harness.open
+    harness.settle(second)
+    harness.settle(first, ErrorCode.kafka_storage_error)
+    assert harness.waits(ticket)
+    harness.settle(third)
+    errors = [one.error_code for one in harness.answer(ticket).results]
+    assert errors == [ErrorCode.not_coordinator, ErrorCode.none, ErrorCode.none]
+    assert set(harness.coordinator.groups()) == {"a"}
+
+
+def test_who_was_given_an_id_by_a_deleted_group_begins_anew() -> None:
+    harness = Harness()
+    pending = harness.member_id()
+    harness.answer(harness.delete("g"))
+    assert harness.timers == {}
+    assert harness.answer(harness.join(pending)).error_code is ErrorCode.unknown_member_id
+
+
+def test_a_group_that_can_not_be_deleted_is_still_there() -> None:
+    harness = Harness()
+    harness.answer(harness.commit({("orders", 0): 1}))
+    harness.appends = failing(ErrorCode.not_enough_replicas)
+    assert harness.answer(harness.delete("g")).results[0].error_code is ErrorCode.coordinator_not_available
+    assert harness.committed() == {("orders", 0): 1}
+
+
+# OffsetDelete.
+
+
+def test_offsets_that_nobody_reads_are_deleted() -> None:
+    harness = Harness()
+    harness.answer(harness.commit({("orders", 0): 1, ("orders", 1): 2, ("bills", 0): 3}))
+    response = harness.answer(harness.delete_offsets(("orders", 0), ("bills", 1), ("orders", 0)))
+    assert response.error_code is ErrorCode.none
+    assert [[one.error_code for one in topic.partitions] for topic in response.topics] == [[ErrorCode.none]] * 3
+    assert harness.committed() == {("orders", 1): 2, ("bills", 0): 3}
+    assert harness.events()[-1] == OffsetDeleted("g", TopicPartition("orders", 0)), "a tombstone for what was there, once"
+    assert harness.replayed() == harness.coordinator.durable_state()
+
+
+def test_the_last_offset_of_a_group_without_members_takes_a_simple_group_along() -> None:
+    harness = Harness()
+    harness.answer(harness.commit(ORDERS))
+    harness.answer(harness.delete_offsets(("orders", 0)))
+    assert harness.state() is GroupState.DEAD
+
+
+def test_topics_that_members_read_are_refused_and_others_are_not() -> None:
+    harness = Harness()
+    (leader,) = harness.stable("A", protocols={"range": subscription("orders")})
+    harness.answer(harness.commit({("orders", 0): 1, ("bills", 0): 2}, leader, 1))
+    response = harness.answer(harness.delete_offsets(("orders", 0), ("bills", 0), ("absent", 0), ("bills", 2)))
+    assert response.error_code is ErrorCode.none
+    assert errors(response) == {
+        ("orders", 0): ErrorCode.group_subscribed_to_topic,
+        ("bills", 0): ErrorCode.none,
+        ("absent", 0): ErrorCode.unknown_topic_or_partition,
+        ("bills", 2): ErrorCode.unknown_topic_or_partition,
+    }
+    assert harness.committed() == ORDERS
+
+
+def test_consumers_that_can_not_be_understood_may_read_anything() -> None:
+    harness = Harness()
+    (leader,) = harness.stable("A", protocols={"range": b"?"})
+    harness.answer(harness.commit(ORDERS, leader, 1))
+    assert errors(harness.answer(harness.delete_offsets(("orders", 0)))) == {("orders", 0): ErrorCode.group_subscribed_to_topic}
+
+
+def test_what_the_last_generation_read_counts_until_the_next_has_begun() -> None:
+    harness = Harness()
+    (leader,) = harness.stable("A", protocols={"range": subscription("orders"), "sticky": subscription("orders")})
+    newcomer = harness.join(harness.member_id("B"), client="B", protocols={"sticky": subscription("bills")})
+    assert harness.state() is GroupState.PREPARING_REBALANCE
+    both = ("bills", 0), ("orders", 0)
+    refused = ErrorCode.group_subscribed_to_topic
+    assert errors(harness.answer(harness.delete_offsets(*both))) == {both[0]: ErrorCode.none, both[1]: refused}
+    harness.answer(harness.leave(leader))
+    harness.answer(newcomer)
+    assert errors(harness.answer(harness.delete_offsets(*both))) == {both[0]: refused, both[1]: ErrorCode.none}
+
+
+def test_before_the_first_generation_a_group_may_read_anything() -> None:
+    harness = Harness()
+    harness.join(harness.member_id("A"))
+    assert errors(harness.answer(harness.delete_offsets(("bills", 0)))) == {("bills", 0): ErrorCode.group_subscribed_to_topic}
+
+
+def test_what_a_loaded_group_reads_is_known() -> None:
+    harness = Harness()
+    harness.stable("A")
+    harness.restart()
+    assert errors(harness.answer(harness.delete_offsets(("bills", 0), ("orders", 0)))) == {
+        ("bills", 0): ErrorCode.none,
+        ("orders", 0): ErrorCode.group_subscribed_to_topic,
+    }
+
+
+def test_who_may_not_delete_offsets() -> None:
+    harness = Harness()
+    assert harness.answer(harness.delete_offsets(("orders", 0))).error_code is ErrorCode.group_id_not_found
+    assert harness.answer(harness.delete_offsets(("orders", 0), group="")).error_code is ErrorCode.invalid_group_id
+    harness.stable("A", protocol_type="connect")
+    response = harness.answer(harness.delete_offsets(("orders", 0)))
+    assert response.error_code is ErrorCode.non_empty_group
+    assert response.topics == ()
+
+
+def test_offsets_whose_tombstones_can_not_be_stored_stay() -> None:
+    harness = Harness()
+    harness.answer(harness.commit(ORDERS))
+    harness.appends = failing(ErrorCode.kafka_storage_error)
+    assert harness.answer(harness.delete_offsets(("orders", 0))).error_code is ErrorCode.not_coordinator
+    assert harness.committed() == ORDERS
+
+
+# Deleted topics.
+
+
+def test_offsets_of_a_deleted_topic_are_forgotten_in_every_group() -> None:
+    harness = Harness()
+    (leader,) = harness.stable("A")
+    harness.answer(harness.commit({("orders", 0): 1, ("bills", 0): 2}, leader, 1))
+    for group in "abc":
+        harness.answer(harness.commit(ORDERS, group=group))
+    harness.change_topics(orders=0)
+    assert harness.committed() == {("bills", 0): 2}
+    assert set(harness.coordinator.groups()) == {"g"}, "groups that had nothing else are gone"
+    assert harness.replayed() == harness.coordinator.durable_state()
+
+
+def test_new_and_larger_topics_take_nothing_away() -> None:
+    harness = Harness()
+    harness.answer(harness.commit(ORDERS))
+    records = len(harness.events())
+    harness.change_topics(orders=8, invoices=1)
+    assert harness.committed() == ORDERS
+    assert len(harness.events()) == records
+
+
+def test_forgetting_waits_for_the_commit_before_it_and_is_tried_again() -> None:
+    harness = Harness()
+    harness.appends = DELAYED
+    harness.commit(ORDERS)
+    harness.change_topics(orders=0)
+    harness.settle()
+    ((open_key, append),) = harness.open.items()
+    assert append.records == (record_of(OffsetDeleted("g", TopicPartition("orders", 0))),)
+    harness.settle(open_key, ErrorCode.not_enough_replicas)
+    assert harness.coordinator.durable_state()["g"][1]
+    harness.appends = IMMEDIATE
+    harness.sleep(500)
+    assert harness.state() is GroupState.DEAD
+    assert harness.timers == {}
+
+
+def test_a_topic_that_came_back_keeps_what_was_committed_to_it_since() -> None:
+    harness = Harness()
+    harness.answer(harness.commit({("orders", 0): 1, ("orders", 1): 1}))
+    harness.appends = failing(ErrorCode.not_enough_replicas)
+    harness.change_topics(orders=0)
+    harness.appends = IMMEDIATE
+    harness.topics.generations["orders"] += 1
+    harness.change_topics(orders=4)
+    harness.answer(harness.commit({("orders", 1): 7}))
+    harness.sleep(500)
+    assert harness.committed() == {("orders", 1): 7}
+
+
+# Time.
+
+
+def test_a_simple_groups_offsets_expire_one_by_one_and_the_group_with_the_last() -> None:
+    harness = Harness()
+    harness.answer(harness.commit(ORDERS))
+    harness.sleep(86_400_000)
+    harness.answer(harness.commit({("orders", 1): 2}))
+    harness.sleep(RETENTION - 86_400_000 - CHECK)
+    assert len(harness.committed()) == 2
+    harness.sleep(2 * CHECK)
+    assert harness.committed() == {("orders", 1): 2}
+    harness.sleep(86_400_000)
+    assert harness.state() is GroupState.DEAD
+    assert harness.replayed() == {}
+
+
+def test_a_groups_offsets_expire_when_it_has_been_without_members_for_so_long() -> None:
+    harness = Harness()
+    (leader,) = harness.stable("A", session=1_800_000)
+    harness.answer(harness.commit(ORDERS, leader, 1))
+    for _ in range(RETENTION // 1_000_000):
+        harness.sleep(1_000_000)
+        assert harness.heartbeat(leader, 1) is ErrorCode.none
+    harness.answer(harness.leave(leader))
+    harness.sleep(RETENTION - CHECK)
+    assert harness.committed() == ORDERS, "the group was there until a moment ago, when the offset was old already"
+    harness.sleep(2 * CHECK)
+    assert harness.state() is GroupState.DEAD
+    assert harness.events()[-2:] == [OffsetDeleted("g", TopicPartition("orders", 0)), GroupDeleted("g")]
+
+
+def test_of_a_stable_group_only_topics_that_it_does_not_read_expire() -> None:
+    harness = Harness(group_max_session_timeout_ms=2**31 - 1)
+    (leader,) = harness.stable("A", session=2**31 - 1)
+    harness.answer(harness.commit({("orders", 0): 1, ("bills", 0): 2}, leader, 1))
+    harness.sleep(RETENTION + CHECK)
+    assert harness.committed() == ORDERS
+    assert harness.state() is GroupState.STABLE
+
+
+@pytest.mark.parametrize("fields", [{"protocols": {"range": b"?"}}, {"protocol_type": "connect"}])
+def test_of_a_group_that_can_not_be_understood_nothing_expires_while_it_has_members(fields: dict[str, Any]) -> None:
+    harness = Harness(group_max_session_timeout_ms=2**31 - 1)
+    (leader,) = harness.stable("A", session=2**31 - 1, **fields)
+    harness.answer(harness.commit({("orders", 0): 1, ("bills", 0): 2}, leader, 1))
+    harness.sleep(RETENTION + CHECK)
+    assert len(harness.committed()) == 2
+    harness.answer(harness.leave(leader))
+    harness.sleep(RETENTION + CHECK)
+    assert harness.state() is GroupState.DEAD
+
+
+def test_while_a_group_rebalances_nothing_expires() -> None:
+    harness = Harness(group_max_session_timeout_ms=2**31 - 1)
+    long = {"session": 2**31 - 1, "rebalance": 2**31 - 1}
+    leader, _ = harness.stable("A", "B", **long)
+    harness.answer(harness.commit({("bills", 0): 2}, leader, 1))
+    harness.join(leader, **long)
+    harness.sleep(RETENTION + CHECK)
+    assert harness.state() is GroupState.PREPARING_REBALANCE
+    assert harness.committed() == {("bills", 0): 2}
+
+
+def test_a_group_that_nobody_ever_joined_is_gone_after_the_next_check() -> None:
+    harness = Harness()
+    assert harness.answer(harness.join(protocols={})).error_code is ErrorCode.inconsistent_group_protocol
+    assert harness.state() is GroupState.EMPTY
+    harness.sleep(CHECK)
+    assert harness.state() is GroupState.DEAD
+    assert harness.events()[-1] == GroupDeleted("g")
+
+
+def test_groups_of_the_oldest_records_expire_by_the_age_of_their_offsets() -> None:
+    harness = Harness()
+    (leader,) = harness.stable("A")
+    harness.answer(harness.commit(ORDERS, leader, 1))
+    harness.answer(harness.leave(leader))
+    partition = harness.coordinator.partition_for("g")
+    harness.sleep(86_400_000)
+    (written,) = [one for one in harness.events() if isinstance(one, GroupWritten)][-1:]
+    old = dataclasses.replace(written, value=dataclasses.replace(written.value, current_state_timestamp=-1))
+    harness.log[partition].append(record_of(old))
+    harness.restart()
+    harness.sleep(RETENTION - 86_400_000 - CHECK)
+    assert harness.state() is GroupState.EMPTY
+    harness.sleep(2 * CHECK)
+    assert harness.state() is GroupState.DEAD
+
+
+def test_an_offset_that_says_itself_how_long_it_is_kept() -> None:
+    harness = Harness()
+    harness.answer(harness.commit({("orders", 0): 1}, retention=3_600_000, version=4))
+    harness.answer(harness.commit({("orders", 1): 2}, version=4))
+    (short, default) = [one for one in harness.events() if isinstance(one, OffsetCommitted)]
+    assert short.value.expire_timestamp == short.value.commit_timestamp + 3_600_000
+    assert (default.value.expire_timestamp, default.value.topic_id) == (-1, harness.topics.topic_id("orders"))
+    harness.sleep(3_600_000 - CHECK)
+    assert len(harness.committed()) == 2
+    harness.sleep(2 * CHECK)
+    assert harness.committed() == {("orders", 1): 2}
+
+
+def test_what_could_not_be_removed_is_tried_again_soon() -> None:
+    harness = Harness(offsets_retention_ms=1, offsets_retention_check_interval_ms=10_000)
+    harness.answer(harness.commit(ORDERS))
+    harness.appends = failing(ErrorCode.not_enough_replicas)
+    harness.sleep(10_000)
+    assert harness.committed() == ORDERS
+    harness.appends = IMMEDIATE
+    harness.sleep(500)
+    assert harness.state() is GroupState.DEAD
+
+
+def test_partitions_are_searched_in_turn_and_again_and_again() -> None:
+    harness = Harness(offsets_retention_ms=1, offsets_retention_check_interval_ms=1_000, offsets_topic_partitions=10)
+    firsts = sorted(at for key, at in harness.all_timers.items())
+    assert firsts == [100 * number for number in range(1, 11)]
+    for _ in range(3):
+        harness.answer(harness.commit(ORDERS))
+        harness.sleep(1_000)
+        assert harness.state() is GroupState.DEAD
+
+
+def test_a_partition_that_is_not_here_is_not_searched() -> None:
+    harness = Harness(offsets_retention_ms=1, offsets_retention_check_interval_ms=1_000)
+    harness.answer(harness.commit(ORDERS))
+    records = len(harness.events())
+    timers = dict(harness.all_timers)
+    for partition in range(5):
+        harness.perform(harness.coordinator.unload(partition, harness.now))
+    assert harness.all_timers == {}
+    harness.mono = 10_000
+    for key in timers:
+        harness.perform(harness.coordinator.on_timer(key, harness.now))
+    assert len(harness.events()) == records
+
+
+def three() -> Harness:
+    """Groups with members, without, and being joined."""
+    harness = Harness()
+    harness.stable("A", group="stable")
+    harness.joined("A", group="completing")
+    harness.answer(harness.commit(ORDERS, group="simple"))
+    return harness
