@@ -95,6 +95,7 @@ class PartitionState:
         "reset_to",
         "retry_at",
         "revoking",
+        "unwanted",
     )
 
     def __init__(self, epoch: int) -> None:
@@ -110,12 +111,14 @@ class PartitionState:
         self.problem: OttlaError | None = None
         self.paused = False
         self.revoking = False
+        self.unwanted = False
+        """Its topic is not subscribed to any more."""
         self.awaiting_acceptance = False
 
     @property
     def fetchable(self) -> bool:
         """Whether a fetch may include it."""
-        return self.phase is Phase.FETCHING and not (self.paused or self.revoking or self.awaiting_acceptance)
+        return self.phase is Phase.FETCHING and not (self.paused or self.revoking or self.unwanted or self.awaiting_acceptance)
 
     def view(self) -> PartitionView:
         """What the application is to see."""
@@ -146,7 +149,7 @@ class Subscription:
         """
         self.mode, self.topics = Mode.TOPICS, topics
         for tp, state in self.partitions.items():
-            state.revoking = state.revoking or tp.topic not in topics
+            state.unwanted = tp.topic not in topics
         self._changed()
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
@@ -167,8 +170,9 @@ class Subscription:
         held = self.partitions
         self.partitions = {tp: held.get(tp) or PartitionState(self._next_epoch()) for tp in sorted(partitions)}
         added = frozenset(self.partitions.keys() - held.keys())
-        for tp in added:
-            self.partitions[tp].awaiting_acceptance = await_acceptance
+        for tp, state in self.partitions.items():
+            state.revoking = False
+            state.awaiting_acceptance = await_acceptance if tp in added else state.awaiting_acceptance
         self._changed()
         return added
 
@@ -178,10 +182,15 @@ class Subscription:
             state.awaiting_acceptance = False
         self._changed()
 
-    def suspend(self) -> None:
-        """Everything is about to be revoked: fetch and hand out nothing more of it. There is no way back but a new assignment."""
-        for state in self.partitions.values():
-            state.revoking = True
+    def suspend(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """These, or all, are about to be revoked: fetch and hand out nothing more of them.
+
+        There is no way back but an assignment that does without them. Those that stay are read on.
+        """
+        for tp in self.partitions if partitions is None else partitions:
+            state = self.partitions.get(tp)
+            if state is not None:
+                state.revoking = True
         self._changed()
 
     # -- positions --------------------------------------------------------------------------------------------------------

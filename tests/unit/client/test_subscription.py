@@ -134,6 +134,8 @@ def test_a_subscription_that_loses_a_topic_hands_nothing_more_of_it_out(subscrip
     assert subscription.partitions[T0].fetchable
     subscription.subscribe(frozenset({"u"}))
     assert not subscription.partitions[T0].fetchable
+    subscription.subscribe(frozenset({"t"}))
+    assert subscription.partitions[T0].fetchable
 
 
 def test_suspending_stops_everything_and_keeps_positions(subscription: Subscription) -> None:
@@ -141,6 +143,18 @@ def test_suspending_stops_everything_and_keeps_positions(subscription: Subscript
     subscription.suspend()
     view = subscription.views()[T0]
     assert (view.fetchable, view.position) == (False, AT_3)
+
+
+def test_only_what_goes_is_suspended_and_what_stays_is_read_on(subscription: Subscription) -> None:
+    subscription.seek({T0: AT_3, T1: AT_3})
+    subscription.pause([T1], {})
+    subscription.suspend([T0, T2])
+    assert (subscription.partitions[T0].fetchable, subscription.partitions[T1].revoking) == (False, False)
+    assert subscription.set_partitions([T1]) == frozenset()
+    assert subscription.partitions[T1].paused
+    subscription.suspend([T1])
+    subscription.set_partitions([T1])
+    assert not subscription.partitions[T1].revoking
 
 
 def test_an_equal_problem_is_no_news(subscription: Subscription) -> None:
