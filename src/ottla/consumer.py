@@ -1,37 +1,30 @@
 """``Consumer``: the face of a consumer for an application thread.
 
 Owns the signatures, the guard against two threads, and the driver that runs the calls of ``client.calls`` against a network
-thread. Must not know how anything is done. Invariant: nothing is opened, and no thread started, before the first call that needs
-it.
+thread. Must not know how anything is done. Invariant: one thread at a time is inside a consumer.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
 
-from ottla.client.assembly import ConsumerAssembly
-from ottla.client.calls import POST_INTERVAL, CommitCallback, ConsumerCalls, Listener, Listeners
+from ottla import arguments
+from ottla.arguments import Offset, Partitions, Timeout
+from ottla.client.calls import POST_INTERVAL
 from ottla.client.collector import Delivery
+from ottla.client.commit_calls import CommitCallback
 from ottla.client.mailbox import Call, T
-from ottla.client.notifications import WakeupRequested
-from ottla.client.subscription import EARLIEST, LATEST, Mode
-from ottla.config import ConsumerConfig
+from ottla.client.rebalancing import Listener, Listeners
+from ottla.client.subscription import EARLIEST, LATEST
+from ottla.consumer_base import ConsumerBase
 from ottla.errors import ConcurrentAccessError, IllegalStateError, OttlaError
 from ottla.records import Record, Records
 from ottla.runtime import clock
-from ottla.runtime.network_thread import NetworkThread
-from ottla.runtime.randomness import random_source
-from ottla.types import ConsumerGroupMetadata, Now, OffsetAndMetadata, OffsetAndTimestamp, PartitionInfo, TopicPartition
-
-Timeout = float | timedelta | None
-"""Seconds, or a ``timedelta``; ``None`` is ``default_api_timeout``."""
-
-Partitions = TopicPartition | Collection[TopicPartition]
-"""A partition, or a collection of them such as ``consumer.assignment()``."""
+from ottla.types import Now, OffsetAndMetadata, OffsetAndTimestamp, PartitionInfo, TopicPartition
 
 RebalanceListener = Callable[["Consumer", list[TopicPartition]], None] | None
 """``listener(consumer, partitions)``, or none."""
@@ -44,7 +37,7 @@ _LONGEST_WAIT = 0.5
 """Seconds between two looks at whether the network thread is still there."""
 
 
-class Consumer:
+class Consumer(ConsumerBase):
     """Reads records, alone or as a member of a group. See ``ottla.config.ConsumerConfig`` for the settings.
 
     ::
@@ -61,20 +54,9 @@ class Consumer:
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None, /, **settings: Any) -> None:
-        self._config = ConsumerConfig.parse(config, **settings)
-        self._network: NetworkThread | None = None
-        self._calls = ConsumerCalls(self._config, self._submit, self._drain)
+        super().__init__(config, **settings)
         self._owner: int | None = None
         self._depth = 0
-        self._closed = False
-        self._woken_early = False
-        # Re-entrant, since a signal may call wakeup() while its own thread is in here.
-        self._guard = threading.RLock()
-
-    def __repr__(self) -> str:
-        what = f"group {self._config.group_id!r}" if self._config.group_id is not None else "no group"
-        state = "closed" if self._closed else f"{len(self._calls.snapshot.partitions)} partitions"
-        return f"<Consumer {what}, {state}>"
 
     def __enter__(self) -> Self:
         return self
@@ -118,20 +100,7 @@ class Consumer:
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read exactly these partitions, whatever a group does. Those that were read before go on where they were."""
-        self._run(lambda now: self._calls.assign(map(_partition, partitions), now))
-
-    def assignment(self) -> set[TopicPartition]:
-        """The partitions this consumer reads now: those it was assigned by hand, or those that ``on_assign`` has seen."""
-        self._check_open()
-        if self._calls.snapshot.mode is Mode.MANUAL:
-            return set(self._calls.snapshot.partitions)
-        return set(self._calls.owned)
-
-    def subscription(self) -> set[str]:
-        """The topics subscribed to."""
-        self._check_open()
-        snapshot = self._calls.snapshot
-        return set(snapshot.topics) if snapshot.mode is Mode.TOPICS else set()
+        self._run(lambda now: self._calls.assign(map(arguments.partition, partitions), now))
 
     # -- records ----------------------------------------------------------------------------------------------------------
 
@@ -143,7 +112,7 @@ class Consumer:
         ``OffsetOutOfRangeError`` and ``NoOffsetForPartitionError`` with ``auto_offset_reset="none"``; ``CorruptRecordError``;
         what a listener raises.
         """
-        return self._run(lambda now: self._calls.poll(_milliseconds(timeout, 0), now))
+        return self._run(lambda now: self._calls.poll(arguments.milliseconds(timeout, 0), now))
 
     def __iter__(self) -> Iterator[Record]:
         """Records one by one, for ever.
@@ -164,75 +133,58 @@ class Consumer:
                     self._run(self._calls.service)
                     service_at = monotonic() + SERVICE_INTERVAL
 
-    def wakeup(self) -> None:
-        """End the waiting call of the consumer's thread, or its next one, with ``WakeupError``.
-
-        May be called from any thread, and from a signal handler.
-        """
-        with self._guard:
-            self._woken_early = self._network is None
-        if self._network is not None:
-            self._network.notifications.put_all([WakeupRequested()])
-
     # -- positions --------------------------------------------------------------------------------------------------------
 
-    def seek(self, partition: TopicPartition, offset: int | OffsetAndMetadata) -> None:
+    def seek(self, partition: TopicPartition, offset: Offset) -> None:
         """Read a partition from ``offset`` on. Raises ``IllegalStateError`` if it is not assigned."""
-        self._run(lambda now: self._calls.seek({_partition(partition): _position(offset)}, now))
+        self._run(lambda now: self._calls.seek({arguments.partition(partition): arguments.position(offset)}, now))
 
     def seek_to_beginning(self, *partitions: Partitions) -> None:
         """Read these partitions, or all, from their first record on."""
-        wanted = _partitions(partitions)
+        wanted = arguments.partitions(partitions)
         self._run(lambda now: self._calls.seek_to_beginning(wanted, now))
 
     def seek_to_end(self, *partitions: Partitions) -> None:
         """Read these partitions, or all, from their end on."""
-        wanted = _partitions(partitions)
+        wanted = arguments.partitions(partitions)
         self._run(lambda now: self._calls.seek_to_end(wanted, now))
 
     def position(self, partition: TopicPartition, timeout: Timeout = None) -> int:
         """The offset of the next record of a partition. Raises ``OttlaTimeoutError`` where it is not found out in time."""
-        return self._run(lambda now: self._calls.position(_partition(partition), self._timeout(timeout), now))
+        return self._run(lambda now: self._calls.position(arguments.partition(partition), self._timeout(timeout), now))
 
     def pause(self, *partitions: Partitions) -> None:
         """Deliver nothing more of these partitions until ``resume()``. A rebalance ends the pause of what it takes away."""
-        wanted = _partitions(partitions)
+        wanted = arguments.partitions(partitions)
         self._run(lambda now: self._calls.pause(wanted, now))
 
     def resume(self, *partitions: Partitions) -> None:
         """Deliver these partitions again."""
-        wanted = _partitions(partitions)
+        wanted = arguments.partitions(partitions)
         self._run(lambda now: self._calls.resume(wanted, now))
-
-    def paused(self) -> set[TopicPartition]:
-        """The partitions that are paused."""
-        self._check_open()
-        return {tp for tp, view in self._calls.snapshot.partitions.items() if view.paused}
 
     # -- commits ----------------------------------------------------------------------------------------------------------
 
     def commit(
-        self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None, timeout: Timeout = None
+        self, offsets: Mapping[TopicPartition, Offset] | None = None, timeout: Timeout = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         """Commit and give what was committed: ``offsets``, or the positions behind all that was handed out.
 
         Tried again until ``timeout``. Raises ``CommitFailedError`` when the partitions may belong to another member by now,
         ``RebalanceInProgressError`` when a ``poll()`` has to come first, ``OttlaTimeoutError``, ``WakeupError``.
         """
-        wanted = _offsets(offsets)
+        wanted = arguments.offsets(offsets)
         return self._run(lambda now: self._calls.commit(wanted, self._timeout(timeout), now))
 
-    def commit_async(
-        self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None, callback: CommitCallback | None = None
-    ) -> None:
+    def commit_async(self, offsets: Mapping[TopicPartition, Offset] | None = None, callback: CommitCallback | None = None) -> None:
         """Commit without waiting and without a second try. ``callback(offsets, error)`` runs on this thread, in a later call."""
-        wanted = _offsets(offsets)
+        wanted = arguments.offsets(offsets)
         with _Entered(self):
             self._calls.commit_async(wanted, callback, clock.now())
 
     def committed(self, *partitions: Partitions, timeout: Timeout = None) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """What the group has committed for these partitions, or for all that are assigned; ``None`` where there is nothing."""
-        wanted = _partitions(partitions) if partitions else sorted(self.assignment())
+        wanted = arguments.partitions(partitions) if partitions else sorted(self.assignment())
         return self._run(lambda now: self._calls.committed(wanted, self._timeout(timeout), now))
 
     # -- questions --------------------------------------------------------------------------------------------------------
@@ -249,14 +201,12 @@ class Consumer:
         self, timestamps: Mapping[TopicPartition, int], timeout: Timeout = None
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """For each partition the first record stamped at or after a time (milliseconds since 1970); ``None``: there is none."""
-        wanted = {_partition(tp): timestamp for tp, timestamp in timestamps.items()}
-        if any(timestamp < 0 for timestamp in wanted.values()):
-            raise ValueError("a timestamp is negative: see beginning_offsets() and end_offsets()")
+        wanted = arguments.timestamps(timestamps)
         return self._run(lambda now: self._calls.list_offsets(wanted, self._timeout(timeout), now))
 
     def lag(self, partition: TopicPartition, timeout: Timeout = None) -> int:
         """How many records of a partition are still to come, as far as is known: no broker is asked if one has told lately."""
-        return self._run(lambda now: self._calls.lag(_partition(partition), self._timeout(timeout), now))
+        return self._run(lambda now: self._calls.lag(arguments.partition(partition), self._timeout(timeout), now))
 
     def partitions_for(self, topic: str, timeout: Timeout = None) -> list[PartitionInfo]:
         """The partitions of a topic. Raises ``UnknownTopicOrPartitionError``."""
@@ -268,18 +218,6 @@ class Consumer:
         topics = self._run(lambda now: self._calls.describe_topics(None, self._timeout(timeout), now))
         return {name: list(topics[name].partitions) for name in sorted(topics)}
 
-    def group_metadata(self) -> ConsumerGroupMetadata:
-        """Who this consumer is in its group, for a producer's transactions (KIP-447).
-
-        Raises ``InvalidGroupIdError`` without a group.
-        """
-        self._check_open()
-        if self._config.group_id is None:
-            self._calls._require_group("group_metadata()")
-        return self._calls.snapshot.group or ConsumerGroupMetadata(
-            self._config.group_id or "", group_instance_id=self._config.group_instance_id
-        )
-
     # -- the end ----------------------------------------------------------------------------------------------------------
 
     def close(self, timeout: float | timedelta = CLOSE_TIMEOUT) -> None:
@@ -288,7 +226,7 @@ class Consumer:
         All that was handed out counts as done with. A second call does nothing. Raises what a listener raises, and
         ``OttlaTimeoutError`` where an asynchronous commit was not answered; the consumer is closed even so.
         """
-        self._close(_milliseconds(timeout, 0) / 1000, done_with_last=True)
+        self._close(arguments.milliseconds(timeout, 0) / 1000, done_with_last=True)
 
     def _close(self, timeout: float, *, done_with_last: bool) -> None:
         if self._closed:
@@ -329,39 +267,15 @@ class Consumer:
         finally:
             call.close()
 
-    def _network_thread(self) -> NetworkThread:
-        if self._network is None:
-            assembly = ConsumerAssembly(self._config, random_source())
-            network = NetworkThread(assembly.core, name=f"ottla-{self._config.client_id}")
-            with self._guard:
-                self._network = network
-            if self._woken_early:
-                network.notifications.put_all([WakeupRequested()])
-            network.start()
-        return self._network
-
-    def _submit(self, command: object) -> None:
-        self._network_thread().submit(command)
-
-    def _drain(self) -> list[Any]:
-        return self._network.notifications.drain() if self._network is not None else []
-
     def _edges(self, partitions: Iterable[TopicPartition], timestamp: int, timeout: Timeout) -> dict[TopicPartition, int]:
-        wanted = dict.fromkeys(map(_partition, partitions), timestamp)
+        wanted = dict.fromkeys(map(arguments.partition, partitions), timestamp)
         found = self._run(lambda now: self._calls.list_offsets(wanted, self._timeout(timeout), now))
         return {tp: 0 if answer is None else answer.offset for tp, answer in found.items()}
-
-    def _timeout(self, timeout: Timeout) -> int:
-        return _milliseconds(timeout, self._config.default_api_timeout_ms)
 
     def _bind(self, listener: RebalanceListener) -> Listener | None:
         if listener is None:
             return None
         return lambda partitions: listener(self, partitions)
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise IllegalStateError("the consumer is closed")
 
 
 class _Entered:
@@ -387,42 +301,3 @@ class _Entered:
             consumer._depth -= 1
             if not consumer._depth:
                 consumer._owner = None
-
-
-def _milliseconds(timeout: Timeout, default: int) -> int:
-    if timeout is None:
-        return default
-    seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
-    if seconds < 0:
-        raise ValueError(f"the timeout is negative: {timeout}")
-    return round(min(seconds, 10**9) * 1000)
-
-
-def _partition(value: object) -> TopicPartition:
-    match value:
-        case (str(topic), int(number)):
-            return TopicPartition(topic, number)
-    raise TypeError(f"a TopicPartition is expected, not {value!r}")
-
-
-def _partitions(given: tuple[Partitions, ...]) -> list[TopicPartition]:
-    """Partitions that were given one by one, as a collection, or both."""
-    found: list[TopicPartition] = []
-    for one in given:
-        match one:
-            case (str(), _):
-                found.append(_partition(one))
-            case _:
-                found += map(_partition, one)
-    return found
-
-
-def _position(value: int | OffsetAndMetadata) -> OffsetAndMetadata:
-    position = OffsetAndMetadata(value) if isinstance(value, int) else value
-    if position.offset < 0:
-        raise ValueError(f"the offset is negative: {position.offset}")
-    return position
-
-
-def _offsets(offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None) -> dict[TopicPartition, OffsetAndMetadata] | None:
-    return None if offsets is None else {_partition(tp): _position(offset) for tp, offset in offsets.items()}

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from ottla.client.calls import Listeners
 from ottla.client.classic_states import State
+from ottla.client.rebalancing import Listeners
 from ottla.errors import CommitFailedError, IllegalStateError, OttlaTimeoutError, error_class
 from ottla.protocol.apis import Api
 from ottla.types import OffsetAndMetadata, TopicPartition

@@ -1,0 +1,128 @@
+"""The application's half of a rebalance: commit, listeners and acknowledgement, in this order.
+
+Owns which partitions the application holds, and what it is still asked to give up or to take. Must not know which protocol asks.
+Invariants: every partition that ``on_assign`` was told of is told of exactly once more, by ``on_revoke`` or ``on_lost``, before
+it goes; whatever a listener raises, the rebalance goes on and the error comes out of the call.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from ottla.client import commands
+from ottla.client.collector import Collector
+from ottla.client.mailbox import ANSWER_GRACE, Call, Mailbox
+from ottla.client.notifications import AssignmentReceived, RebalanceNeeded
+from ottla.config import ConsumerConfig
+from ottla.types import TopicPartition
+
+_log = logging.getLogger(__name__)
+
+Partitions = list[TopicPartition]
+Listener = Callable[[Partitions], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Listeners:
+    """What the application wants to be told in a rebalance, on its own thread."""
+
+    on_assign: Listener | None = None
+    on_revoke: Listener | None = None
+    on_lost: Listener | None = None
+
+    def assigned(self, partitions: Iterable[TopicPartition]) -> None:
+        """Partitions have come."""
+        if self.on_assign is not None:
+            self.on_assign(sorted(partitions))
+
+    def gone(self, partitions: Iterable[TopicPartition], *, lost: bool) -> None:
+        """Partitions go, or are lost already; who has no ``on_lost`` hears of that through ``on_revoke``, as in Kafka."""
+        listener = (self.on_lost or self.on_revoke) if lost else self.on_revoke
+        if listener is not None:
+            listener(sorted(partitions))
+
+
+class Rebalancing:
+    """See the module."""
+
+    def __init__(self, config: ConsumerConfig, mailbox: Mailbox, collector: Collector) -> None:
+        self.owned: frozenset[TopicPartition] = frozenset()
+        """The partitions that ``on_assign`` was told of and that are not given up yet."""
+        self.listeners = Listeners()
+        self._config = config
+        self._mailbox = mailbox
+        self._collector = collector
+        self._rebalance: RebalanceNeeded | None = None
+        self._assignment: AssignmentReceived | None = None
+
+    @property
+    def pending(self) -> bool:
+        """Whether the application is asked for anything."""
+        return self._rebalance is not None or self._assignment is not None
+
+    @property
+    def lost(self) -> bool:
+        """Whether the partitions are gone already, though the listener was not told yet."""
+        return self._rebalance is not None and self._rebalance.lost
+
+    def needed(self, item: RebalanceNeeded) -> None:
+        """An assignment that was not accepted yet is void; of two rebalances only the later one is still asked about."""
+        self._rebalance, self._assignment = item, None
+
+    def received(self, item: AssignmentReceived) -> None:
+        """Partitions are to be taken."""
+        self._assignment = item
+
+    def serve(self) -> Call[None]:
+        """Do what is asked, until nothing is."""
+        while self.pending:
+            if self._rebalance is not None:
+                yield from self._give_up(self._rebalance)
+            elif self._assignment is not None:
+                self._accept(self._assignment)
+            self._mailbox.take()
+
+    def leave(self) -> None:
+        """Give everything up, because the application wants out."""
+        lost, going = self.lost, self.owned
+        self.owned = frozenset()
+        self._rebalance = self._assignment = None
+        if going:
+            self.listeners.gone(going, lost=lost)
+
+    def _give_up(self, rebalance: RebalanceNeeded) -> Call[None]:
+        """Commit, tell the listener, and let the partitions go."""
+        going = self.owned & rebalance.partitions
+        if going and not rebalance.lost and self._config.enable_auto_commit:
+            yield from self._commit_before_revocation(rebalance)
+            if self._rebalance is not rebalance:
+                return
+        self._rebalance = None
+        try:
+            if going:
+                self.listeners.gone(going, lost=rebalance.lost)
+        finally:
+            self.owned -= rebalance.partitions
+            self._mailbox.submit(commands.RebalancePrepared(rebalance.token))
+
+    def _commit_before_revocation(self, rebalance: RebalanceNeeded) -> Call[None]:
+        """As far as the application is done with the records: a failure costs repetitions, never records, so it is only logged."""
+        offsets = self._collector.positions(with_current=False)
+        deadline = min(rebalance.deadline, self._mailbox.now.mono + self._config.default_api_timeout_ms)
+        commit = commands.Commit({tp: offsets[tp] for tp in offsets if tp in self.owned}, deadline)
+        self._mailbox.submit(commit)
+        while not commit.completion.done and self._rebalance is rebalance and self._mailbox.now.mono < deadline + ANSWER_GRACE:
+            yield from self._mailbox.wait(commit.completion, deadline + ANSWER_GRACE)
+            self._mailbox.take()
+        if commit.completion.error is not None:
+            _log.warning("the commit before a rebalance of group %r failed: %s", self._config.group_id, commit.completion.error)
+
+    def _accept(self, assignment: AssignmentReceived) -> None:
+        self._assignment = None
+        self.owned |= assignment.added
+        try:
+            self.listeners.assigned(assignment.added)
+        finally:
+            self._mailbox.submit(commands.AssignmentAccepted(assignment.token))

@@ -1,0 +1,102 @@
+"""What a consumer is, whoever drives its calls: its settings, its network thread, and the questions that need no waiting.
+
+Owns the network thread's beginning, ``wakeup``, and the answers that are read off the latest snapshot. Must not know how a call is
+waited for: ``Consumer`` blocks its thread. Invariant: nothing is opened, and no thread started, before the first call that needs
+it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from ottla.arguments import Timeout, milliseconds
+from ottla.client.assembly import ConsumerAssembly
+from ottla.client.calls import ConsumerCalls
+from ottla.client.notifications import WakeupRequested
+from ottla.client.subscription import Mode
+from ottla.config import ConsumerConfig
+from ottla.errors import IllegalStateError
+from ottla.runtime.network_thread import NetworkThread
+from ottla.runtime.randomness import random_source
+from ottla.types import ConsumerGroupMetadata, TopicPartition
+
+
+class ConsumerBase:
+    """See the module."""
+
+    def __init__(self, config: Mapping[str, Any] | None = None, /, **settings: Any) -> None:
+        self._config = ConsumerConfig.parse(config, **settings)
+        self._network: NetworkThread | None = None
+        self._calls = ConsumerCalls(self._config, self._submit, self._drain)
+        self._closed = False
+        self._woken_early = False
+        # Re-entrant, since a signal may call wakeup() while its own thread is in here.
+        self._guard = threading.RLock()
+
+    def __repr__(self) -> str:
+        what = f"group {self._config.group_id!r}" if self._config.group_id is not None else "no group"
+        state = "closed" if self._closed else f"{len(self._calls.snapshot.partitions)} partitions"
+        return f"<{type(self).__name__} {what}, {state}>"
+
+    def assignment(self) -> set[TopicPartition]:
+        """The partitions this consumer reads now: those it was assigned by hand, or those that ``on_assign`` has seen."""
+        self._check_open()
+        if self._calls.snapshot.mode is Mode.MANUAL:
+            return set(self._calls.snapshot.partitions)
+        return set(self._calls.owned)
+
+    def subscription(self) -> set[str]:
+        """The topics subscribed to."""
+        self._check_open()
+        snapshot = self._calls.snapshot
+        return set(snapshot.topics) if snapshot.mode is Mode.TOPICS else set()
+
+    def paused(self) -> set[TopicPartition]:
+        """The partitions that are paused."""
+        self._check_open()
+        return {tp for tp, view in self._calls.snapshot.partitions.items() if view.paused}
+
+    def group_metadata(self) -> ConsumerGroupMetadata:
+        """Who this consumer is in its group, for a producer's transactions (KIP-447).
+
+        Raises ``InvalidGroupIdError`` without a group.
+        """
+        self._check_open()
+        return self._calls.group_metadata()
+
+    def wakeup(self) -> None:
+        """End the waiting call of the consumer, or its next one, with ``WakeupError``.
+
+        May be called from any thread, and from a signal handler.
+        """
+        with self._guard:
+            self._woken_early = self._network is None
+        if self._network is not None:
+            self._network.notifications.put_all([WakeupRequested()])
+
+    def _network_thread(self) -> NetworkThread:
+        """The network thread, started when it is first needed."""
+        if self._network is None:
+            assembly = ConsumerAssembly(self._config, random_source())
+            network = NetworkThread(assembly.core, name=f"ottla-{self._config.client_id}")
+            with self._guard:
+                self._network = network
+            if self._woken_early:
+                network.notifications.put_all([WakeupRequested()])
+            network.start()
+        return self._network
+
+    def _submit(self, command: object) -> None:
+        self._network_thread().submit(command)
+
+    def _drain(self) -> list[Any]:
+        return self._network.notifications.drain() if self._network is not None else []
+
+    def _timeout(self, timeout: Timeout) -> int:
+        return milliseconds(timeout, self._config.default_api_timeout_ms)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise IllegalStateError("the consumer is closed")
