@@ -1,0 +1,170 @@
+"""The settings of a client: the one place that knows their names, types, defaults and bounds, and that parses them.
+
+Owns the frozen dataclasses ``ClientConfig``, ``ConsumerConfig`` and ``AdminConfig``; each field is one row of the table of
+settings. Must not know who uses a setting. Invariant: a config that exists is valid; nothing else in the package parses a
+setting's name.
+
+A setting goes by Kafka's own name with dots (``request.timeout.ms``) or with underscores (``request_timeout_ms``), both in
+milliseconds, and, for durations, by the Pythonic name without the suffix (``request_timeout``), in seconds or as
+``timedelta``. Source of names and defaults: the consumer and admin configurations of Apache Kafka 4.3.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from ottla.config.rows import (
+    HostPort,
+    Setting,
+    a_callable,
+    assignors,
+    boolean,
+    count,
+    instance_id,
+    isolation,
+    milliseconds,
+    not_empty,
+    one_of,
+    row,
+    servers,
+    text,
+)
+from ottla.config.spelling import dotted, field_of, read, table
+from ottla.errors import ConfigError
+from ottla.types import IsolationLevel
+
+Deserializer = Callable[[bytes | None], Any]
+"""Makes a user's value of the bytes of a key or a value; called with ``None`` for a null, as Kafka's own are."""
+
+
+class OttlaConfigWarning(UserWarning):
+    """A setting was given that has no effect here."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientConfig:
+    """What every client has to know. Durations are milliseconds."""
+
+    bootstrap_servers: tuple[HostPort, ...] = row((), servers)
+    client_id: str = row("ottla", text)
+    security_protocol: str = row("PLAINTEXT", one_of("PLAINTEXT"))
+    client_dns_lookup: str = row("use_all_dns_ips", one_of("use_all_dns_ips"))
+    request_timeout_ms: int = milliseconds(30_000, 1)
+    default_api_timeout_ms: int = milliseconds(60_000)
+    retry_backoff_ms: int = milliseconds(100)
+    retry_backoff_max_ms: int = milliseconds(1_000)
+    reconnect_backoff_ms: int = milliseconds(50)
+    reconnect_backoff_max_ms: int = milliseconds(1_000)
+    socket_connection_setup_timeout_ms: int = milliseconds(10_000, 1)
+    socket_connection_setup_timeout_max_ms: int = milliseconds(30_000, 1)
+    connections_max_idle_ms: int = milliseconds(540_000, -1)
+    """-1: never."""
+    metadata_max_age_ms: int = milliseconds(300_000)
+    metadata_recovery_strategy: str = row("rebootstrap", one_of("rebootstrap", "none"))
+    metadata_recovery_rebootstrap_trigger_ms: int = milliseconds(300_000)
+    send_buffer_bytes: int = count(-1, -1)
+    """-1: what the operating system thinks best."""
+    receive_buffer_bytes: int = count(-1, -1)
+    """-1: what the operating system thinks best."""
+
+    @classmethod
+    def parse(cls, settings: Mapping[str, Any] | None = None, /, **keywords: Any) -> Self:
+        """A config from a mapping and keywords, in any of the spellings; raises ``ConfigError``.
+
+        A value of ``None`` is as good as none given. Settings that the chosen group protocol ignores cause one warning.
+        """
+        given: dict[str, Any] = {}
+        spelled: dict[str, str] = {}
+        for spelling, value in (*(settings or {}).items(), *keywords.items()):
+            name, in_seconds = field_of(cls, spelling, (ConsumerConfig, AdminConfig))
+            if name in spelled:
+                raise ConfigError(f"{dotted(name)} is given twice, as {spelled[name]} and as {spelling}: give one of them")
+            spelled[name] = spelling
+            if value is not None:
+                given[name] = read(table(cls)[name], spelling, value, in_seconds)
+        config = cls(**{**cls._implied(given), **given})
+        config._check(frozenset(given))
+        return config
+
+    @classmethod
+    def _implied(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Defaults that depend on what was given."""
+        return {}
+
+    def _check(self, given: frozenset[str]) -> None:
+        """Rules between settings; ``given`` are the fields that were set by the user."""
+        if not self.bootstrap_servers:
+            raise ConfigError("bootstrap.servers is missing", hint='for example bootstrap_servers="localhost:9092"')
+        if self.request_timeout_ms > self.default_api_timeout_ms and "default_api_timeout_ms" in given:
+            below = f"below request.timeout.ms, which is {self.request_timeout_ms}"
+            raise ConfigError(f"default.api.timeout.ms is {self.default_api_timeout_ms}, {below}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdminConfig(ClientConfig):
+    """What ``Admin`` takes: the common settings and nothing more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConsumerConfig(ClientConfig):
+    """What ``Consumer`` takes."""
+
+    group_id: str | None = row(None, not_empty)
+    group_instance_id: str | None = row(None, instance_id)
+    group_protocol: str = row("auto", one_of("auto", "classic"))
+    session_timeout_ms: int = milliseconds(45_000, 1, protocols=frozenset({"classic"}))
+    heartbeat_interval_ms: int = milliseconds(3_000, 1, protocols=frozenset({"classic"}))
+    partition_assignment_strategy: tuple[str, ...] = row(("range",), assignors, protocols=frozenset({"classic"}))
+    group_remote_assignor: str | None = row(None, not_empty, protocols=frozenset({"consumer"}))
+    max_poll_records: int = count(500, 1)
+    max_poll_interval_ms: int = milliseconds(300_000, 1)
+    enable_auto_commit: bool = row(True, boolean)
+    """Off where there is no group."""
+    auto_commit_interval_ms: int = milliseconds(5_000)
+    auto_offset_reset: str = row("latest", one_of("earliest", "latest", "none"))
+    allow_auto_create_topics: bool = row(True, boolean)
+    isolation_level: IsolationLevel = row(IsolationLevel.READ_UNCOMMITTED, isolation)  # noqa: RUF009 - a field
+    fetch_min_bytes: int = count(1)
+    fetch_max_bytes: int = count(52_428_800)
+    fetch_max_wait_ms: int = milliseconds(500)
+    max_partition_fetch_bytes: int = count(1_048_576)
+    check_crcs: bool = row(True, boolean)
+    key_deserializer: Deserializer | None = row(None, a_callable)  # noqa: RUF009 - a field
+    value_deserializer: Deserializer | None = row(None, a_callable)  # noqa: RUF009 - a field
+
+    @classmethod
+    def _implied(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {} if "group_id" in given else {"enable_auto_commit": False}
+
+    def _check(self, given: frozenset[str]) -> None:
+        super()._check(given)
+        if self.heartbeat_interval_ms >= self.session_timeout_ms:
+            above = f"it must be below session.timeout.ms, which is {self.session_timeout_ms}"
+            raise ConfigError(f"heartbeat.interval.ms is {self.heartbeat_interval_ms}: {above}")
+        if self.group_id is None and self.enable_auto_commit:
+            raise ConfigError("enable.auto.commit needs a group", hint="set group_id, or leave enable_auto_commit out")
+        self._warn_of_ignored(given)
+
+    def _warn_of_ignored(self, given: frozenset[str]) -> None:
+        if self.group_protocol == "auto":
+            return
+        rows = table(type(self))
+        ignored = [name for name in sorted(given) if self.group_protocol not in (rows[name].protocols or {self.group_protocol})]
+        if ignored:
+            listed = ", ".join(map(dotted, ignored))
+            message = f"group.protocol={self.group_protocol} ignores {listed}"
+            warnings.warn(message, OttlaConfigWarning, stacklevel=5)
+
+
+__all__ = [
+    "AdminConfig",
+    "ClientConfig",
+    "ConsumerConfig",
+    "Deserializer",
+    "HostPort",
+    "OttlaConfigWarning",
+    "Setting",
+]

@@ -1,0 +1,150 @@
+"""What a row of the table of settings is, and how the values of settings are read.
+
+Owns ``Setting`` and one parser for each kind of value. Must not know which settings there are. Invariant: a parser gives a value
+that can be used as it is, or raises ``ValueError`` with what was expected.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from ottla.types import IsolationLevel
+
+_INT_MAX = 0x7FFFFFFF
+
+
+class HostPort(NamedTuple):
+    """One bootstrap server, as it was given."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One row of the table: how a value is read, and whom it concerns."""
+
+    parse: Callable[[Any], Any]
+    """Raises ``ValueError`` with what was expected."""
+    duration: bool = False
+    protocols: frozenset[str] | None = None
+    """The group protocols that heed it; ``None``: all."""
+
+
+def row(default: Any, parse: Callable[[Any], Any], **more: Any) -> Any:
+    return dataclasses.field(default=default, metadata={"setting": Setting(parse, **more)})
+
+
+def integer(low: int, high: int) -> Callable[[Any], int]:
+    def parse(value: Any) -> int:
+        if isinstance(value, str) and re.fullmatch(r"\s*[+-]?\d+\s*", value):
+            value = int(value)
+        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+            bounds = f"from {low} to {high}" if high < _INT_MAX else f"of at least {low}"
+            raise ValueError(f"a whole number {bounds}")
+        return value
+
+    return parse
+
+
+def count(default: int, low: int = 0, high: int = _INT_MAX) -> Any:
+    return row(default, integer(low, high))
+
+
+def milliseconds(default: int, low: int = 0, high: int = _INT_MAX, **more: Any) -> Any:
+    return row(default, integer(low, high), duration=True, **more)
+
+
+def boolean(value: Any) -> bool:
+    if isinstance(value, str) and value.strip().lower() in ("true", "false"):
+        return value.strip().lower() == "true"
+    if not isinstance(value, bool):
+        raise ValueError("true or false")
+    return value
+
+
+def text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError("a string")
+    return value
+
+
+def not_empty(value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError("a string that is not empty, or leave it out")
+    return value
+
+
+def instance_id(value: Any) -> str:
+    if not isinstance(value, str) or not re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", value) or value in (".", ".."):
+        raise ValueError("up to 249 letters, digits, dots, underscores and hyphens")
+    return value
+
+
+def one_of(*choices: str) -> Callable[[Any], str]:
+    def parse(value: Any) -> str:
+        for choice in choices:
+            if isinstance(value, str) and value.strip().lower() == choice.lower():
+                return choice
+        raise ValueError(f"{', '.join(choices[:-1])} or {choices[-1]}" if len(choices) > 1 else f"only {choices[0]}")
+
+    return parse
+
+
+def items(value: Any) -> tuple[Any, ...]:
+    if isinstance(value, str):
+        return tuple(part.strip() for part in value.split(",") if part.strip())
+    if isinstance(value, Iterable):
+        return tuple(value)
+    raise ValueError("a list, or a string with commas")
+
+
+_ASSIGNOR_CLASSES = {
+    "org.apache.kafka.clients.consumer.RangeAssignor": "range",
+    "org.apache.kafka.clients.consumer.RoundRobinAssignor": "roundrobin",
+}
+"""Java's names of the assignors, so that configurations paste in."""
+
+
+def assignors(value: Any) -> tuple[str, ...]:
+    names = tuple(_ASSIGNOR_CLASSES.get(item, item) for item in items(value))
+    if not names or len(set(names)) != len(names) or not set(names) <= {"range", "roundrobin"}:
+        raise ValueError("a list of different assignors out of range and roundrobin")
+    return names
+
+
+def a_callable(value: Any) -> Any:
+    if not callable(value):
+        raise ValueError("a callable that takes bytes (Java classes can not be used here)")
+    return value
+
+
+def isolation(value: Any) -> IsolationLevel:
+    if isinstance(value, IsolationLevel):
+        return value
+    return IsolationLevel[one_of("read_uncommitted", "read_committed")(value).upper()]
+
+
+def servers(value: Any) -> tuple[HostPort, ...]:
+    """Raises ``ValueError`` for an empty list, a missing or impossible port."""
+    servers = tuple(dict.fromkeys(_server(item) for item in items(value)))
+    if not servers:
+        raise ValueError("at least one HOST:PORT")
+    return servers
+
+
+def _server(item: Any) -> HostPort:
+    found = re.fullmatch(r"(?:PLAINTEXT://)?(?:\[(?P<ipv6>[^\]]+)\]|(?P<host>[^:\[\]/\s]+)):(?P<port>\d+)", str(item).strip(), re.I)
+    if found is None:
+        raise ValueError(f"HOST:PORT, or [IPV6]:PORT, separated by commas; {str(item).strip()!r} is neither")
+    port = int(found["port"])
+    if not 0 < port < 65536:
+        raise ValueError(f"a port from 1 to 65535 in {str(item).strip()!r}")
+    return HostPort(found["ipv6"] or found["host"], port)
