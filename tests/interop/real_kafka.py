@@ -1,9 +1,9 @@
-"""A real Apache Kafka for the tests: one node a test session, and Kafka's own tools.
+"""A real Apache Kafka for the tests: one node a test session, clusters of several nodes, and Kafka's own tools.
 
-Owns the fixtures ``real_kafka``, ``own_kafka`` and ``kafka_tool``, loaded as a plugin by ``tests/conftest.py`` so that every
-folder of tests can ask for them. Must not know anything of Ottla: what is tested against it must be somebody else's work.
-Invariant: without Maven or Java a test is skipped with the reason (``OTTLA_NO_SKIPS=1`` turns that into a failure), and
-no node outlives the test process, however that ends.
+Owns the fixtures ``real_kafka``, ``own_kafka``, ``kafka_cluster`` and ``kafka_tool``, loaded as a plugin by ``tests/conftest.py``
+so that every folder of tests can ask for them. Must not know anything of Ottla: what is tested against it must be somebody else's
+work. Invariant: without Maven or Java a test is skipped with the reason (``OTTLA_NO_SKIPS=1`` turns that into a failure), and no
+node outlives the test process, however that ends.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import random
 import shutil
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -40,22 +40,26 @@ class KafkaTool(Protocol):
         ...
 
 
-def free_port_pair() -> int:
-    """A port that is free on the loopback address, and so is the one after it (a node needs two)."""
+def free_port_pair(nodes: int = 1) -> int:
+    """A port that is free on the loopback address, and so are those after it (a node needs two)."""
     for port in random.sample(PORTS, len(PORTS)):
-        with socket.socket() as first, socket.socket() as second:
-            try:
-                first.bind(("127.0.0.1", port))
-                second.bind(("127.0.0.1", port + 1))
-            except OSError:
-                continue
+        if all(_is_free(port + more) for more in range(2 * nodes)):
             return port
-    raise RuntimeError(f"no two free ports side by side between {PORTS.start} and {PORTS.stop}")
+    raise RuntimeError(f"no {2 * nodes} free ports side by side between {PORTS.start} and {PORTS.stop}")
 
 
-def run_tool(*args: Argument, stdin: str = "", timeout: float, owner: int | None = None) -> str:
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
+
+
+def run_tool(*args: Argument, stdin: str = "", timeout: float, owner: int | None = None, jvm: str = QUICK_JVM) -> str:
     """Run ``tools/kafka`` with ``args`` and return its stdout; failing, the test fails with all it said."""
-    environment = {**os.environ, "KAFKA_JVM_PERFORMANCE_OPTS": QUICK_JVM}
+    environment = {**os.environ, "KAFKA_JVM_PERFORMANCE_OPTS": jvm}
     if owner is not None:
         environment["OTTLA_KAFKA_OWNER"] = str(owner)
     done = subprocess.run([TOOL, *args], input=stdin, capture_output=True, text=True, timeout=timeout, env=environment)
@@ -127,3 +131,62 @@ def own_kafka(kafka_tool: KafkaTool) -> Iterator[OwnKafka]:
         yield node
     finally:
         node.stop()
+
+
+CLUSTER_SETTINGS = ("broker.session.timeout.ms=6000", "controller.quorum.fetch.timeout.ms=4000", "default.replication.factor=3")
+"""A killed node is missed soon; a busy machine is no reason to elect another controller."""
+
+
+class KafkaCluster:
+    """Real Kafka nodes that are one cluster, with the ids 1, 2, ...; each of them may end, be killed and come back."""
+
+    def __init__(self, size: int = 3, *settings: str, racks: Sequence[str] = ()) -> None:
+        """``settings`` are lines of server.properties for all nodes, ``racks`` one for each."""
+        port = free_port_pair(size)
+        self._ports = {number: port + 2 * (number - 1) for number in range(1, size + 1)}
+        self._racks = [f"{number}:broker.rack={rack}" for number, rack in enumerate(racks, 1)]
+        self.addresses = {number: f"127.0.0.1:{port}" for number, port in self._ports.items()}
+        """Node id -> its address."""
+        self.bootstrap_servers = ",".join(self.addresses.values())
+        self.down: set[int] = set()
+        """The ids of the nodes that were ended or killed and have not come back."""
+        try:
+            self._run("cluster", port, str(size), *CLUSTER_SETTINGS, *self._racks, *settings)
+        except BaseException:
+            self.stop()
+            raise
+
+    def end(self, node: int) -> None:
+        """Let a node end in good order."""
+        self.down.add(node)
+        self._run("end", self._ports[node])
+
+    def kill(self, node: int) -> None:
+        """SIGKILL a node. The others notice once its session of ``broker.session.timeout.ms`` is over."""
+        self.down.add(node)
+        self._run("kill", self._ports[node])
+
+    def again(self, node: int) -> None:
+        """Start a node again, on its data."""
+        self._run("again", self._ports[node])
+        self.down.discard(node)
+
+    def stop(self) -> None:
+        """End all nodes and take their data away."""
+        # None in good order: the last ones would wait for those that have gone.
+        for verb in ("kill", "stop"):
+            for port in self._ports.values():
+                self._run(verb, port)
+
+    def _run(self, verb: str, port: int, *args: str) -> None:
+        run_tool(verb, str(port), *args, timeout=180.0, owner=os.getpid(), jvm=f"{QUICK_JVM} -Xmx256m")
+
+
+@pytest.fixture
+def kafka_cluster(kafka_tool: KafkaTool) -> Iterator[KafkaCluster]:
+    """Three nodes of one test's own, in the racks a, b and c. It takes ten seconds or more to start them."""
+    cluster = KafkaCluster(3, racks=("a", "b", "c"))
+    try:
+        yield cluster
+    finally:
+        cluster.stop()
