@@ -6,9 +6,10 @@ meant is refused here, with what was given and what was expected.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import timedelta
 
+from ottla.errors import ConfigError
 from ottla.types import OffsetAndMetadata, TopicPartition
 
 Timeout = float | timedelta | None
@@ -29,6 +30,16 @@ def milliseconds(timeout: Timeout, default: int) -> int:
     if seconds < 0:
         raise ValueError(f"the timeout is negative: {timeout}")
     return round(min(seconds, 10**9) * 1000)
+
+
+def topics(names: Iterable[str], pattern: str | None) -> frozenset[str]:
+    """What is subscribed to by name; a pattern takes the place of names."""
+    if isinstance(names, str):
+        raise TypeError(f"subscribe() takes a collection of topics: subscribe([{names!r}])")
+    wanted = frozenset(names)
+    if wanted and pattern is not None:
+        raise ConfigError("subscribe() takes topics or a pattern, not both: subscribe(topics) or subscribe(pattern=...)")
+    return wanted
 
 
 def partition(value: object) -> TopicPartition:

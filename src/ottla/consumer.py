@@ -77,22 +77,27 @@ class Consumer(ConsumerBase):
 
     def subscribe(
         self,
-        topics: Iterable[str],
+        topics: Iterable[str] = (),
         *,
+        pattern: str | None = None,
         on_assign: RebalanceListener = None,
         on_revoke: RebalanceListener = None,
         on_lost: RebalanceListener = None,
     ) -> None:
-        """Share these topics with the other members of the group. No topics: ``unsubscribe()``.
+        """Share these topics with the other members of the group, or all topics that ``pattern`` matches as a whole.
+
+        No topics and no pattern: ``unsubscribe()``. A topic that is made later and matches is found when the metadata is refreshed,
+        every ``metadata_max_age`` and before each join. In a ``classic`` group patterns are Python's (``re.fullmatch``), in a
+        ``consumer`` group RE2, evaluated by the broker; internal topics are left out (``exclude_internal_topics``). Raises
+        ``ConfigError`` for a pattern that is none, ``IllegalStateError`` for names after a pattern without ``unsubscribe()``.
 
         The listeners are called as ``listener(consumer, partitions)`` on this thread, inside ``poll()`` or ``close()``:
         ``on_assign`` with what is new, ``on_revoke`` before partitions go to others, ``on_lost`` (or ``on_revoke`` without one)
         when they are gone already.
         """
-        if isinstance(topics, str):
-            raise TypeError(f"subscribe() takes a collection of topics: subscribe([{topics!r}])")
+        wanted = arguments.topics(topics, pattern)
         listeners = Listeners(self._bind(on_assign), self._bind(on_revoke), self._bind(on_lost))
-        self._run(lambda now: self._calls.subscribe(topics, listeners, now))
+        self._run(lambda now: self._calls.subscribe(wanted, listeners, now, pattern))
 
     def unsubscribe(self) -> None:
         """Read nothing any more and leave the group. Nothing is committed."""

@@ -484,6 +484,15 @@ class World:
         )
         assert not answer.topics[0].error_code, answer
 
+    def delete_topic(self, topic: str) -> None:
+        from ottla.protocol import duration
+        from ottla.protocol.messages import delete_topics_request as messages
+
+        named = messages.DeleteTopicState(name=topic, topic_id=None)
+        answer = self.broker.ask(Api.DELETE_TOPICS, messages.DeleteTopicsRequest(topics=(named,), timeout=duration(1000)))
+        assert not answer.responses[0].error_code, answer
+        self.produced = {tp: count for tp, count in self.produced.items() if tp.topic != topic}
+
     def produce(self, topic: str, partition: int, count: int) -> None:
         """``count`` records, each its own offset as value."""
         from ottla.protocol import duration
@@ -550,9 +559,17 @@ class World:
         return {item.partition_index: item.committed_offset for item in found if item.committed_offset >= 0}
 
 
-def member(app: App, topics: Iterable[str] = ("t",), *, work: int = 10, commits: bool = False, timeout: int = 500) -> Program:
+def member(
+    app: App,
+    topics: Iterable[str] = ("t",),
+    *,
+    pattern: str | None = None,
+    work: int = 10,
+    commits: bool = False,
+    timeout: int = 500,
+) -> Program:
     """A member of a group that handles records until it is told to stop: ``work`` ms after each poll, then maybe a commit."""
-    yield from app.calls.subscribe(topics, app.listeners(), app.now)
+    yield from app.calls.subscribe(() if pattern is not None else topics, app.listeners(), app.now, pattern)
     while not app.stop:
         try:
             records = yield from app.calls.poll(timeout, app.now)

@@ -123,7 +123,7 @@ class ConsumerAssembly:
 
     def _subscribe(self, command: commands.Subscribe, now: Now) -> None:
         del now
-        self.subscription.subscribe(command.topics)
+        self.subscription.subscribe(command.topics, command.pattern)
         self._done(command)
 
     def _assign(self, command: commands.Assign, now: Now) -> None:
@@ -196,7 +196,7 @@ class Publisher:
         self._membership = membership
         self._published = 0
         self._problem: OttlaError | None = None
-        self._followed: frozenset[str] = frozenset()
+        self._followed: frozenset[str] | None = frozenset()
         self._patient_until: int | None = None
 
     def poll(self, now: Now) -> Poll:
@@ -221,6 +221,7 @@ class Publisher:
         snapshot = Snapshot(
             mode=subscription.mode,
             topics=subscription.topics,
+            pattern=subscription.pattern,
             partitions=subscription.views(),
             group=group,
             failure=failure,
@@ -236,8 +237,9 @@ class Publisher:
         """Nothing was asked."""
 
     def _follow_topics(self) -> None:
-        group = self._membership.group_topics if self._membership is not None else frozenset()
-        topics = self._subscription.topics | group
+        topics: frozenset[str] | None = self._subscription.topics
+        if self._membership is not None:
+            topics = None if self._membership.follows_all_topics else self._subscription.topics | self._membership.group_topics
         if topics != self._followed:
             self._followed = topics
             self._core.metadata_manager.set_topics(topics)

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ottla.client import commands
+from ottla.client import commands, patterns
 from ottla.client.collector import Collector
 from ottla.client.commit_calls import CommitCalls
 from ottla.client.lookup_calls import LookupCalls
@@ -168,10 +168,10 @@ class ConsumerCalls(CommitCalls, LookupCalls):
 
     # -- what is read -----------------------------------------------------------------------------------------------------
 
-    def subscribe(self, topics: Iterable[str], listeners: Listeners, now: Now) -> Call[None]:
-        """See ``Consumer.subscribe``."""
+    def subscribe(self, topics: Iterable[str], listeners: Listeners, now: Now, pattern: str | None = None) -> Call[None]:
+        """See ``Consumer.subscribe``. Topics by name, or those that ``pattern`` matches."""
         wanted = frozenset(topics)
-        if not wanted:
+        if not wanted and pattern is None:
             yield from self.unsubscribe(now)
             return
         self._mailbox.now = now
@@ -179,8 +179,14 @@ class ConsumerCalls(CommitCalls, LookupCalls):
             raise IllegalStateError("subscribe() needs a group", hint="set group_id, or choose partitions yourself with assign()")
         if self.snapshot.mode is Mode.MANUAL:
             raise IllegalStateError("the partitions were assigned by hand", hint="call unsubscribe() before subscribe()")
+        if self.snapshot.mode is Mode.TOPICS and (self.snapshot.pattern is None) is not (pattern is None):
+            before, after = ("names", "a pattern") if pattern is not None else ("a pattern", "names")
+            hint = "call unsubscribe() between the two"
+            raise IllegalStateError(f"topics are subscribed to by {before}, which does not mix with {after}", hint=hint)
+        if pattern is not None and self._config.group_protocol != "consumer":
+            patterns.check(pattern)
         self._rebalancing.listeners = listeners
-        yield from self._mailbox.ask(commands.Subscribe(wanted), "subscribe()", self._deadline())
+        yield from self._mailbox.ask(commands.Subscribe(wanted, pattern), "subscribe()", self._deadline())
 
     def assign(self, partitions: Iterable[TopicPartition], now: Now) -> Call[None]:
         """See ``Consumer.assign``."""

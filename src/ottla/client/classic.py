@@ -25,7 +25,8 @@ from typing import Any, NamedTuple
 
 from ottla.client import classic_requests as requests
 from ottla.client.backoff import ExponentialBackoff
-from ottla.client.classic_requests import PROTOCOL_TYPE
+from ottla.client.classic_requests import PROTOCOL_TYPE, Tag
+from ottla.client.classic_session import Session
 from ottla.client.classic_states import (
     FENCED_INSTANCE_ID,
     HEARTBEAT_REACTIONS,
@@ -42,10 +43,10 @@ from ottla.client.classic_states import (
 from ottla.client.coordinator import CoordinatorManager
 from ottla.client.effects import Poll, Send, ToCoordinator
 from ottla.client.leader import Leadership
-from ottla.client.liveness import Liveness
 from ottla.client.membership import NOBODY, MemberIdentity, Reply
 from ottla.client.metadata import MetadataManager
 from ottla.client.notifications import AssignmentReceived, ErrorNotification, RebalanceNeeded
+from ottla.client.patterns import PatternTopics
 from ottla.client.subscription import Mode, Subscription
 from ottla.config import ConsumerConfig
 from ottla.errors import (
@@ -67,14 +68,6 @@ JOIN_LAPSE = 5_000
 """Milliseconds that a JoinGroup is given beyond the rebalance timeout."""
 
 _INT_MAX = 2**31 - 1
-
-
-class _Tag(NamedTuple):
-    """What a request was about, and who the member was when it was sent; ``round`` tells answers that nobody waits for any more."""
-
-    api: Api
-    generation: Generation
-    round: int
 
 
 class _Farewell(NamedTuple):
@@ -105,7 +98,8 @@ class ClassicMembership:
         self._metadata = metadata
         self._notify = notify
         self._backoff = backoff
-        self._liveness = Liveness(config)
+        self._session = Session(config, coordinator, backoff)
+        self._liveness = self._session.liveness
         self._round = 0
         self._in_flight = False
         self._attempts = 0
@@ -113,6 +107,7 @@ class ClassicMembership:
         self._token = 0
         self._reason = ""
         self._joined_topics: frozenset[str] = frozenset()
+        self._pattern = PatternTopics(config, subscription, metadata)
         self._leaves: list[Reply] = []
         self._farewell: _Farewell | None = None
         self._leadership: Leadership | None = None
@@ -126,6 +121,16 @@ class ClassicMembership:
     def group_topics(self) -> frozenset[str]:
         """See ``Membership``."""
         return self._leadership.topics if self._leadership is not None else frozenset()
+
+    @property
+    def follows_all_topics(self) -> bool:
+        """See ``Membership``."""
+        return self._subscription.pattern is not None
+
+    @property
+    def _in_session(self) -> bool:
+        """Whether it is heartbeats that keep the member alive."""
+        return self.state in IN_GENERATION and self.generation.number >= 0
 
     # -- what the application does ----------------------------------------------------------------------------------------
 
@@ -211,15 +216,16 @@ class ClassicMembership:
 
     def poll(self, now: Now) -> Poll:
         """Send what the state calls for."""
+        self._pattern.refresh()
         if self.state in (State.UNJOINED, State.FENCED) and self._farewell is None:
             return Poll()
         if self.state is not State.LEAVING:
             self._watch_poll_interval(now)
             self._watch_metadata(now)
-        sends = [*self._session(now), *self._dialogue(now)]
-        return Poll(tuple(sends), self._wake_at(now))
+        heartbeat = self._session.poll(self.generation, now) if self._in_session else []
+        return Poll((*heartbeat, *self._dialogue(now)), self._wake_at(now))
 
-    def on_response(self, tag: _Tag, message: Any, now: Now) -> None:
+    def on_response(self, tag: Tag, message: Any, now: Now) -> None:
         """The answer to one of the four requests."""
         if tag.api is Api.HEARTBEAT:
             self._on_heartbeat(tag, message, now)
@@ -227,12 +233,12 @@ class ClassicMembership:
             self._in_flight = False
             self._ON_ANSWER[tag.api](self, tag, message, now)
 
-    def on_failure(self, tag: _Tag, error: OttlaError, now: Now) -> None:
+    def on_failure(self, tag: Tag, error: OttlaError, now: Now) -> None:
         """No answer: look the coordinator up again, and try again; member id and generation stay."""
         if isinstance(error, DisconnectedError | OttlaTimeoutError):
             self._coordinator.mark_unknown(str(error), now)
         if tag.api is Api.HEARTBEAT:
-            self._liveness.heartbeat_failed(now, self._backoff)
+            self._session.on_failure(now)
             return
         if tag.round != self._round:
             return
@@ -248,45 +254,14 @@ class ClassicMembership:
 
     # -- session: heartbeats and the poll interval ------------------------------------------------------------------------
 
-    def _session(self, now: Now) -> list[Send]:
-        """A heartbeat when it is due."""
-        if self.state not in IN_GENERATION or self.generation.number < 0:
-            return []
-        target = self._coordinator.target()
-        if target is None:
-            return []
-        self._liveness.coordinator_found(self._coordinator.found, now)
-        if self._liveness.session_expired(now):
-            self._coordinator.mark_unknown("no heartbeat was answered within session.timeout.ms", now)
-            self._coordinator.target()
-            return []
-        if not self._liveness.heartbeat_due(now):
-            return []
-        self._liveness.heartbeat_sent(now)
-        return [self._send(Api.HEARTBEAT, requests.heartbeat(self._config, self.generation), target)]
-
-    def _on_heartbeat(self, tag: _Tag, message: Any, now: Now) -> None:
-        code = int(message.error_code)
-        if not code or code == REBALANCE_IN_PROGRESS:
-            self._liveness.heartbeat_answered(now)
-        else:
-            self._liveness.heartbeat_failed(now, self._backoff)
-        if not code:
-            return
-        reaction = HEARTBEAT_REACTIONS.get(code, Reaction.LATER)
-        if reaction is Reaction.LOOK_UP:
-            self._coordinator.mark_unknown(broker_error(code).name, now)
-        elif tag.generation != self.generation or self.state not in IN_GENERATION:
-            return
-        elif reaction is Reaction.REJOIN:
-            if self.state is State.STABLE:
-                self._begin_rebalance("group is already rebalancing")
+    def _on_heartbeat(self, tag: Tag, message: Any, now: Now) -> None:
+        reaction = self._session.on_answer(tag, message, self.generation if self.state in IN_GENERATION else None, now)
+        if reaction is Reaction.REJOIN:
+            self._begin_rebalance("group is already rebalancing")
         elif reaction is Reaction.FENCED:
             self._fence("a heartbeat was refused")
-        elif reaction in (Reaction.UNKNOWN, Reaction.OUTDATED):
-            self._dropped(reaction, f"{broker_error(code).name} in answer to a heartbeat")
-        else:
-            _log.warning("heartbeat of group %r failed: %s", self._config.group_id, broker_error(code))
+        elif reaction is not None:
+            self._dropped(reaction, f"{broker_error(int(message.error_code)).name} in answer to a heartbeat")
 
     def _watch_poll_interval(self, now: Now) -> None:
         """KIP-62: an application that does not poll gives its place up, and is told so in one line."""
@@ -323,7 +298,7 @@ class ClassicMembership:
         if self.state not in (State.JOINING, State.SYNCING) or self._retry_at > now.mono:
             return []
         target = self._coordinator.target()
-        if target is None:
+        if target is None or (self.state is State.JOINING and self._pattern.awaits_metadata()):
             return []
         self._in_flight = True
         if self.state is State.SYNCING:
@@ -334,9 +309,9 @@ class ClassicMembership:
         return [self._send(Api.JOIN_GROUP, message, target, timeout)]
 
     def _send(self, api: Api, message: Any, target: ToCoordinator, timeout: int | None = None) -> Send:
-        return Send(api, message, target, _Tag(api, self.generation, self._round), timeout or self._config.request_timeout_ms)
+        return Send(api, message, target, Tag(api, self.generation, self._round), timeout or self._config.request_timeout_ms)
 
-    def _on_joined(self, tag: _Tag, message: Any, now: Now) -> None:
+    def _on_joined(self, tag: Tag, message: Any, now: Now) -> None:
         code = int(message.error_code)
         if code:
             return self._refused(tag, JOIN_REACTIONS.get(code, Reaction.FATAL), code, message, now)
@@ -362,7 +337,7 @@ class ClassicMembership:
             self._move(Input.ASSIGNED)
         return None
 
-    def _on_synced(self, tag: _Tag, message: Any, now: Now) -> None:
+    def _on_synced(self, tag: Tag, message: Any, now: Now) -> None:
         code = int(message.error_code)
         if code:
             return self._refused(tag, JOIN_REACTIONS.get(code, Reaction.FATAL), code, message, now)
@@ -372,7 +347,7 @@ class ClassicMembership:
             partitions = decode_assignment(message.assignment).partitions
         except ProtocolError as error:
             return self._fail(error)
-        if not all(tp.topic in self._subscription.topics for tp in partitions):
+        if not self._pattern.allows(partitions):
             self._reason = "the subscription has changed"
             return self._move(Input.REJOIN)
         self._reason, self._attempts = "", 0
@@ -390,11 +365,11 @@ class ClassicMembership:
         (member_id, reason), self._farewell = self._farewell, None
         # Only who waits in LEAVING wants to know the answer.
         self._in_flight = self.state is State.LEAVING
-        tag = _Tag(Api.LEAVE_GROUP, self.generation, self._round if self._in_flight else -1)
+        tag = Tag(Api.LEAVE_GROUP, self.generation, self._round if self._in_flight else -1)
         message = requests.leave_group(self._config, member_id, reason)
         return [Send(Api.LEAVE_GROUP, message, target, tag, self._config.request_timeout_ms)]
 
-    def _on_left(self, tag: _Tag, message: Any, now: Now) -> None:
+    def _on_left(self, tag: Tag, message: Any, now: Now) -> None:
         code = int(message.error_code) or next((int(item.error_code) for item in message.members if item.error_code), 0)
         self._left(broker_error(code, f"leaving group {self._config.group_id!r}") if code else None)
 
@@ -411,7 +386,7 @@ class ClassicMembership:
 
     # -- what goes wrong --------------------------------------------------------------------------------------------------
 
-    def _refused(self, tag: _Tag, reaction: Reaction, code: int, message: Any, now: Now) -> None:
+    def _refused(self, tag: Tag, reaction: Reaction, code: int, message: Any, now: Now) -> None:
         """JoinGroup or SyncGroup was answered with an error."""
         error = broker_error(code, f"joining group {self._config.group_id!r}")
         self._reason = f"rebalance failed due to {error.name}"
@@ -499,12 +474,14 @@ class ClassicMembership:
         except KeyError:
             raise RuntimeError(f"a member that is {self.state.name} can not be moved by {cause.name}") from None
         _log.debug("group %r: %s -> %s (%s)", self._config.group_id, self.state.name, state.name, cause.name)
+        if state is State.JOINING:
+            self._pattern.look_again()
         self.state = state
         self._subscription.version += 1
 
     def _wake_at(self, now: Now) -> int | None:
         times = [self._retry_at] if self.state in (State.JOINING, State.SYNCING) and not self._in_flight else []
-        if self.state in IN_GENERATION and self.generation.number >= 0:
+        if self._in_session:
             times += self._liveness.session_deadlines()
         times.append(self._liveness.poll_deadline)
         return min((at for at in times if at > now.mono), default=None)

@@ -6,15 +6,24 @@ Owns how the fields are filled. Must not know states or timers. Invariant: the s
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from ottla.client.classic_states import Generation
 from ottla.config import ConsumerConfig
 from ottla.protocol import duration
+from ottla.protocol.apis import Api
 from ottla.protocol.consumer_protocol import Subscription, encode_subscription
 
 PROTOCOL_TYPE = "consumer"
 _REASON_LENGTH = 255
+
+
+class Tag(NamedTuple):
+    """What a request was about, and who the member was when it was sent; ``round`` tells answers that nobody waits for any more."""
+
+    api: Api
+    generation: Generation
+    round: int = -1
 
 
 def join_group(config: ConsumerConfig, generation: Generation, topics: frozenset[str], reason: str) -> Any:

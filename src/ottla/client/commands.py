@@ -64,9 +64,10 @@ class Polled:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Subscribe(Command):
-    """Join the group for these topics; the partitions come by and by."""
+    """Join the group for these topics, or for those that ``pattern`` matches; the partitions come by and by."""
 
     topics: frozenset[str]
+    pattern: str | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -37,7 +37,7 @@ class Leadership:
         current = self._metadata.current
         if current.version <= self._fresh_after:
             return None
-        if not all(topic in current.topics for topic in self.topics):
+        if not self._metadata.follows_all and not all(topic in current.topics for topic in self.topics):
             self._fresh_after = self._metadata.request_update()
             return None
         self._counts = _partition_counts(current, self.topics)
@@ -51,7 +51,8 @@ class Leadership:
     def outdated(self) -> bool:
         """Whether there are partitions that nobody was assigned, or assigned ones that are gone."""
         current = self._metadata.current
-        if self._counts is None or not all(_is_settled(current, topic) for topic in self.topics):
+        settled = self._metadata.follows_all or all(_is_settled(current, topic) for topic in self.topics)
+        if self._counts is None or not settled:
             return False
         return self._counts != _partition_counts(current, self.topics)
 

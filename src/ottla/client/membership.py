@@ -39,6 +39,10 @@ class Membership(Protocol):
     def group_topics(self) -> frozenset[str]:
         """Topics whose metadata the member needs besides its own: those of the whole group, where it is the leader."""
 
+    @property
+    def follows_all_topics(self) -> bool:
+        """Whether the member finds out by itself what a pattern matches, and so needs the metadata of all topics."""
+
     def metadata(self) -> ConsumerGroupMetadata:
         """The membership as a transactional producer needs it."""
 

@@ -124,6 +124,11 @@ class MetadataManager:
         state = "in flight" if self._in_flight else "wanted" if self._wanted else "fresh"
         return f"<MetadataManager version {self.current.version}, {state}>"
 
+    @property
+    def follows_all(self) -> bool:
+        """Whether all topics are followed: one that an answer does not name does not exist."""
+        return self._topics is None
+
     def set_topics(self, topics: frozenset[str] | None) -> None:
         """Follow these topics from now on; ``None``: all of them. New ones are asked for at once."""
         added = topics is None if self._topics is not None else False

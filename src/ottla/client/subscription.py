@@ -54,7 +54,7 @@ class PartitionView:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The subscription at one moment.
+    """The subscription at one moment. With a ``pattern``, ``topics`` are those that it is known to match.
 
     ``failure`` is an error of the membership that no retry will mend. ``problem`` is why nothing will come until something changes
     outside: no broker can be reached, or no topic subscribed to exists.
@@ -68,6 +68,7 @@ class Snapshot:
     problem: OttlaError | None = None
     was_connected: bool = False
     """Whether the cluster has answered at least once."""
+    pattern: str | None = None
 
     @property
     def problems(self) -> dict[TopicPartition, OttlaError]:
@@ -131,6 +132,8 @@ class Subscription:
     def __init__(self, reset_to: int | None) -> None:
         self.mode = Mode.NONE
         self.topics: frozenset[str] = frozenset()
+        self.pattern: str | None = None
+        """What the topics were, or are to be, found by, in place of names."""
         self.partitions: dict[TopicPartition, PartitionState] = {}
         self.reset_to = reset_to
         self.version = 0
@@ -142,12 +145,12 @@ class Subscription:
 
     # -- what is read -----------------------------------------------------------------------------------------------------
 
-    def subscribe(self, topics: frozenset[str]) -> None:
-        """Let the group choose partitions of these topics.
+    def subscribe(self, topics: frozenset[str], pattern: str | None = None) -> None:
+        """Let the group choose partitions of these topics; with a ``pattern`` they are those that it is known to match by now.
 
         Those of other topics are read no more, and go with the next rebalance.
         """
-        self.mode, self.topics = Mode.TOPICS, topics
+        self.mode, self.topics, self.pattern = Mode.TOPICS, topics, pattern
         for tp, state in self.partitions.items():
             state.unwanted = tp.topic not in topics
         self._changed()
@@ -155,12 +158,12 @@ class Subscription:
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read exactly these; what was read before and still is keeps its position."""
         self.mode = Mode.MANUAL
-        self.topics = frozenset(tp.topic for tp in partitions)
+        self.topics, self.pattern = frozenset(tp.topic for tp in partitions), None
         self.set_partitions(partitions)
 
     def unsubscribe(self) -> None:
         """Read nothing."""
-        self.mode, self.topics = Mode.NONE, frozenset()
+        self.mode, self.topics, self.pattern = Mode.NONE, frozenset(), None
         self.partitions.clear()
         self._changed()
 

@@ -126,6 +126,8 @@ class ConsumerConfig(ClientConfig):
     auto_commit_interval_ms: int = milliseconds(5_000)
     auto_offset_reset: str = row("latest", one_of("earliest", "latest", "none"))
     allow_auto_create_topics: bool = row(True, boolean)
+    exclude_internal_topics: bool = row(True, boolean)
+    """Whether a pattern leaves the cluster's own topics out."""
     isolation_level: IsolationLevel = row(IsolationLevel.READ_UNCOMMITTED, isolation)  # noqa: RUF009 - a field
     fetch_min_bytes: int = count(1)
     fetch_max_bytes: int = count(52_428_800)
