@@ -152,7 +152,8 @@ def test_a_kill_leaves_no_process_behind(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("java") is None, reason="no Java for Spark: install Java 17 or newer")
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_neither_does_it_while_spark_is_at_work(tmp_path: Path, number: signal.Signals) -> None:
     with demo(tmp_path / "out") as (process, mark):
         read_until(process, "stream into Parquet, group delays ..." if number == signal.SIGINT else "start Spark ...")
