@@ -13,6 +13,7 @@ from ottla.version import __version__
 _HOMES = {
     "Broker": "ottla.embedded",
     "Consumer": "ottla.consumer",
+    "AsyncConsumer": "ottla.async_consumer",
     "Admin": "ottla.admin",
     "Record": "ottla.records",
     "Records": "ottla.records",
@@ -45,6 +46,7 @@ def __dir__() -> list[str]:
 
 if TYPE_CHECKING:
     from ottla.admin import Admin as Admin
+    from ottla.async_consumer import AsyncConsumer as AsyncConsumer
     from ottla.consumer import Consumer as Consumer
     from ottla.embedded import Broker as Broker
     from ottla.errors import OttlaError as OttlaError

@@ -6,8 +6,9 @@ thread. Must not know how anything is done. Invariant: one thread at a time is i
 
 from __future__ import annotations
 
+import inspect
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
@@ -17,10 +18,10 @@ from ottla.arguments import Offset, Partitions, Timeout
 from ottla.client.calls import POST_INTERVAL
 from ottla.client.collector import Delivery
 from ottla.client.commit_calls import CommitCallback
-from ottla.client.mailbox import Call, T
+from ottla.client.mailbox import Await, Call, T
 from ottla.client.rebalancing import Listener, Listeners
 from ottla.client.subscription import EARLIEST, LATEST
-from ottla.consumer_base import ConsumerBase
+from ottla.consumer_base import CLOSE_TIMEOUT, ConsumerBase
 from ottla.errors import ConcurrentAccessError, IllegalStateError, OttlaError
 from ottla.records import Record, Records
 from ottla.runtime import clock
@@ -29,7 +30,6 @@ from ottla.types import Now, OffsetAndMetadata, OffsetAndTimestamp, PartitionInf
 RebalanceListener = Callable[["Consumer", list[TopicPartition]], None] | None
 """``listener(consumer, partitions)``, or none."""
 
-CLOSE_TIMEOUT = 30.0
 SERVICE_INTERVAL = POST_INTERVAL / 1000
 """Seconds between two looks at the group while records are walked one by one."""
 
@@ -184,8 +184,7 @@ class Consumer(ConsumerBase):
     def commit_async(self, offsets: Mapping[TopicPartition, Offset] | None = None, callback: CommitCallback | None = None) -> None:
         """Commit without waiting and without a second try. ``callback(offsets, error)`` runs on this thread, in a later call."""
         wanted = arguments.offsets(offsets)
-        with _Entered(self):
-            self._calls.commit_async(wanted, callback, clock.now())
+        self._run(lambda now: self._calls.commit_async(wanted, callback, now))
 
     def committed(self, *partitions: Partitions, timeout: Timeout = None) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """What the group has committed for these partitions, or for all that are assigned; ``None`` where there is nothing."""
@@ -259,6 +258,8 @@ class Consumer(ConsumerBase):
         try:
             wait = next(call)
             while True:
+                while isinstance(wait, Await):
+                    wait = call.throw(_not_awaited(wait.awaitable))
                 while True:
                     left = _LONGEST_WAIT if wait.until is None else (wait.until - clock.now().mono) / 1000
                     if network.notifications.wait(max(0.0, min(left, _LONGEST_WAIT))) or left <= _LONGEST_WAIT:
@@ -278,9 +279,15 @@ class Consumer(ConsumerBase):
         return {tp: 0 if answer is None else answer.offset for tp, answer in found.items()}
 
     def _bind(self, listener: RebalanceListener) -> Listener | None:
-        if listener is None:
-            return None
-        return lambda partitions: listener(self, partitions)
+        if inspect.iscoroutinefunction(listener):
+            raise TypeError(f"{listener!r} is a coroutine function, and a Consumer has no event loop: see AsyncConsumer")
+        return self._bound(listener)
+
+
+def _not_awaited(awaitable: Awaitable[Any]) -> TypeError:
+    if inspect.iscoroutine(awaitable):
+        awaitable.close()
+    return TypeError(f"a listener returned {awaitable!r}, and a Consumer has no event loop: see AsyncConsumer")
 
 
 class _Entered:

@@ -1,20 +1,22 @@
 """What a consumer is, whoever drives its calls: its settings, its network thread, and the questions that need no waiting.
 
 Owns the network thread's beginning, ``wakeup``, and the answers that are read off the latest snapshot. Must not know how a call is
-waited for: ``Consumer`` blocks its thread. Invariant: nothing is opened, and no thread started, before the first call that needs
-it.
+waited for: ``Consumer`` blocks its thread, ``AsyncConsumer`` its task. Invariant: nothing is opened, and no thread started, before
+the first call that needs it.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+import warnings
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ottla.arguments import Timeout, milliseconds
 from ottla.client.assembly import ConsumerAssembly
 from ottla.client.calls import ConsumerCalls
 from ottla.client.notifications import WakeupRequested
+from ottla.client.rebalancing import Listener
 from ottla.client.subscription import Mode
 from ottla.config import ConsumerConfig
 from ottla.errors import IllegalStateError
@@ -22,13 +24,16 @@ from ottla.runtime.network_thread import NetworkThread
 from ottla.runtime.randomness import random_source
 from ottla.types import ConsumerGroupMetadata, TopicPartition
 
+CLOSE_TIMEOUT = 30.0
+"""Seconds."""
+
 
 class ConsumerBase:
     """See the module."""
 
     def __init__(self, config: Mapping[str, Any] | None = None, /, **settings: Any) -> None:
-        self._config = ConsumerConfig.parse(config, **settings)
         self._network: NetworkThread | None = None
+        self._config = ConsumerConfig.parse(config, **settings)
         self._calls = ConsumerCalls(self._config, self._submit, self._drain)
         self._closed = False
         self._woken_early = False
@@ -39,6 +44,11 @@ class ConsumerBase:
         what = f"group {self._config.group_id!r}" if self._config.group_id is not None else "no group"
         state = "closed" if self._closed else f"{len(self._calls.snapshot.partitions)} partitions"
         return f"<{type(self).__name__} {what}, {state}>"
+
+    def __del__(self, warn: Callable[..., None] = warnings.warn) -> None:
+        if self._network is not None and self._network.running:
+            warn(f"{self!r} was not closed: its group learns that when its session is over", ResourceWarning, source=self)
+            self._network.close(0)
 
     def assignment(self) -> set[TopicPartition]:
         """The partitions this consumer reads now: those it was assigned by hand, or those that ``on_assign`` has seen."""
@@ -93,6 +103,10 @@ class ConsumerBase:
 
     def _drain(self) -> list[Any]:
         return self._network.notifications.drain() if self._network is not None else []
+
+    def _bound(self, listener: Callable[[Any, list[TopicPartition]], object] | None) -> Listener | None:
+        """A listener that is called with this consumer."""
+        return None if listener is None else lambda partitions: listener(self, partitions)
 
     def _timeout(self, timeout: Timeout) -> int:
         return milliseconds(timeout, self._config.default_api_timeout_ms)

@@ -13,6 +13,7 @@ from tests.end_to_end.programs import environment
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PRINTED = {
     "at_least_once.py": ["served 30 orders"],
+    "async_service.py": ["served 30 orders", "gives back orders-0 at 30"],
     "arrow.py": ["chocolate: 10", "coffee: 10", "tea: 10"],
     "from_a_moment.py": ["+20 s table 0: chocolate", "+29 s table 4: chocolate"],
     "rebalance.py": ["ada was given", "bea was given", "ada gives back", "bea leaves", "bea gives back"],

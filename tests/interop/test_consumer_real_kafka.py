@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import threading
@@ -12,7 +13,7 @@ from itertools import count
 import confluent_kafka
 import pytest
 
-from ottla import Broker, Consumer, OffsetAndMetadata, TopicPartition
+from ottla import AsyncConsumer, Broker, Consumer, OffsetAndMetadata, TopicPartition
 from ottla.errors import (
     ConcurrentAccessError,
     ConnectionFailedError,
@@ -292,6 +293,22 @@ def test_a_forked_child_is_told(servers: str) -> None:
             os._exit(9)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
         reader.poll(0.2)
+
+
+def test_on_an_event_loop(servers: str) -> None:
+    topic = new_topic(servers)
+    seen: list[bytes | None] = []
+
+    async def read(most: int) -> None:
+        settings = {"group_id": f"g-{topic}", "auto_offset_reset": "earliest", "max_poll_records": 40, "enable_auto_commit": False}
+        async with asyncio.timeout(60), AsyncConsumer(bootstrap_servers=servers, **settings) as reader:
+            await reader.subscribe([topic], on_revoke=lambda reader, _: reader.commit())
+            while len(seen) < most:
+                seen.extend(record.value for record in await reader.poll(10))
+
+    asyncio.run(read(100))
+    asyncio.run(read(len(ROWS)))
+    assert sorted(seen) == sorted(row[2] for row in ROWS)
 
 
 def test_an_address_where_nobody_listens_is_named_in_time() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from ottla.client.classic_states import State
+from ottla.client.mailbox import Await
 from ottla.client.rebalancing import Listeners
 from ottla.errors import CommitFailedError, IllegalStateError, OttlaTimeoutError, error_class
 from ottla.protocol.apis import Api
@@ -289,8 +290,9 @@ def test_callbacks_of_asynchronous_commits_come_in_order_and_before_a_later_comm
     world.call(app, app.calls.assign(ALL, world.now))
     heard: list[object] = []
     for offset in (1, 2, 3):
-        app.calls.commit_async(
-            {ALL[0]: OffsetAndMetadata(offset)}, lambda found, error: heard.append((found[ALL[0]].offset, error)), world.now
+        offsets = {ALL[0]: OffsetAndMetadata(offset)}
+        world.call(
+            app, app.calls.commit_async(offsets, lambda found, error: heard.append((found[ALL[0]].offset, error)), world.now)
         )
     assert heard == []
     world.call(app, app.calls.commit({ALL[0]: OffsetAndMetadata(4)}, 5_000, world.now))
@@ -523,3 +525,52 @@ def test_close_leaves_and_commits_even_with_little_time(world: World, timeout: i
     assert app.told == [("assign", ALL), ("revoke", ALL)]
     if timeout:
         assert sum(world.committed("g", "t", PARTITIONS).values()) > 0
+
+
+@pytest.mark.parametrize("raises", [False, True])
+def test_a_call_that_is_cancelled_while_its_listener_is_awaited_acknowledges_the_rebalance(world: World, raises: bool) -> None:
+    class Awaitable:
+        def __await__(self) -> Any:
+            yield
+
+    def on_revoke(partitions: list[TopicPartition]) -> Awaitable:
+        app.told.append(("revoke", partitions))
+        return Awaitable()
+
+    def cancelled() -> Program:
+        listeners = Listeners(app.listeners().on_assign, on_revoke)
+        yield from app.calls.subscribe(["t"], listeners, app.now)
+        while True:
+            call = app.calls.poll(500, app.now)
+            try:
+                step = next(call)
+                while not isinstance(step, Await):
+                    step = call.send((yield step))
+                yield Sleep(100)
+                if raises:
+                    with pytest.raises(ZeroDivisionError):
+                        call.throw(ZeroDivisionError())
+                call.close()
+            except StopIteration:
+                yield Sleep(10)
+
+    app = world.app("a", group_id="g")
+    app.start(cancelled())
+    world.run_until(lambda: app.calls.owned == set(ALL))
+    other = join(world, "b")
+    settle(world, app, other)
+    assert app.told[:2] == [("assign", ALL), ("revoke", ALL)]
+    check_told(other)
+
+
+def test_the_outcome_of_a_commit_that_was_cancelled_is_logged(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    app = world.app("a", group_id="g", enable_auto_commit=False)
+    world.call(app, app.calls.assign(ALL, world.now))
+    for offset, metadata in ((OffsetAndMetadata(1, "x" * 5_000), "too large"), (OffsetAndMetadata(2), "")):
+        caplog.clear()
+        call = app.calls.commit({ALL[0]: offset}, 5_000, world.now)
+        next(call)
+        call.close()
+        world.call(app, app.calls.commit({ALL[1]: OffsetAndMetadata(5)}, 5_000, world.now))
+        assert ("failed" in caplog.text) is bool(metadata)
+    assert world.committed("g", "t", PARTITIONS) == {0: 2, 1: 5}

@@ -101,7 +101,7 @@ class ConsumerCalls(CommitCalls, LookupCalls):
     def _serve(self) -> Call[None]:
         """Everything that a poll does besides handing out records."""
         self._mailbox.take()
-        self._run_commit_callbacks()
+        yield from self._run_commit_callbacks()
         if self._rebalancing.pending:
             self._posted_at = None
             yield from self._rebalancing.serve()
@@ -209,17 +209,22 @@ class ConsumerCalls(CommitCalls, LookupCalls):
     def _leave(self, reason: str, deadline: int) -> Call[None]:
         """Tell the listener, then leave; that the coordinator does not answer in time is no error."""
         self._mailbox.take()
+        failure: Exception | None = None
+        command = commands.Unsubscribe(reason)
         try:
-            self._rebalancing.leave()
+            yield from self._rebalancing.leave()
+        except Exception as error:
+            failure = error
         finally:
-            command = commands.Unsubscribe(reason)
             self._mailbox.submit(command)
-            try:
-                yield from self._mailbox.settle(command, reason, deadline, wakeable=False)
-            except OttlaTimeoutError as error:
-                _log.warning("leaving group %r was not answered in time: %s", self._config.group_id, error)
-            self._rebalancing.listeners = Listeners()
-            self._errors.clear()
+        try:
+            yield from self._mailbox.settle(command, reason, deadline, wakeable=False)
+        except OttlaTimeoutError as error:
+            _log.warning("leaving group %r was not answered in time: %s", self._config.group_id, error)
+        self._rebalancing.listeners = Listeners()
+        self._errors.clear()
+        if failure is not None:
+            raise failure
 
     # -- the end ----------------------------------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from ottla.types import Now, OffsetAndMetadata, TopicPartition
 
 _log = logging.getLogger(__name__)
 
-CommitCallback = Callable[[Mapping[TopicPartition, OffsetAndMetadata], Exception | None], None]
+CommitCallback = Callable[[Mapping[TopicPartition, OffsetAndMetadata], Exception | None], object]
 
 
 class _AsyncCommit(NamedTuple):
@@ -49,17 +49,22 @@ class CommitCalls(CallBase):
             offsets = self.collector.positions(with_current=True)
         command = commands.Commit(dict(offsets), deadline)
         self._mailbox.submit(command)
-        yield from self._await_async_commits(deadline)
-        committed = yield from self._mailbox.settle(command, "commit()", deadline)
+        try:
+            yield from self._await_async_commits(deadline)
+            committed = yield from self._mailbox.settle(command, "commit()", deadline)
+        except GeneratorExit:
+            # Nobody waits any more. What becomes of it is still to be heard of.
+            self._async_commits.append(_AsyncCommit(command.offsets, command.completion, None))
+            raise
         return dict(committed)
 
-    def commit_async(self, offsets: Offsets | None, callback: CommitCallback | None, now: Now) -> None:
+    def commit_async(self, offsets: Offsets | None, callback: CommitCallback | None, now: Now) -> Call[None]:
         """See ``Consumer.commit_async``."""
         self._mailbox.now = now
         self._require_group("commit_async()")
         self._mailbox.take()
         self._raise_failure()
-        self._run_commit_callbacks()
+        yield from self._run_commit_callbacks()
         if offsets is None:
             offsets = self.collector.positions(with_current=True)
         command = commands.Commit(dict(offsets), now.mono + self._config.default_api_timeout_ms, retry=False)
@@ -70,17 +75,17 @@ class CommitCalls(CallBase):
         """Callbacks come in the order of their commits, and before a later ``commit()`` returns."""
         while self._async_commits and self._mailbox.now.mono < deadline + ANSWER_GRACE:
             self._mailbox.take()
-            self._run_commit_callbacks()
+            yield from self._run_commit_callbacks()
             if self._async_commits:
                 if wakeable:
                     self._mailbox.raise_wakeup()
                 yield from self._mailbox.wait(self._async_commits[0].completion, deadline + ANSWER_GRACE)
 
-    def _run_commit_callbacks(self) -> None:
+    def _run_commit_callbacks(self) -> Call[None]:
         while self._async_commits and self._async_commits[0].completion.done:
             offsets, completion, callback = self._async_commits.popleft()
             if callback is not None:
-                callback(offsets, completion.error)
+                yield from self._mailbox.outcome(callback(offsets, completion.error))
             elif completion.error is not None:
                 _log.warning("an asynchronous commit of group %r failed: %s", self._config.group_id, completion.error)
 

@@ -7,7 +7,7 @@ not to mind it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from ottla.client.commands import Command
@@ -28,7 +28,16 @@ class Wait(NamedTuple):
     until: int | None
 
 
-Call = Generator[Wait, Now, T]
+class Await(NamedTuple):
+    """What a listener or a callback of the application returned, for the driver to await where it has an event loop.
+
+    Then it sends the time, or throws what was raised. A call that is closed here goes on as if the listener had returned.
+    """
+
+    awaitable: Awaitable[Any]
+
+
+Call = Generator[Wait | Await, Now, T]
 
 
 class Mailbox:
@@ -60,6 +69,11 @@ class Mailbox:
     def wait(self, for_: object, until: int) -> Call[None]:
         """Until something comes, or the time has come."""
         self.now = yield Wait(for_, until)
+
+    def outcome(self, returned: object) -> Call[None]:
+        """Until what a listener or a callback returned has come to its end, if that takes any time."""
+        if isinstance(returned, Awaitable):
+            self.now = yield Await(returned)
 
     def ask(self, command: Command, what: str, deadline: int, *, wakeable: bool = False) -> Call[Any]:
         """Send a command and give its outcome. ``wakeable``: it may take as long as a broker takes, so a wake-up ends the wait."""

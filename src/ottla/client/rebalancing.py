@@ -21,27 +21,26 @@ from ottla.types import TopicPartition
 _log = logging.getLogger(__name__)
 
 Partitions = list[TopicPartition]
-Listener = Callable[[Partitions], None]
+Listener = Callable[[Partitions], object]
+"""What it returns is awaited, where that can be."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listeners:
-    """What the application wants to be told in a rebalance, on its own thread."""
+    """What the application wants to be told in a rebalance, on its own thread. What a listener returned is given back."""
 
     on_assign: Listener | None = None
     on_revoke: Listener | None = None
     on_lost: Listener | None = None
 
-    def assigned(self, partitions: Iterable[TopicPartition]) -> None:
+    def assigned(self, partitions: Iterable[TopicPartition]) -> object:
         """Partitions have come."""
-        if self.on_assign is not None:
-            self.on_assign(sorted(partitions))
+        return None if self.on_assign is None else self.on_assign(sorted(partitions))
 
-    def gone(self, partitions: Iterable[TopicPartition], *, lost: bool) -> None:
+    def gone(self, partitions: Iterable[TopicPartition], *, lost: bool) -> object:
         """Partitions go, or are lost already; who has no ``on_lost`` hears of that through ``on_revoke``, as in Kafka."""
         listener = (self.on_lost or self.on_revoke) if lost else self.on_revoke
-        if listener is not None:
-            listener(sorted(partitions))
+        return None if listener is None else listener(sorted(partitions))
 
 
 class Rebalancing:
@@ -81,16 +80,16 @@ class Rebalancing:
             if self._rebalance is not None:
                 yield from self._give_up(self._rebalance)
             elif self._assignment is not None:
-                self._accept(self._assignment)
+                yield from self._accept(self._assignment)
             self._mailbox.take()
 
-    def leave(self) -> None:
+    def leave(self) -> Call[None]:
         """Give everything up, because the application wants out."""
         lost, going = self.lost, self.owned
         self.owned = frozenset()
         self._rebalance = self._assignment = None
         if going:
-            self.listeners.gone(going, lost=lost)
+            yield from self._mailbox.outcome(self.listeners.gone(going, lost=lost))
 
     def _give_up(self, rebalance: RebalanceNeeded) -> Call[None]:
         """Commit, tell the listener, and let the partitions go."""
@@ -102,7 +101,7 @@ class Rebalancing:
         self._rebalance = None
         try:
             if going:
-                self.listeners.gone(going, lost=rebalance.lost)
+                yield from self._mailbox.outcome(self.listeners.gone(going, lost=rebalance.lost))
         finally:
             self.owned -= rebalance.partitions
             self._mailbox.submit(commands.RebalancePrepared(rebalance.token))
@@ -119,10 +118,10 @@ class Rebalancing:
         if commit.completion.error is not None:
             _log.warning("the commit before a rebalance of group %r failed: %s", self._config.group_id, commit.completion.error)
 
-    def _accept(self, assignment: AssignmentReceived) -> None:
+    def _accept(self, assignment: AssignmentReceived) -> Call[None]:
         self._assignment = None
         self.owned |= assignment.added
         try:
-            self.listeners.assigned(assignment.added)
+            yield from self._mailbox.outcome(self.listeners.assigned(assignment.added))
         finally:
             self._mailbox.submit(commands.AssignmentAccepted(assignment.token))

@@ -1,0 +1,311 @@
+"""``AsyncConsumer`` on real sockets: groups, listeners that await, cancellation at any moment, slow handlers."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from ottla import AsyncConsumer, TopicPartition
+from ottla.errors import CommitFailedError, error_class
+
+PATIENCE = 60.0
+"""Seconds that anything may take on a busy machine."""
+RebalanceInProgressError = error_class(27)
+
+MakeTopic = Callable[..., str]
+
+
+def run(main: Coroutine[Any, Any, None]) -> None:
+    async def in_time() -> None:
+        async with asyncio.timeout(PATIENCE):
+            await main
+
+    asyncio.run(in_time(), debug=True)
+
+
+async def until(condition: Callable[[], bool], step: Callable[[], Awaitable[object]]) -> None:
+    """Again and again, until something holds."""
+    while not condition():
+        await step()
+
+
+def consumer(served: str, group: str | None = None, **settings: Any) -> AsyncConsumer:
+    quick = {"heartbeat_interval": 0.1, "session_timeout": 6} if group is not None else {}
+    return AsyncConsumer(bootstrap_servers=served, group_id=group, auto_offset_reset="earliest", **{**quick, **settings})
+
+
+def filled(topic: MakeTopic, partitions: int, records: int) -> str:
+    """A topic with ``records`` in each partition."""
+    return topic(partitions, *(f"{number}:value" for number in range(partitions * records)))
+
+
+def spread(served: str, name: str, partitions: int, records: int) -> None:
+    """``records`` more for each partition."""
+    producer = Producer({"bootstrap.servers": served, "linger.ms": 0})
+    for number in range(records):
+        for partition in range(partitions):
+            producer.produce(name, b"%d" % number, partition=partition)
+    assert producer.flush(30) == 0
+
+
+def test_two_members_share_a_topic_and_listeners_may_commit(served: str, topic: MakeTopic) -> None:
+    name = topic(4)
+    spread(served, name, 4, 50)
+    heard: list[str] = []
+    handled: set[tuple[int, int]] = set()
+
+    async def on_assign(member: AsyncConsumer, partitions: list[TopicPartition]) -> None:
+        await member.committed(*partitions)
+        heard.append("assigned")
+
+    async def on_revoke(member: AsyncConsumer, partitions: list[TopicPartition]) -> None:
+        committed = await member.commit()
+        assert committed.keys() <= set(partitions)
+        heard.append("revoked")
+
+    async def member(this: AsyncConsumer, done: Callable[[], bool]) -> None:
+        async with this:
+            await this.subscribe([name], on_assign=on_assign, on_revoke=on_revoke)
+            while not done():
+                for record in await this.poll(0.2):
+                    handled.add((record.partition, record.offset))
+
+    async def both() -> None:
+        first, second = (consumer(served, f"g-{name}", enable_auto_commit=False) for _ in range(2))
+        shared = asyncio.Event()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(member(first, shared.is_set))
+            await until(lambda: len(handled) == 200, lambda: asyncio.sleep(0.01))
+            tasks.create_task(member(second, shared.is_set))
+            await until(lambda: len(first.assignment()) == len(second.assignment()) == 2, lambda: asyncio.sleep(0.01))
+            spread(served, name, 4, 50)
+            await until(lambda: len(handled) == 400, lambda: asyncio.sleep(0.01))
+            shared.set()
+        assert heard.count("assigned") >= 3
+        assert heard.count("revoked") >= 3
+
+    run(both())
+    assert handled == {(partition, offset) for partition in range(4) for offset in range(100)}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_polls_that_are_cancelled_at_any_moment_lose_and_repeat_nothing(served: str, topic: MakeTopic, seed: int) -> None:
+    name, moments = topic(3), random.Random(seed)
+    spread(served, name, 3, 400)
+    found: dict[int, list[int]] = {0: [], 1: [], 2: []}
+
+    async def read() -> None:
+        cancelled = 0
+        async with consumer(served, max_poll_records=7, fetch_max_wait=0.005) as reader:
+            await reader.assign(TopicPartition(name, partition) for partition in found)
+            while sum(map(len, found.values())) < 1_200 or cancelled < 50:
+                polling = asyncio.create_task(reader.poll(moments.choice((0, 0.001, 5))))
+                for _ in range(moments.randrange(4)):
+                    await asyncio.sleep(moments.choice((0, 0, 0.0005)))
+                polling.cancel()
+                try:
+                    for record in await polling:
+                        found[record.partition].append(record.offset)
+                except asyncio.CancelledError:
+                    cancelled += 1
+
+    run(read())
+    assert found == {partition: [*range(400)] for partition in range(3)}
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_group_whose_calls_are_cancelled_at_any_moment_loses_nothing(served: str, topic: MakeTopic, seed: int) -> None:
+    name, moments = topic(4), random.Random(seed)
+    spread(served, name, 4, 150)
+    handled: set[tuple[int, int]] = set()
+    wanted = {(partition, offset) for partition in range(4) for offset in range(150)}
+    under_way = {"revoked": 0, "through": 0}
+
+    async def on_revoke(this: AsyncConsumer, partitions: list[TopicPartition]) -> None:
+        del partitions
+        under_way["revoked"] += 1
+        await asyncio.sleep(0.02)
+        with suppress(CommitFailedError, RebalanceInProgressError):
+            await this.commit()
+        under_way["through"] += 1
+
+    async def briefly(call: Coroutine[Any, Any, Any]) -> Any:
+        with suppress(TimeoutError, CommitFailedError, RebalanceInProgressError):
+            async with asyncio.timeout(moments.choice((0, 0.001, 0.005, 0.2))):
+                return await call
+
+    async def member(this: AsyncConsumer, lives: float) -> None:
+        ends = time.monotonic() + lives
+        async with this:
+            await this.subscribe([name], on_revoke=on_revoke)
+            while time.monotonic() < ends or (lives and handled != wanted):
+                records = await briefly(this.poll(1))
+                for record in records or ():
+                    handled.add((record.partition, record.offset))
+                if records:
+                    await briefly(this.commit())
+                await asyncio.sleep(0.005)
+
+    async def group() -> None:
+        settings = {"enable_auto_commit": False, "max_poll_records": 20}
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(member(consumer(served, f"g-{name}", **settings), 2.0))
+            for _ in range(2):
+                await member(consumer(served, f"g-{name}", **settings), 0.0)
+                await asyncio.sleep(0.3)
+        async with consumer(served, f"g-{name}") as last:  # what is committed by all of them has been handled
+            for tp, committed in (await last.committed(*(TopicPartition(name, number) for number in range(4)))).items():
+                assert committed is None or committed.offset <= 150, tp
+
+    run(group())
+    assert handled == wanted
+    assert under_way["revoked"] == under_way["through"]
+
+
+def test_a_listener_is_not_cut_short_by_who_waits_for_it(served: str, topic: MakeTopic) -> None:
+    name = filled(topic, 1, 3)
+    heard: list[str] = []
+
+    async def on_assign(this: AsyncConsumer, partitions: list[TopicPartition]) -> None:
+        heard.append("begins")
+        await asyncio.sleep(0.3)
+        await this.seek(partitions[0], 2)
+        heard.append("ends")
+
+    async def cancelled() -> None:
+        async with consumer(served, f"g-{name}") as reader:
+            await reader.subscribe([name], on_assign=on_assign)
+            while not heard:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(0.05):
+                        await reader.poll(5)
+            assert heard == ["begins"]
+            records = await reader.poll(PATIENCE)
+            assert heard == ["begins", "ends"]
+            assert [record.offset for record in records] == [2]
+
+    run(cancelled())
+
+
+def test_what_a_listener_raises_whose_call_was_cancelled_is_raised_by_the_next(served: str, topic: MakeTopic) -> None:
+    name = filled(topic, 1, 1)
+    begun = asyncio.Event()
+
+    async def on_assign(this: AsyncConsumer, partitions: list[TopicPartition]) -> None:
+        del this, partitions
+        begun.set()
+        await asyncio.sleep(0.1)
+        raise ZeroDivisionError
+
+    async def cancelled() -> None:
+        async with consumer(served, f"g-{name}") as reader:
+            await reader.subscribe([name], on_assign=on_assign)
+            polling = asyncio.create_task(reader.poll(PATIENCE))
+            await begun.wait()
+            polling.cancel()
+            await asyncio.wait([polling])
+            with pytest.raises(ZeroDivisionError):
+                await reader.poll()
+            assert len(await reader.poll(PATIENCE)) == 1
+            assert reader.assignment() == {TopicPartition(name, 0)}
+
+    run(cancelled())
+
+
+def test_closing_waits_for_a_listener_only_as_long_as_there_is_time(served: str, topic: MakeTopic) -> None:
+    name = filled(topic, 1, 1)
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def on_assign(this: AsyncConsumer, partitions: list[TopicPartition]) -> None:
+        del this, partitions
+        begun.set()
+        try:
+            await asyncio.sleep(3_600)
+        finally:
+            ended.set()
+
+    async def closed() -> None:
+        reader = consumer(served, f"g-{name}")
+        await reader.subscribe([name], on_assign=on_assign)
+        polling = asyncio.create_task(reader.poll(PATIENCE))
+        await begun.wait()
+        polling.cancel()
+        await asyncio.wait([polling])
+        assert not ended.is_set()
+        await reader.close(timeout=0.2)
+        assert ended.is_set()
+
+    run(closed())
+
+
+def test_walking_records_for_ever_and_committing_in_the_body(served: str, topic: MakeTopic) -> None:
+    name = topic(1)
+    spread(served, name, 1, 100)
+
+    async def walk() -> None:
+        settings = {"enable_auto_commit": False}
+        async with consumer(served, f"g-{name}", **settings) as reader:
+            await reader.subscribe([name])
+            async for record in reader:
+                if record.offset == 41:
+                    assert await reader.commit() == {TopicPartition(name, 0): (42, "", 0)}
+                    break
+        with pytest.raises(ZeroDivisionError):  # noqa: PT012
+            async with consumer(served, f"g-{name}") as reader:
+                await reader.subscribe([name])
+                async for record in reader:
+                    if record.offset == 50:
+                        raise ZeroDivisionError
+        async with consumer(served, f"g-{name}") as reader:
+            await reader.subscribe([name])
+            assert (await anext(aiter(reader))).offset == 50
+
+    run(walk())
+
+
+def test_walking_goes_on_where_it_was_cancelled(served: str, topic: MakeTopic) -> None:
+    name = topic(1)
+    spread(served, name, 1, 100)
+    offsets: list[int] = []
+
+    async def walk() -> None:
+        async with consumer(served) as reader:
+            await reader.assign([TopicPartition(name, 0)])
+            while len(offsets) < 100:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(0.02):
+                        async for record in reader:
+                            offsets.append(record.offset)
+                            await asyncio.sleep(0.001)
+
+    run(walk())
+    assert offsets == [*range(100)]
+
+
+def test_a_handler_that_is_too_slow_leaves_the_group_and_comes_back(served: str, topic: MakeTopic) -> None:
+    name = topic(1)
+    spread(served, name, 1, 20)
+    heard: list[str] = []
+    offsets: list[int] = []
+
+    async def slow() -> None:
+        settings = {"max_poll_interval": 1, "max_poll_records": 5, "enable_auto_commit": False}
+        async with consumer(served, f"g-{name}", **settings) as reader:
+            await reader.subscribe([name], on_assign=lambda *_: heard.append("assigned"), on_lost=lambda *_: heard.append("lost"))
+            while not offsets:
+                offsets.extend(record.offset for record in await reader.poll(5))
+            await asyncio.sleep(2.5)  # much more than max_poll_interval
+            while 19 not in offsets:
+                offsets.extend(record.offset for record in await reader.poll(5))
+
+    run(slow())
+    assert heard[:3] == ["assigned", "lost", "assigned"]
+    assert offsets[:10] == [*range(5), *range(5)]
+    assert set(offsets) == {*range(20)}

@@ -1,0 +1,203 @@
+"""The face of the consumer for asyncio, as far as it needs no broker: what is refused, what is cancelled, who may come in."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import inspect
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ottla import AsyncConsumer, Consumer, OffsetAndMetadata, TopicPartition
+from ottla.errors import ConcurrentAccessError, IllegalStateError, WakeupError, error_class
+from ottla.runtime.notifications import NotificationQueue
+
+TP = TopicPartition("t", 0)
+PLAIN = {"assignment", "subscription", "paused", "group_metadata", "wakeup"}
+
+
+def new(**settings: Any) -> AsyncConsumer:
+    return AsyncConsumer(**{"bootstrap_servers": "localhost:1", "group_id": "g", **settings})
+
+
+def thread_of(consumer: Any) -> threading.Thread:
+    return consumer._network._thread
+
+
+def public(kind: type[Any]) -> dict[str, Callable[..., Any]]:
+    return {name: value for name, value in inspect.getmembers(kind, callable) if not name.startswith("_")}
+
+
+def test_it_has_the_calls_of_a_consumer_and_they_take_the_same() -> None:
+    plain, asynchronous = public(Consumer), public(AsyncConsumer)
+    assert asynchronous.keys() == plain.keys()
+    for name, call in plain.items():
+        same = [
+            [(one.name, one.kind, one.default) for one in inspect.signature(each).parameters.values()]
+            for each in (call, asynchronous[name])
+        ]
+        assert same[0] == same[1], name
+
+
+def test_what_would_wait_is_awaited_and_nothing_else() -> None:
+    awaited = {name for name, call in public(AsyncConsumer).items() if inspect.iscoroutinefunction(call)}
+    assert public(AsyncConsumer).keys() - awaited >= PLAIN
+    assert not PLAIN & awaited
+    assert awaited >= {"subscribe", "assign", "poll", "commit", "commit_async", "seek", "pause", "position", "lag", "close"}
+
+
+def test_making_one_needs_no_event_loop_and_opens_nothing() -> None:
+    consumer = new()
+    assert repr(consumer) == "<AsyncConsumer group 'g', 0 partitions>"
+    assert consumer.assignment() == set()
+    asyncio.run(consumer.close())
+    assert consumer._network is None
+    assert repr(consumer) == "<AsyncConsumer group 'g', closed>"
+
+
+def test_bad_arguments_are_refused_before_anything_is_asked() -> None:
+    async def refused() -> None:
+        async with new() as consumer:
+            with pytest.raises(TypeError, match=r"subscribe\(\['orders'\]\)"):
+                await consumer.subscribe("orders")
+            with pytest.raises(ValueError, match="negative"):
+                await consumer.commit({TP: OffsetAndMetadata(-1)})
+            with pytest.raises(ValueError, match="timeout is negative"):
+                await consumer.poll(-1)
+            with pytest.raises(IllegalStateError, match="neither subscribed nor assigned"):
+                await consumer.poll()
+        async with new(group_id=None) as alone:
+            with pytest.raises(error_class(24), match="set group_id"):
+                await alone.commit({TP: 1})
+
+    asyncio.run(refused())
+
+
+def test_a_poll_gives_the_loop_to_others_and_ends_when_its_time_is_over() -> None:
+    async def poll() -> int:
+        ticks = 0
+
+        async def tick() -> None:
+            nonlocal ticks
+            while True:
+                ticks += 1
+                await asyncio.sleep(0.01)
+
+        async with new() as consumer:
+            await consumer.assign([TP])
+            ticking = asyncio.create_task(tick())
+            assert not await consumer.poll(0.2)
+            ticking.cancel()
+            for _ in range(1_000):  # never waits, and yet lets others run now and then
+                await consumer.poll(0)
+        return ticks
+
+    assert asyncio.run(poll()) >= 5
+
+
+def test_a_cancelled_poll_can_be_called_again() -> None:
+    async def cancelled() -> None:
+        async with new() as consumer:
+            await consumer.assign([TP])
+            for _ in range(3):
+                with pytest.raises(TimeoutError):
+                    async with asyncio.timeout(0.02):
+                        await consumer.poll(30)
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(consumer.poll(30), 0.02)
+            assert not await consumer.poll(0.02)
+
+    asyncio.run(cancelled())
+
+
+def test_two_tasks_at_once_are_refused_with_a_hint() -> None:
+    async def both() -> None:
+        async with new() as consumer:
+            await consumer.assign([TP])
+            polling = asyncio.create_task(consumer.poll(30), name="first")
+            await asyncio.sleep(0.02)
+            with pytest.raises(ConcurrentAccessError, match=r"task 'first'.*Queue"):
+                await consumer.commit()
+            polling.cancel()
+            await asyncio.wait([polling])
+            assert not await consumer.poll(0)
+
+    asyncio.run(both())
+
+
+def test_one_event_loop_only() -> None:
+    consumer = new()
+    asyncio.run(consumer.assign([TP]))
+    with pytest.raises(IllegalStateError, match="another event loop"):
+        asyncio.run(consumer.poll(0))
+    consumer._network.close(1)  # type: ignore[union-attr]
+
+
+def test_a_wakeup_from_another_thread_ends_the_poll() -> None:
+    async def woken() -> None:
+        async with new() as consumer:
+            await consumer.assign([TP])
+            threading.Timer(0.05, consumer.wakeup).start()
+            with pytest.raises(WakeupError):
+                await consumer.poll(30)
+            consumer.wakeup()
+            with pytest.raises(WakeupError):
+                await consumer.poll(30)
+
+    asyncio.run(woken())
+
+
+def test_a_cancelled_close_has_closed() -> None:
+    async def cancelled() -> None:
+        consumer = new()
+        await consumer.assign([TP])
+        closing = asyncio.create_task(consumer.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        await asyncio.wait([closing])
+        with pytest.raises(IllegalStateError, match="closed"):
+            await consumer.poll()
+        await consumer.close()
+        assert not thread_of(consumer).is_alive()
+
+    asyncio.run(cancelled())
+
+
+@pytest.mark.parametrize("kind", [Consumer, AsyncConsumer])
+def test_one_that_is_thrown_away_open_says_so_and_ends_its_thread(kind: type[Any]) -> None:
+    consumer = kind(bootstrap_servers="localhost:1", group_id="g")
+    if kind is Consumer:
+        consumer.assign([TP])
+    else:
+        asyncio.run(consumer.assign([TP]))
+    thread = thread_of(consumer)
+    del consumer
+    with pytest.warns(ResourceWarning, match="was not closed"):
+        gc.collect()
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def test_a_consumer_without_a_loop_takes_no_coroutine_functions() -> None:
+    async def listener(consumer: object, partitions: object) -> None: ...
+
+    with Consumer(bootstrap_servers="localhost:1", group_id="g") as consumer, pytest.raises(TypeError, match="AsyncConsumer"):
+        consumer.subscribe(["t"], on_revoke=listener)  # type: ignore[arg-type]
+
+
+def test_a_burst_of_notifications_tells_a_waiting_loop_once() -> None:
+    queue, told = NotificationQueue(), []
+    assert queue.arm(lambda: told.append("first"))
+    for number in range(100):
+        queue.put_all([number])
+    assert told == ["first"]
+    assert not queue.arm(lambda: told.append("second"))
+    assert queue.drain() == list(range(100))
+    assert queue.arm(lambda: told.append("third"))
+    queue.disarm()
+    queue.wake()
+    assert told == ["first"]
+    assert not queue.arm(lambda: told.append("fourth"))
