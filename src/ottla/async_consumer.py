@@ -85,17 +85,17 @@ class AsyncConsumer(ConsumerBase):
 
     async def subscribe(
         self,
-        topics: Iterable[str],
+        topics: Iterable[str] = (),
         *,
+        pattern: str | None = None,
         on_assign: RebalanceListener = None,
         on_revoke: RebalanceListener = None,
         on_lost: RebalanceListener = None,
     ) -> None:
         """As ``Consumer.subscribe``; the listeners may be coroutine functions."""
-        if isinstance(topics, str):
-            raise TypeError(f"subscribe() takes a collection of topics: subscribe([{topics!r}])")
+        wanted = arguments.topics(topics, pattern)
         listeners = Listeners(self._bound(on_assign), self._bound(on_revoke), self._bound(on_lost))
-        await self._run(lambda now: self._calls.subscribe(topics, listeners, now))
+        await self._run(lambda now: self._calls.subscribe(wanted, listeners, now, pattern))
 
     async def unsubscribe(self) -> None:
         """As ``Consumer.unsubscribe``."""
