@@ -15,6 +15,7 @@ _HOMES = {
     "Consumer": "ottla.consumer",
     "AsyncConsumer": "ottla.async_consumer",
     "Admin": "ottla.admin",
+    "Rebalance": "ottla.client.rebalances",
     "Record": "ottla.records",
     "Records": "ottla.records",
     "ConsumerGroupMetadata": "ottla.types",
@@ -47,6 +48,7 @@ def __dir__() -> list[str]:
 if TYPE_CHECKING:
     from ottla.admin import Admin as Admin
     from ottla.async_consumer import AsyncConsumer as AsyncConsumer
+    from ottla.client.rebalances import Rebalance as Rebalance
     from ottla.consumer import Consumer as Consumer
     from ottla.embedded import Broker as Broker
     from ottla.errors import OttlaError as OttlaError

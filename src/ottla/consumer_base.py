@@ -16,6 +16,7 @@ from ottla.arguments import Timeout, milliseconds
 from ottla.client.assembly import ConsumerAssembly
 from ottla.client.calls import ConsumerCalls
 from ottla.client.notifications import WakeupRequested
+from ottla.client.rebalances import Rebalance
 from ottla.client.rebalancing import Listener
 from ottla.client.subscription import Mode
 from ottla.config import ConsumerConfig
@@ -35,6 +36,7 @@ class ConsumerBase:
         self._network: NetworkThread | None = None
         self._config = ConsumerConfig.parse(config, **settings)
         self._calls = ConsumerCalls(self._config, self._submit, self._drain)
+        self._assembly = ConsumerAssembly(self._config, random_source(), self._calls.collector.in_hand)
         self._closed = False
         self._woken_early = False
         # Re-entrant, since a signal may call wakeup() while its own thread is in here.
@@ -76,6 +78,12 @@ class ConsumerBase:
         self._check_open()
         return self._calls.group_metadata()
 
+    @property
+    def rebalances(self) -> tuple[Rebalance, ...]:
+        """The latest rebalances of this member, oldest first, a hundred at most. May be read from any thread."""
+        recorder = self._assembly.recorder
+        return () if recorder is None else recorder.records
+
     def wakeup(self) -> None:
         """End the waiting call of the consumer, or its next one, with ``WakeupError``.
 
@@ -89,8 +97,7 @@ class ConsumerBase:
     def _network_thread(self) -> NetworkThread:
         """The network thread, started when it is first needed."""
         if self._network is None:
-            assembly = ConsumerAssembly(self._config, random_source())
-            network = NetworkThread(assembly.core, name=f"ottla-{self._config.client_id}")
+            network = NetworkThread(self._assembly.core, name=f"ottla-{self._config.client_id}")
             with self._guard:
                 self._network = network
             if self._woken_early:

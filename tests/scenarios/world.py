@@ -275,7 +275,6 @@ class App:
         self.errors: list[Exception] = []
         """What ``member`` lived through."""
         self._sleeping = False
-        self.assembly = ConsumerAssembly(config, random.Random(world.seed * 1000 + len(world.apps)))
         self._world = world
         self._inbox: list[object] = []
         self._notifications: list[Any] = []
@@ -286,6 +285,7 @@ class App:
         self.result: Any = None
         self.error: BaseException | None = None
         self.calls = ConsumerCalls(config, self._submit, self._drain)
+        self.assembly = ConsumerAssembly(config, random.Random(world.seed * 1000 + len(world.apps)), self.calls.collector.in_hand)
 
     # -- the application thread -------------------------------------------------------------------------------------------
 
@@ -324,6 +324,12 @@ class App:
         except StopIteration as done:
             return done.value
 
+    def busy(self, duration: int) -> None:
+        """Let time pass inside a listener (milliseconds): it is this application's thread that stands still."""
+        self._wait_number += 1
+        self._sleeping = True
+        self._world.run(duration)
+
     def wakeup(self) -> None:
         """As from another thread."""
         self._notifications.append(WakeupRequested())
@@ -334,7 +340,6 @@ class App:
         if program is None or not self.alive:
             return
         self._wait_number += 1
-        number = self._wait_number
         try:
             wait = next(program) if first else program.send(self.now)
         except StopIteration as done:
@@ -345,6 +350,7 @@ class App:
             return
         self._sleeping = isinstance(wait, Sleep)
         until = self.now.mono + wait.duration if isinstance(wait, Sleep) else wait.until
+        number = self._wait_number
         if until is not None:
             self._world.clock.at(until, lambda: self._resume_if(number))
         if not self._sleeping and self._notifications:

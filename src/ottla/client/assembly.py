@@ -21,6 +21,8 @@ from ottla.client.fetch import FetchManager
 from ottla.client.membership import Membership, Reply
 from ottla.client.notifications import Completed, Published
 from ottla.client.offsets import OffsetsManager
+from ottla.client.poll_watch import InHand, PollWatch, nothing_in_hand
+from ottla.client.rebalances import RebalanceRecorder
 from ottla.client.subscription import EARLIEST, LATEST, Mode, Snapshot, Subscription
 from ottla.client.topics import TopicsManager
 from ottla.config import ConsumerConfig
@@ -37,17 +39,23 @@ _UNKNOWN_TOPIC_OR_PARTITION = 3
 class ConsumerAssembly:
     """A ``ClientCore`` that is a consumer. ``core`` is what a shell runs; the rest is for tests to look at."""
 
-    def __init__(self, config: ConsumerConfig, random: RandomPort) -> None:
+    def __init__(self, config: ConsumerConfig, random: RandomPort, in_hand: Callable[[], InHand] = nothing_in_hand) -> None:
+        """``in_hand`` tells what the application was handed; it is asked by the network thread, and rarely."""
         self.core = core = ClientCore(config, random)
+        self.polls = PollWatch(config, in_hand)
         self.subscription = Subscription(_RESET_TO[config.auto_offset_reset])
         self.membership: Membership | None = None
         self.commits: CommitManager | None = None
+        self.recorder: RebalanceRecorder | None = None
         backoff = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms, random)
         metadata = core.metadata_manager
         if config.group_id is not None:
             self.coordinator = CoordinatorManager(config, backoff, core.learn_node, core.connections.disconnect)
-            self.membership = ClassicMembership(config, self.subscription, self.coordinator, metadata, core.notify, backoff)
+            self.membership = ClassicMembership(
+                config, self.subscription, self.coordinator, metadata, core.notify, backoff, self.polls
+            )
             self.commits = CommitManager(config, self.coordinator, self.membership, metadata, backoff)
+            self.recorder = RebalanceRecorder(config, self.subscription, self.membership)
         unreachable = core.connections.connection_failure
         self.offsets = OffsetsManager(config, self.subscription, metadata, self.commits, backoff, unreachable)
         self.fetches = FetchManager(config, self.subscription, metadata, core.notify, backoff)
@@ -58,8 +66,9 @@ class ConsumerAssembly:
         group = (self.commits, self.membership) if self.commits is not None and self.membership is not None else ()
         for manager in (*group, self.offsets, self.fetches, self.topics):
             core.add_manager(manager)
-        if self.membership is not None:
+        if self.recorder is not None:
             core.add_manager(self.coordinator)
+            core.add_manager(self.recorder)
         core.add_manager(self.publisher)
         # The metadata is asked first of all, and once more at the end: what the others found missing is requested in the same pass.
         core.add_manager(metadata)
@@ -73,6 +82,8 @@ class ConsumerAssembly:
             commands.Unsubscribe: self._unsubscribe,
             commands.RebalancePrepared: self._prepared,
             commands.AssignmentAccepted: self._accepted,
+            commands.ProcessingBegan: lambda command, now: self.polls.begin(command.limit, now),
+            commands.ProcessingEnded: lambda _, now: self.polls.end(now),
             commands.Seek: self._seek,
             commands.ResetPositions: self._reset,
             commands.Pause: self._pause,
@@ -134,6 +145,8 @@ class ConsumerAssembly:
 
     def _unsubscribe(self, command: commands.Unsubscribe, now: Now) -> None:
         joined = self.subscription.mode is Mode.TOPICS
+        if joined and self.recorder is not None:
+            self.recorder.left(command.reason, command.given_up, now)
         self.subscription.unsubscribe()
         if joined and self.membership is not None:
             self.membership.leave(command.reason, self._reply_to(command), now)
@@ -141,11 +154,13 @@ class ConsumerAssembly:
             self._done(command)
 
     def _prepared(self, command: commands.RebalancePrepared, now: Now) -> None:
-        if self.membership is not None:
+        if self.membership is not None and self.recorder is not None:
+            self.recorder.gave_up(command.given_up, now)
             self.membership.prepared(command.token, now)
 
     def _accepted(self, command: commands.AssignmentAccepted, now: Now) -> None:
-        if self.membership is not None and self.commits is not None:
+        if self.membership is not None and self.commits is not None and self.recorder is not None:
+            self.recorder.took(command.added, command.in_listeners, now)
             self.membership.accepted(command.token)
             self.commits.restart_auto_commit(now)
 

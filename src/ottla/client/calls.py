@@ -210,12 +210,12 @@ class ConsumerCalls(CommitCalls, LookupCalls):
         """Tell the listener, then leave; that the coordinator does not answer in time is no error."""
         self._mailbox.take()
         failure: Exception | None = None
-        command = commands.Unsubscribe(reason)
         try:
             yield from self._rebalancing.leave()
         except Exception as error:
             failure = error
         finally:
+            command = commands.Unsubscribe(reason, self._rebalancing.given_up)
             self._mailbox.submit(command)
         try:
             yield from self._mailbox.settle(command, reason, deadline, wakeable=False)

@@ -34,6 +34,7 @@ from ottla.client.classic_states import (
     INCONSISTENT_GROUP_PROTOCOL,
     JOIN_REACTIONS,
     REBALANCE_IN_PROGRESS,
+    REBALANCING,
     TRANSITIONS,
     Generation,
     Input,
@@ -43,10 +44,11 @@ from ottla.client.classic_states import (
 from ottla.client.coordinator import CoordinatorManager
 from ottla.client.effects import Poll, Send, ToCoordinator
 from ottla.client.leader import Leadership
-from ottla.client.membership import NOBODY, MemberIdentity, Reply
+from ottla.client.membership import NOBODY, MemberIdentity, Reply, Standing
 from ottla.client.metadata import MetadataManager
 from ottla.client.notifications import AssignmentReceived, ErrorNotification, RebalanceNeeded
 from ottla.client.patterns import PatternTopics
+from ottla.client.poll_watch import PollWatch
 from ottla.client.subscription import Mode, Subscription
 from ottla.config import ConsumerConfig
 from ottla.errors import (
@@ -88,6 +90,7 @@ class ClassicMembership:
         metadata: MetadataManager,
         notify: Callable[[object], None],
         backoff: ExponentialBackoff,
+        polls: PollWatch,
     ) -> None:
         self.state = State.UNJOINED
         self.generation = Generation()
@@ -100,6 +103,7 @@ class ClassicMembership:
         self._backoff = backoff
         self._session = Session(config, coordinator, backoff)
         self._liveness = self._session.liveness
+        self._polls = polls
         self._round = 0
         self._in_flight = False
         self._attempts = 0
@@ -128,6 +132,12 @@ class ClassicMembership:
         return self._subscription.pattern is not None
 
     @property
+    def standing(self) -> Standing:
+        """See ``Membership``."""
+        joined = self.generation.number >= 0 and self.state in IN_GENERATION
+        return Standing("classic", self.state.name, joined, self.state in REBALANCING, self._reason)
+
+    @property
     def _in_session(self) -> bool:
         """Whether it is heartbeats that keep the member alive."""
         return self.state in IN_GENERATION and self.generation.number >= 0
@@ -141,7 +151,7 @@ class ClassicMembership:
 
     def polled(self, now: Now) -> None:
         """See ``Membership``."""
-        self._liveness.polled(now)
+        self._polls.polled(now)
         if self._subscription.mode is not Mode.TOPICS:
             return
         if self.state in (State.UNJOINED, State.FAILED):
@@ -193,7 +203,7 @@ class ClassicMembership:
             return MemberIdentity(self.generation.number, self.generation.member_id, self._config.group_instance_id)
         if self.state in (State.JOINING, State.ASSIGNING, State.SYNCING):
             raise broker_error(REBALANCE_IN_PROGRESS, f"group {self._config.group_id!r} is rebalancing: nothing was committed")
-        raise _not_a_member(self._config, expired=self._liveness.expired_once)
+        raise _not_a_member(self._config, expired=self._polls.expired_once)
 
     def commit_refused(self, code: int, sent_by: MemberIdentity, now: Now) -> OttlaError:
         """See ``Membership``."""
@@ -210,7 +220,7 @@ class ClassicMembership:
             self._dropped(HEARTBEAT_REACTIONS[code], f"{broker_error(code).name} in answer to a commit")
         elif self.state in (State.PREPARING, State.JOINING, State.ASSIGNING, State.SYNCING):
             return broker_error(REBALANCE_IN_PROGRESS, what)
-        return _not_a_member(self._config, expired=self._liveness.expired_once, cause=broker_error(code, what))
+        return _not_a_member(self._config, expired=self._polls.expired_once, cause=broker_error(code, what))
 
     # -- the two shapes ---------------------------------------------------------------------------------------------------
 
@@ -266,9 +276,9 @@ class ClassicMembership:
     def _watch_poll_interval(self, now: Now) -> None:
         """KIP-62: an application that does not poll gives its place up, and is told so in one line."""
         joined = self.generation.member_id != "" or self.state is State.JOINING
-        if not joined or self._in_flight or self.state in (State.FAILED, State.FENCED) or not self._liveness.poll_expired(now):
+        if not joined or self._in_flight or self.state in (State.FAILED, State.FENCED) or not self._polls.expired(now):
             return
-        self._liveness.explain_expiry(self._config, now)
+        self._polls.explain(now)
         member = self.generation.member_id
         if member and self._config.group_instance_id is None:
             self._farewell = _Farewell(member, "consumer poll timeout has expired.")
@@ -320,6 +330,7 @@ class ClassicMembership:
         self.generation = Generation(message.generation_id, message.member_id, message.protocol_name)
         self._attempts, self._retry_at = 0, now.mono
         self._liveness.joined(now)
+        self._polls.joined()
         self._assignments, self._leadership = {}, None
         if message.leader != message.member_id:
             return self._move(Input.JOINED)
@@ -455,7 +466,7 @@ class ClassicMembership:
         self._subscription.suspend()
         self._token += 1
         held = frozenset(self._subscription.partitions)
-        self._notify(RebalanceNeeded(self._token, held, lost, self._liveness.poll_deadline))
+        self._notify(RebalanceNeeded(self._token, held, lost, self._polls.deadline))
 
     def _try_later(self, now: Now) -> None:
         self._retry_at = now.mono + self._backoff.delay(self._attempts)
@@ -483,7 +494,7 @@ class ClassicMembership:
         times = [self._retry_at] if self.state in (State.JOINING, State.SYNCING) and not self._in_flight else []
         if self._in_session:
             times += self._liveness.session_deadlines()
-        times.append(self._liveness.poll_deadline)
+        times.append(self._polls.deadline)
         return min((at for at in times if at > now.mono), default=None)
 
 

@@ -85,6 +85,9 @@ TRANSITIONS: Mapping[State, Mapping[Input, State]] = {
 IN_GENERATION = frozenset({State.PREPARING, State.ASSIGNING, State.SYNCING, State.STABLE})
 """States in which a member with a generation sends heartbeats; in JOINING its parked JoinGroup keeps it alive."""
 
+REBALANCING = frozenset({State.PREPARING, State.JOINING, State.ASSIGNING, State.SYNCING})
+"""States on the way to other partitions."""
+
 
 class Reaction(enum.Enum):
     """What an error code calls for."""

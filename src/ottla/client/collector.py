@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ottla.client.fetch_buffer import FetchBuffer, FetchedPartition, FetchedResponse
+from ottla.client.poll_watch import InHand
 from ottla.client.subscription import Snapshot
 from ottla.config import ConsumerConfig
 from ottla.errors import CorruptRecordError
@@ -158,6 +159,14 @@ class Collector:
         """Up to where the partition could be read when a broker last told; ``None`` if none has."""
         known = self._ends.get(tp)
         return known[1] if known is not None else None
+
+    def in_hand(self) -> InHand:
+        """What the application was handed and has not come back for. Any thread may ask: a delivery's parts never change."""
+        delivery = self.delivery
+        if delivery is None:
+            return InHand()
+        parts = delivery.parts[delivery.at or 0 :]
+        return InHand(sum(len(part.records) for part in parts), tuple(dict.fromkeys(part.tp for part in parts)))
 
     def acknowledge(self) -> None:
         """The application came back: it is done with what it was given. What it was in the middle of walking is still to come."""

@@ -9,13 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from ottla.errors import OttlaError
 from ottla.types import OffsetAndMetadata, TopicPartition
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 """Positions or commits: for each partition the next offset to read."""
+
+
+class GivenUp(NamedTuple):
+    """What a listener was told of as gone, whether it was lost, and how long the listener took (ms)."""
+
+    partitions: frozenset[TopicPartition] = frozenset()
+    lost: bool = False
+    in_listeners: int = 0
 
 
 class Completion:
@@ -86,6 +94,7 @@ class Unsubscribe(Command):
     """
 
     reason: str
+    given_up: GivenUp
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +102,31 @@ class RebalancePrepared:
     """Commits are made and ``on_revoke`` or ``on_lost`` has run: the partitions may go."""
 
     token: int
+    given_up: GivenUp
 
 
 @dataclass(frozen=True, slots=True)
 class AssignmentAccepted:
-    """``on_assign`` has run: the partitions may be fetched."""
+    """``on_assign`` has run, in ``in_listeners`` ms: the partitions may be fetched."""
 
     token: int
+    added: frozenset[TopicPartition]
+    in_listeners: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessingBegan:
+    """The application is at work that it has announced, and gives no other sign of life for ``limit`` ms from now on.
+
+    Said again with each progress it reports.
+    """
+
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessingEnded:
+    """That work is done."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

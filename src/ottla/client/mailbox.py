@@ -75,6 +75,10 @@ class Mailbox:
         if isinstance(returned, Awaitable):
             self.now = yield Await(returned)
 
+    def look_at_the_clock(self) -> Call[None]:
+        """What ran since the last wait may have taken its time: know what time it is."""
+        self.now = yield Wait("the time", self.now.mono)
+
     def ask(self, command: Command, what: str, deadline: int, *, wakeable: bool = False) -> Call[Any]:
         """Send a command and give its outcome. ``wakeable``: it may take as long as a broker takes, so a wake-up ends the wait."""
         self.submit(command)

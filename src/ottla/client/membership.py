@@ -28,6 +28,21 @@ class MemberIdentity(NamedTuple):
 NOBODY = MemberIdentity()
 
 
+class Standing(NamedTuple):
+    """How a member stands, for those who watch it and decide nothing: health, and the record of rebalances."""
+
+    protocol: str
+    """``classic`` or ``consumer``; empty while that is not decided."""
+    state: str
+    """The state of its machine, by name."""
+    joined: bool = False
+    """Whether it is in the group, as far as it knows."""
+    rebalancing: bool = False
+    """Whether it is on its way to other partitions, or to its first; also while only the application is waited for."""
+    reason: str = ""
+    """Why it is rebalancing."""
+
+
 class Membership(Protocol):
     """One member of one group. Also a ``RequestManager``."""
 
@@ -42,6 +57,10 @@ class Membership(Protocol):
     @property
     def follows_all_topics(self) -> bool:
         """Whether the member finds out by itself what a pattern matches, and so needs the metadata of all topics."""
+
+    @property
+    def standing(self) -> Standing:
+        """How the member stands now."""
 
     def metadata(self) -> ConsumerGroupMetadata:
         """The membership as a transactional producer needs it."""

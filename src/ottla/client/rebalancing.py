@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from ottla.client import commands
 from ottla.client.collector import Collector
+from ottla.client.commands import GivenUp
 from ottla.client.mailbox import ANSWER_GRACE, Call, Mailbox
 from ottla.client.notifications import AssignmentReceived, RebalanceNeeded
 from ottla.config import ConsumerConfig
@@ -55,6 +56,10 @@ class Rebalancing:
         self._collector = collector
         self._rebalance: RebalanceNeeded | None = None
         self._assignment: AssignmentReceived | None = None
+        self.given_up = GivenUp()
+        """What ``leave`` gave up."""
+        self._in_listeners = 0
+        """Milliseconds that the latest listener took."""
 
     @property
     def pending(self) -> bool:
@@ -77,6 +82,7 @@ class Rebalancing:
     def serve(self) -> Call[None]:
         """Do what is asked, until nothing is."""
         while self.pending:
+            self._in_listeners = 0
             if self._rebalance is not None:
                 yield from self._give_up(self._rebalance)
             elif self._assignment is not None:
@@ -84,27 +90,31 @@ class Rebalancing:
             self._mailbox.take()
 
     def leave(self) -> Call[None]:
-        """Give everything up, because the application wants out."""
-        lost, going = self.lost, self.owned
+        """Give everything up, because the application wants out: ``given_up`` is what has to be said of it."""
+        gone, lost = self.owned, self.lost
+        self._in_listeners = 0
         self.owned = frozenset()
         self._rebalance = self._assignment = None
-        if going:
-            yield from self._mailbox.outcome(self.listeners.gone(going, lost=lost))
+        try:
+            if gone:
+                yield from self._listen(lambda: self.listeners.gone(gone, lost=lost))
+        finally:
+            self.given_up = GivenUp(gone, lost, self._in_listeners)
 
     def _give_up(self, rebalance: RebalanceNeeded) -> Call[None]:
         """Commit, tell the listener, and let the partitions go."""
-        going = self.owned & rebalance.partitions
-        if going and not rebalance.lost and self._config.enable_auto_commit:
+        gone = self.owned & rebalance.partitions
+        if gone and not rebalance.lost and self._config.enable_auto_commit:
             yield from self._commit_before_revocation(rebalance)
             if self._rebalance is not rebalance:
                 return
         self._rebalance = None
         try:
-            if going:
-                yield from self._mailbox.outcome(self.listeners.gone(going, lost=rebalance.lost))
+            if gone:
+                yield from self._listen(lambda: self.listeners.gone(gone, lost=rebalance.lost))
         finally:
             self.owned -= rebalance.partitions
-            self._mailbox.submit(commands.RebalancePrepared(rebalance.token))
+            self._mailbox.submit(commands.RebalancePrepared(rebalance.token, GivenUp(gone, rebalance.lost, self._in_listeners)))
 
     def _commit_before_revocation(self, rebalance: RebalanceNeeded) -> Call[None]:
         """As far as the application is done with the records: a failure costs repetitions, never records, so it is only logged."""
@@ -122,6 +132,18 @@ class Rebalancing:
         self._assignment = None
         self.owned |= assignment.added
         try:
-            yield from self._mailbox.outcome(self.listeners.assigned(assignment.added))
+            yield from self._listen(lambda: self.listeners.assigned(assignment.added))
         finally:
-            self._mailbox.submit(commands.AssignmentAccepted(assignment.token))
+            self._mailbox.submit(commands.AssignmentAccepted(assignment.token, assignment.added, self._in_listeners))
+
+    def _listen(self, tell: Callable[[], object]) -> Call[None]:
+        """Run a listener, await what it returned where that can be, and note how long it took, whatever it raises."""
+        began, raised = self._mailbox.now.mono, None
+        try:
+            yield from self._mailbox.outcome(tell())
+        except Exception as error:
+            raised = error
+        yield from self._mailbox.look_at_the_clock()
+        self._in_listeners = self._mailbox.now.mono - began
+        if raised is not None:
+            raise raised

@@ -12,6 +12,7 @@ from ottla.client.classic_states import TRANSITIONS, Input, State
 from ottla.client.effects import Send
 from ottla.client.membership import NOBODY
 from ottla.client.notifications import AssignmentReceived, ErrorNotification, RebalanceNeeded
+from ottla.client.poll_watch import PollWatch
 from ottla.client.subscription import Subscription
 from ottla.errors import CommitFailedError, DisconnectedError, OttlaError, OttlaTimeoutError, error_class
 from ottla.protocol import ErrorCode, milliseconds
@@ -40,13 +41,15 @@ class Member(Asked):
         self.cluster = Cluster()
         self.told: list[Any] = []
         defaults = {"session_timeout_ms": 6_000, "heartbeat_interval_ms": 1_000, "max_poll_interval_ms": 20_000}
+        chosen = config(**{**defaults, **settings})
         manager = ClassicMembership(
-            config(**{**defaults, **settings}),
+            chosen,
             self.subscription,
             self.coordinator,  # type: ignore[arg-type]
             self.cluster.manager,
             self.told.append,
             backoff(),
+            PollWatch(chosen),
         )
         super().__init__(manager)
         self.manager: ClassicMembership

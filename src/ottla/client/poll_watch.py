@@ -1,0 +1,102 @@
+"""Whether the application is alive: the polls it owes the group, and the long jobs it has announced instead.
+
+Owns the one deadline that user code has (KIP-62), whatever protocol the group speaks. Must not know states or requests, nor what
+follows from the deadline. Invariant: a poll, or a job's beginning, progress and end, and nothing else, moves the deadline.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import NamedTuple
+
+from ottla.config import ConsumerConfig
+from ottla.types import Now, TopicPartition
+
+_log = logging.getLogger(__name__)
+
+_NAMED = 5
+"""Partitions that a log line names; of more it gives the number."""
+
+
+class InHand(NamedTuple):
+    """What the application was handed and has not come back for."""
+
+    records: int = 0
+    partitions: tuple[TopicPartition, ...] = ()
+
+    def __str__(self) -> str:
+        named = [str(tp) for tp in self.partitions[:_NAMED]]
+        more = len(self.partitions) - len(named)
+        where = ", ".join(named) + (f" and {more} more" if more else "")
+        return f"{self.records} records of {where}" if self.records else "no records"
+
+
+def nothing_in_hand() -> InHand:
+    """For cores whose application takes no records."""
+    return InHand()
+
+
+class PollWatch:
+    """See the module. Monotonic milliseconds; ``in_hand`` is asked when the deadline has passed, and only then."""
+
+    def __init__(self, config: ConsumerConfig, in_hand: Callable[[], InHand] = nothing_in_hand) -> None:
+        self._config = config
+        self._in_hand = in_hand
+        self._last_sign = 0
+        self._limit: int | None = None
+        self.expired_once = False
+        """Whether the latest membership ended because the application did not poll."""
+
+    @property
+    def deadline(self) -> int:
+        """When the next sign of life is due."""
+        return self._last_sign + (self._config.max_poll_interval_ms if self._limit is None else self._limit)
+
+    @property
+    def processing(self) -> bool:
+        """Whether the application has announced a job and is at it."""
+        return self._limit is not None
+
+    def polled(self, now: Now) -> None:
+        """The application polls."""
+        self._last_sign = now.mono
+
+    def begin(self, limit: int, now: Now) -> None:
+        """A job begins, or reports progress: no poll for ``limit`` ms from now on."""
+        self._last_sign, self._limit = now.mono, limit
+
+    def end(self, now: Now) -> None:
+        """The job is done: ``max.poll.interval.ms`` counts again, from now on."""
+        self._last_sign, self._limit = now.mono, None
+
+    def joined(self) -> None:
+        """A membership begins."""
+        self.expired_once = False
+
+    def expired(self, now: Now) -> bool:
+        """Whether the application should have given a sign of life by now."""
+        expired = now.mono >= self.deadline
+        self.expired_once = self.expired_once or expired
+        return expired
+
+    def explain(self, now: Now) -> None:
+        """The one line that tells the application why it lost its place."""
+        config, spent = self._config, (now.mono - self._last_sign) / 1000
+        if self._limit is None:
+            what = f"{spent:.1f} s since its last poll(), max_poll_interval is {config.max_poll_interval_ms / 1000:.1f} s"
+            mend = (
+                f"Handle fewer records a poll (max_poll_records is {config.max_poll_records}), handle them faster, raise"
+                " max_poll_interval, or announce long work with processing()."
+            )
+        else:
+            what = f"{spent:.1f} s since processing() began or last reported progress, its limit is {self._limit / 1000:.1f} s"
+            mend = "If the work does not hang, give it a higher limit or report progress."
+        _log.warning(
+            "consumer of group %r left the group: %s. It holds %s: its partitions go to others, and what was not committed will be"
+            " delivered again. %s It joins again with the next poll().",
+            config.group_id,
+            what,
+            self._in_hand(),
+            mend,
+        )

@@ -1,0 +1,134 @@
+"""Each rebalance is on record: what set it off, who, what came and went, for how long partitions were not fetched."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from ottla.client.rebalances import KEPT, Rebalance
+from ottla.client.rebalancing import Listeners
+from ottla.types import TopicPartition
+from tests.scenarios.world import App, Program, Sleep, World, member
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    world = World(tmp_path)
+    world.create_topic("t", 2)
+    return world
+
+
+def rebalances(app: App) -> tuple[Rebalance, ...]:
+    assert app.assembly.recorder is not None
+    return app.assembly.recorder.records
+
+
+def join(world: World, name: str, **settings: object) -> App:
+    app = world.app(name, group_id="g", group_protocol="classic", **settings)
+    app.start(member(app))
+    world.run_until(lambda: bool(app.calls.owned))
+    return app
+
+
+def test_the_first_one_tells_who_joined_and_what_came(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "ottla.client.rebalances")
+    began = world.now.wall
+    app = join(world, "a")
+    world.run(100)
+    (record,) = rebalances(app)
+    group = app.calls.snapshot.group
+    assert group is not None
+    assert (record.protocol, record.member_id, record.epoch) == ("classic", group.member_id, group.generation_id)
+    assert (record.assigned, record.revoked, record.lost, record.completed) == ((T0, T1), (), (), True)
+    assert record.reason == "the member joins the group"
+    assert began <= record.began * 1000 <= world.now.wall
+    assert 0 < record.duration < 10
+    (line,) = [item.getMessage() for item in caplog.records if item.name == "ottla.client.rebalances"]
+    assert "\n" not in line
+    assert all(
+        part in line for part in ("group 'g'", group.member_id, "the member joins the group", "assigned t-0 t-1", "lost none")
+    )
+
+
+def test_one_that_somebody_else_set_off_tells_what_stood_still_and_for_how_long(world: World) -> None:
+    first = join(world, "a")
+    second = join(world, "b")
+    world.run_until(lambda: len(rebalances(first)) == 2 and len(rebalances(second)) == 1)
+    record = rebalances(first)[1]
+    assert record.reason == "group is already rebalancing"
+    assert record.revoked == (T0, T1)
+    assert len(record.assigned) == 1
+    assert record.epoch == rebalances(second)[0].epoch
+    # What was kept stood still from the first word of the rebalance until on_assign had returned: all of it.
+    kept = record.assigned[0]
+    assert 0 < record.unfetched[kept] <= record.duration
+    assert record.unfetched.keys() == {T0, T1}
+
+
+def test_the_time_that_listeners_took_is_told_whatever_they_raise(world: World) -> None:
+    app = world.app("a", group_id="g", group_protocol="classic")
+
+    def failing(partitions: list[TopicPartition]) -> None:
+        app.busy(2_000)
+        raise ValueError("no use")
+
+    def program() -> Program:
+        yield from app.calls.subscribe(["t"], Listeners(failing, lambda partitions: app.busy(3_000)), app.now)
+        while not app.stop:
+            try:
+                yield from app.calls.poll(500, app.now)
+            except ValueError as error:
+                app.errors.append(error)
+        yield from app.calls.close(10_000, app.now)
+
+    app.start(program())
+    world.run_until(lambda: len(rebalances(app)) == 1)
+    assert rebalances(app)[0].in_listeners == 2
+    assert [str(error) for error in app.errors] == ["no use"]
+    app.stop = True
+    world.run_until(lambda: not app.running)
+    ended = rebalances(app)[1]
+    assert (ended.in_listeners, ended.completed, ended.revoked) == (3, False, (T0, T1))
+    assert ended.reason == "the consumer is being closed"
+    assert ended.member_id == rebalances(app)[0].member_id
+
+
+def test_a_member_that_was_too_slow_lost_its_partitions_and_when_it_came_back(world: World) -> None:
+    app = world.app("a", group_id="g", group_protocol="classic")
+
+    def program() -> Program:
+        yield from app.calls.subscribe(["t"], app.listeners(), app.now)
+        yield from app.calls.poll(5_000, app.now)
+        yield Sleep(25_000)
+        while not app.stop:
+            yield from app.calls.poll(500, app.now)
+
+    app.start(program())
+    world.run_until(lambda: len(rebalances(app)) == 2)
+    record = rebalances(app)[1]
+    assert (record.lost, record.revoked, record.assigned) == ((T0, T1), (), (T0, T1))
+    assert record.reason == "consumer pro-actively leaving the group"
+    assert record.unfetched[T0] == pytest.approx(record.duration, abs=0.1)
+    assert record.duration > 4
+
+
+def test_without_a_rebalance_there_is_no_record(world: World) -> None:
+    app = world.app("a")
+    world.call(app, app.calls.assign([T0], app.now))
+    assert app.assembly.recorder is None
+
+
+def test_only_the_latest_are_kept(world: World) -> None:
+    app = join(world, "a")
+    world.run_until(lambda: len(rebalances(app)) == 1)
+    recorder = app.assembly.recorder
+    assert recorder is not None
+    for _ in range(KEPT + 5):
+        recorder.took([T0], 0, world.now)
+        recorder.poll(world.now)
+    assert len(recorder.records) == KEPT
+    assert recorder.completed == KEPT + 6
