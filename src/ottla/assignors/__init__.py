@@ -1,8 +1,9 @@
 """Who reads which partition: pure functions of members and partitions, used by clients (as the leader) and by the coordinator.
 
-Owns the two tables of assignors by the name they have on the wire: those that a classic group's leader uses, and those of consumer
-groups (KIP-848), which the coordinator uses or a member that it asks. Must not know groups, connections or time. Invariant:
-an assignor's answer depends on its arguments alone, so whoever is asked comes to the same result.
+Owns the assignors by the name they have on the wire: those that a classic group's leader uses, and those of consumer groups
+(KIP-848), which the coordinator uses or a member that it asks; and the interface for assignors of the user's own. Must not know
+groups, connections or time. Invariant: an assignment depends on what was asked alone, so whoever is asked comes to the same
+result.
 """
 
 from __future__ import annotations
@@ -11,29 +12,36 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from ottla.assignors import server_range, uniform
-from ottla.assignors.interface import Assignor, MemberSubscription
+from ottla.assignors.interface import Cluster, ConsumerPartitionAssignor, MemberAssignment, MemberSubscription, RebalanceProtocol
 from ottla.assignors.range import RangeAssignor
 from ottla.assignors.roundrobin import RoundRobinAssignor
 from ottla.assignors.server import Assignment, GroupSpec, MemberSpec, PartitionAssignor, TopicSpec, checked
+from ottla.assignors.sticky import CooperativeStickyAssignor, StickyAssignor
+from ottla.assignors.strategy import OWN, Strategy, strategy
 
 __all__ = [
     "ASSIGNORS",
     "SERVER_ASSIGNORS",
     "Assignment",
-    "Assignor",
+    "Cluster",
+    "ConsumerPartitionAssignor",
+    "CooperativeStickyAssignor",
     "GroupSpec",
+    "MemberAssignment",
     "MemberSpec",
     "MemberSubscription",
     "PartitionAssignor",
     "RangeAssignor",
+    "RebalanceProtocol",
     "RoundRobinAssignor",
+    "StickyAssignor",
+    "Strategy",
     "TopicSpec",
     "checked",
+    "strategy",
 ]
 
-_ALL: tuple[Assignor, ...] = (RangeAssignor(), RoundRobinAssignor())
-
-ASSIGNORS: Mapping[str, Assignor] = MappingProxyType({assignor.name: assignor for assignor in _ALL})
+ASSIGNORS: Mapping[str, type[ConsumerPartitionAssignor]] = MappingProxyType(OWN)
 """Name on the wire -> assignor of a classic group."""
 
 SERVER_ASSIGNORS: Mapping[str, Callable[[GroupSpec], dict[str, Assignment]]] = MappingProxyType(

@@ -1,15 +1,26 @@
-"""What an assignor is asked and what it answers.
+"""What an assignor of a classic group is asked and what it answers: Kafka's ConsumerPartitionAssignor, in Python.
 
-Owns the interface and the order in which Kafka's assignors look at members; must not know any one of them.
+Owns the interface that Ottla's own assignors follow and that users follow with theirs, and the order in which Kafka's assignors
+look at members; must not know any one of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Protocol
+import enum
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from ottla.types import TopicPartition
+from ottla.types import ConsumerGroupMetadata, TopicPartition
+
+
+class RebalanceProtocol(enum.IntEnum):
+    """What members do with their partitions in a rebalance (KIP-429); the numbers are Kafka's."""
+
+    EAGER = 0
+    """Give all of them up before they join."""
+    COOPERATIVE = 1
+    """Keep them, and give up only those that go to somebody else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,23 +38,70 @@ class MemberSubscription:
     user_data: bytes | None = None
 
 
-class Assignor(Protocol):
-    """A way to share partitions among members."""
+@dataclass(frozen=True, slots=True)
+class MemberAssignment:
+    """What one member is to read; ``user_data`` reaches its assignor's ``on_assignment``."""
 
-    @property
-    def name(self) -> str:
-        """What the group's members call it on the wire: ``range``."""
-        ...
+    partitions: tuple[TopicPartition, ...]
+    user_data: bytes | None = None
 
-    def assign(
-        self, members: Mapping[str, MemberSubscription], partitions: Mapping[str, int]
-    ) -> dict[str, tuple[TopicPartition, ...]]:
-        """For each member id what it shall read; every member has an entry.
 
-        ``partitions`` gives the number of partitions of each topic that exists; a subscribed topic that is not in there is
-        left out.
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """The topics that exist, as far as members subscribed to them.
+
+    ``partitions``: how many each has. ``racks``: by topic, for each partition in order, the racks with a replica of it; a topic
+    whose racks are not known is left out.
+    """
+
+    partitions: Mapping[str, int]
+    racks: Mapping[str, Sequence[frozenset[str]]] = field(default_factory=dict)
+
+    def racks_of(self, tp: TopicPartition) -> frozenset[str]:
+        """The racks with a replica of a partition."""
+        racks = self.racks.get(tp.topic, ())
+        return racks[tp.partition] if tp.partition < len(racks) else frozenset()
+
+
+Shares = Mapping[str, MemberAssignment | Iterable[TopicPartition]]
+"""What an assignor answers: by member id partitions, alone or with user data. Who is left out gets nothing."""
+
+
+class ConsumerPartitionAssignor(ABC):
+    """A way to share partitions among the members of a classic group. Subclass it to write your own.
+
+    Every member of the group offers its assignors; the group uses one that all of them have, by ``name``. The member that the
+    coordinator makes the leader is asked for the assignment of all. Each consumer has an instance of its own, whose methods are
+    called on the thread that calls ``poll()``, never at the same time.
+    """
+
+    name: str
+    """What the members of the group call it on the wire."""
+
+    def subscription_user_data(self, topics: frozenset[str]) -> bytes | None:
+        """What the leader's assignor is to know about this member, for the next join; ``topics`` are those subscribed to."""
+        return None
+
+    @abstractmethod
+    def assign(self, cluster: Cluster, members: Mapping[str, MemberSubscription]) -> Shares:
+        """Who reads what. Called at the leader only. A subscribed topic that ``cluster`` does not name does not exist.
+
+        A ``COOPERATIVE`` assignor must not give a partition to a member while another one still owns it: it leaves it out, and is
+        asked again as soon as the owner has given it up. What it raises comes out of the leader's ``poll()``.
         """
-        ...
+
+    def on_assignment(  # noqa: B027 - may be left out
+        self, assignment: MemberAssignment, metadata: ConsumerGroupMetadata
+    ) -> None:
+        """This member's assignment of a new generation, before ``on_assign`` is called."""
+
+    def supported_protocols(self) -> Sequence[RebalanceProtocol]:
+        """The rebalance protocols that the assignor works with."""
+        return (RebalanceProtocol.EAGER,)
+
+    def version(self) -> int:
+        """The version of the user data. It is the assignor's own: neither Kafka nor Ottla sends it anywhere."""
+        return 0
 
 
 def in_order(members: Mapping[str, MemberSubscription], member_ids: Iterable[str]) -> list[str]:
@@ -54,3 +112,15 @@ def in_order(members: Mapping[str, MemberSubscription], member_ids: Iterable[str
         return (True, member_id) if instance_id is None else (False, instance_id)
 
     return sorted(member_ids, key=rank)
+
+
+def subscribed_topics(cluster: Cluster, members: Mapping[str, MemberSubscription]) -> list[str]:
+    """The topics that somebody wants and that have partitions, sorted."""
+    wanted = {topic for member in members.values() for topic in member.topics}
+    return sorted(topic for topic in wanted if cluster.partitions.get(topic))
+
+
+def racks_matter(members: Iterable[MemberSubscription], racks: Sequence[frozenset[str]]) -> bool:
+    """Whether some of these partitions are nearer to some members than others (KIP-881)."""
+    everywhere = frozenset[str]().union(*racks)
+    return any(member.rack in everywhere for member in members if member.rack) and any(one != everywhere for one in racks)

@@ -1,38 +1,96 @@
 """``range``: each topic by itself is cut into contiguous ranges, one for each of its subscribers.
 
-Source: Kafka's RangeAssignor. Topics with the same number of partitions and the same subscribers are cut alike, so that
-records with the same key meet in one member (co-partitioning).
+Source: Kafka's RangeAssignor. Topics with the same number of partitions and the same subscribers are cut alike, so that records
+with the same key meet in one member (co-partitioning). Where members have racks and some of them lack replicas of some partitions
+(KIP-881), partitions go to members in their racks first, as far as the sizes of the shares allow it and co-partitioning does not
+suffer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from ottla.assignors.interface import MemberSubscription, in_order
+from ottla.assignors.interface import (
+    Cluster,
+    ConsumerPartitionAssignor,
+    MemberAssignment,
+    MemberSubscription,
+    in_order,
+    racks_matter,
+    subscribed_topics,
+)
 from ottla.types import TopicPartition
 
 
-class RangeAssignor:
+class RangeAssignor(ConsumerPartitionAssignor):
     """Of ``p`` partitions and ``n`` subscribers, in order, the first ``p % n`` get one more than the others."""
 
     name = "range"
 
-    def assign(
-        self, members: Mapping[str, MemberSubscription], partitions: Mapping[str, int]
-    ) -> dict[str, tuple[TopicPartition, ...]]:
-        """See ``Assignor.assign``."""
+    def assign(self, cluster: Cluster, members: Mapping[str, MemberSubscription]) -> dict[str, MemberAssignment]:
+        """See ``ConsumerPartitionAssignor.assign``."""
+        topics = [_Topic(topic, cluster, members) for topic in subscribed_topics(cluster, members)]
+        if any(topic.racks_matter for topic in topics):
+            _match_racks(topics)
         shares: dict[str, list[TopicPartition]] = {member_id: [] for member_id in members}
-        for topic in sorted(partitions):
-            subscribers = in_order(members, (one for one in members if topic in members[one].topics))
-            start = 0
-            for member_id, size in zip(subscribers, _sizes(partitions[topic], len(subscribers)), strict=True):
-                shares[member_id] += (TopicPartition(topic, number) for number in range(start, start + size))
-                start += size
-        return {member_id: tuple(share) for member_id, share in shares.items()}
+        for topic in topics:
+            for member_id in topic.subscribers:
+                topic.give(member_id, topic.free[: topic.room(member_id)])
+                shares[member_id] += (TopicPartition(topic.name, number) for number in sorted(topic.given[member_id]))
+        return {member_id: MemberAssignment(tuple(share)) for member_id, share in shares.items()}
 
 
-def _sizes(partitions: int, subscribers: int) -> list[int]:
-    if not subscribers:
-        return []
-    size, left_over = divmod(partitions, subscribers)
-    return [size + (place < left_over) for place in range(subscribers)]
+class _Topic:
+    """One topic while it is cut."""
+
+    def __init__(self, name: str, cluster: Cluster, members: Mapping[str, MemberSubscription]) -> None:
+        self.name = name
+        self.count = cluster.partitions[name]
+        self.subscribers = in_order(members, (one for one in members if name in members[one].topics))
+        self.free = list(range(self.count))
+        self.given: dict[str, list[int]] = {member_id: [] for member_id in self.subscribers}
+        self._size, self._larger = divmod(self.count, len(self.subscribers))
+        self._rack = {member_id: members[member_id].rack or None for member_id in self.subscribers}
+        self._racks = [cluster.racks_of(TopicPartition(name, number)) for number in range(self.count)]
+        self.racks_matter = racks_matter((members[one] for one in self.subscribers), self._racks)
+
+    def room(self, member_id: str) -> int:
+        """How many more partitions a member may have."""
+        return max(0, self._size + (self._larger > 0) - len(self.given[member_id]))
+
+    def near(self, member_id: str, number: int) -> bool:
+        """Whether a partition has a replica in the member's rack; who has no rack is near to all."""
+        rack = self._rack[member_id]
+        return rack is None or rack in self._racks[number]
+
+    def give(self, member_id: str, numbers: Iterable[int]) -> None:
+        """Give partitions that the member has room for."""
+        mine = self.given[member_id]
+        mine += numbers
+        self._larger -= len(mine) > self._size and bool(numbers)
+        self.free = [number for number in self.free if number not in mine]
+
+
+def _match_racks(topics: list[_Topic]) -> None:
+    """Give partitions to members in their racks. Topics that are cut alike are given away together, or not here."""
+    alike: dict[tuple[int, tuple[str, ...]], list[_Topic]] = {}
+    for topic in topics:
+        alike.setdefault((topic.count, tuple(topic.subscribers)), []).append(topic)
+    for (count, subscribers), group in alike.items():
+        (first, *others) = group
+        if others:
+            _match_together(group, count, subscribers)
+        elif first.racks_matter:
+            for member_id in subscribers:
+                near = [number for number in first.free if first.near(member_id, number)]
+                first.give(member_id, near[: first.room(member_id)])
+
+
+def _match_together(topics: list[_Topic], count: int, subscribers: Iterable[str]) -> None:
+    """Partition after partition goes to the first member that is near to it in all topics."""
+    for number in range(count):
+        for member_id in subscribers:
+            if all(topic.near(member_id, number) and topic.room(member_id) for topic in topics):
+                for topic in topics:
+                    topic.give(member_id, (number,))
+                break

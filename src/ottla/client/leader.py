@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ottla.assignors import ASSIGNORS, MemberSubscription
+from ottla.assignors import ASSIGNORS, Cluster, MemberAssignment, MemberSubscription
 from ottla.client.metadata import Metadata, MetadataManager
 from ottla.protocol.consumer_protocol import Assignment, decode_subscription, encode_assignment
 
@@ -27,7 +27,7 @@ class Leadership:
         }
         self.topics = frozenset(topic for wish in self._members.values() for topic in wish.topics)
         """All topics that any member wants."""
-        self._assignor = ASSIGNORS[protocol]
+        self._assignor = ASSIGNORS[protocol]()
         self._metadata = metadata
         self._fresh_after = metadata.request_update()
         self._counts: dict[str, int] | None = None
@@ -41,8 +41,12 @@ class Leadership:
             self._fresh_after = self._metadata.request_update()
             return None
         self._counts = _partition_counts(current, self.topics)
-        assigned = self._assignor.assign(self._members, self._counts)
-        return {member_id: encode_assignment(Assignment(partitions)) for member_id, partitions in assigned.items()}
+        assigned = self._assignor.assign(Cluster(self._counts), self._members)
+        answer: dict[str, bytes] = {}
+        for member_id, share in assigned.items():
+            known = share if isinstance(share, MemberAssignment) else MemberAssignment(tuple(share))
+            answer[member_id] = encode_assignment(Assignment(known.partitions, known.user_data))
+        return answer
 
     def let_stand(self) -> None:
         """What was assigned before stands (KIP-814), but new partitions are this leader's business all the same."""

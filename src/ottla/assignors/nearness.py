@@ -1,0 +1,37 @@
+"""Which partitions are near to which members, for the sticky assignors (KIP-881).
+
+Must not know who gets what. Invariant: where racks do not matter, everything is near to everybody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from ottla.assignors.interface import Cluster, MemberSubscription, racks_matter
+from ottla.types import TopicPartition
+
+
+class Nearness:
+    """See the module."""
+
+    def __init__(self, cluster: Cluster, members: Mapping[str, MemberSubscription], partitions: Sequence[TopicPartition]) -> None:
+        racks = {tp: cluster.racks_of(tp) for tp in partitions}
+        self.matters = racks_matter(members.values(), list(racks.values()))
+        self._racks = racks if self.matters else {}
+        self._rack_of = {member_id: member.rack for member_id, member in members.items() if member.rack} if self.matters else {}
+
+    def far(self, member_id: str, tp: TopicPartition) -> bool:
+        """Whether the member has a rack in which the partition has no replica."""
+        rack = self._rack_of.get(member_id)
+        return rack is not None and rack not in self._racks.get(tp, ())
+
+    def same_rack(self, member_id: str, tp: TopicPartition) -> bool:
+        """Whether the member has a rack in which the partition has a replica."""
+        return self._rack_of.get(member_id) in self._racks.get(tp, ())
+
+    def hardest_first(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """Partitions with few members in their racks before those with many; otherwise in the order given."""
+        members_in: dict[str | None, int] = {}
+        for rack in self._rack_of.values():
+            members_in[rack] = members_in.get(rack, 0) + 1
+        return sorted(partitions, key=lambda tp: sum(members_in.get(rack, 0) for rack in self._racks.get(tp, ())))
