@@ -90,7 +90,7 @@ class _Sharing:
         """Somebody who has at least two partitions less; preferably who had this one before."""
         limit = self._loads[self.owner[tp]] - 1
         before = self._earlier.get(tp)
-        if before in self.wanting(tp.topic) and self._loads[before] < limit:
+        if before is not None and before in self.wanting(tp.topic) and self._loads[before] < limit:
             return before
         poorest = self._poorest(self.wanting(tp.topic))
         return poorest if self._loads[poorest] < limit else None
