@@ -10,12 +10,14 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from typing import Any
 
 from ottla.arguments import Timeout, milliseconds
 from ottla.client.assembly import ConsumerAssembly
 from ottla.client.calls import ConsumerCalls
 from ottla.client.notifications import WakeupRequested
+from ottla.client.processing import Job
 from ottla.client.rebalances import Rebalance
 from ottla.client.rebalancing import Listener
 from ottla.client.subscription import Mode
@@ -37,6 +39,8 @@ class ConsumerBase:
         self._config = ConsumerConfig.parse(config, **settings)
         self._calls = ConsumerCalls(self._config, self._submit, self._drain)
         self._assembly = ConsumerAssembly(self._config, random_source(), self._calls.collector.in_hand)
+        recorder = self._assembly.recorder
+        self._calls.jobs.rebalancing = lambda: recorder is not None and recorder.under_way
         self._closed = False
         self._woken_early = False
         # Re-entrant, since a signal may call wakeup() while its own thread is in here.
@@ -83,6 +87,28 @@ class ConsumerBase:
         """The latest rebalances of this member, oldest first, a hundred at most. May be read from any thread."""
         recorder = self._assembly.recorder
         return () if recorder is None else recorder.records
+
+    def processing(self, *, limit: float | timedelta) -> Job:
+        """A block in which the application works on what it was handed for longer than ``max_poll_interval``, as a member still.
+
+        ::
+
+            with consumer.processing(limit=3600) as job:
+                for record in records:
+                    handle(record)      # minutes
+                    job.progress()      # the limit counts from here
+
+        Heartbeats go on, nothing else is handed out, and what was fetched ahead is kept. A job that is silent for ``limit``
+        (seconds), counted from its beginning or its latest ``job.progress()``, counts as hung: the member leaves the group, one
+        line in the log says so, and a commit raises ``CommitFailedError``. A rebalance waits for the end of the block, but not
+        longer than the group does, which is ``max_poll_interval``: ``job.rebalancing`` tells of it. Raises ``IllegalStateError``
+        for a block inside another, as ``poll()`` does in one.
+        """
+        self._check_open()
+        silent = milliseconds(limit, 0)
+        if not silent:
+            raise ValueError("limit=0: a job takes some time")
+        return self._calls.jobs.job(silent)
 
     def wakeup(self) -> None:
         """End the waiting call of the consumer, or its next one, with ``WakeupError``.

@@ -286,6 +286,8 @@ class App:
         self.error: BaseException | None = None
         self.calls = ConsumerCalls(config, self._submit, self._drain)
         self.assembly = ConsumerAssembly(config, random.Random(world.seed * 1000 + len(world.apps)), self.calls.collector.in_hand)
+        recorder = self.assembly.recorder
+        self.calls.jobs.rebalancing = lambda: recorder is not None and recorder.under_way
 
     # -- the application thread -------------------------------------------------------------------------------------------
 
@@ -475,6 +477,8 @@ class World:
         self.connection_numbers = itertools.count(1)
         self.broker = SimBroker(self, path, settings)
         self.produced: dict[TopicPartition, int] = {}
+        self.protocol = "classic"
+        """What tests that run both protocols have their members speak."""
 
     @property
     def now(self) -> Now:

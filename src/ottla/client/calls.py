@@ -28,6 +28,7 @@ from ottla.client.notifications import (
     RebalanceNeeded,
     TopicErrorNotification,
 )
+from ottla.client.processing import Processing
 from ottla.client.rebalancing import Listeners, Rebalancing
 from ottla.client.subscription import Mode, Snapshot
 from ottla.config import ConsumerConfig
@@ -61,6 +62,7 @@ class ConsumerCalls(CommitCalls, LookupCalls):
             TopicErrorNotification: self._on_topic_error,
         }
         super().__init__(config, Mailbox(submit, drain, handlers), Collector(config))
+        self.jobs = Processing(submit)
         self._rebalancing = Rebalancing(config, self._mailbox, self.collector)
         self._errors: deque[OttlaError] = deque()
         self._posted_at: int | None = None
@@ -100,6 +102,7 @@ class ConsumerCalls(CommitCalls, LookupCalls):
 
     def _serve(self) -> Call[None]:
         """Everything that a poll does besides handing out records."""
+        self.jobs.check_idle()
         self._mailbox.take()
         yield from self._run_commit_callbacks()
         if self._rebalancing.pending:

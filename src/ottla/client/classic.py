@@ -508,5 +508,8 @@ def _unknown_protocol(message: Any, known: tuple[str | None, ...]) -> OttlaError
 
 def _not_a_member(config: ConsumerConfig, *, expired: bool, cause: BrokerError | None = None) -> CommitFailedError:
     text = f"nothing was committed: this consumer is no member of group {config.group_id!r} any more"
-    hint = "it did not poll() within max_poll_interval: handle fewer records a poll, or raise it; poll() to rejoin"
+    hint = (
+        "it did not poll() within max_poll_interval, or a processing() block was silent beyond its limit: poll() to rejoin,"
+        " and handle fewer records a poll, announce long work, or raise the limit"
+    )
     return CommitFailedError(text, hint=hint if expired else None, cause=cause)

@@ -53,11 +53,6 @@ class PollWatch:
         """When the next sign of life is due."""
         return self._last_sign + (self._config.max_poll_interval_ms if self._limit is None else self._limit)
 
-    @property
-    def processing(self) -> bool:
-        """Whether the application has announced a job and is at it."""
-        return self._limit is not None
-
     def polled(self, now: Now) -> None:
         """The application polls."""
         self._last_sign = now.mono

@@ -108,6 +108,11 @@ class RebalanceRecorder:
     def __repr__(self) -> str:
         return f"<RebalanceRecorder {len(self.records)} records{', one under way' if self._draft is not None else ''}>"
 
+    @property
+    def under_way(self) -> bool:
+        """Whether the member is in a rebalance. May be read from any thread."""
+        return self._draft is not None
+
     # -- what the application was asked -----------------------------------------------------------------------------------
 
     def gave_up(self, what: GivenUp, now: Now) -> None:

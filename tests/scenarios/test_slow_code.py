@@ -1,0 +1,217 @@
+"""Code that takes its time: a handler beyond the poll interval, a long job that was announced, one that hangs, and what of them is
+committed."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ottla.client.processing import Job
+from ottla.errors import CommitFailedError, IllegalStateError
+from ottla.protocol.apis import Api
+from ottla.types import TopicPartition
+from tests.scenarios.world import App, Program, Sleep, World, member
+
+TOPIC, PARTITIONS, RECORDS = "t", 2, 20
+PROTOCOLS = ("classic",)
+
+
+@pytest.fixture(params=PROTOCOLS)
+def world(tmp_path: Path, request: pytest.FixtureRequest) -> World:
+    world = World(tmp_path)
+    world.protocol = request.param
+    world.create_topic(TOPIC, PARTITIONS)
+    for partition in range(PARTITIONS):
+        world.produce(TOPIC, partition, RECORDS)
+    return world
+
+
+def app_of(world: World, name: str, **settings: object) -> App:
+    return world.app(name, group_id="g", group_protocol=world.protocol, enable_auto_commit=False, **settings)
+
+
+Work = Callable[[App, Job], Program]
+
+
+def job(app: App, work: Work, *, limit: int) -> Program:
+    """Poll once, do the work as one announced job, commit what was polled; then poll on."""
+    yield from app.calls.subscribe([TOPIC], app.listeners(), app.now)
+    handed = False
+    while not app.stop:
+        records = yield from app.calls.poll(500, app.now)
+        if len(records) and not handed:
+            handed = True
+            with app.calls.jobs.job(limit) as announced:
+                yield from work(app, announced)
+            try:
+                yield from app.calls.commit(None, 5_000, app.now)
+            except CommitFailedError as error:
+                app.errors.append(error)
+                continue
+        app.handled.extend(records)
+    yield from app.calls.close(10_000, app.now)
+
+
+def busy(duration: int) -> Work:
+    def work(app: App, job: Job) -> Program:
+        yield Sleep(duration)
+
+    return work
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if "left the group" in record.getMessage()]
+
+
+def everything(app: App) -> dict[int, list[int]]:
+    found: dict[int, list[int]] = {}
+    for record in app.handled:
+        found.setdefault(record.partition, []).append(record.offset)
+    return found
+
+
+ALL = {partition: list(range(RECORDS)) for partition in range(PARTITIONS)}
+
+
+def test_an_announced_job_keeps_its_place_for_as_long_as_it_said(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    app = app_of(world, "a")
+    app.start(job(app, busy(90_000), limit=100_000))
+    world.run_until(lambda: everything(app) == ALL, 150_000)
+    assert world.committed("g", TOPIC, PARTITIONS) != {}
+    assert [name for name, _ in app.told] == ["assign"]
+    assert (app.errors, lines(caplog)) == ([], [])
+    app.stop = True
+    world.run_until(lambda: not app.running)
+
+
+def test_heartbeats_go_on_while_user_code_runs(world: World) -> None:
+    app = app_of(world, "a")
+    app.start(job(app, busy(60_000), limit=100_000))
+    world.run(70_000)
+    beats = [at for at, api, _ in world.broker.seen if api in (Api.HEARTBEAT, Api.CONSUMER_GROUP_HEARTBEAT)]
+    assert len(beats) > 10
+    assert max(later - earlier for earlier, later in itertools.pairwise(beats)) < 6_000
+
+
+def test_a_job_that_hangs_is_caught_and_nothing_is_lost_or_committed(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    app = app_of(world, "a")
+    app.start(job(app, busy(60_000), limit=30_000))
+    world.run_until(lambda: everything(app) == ALL, 150_000)
+    (line,) = lines(caplog)
+    assert "30.0 s since processing() began or last reported progress, its limit is 30.0 s" in line
+    assert "It holds 20 records of t-" in line or "It holds 40 records of t-0, t-1" in line
+    (error,) = app.errors
+    assert isinstance(error, CommitFailedError)
+    assert "limit" in (error.hint or "")
+    assert [name for name, _ in app.told] == ["assign", "lost", "assign"]
+
+
+def test_progress_lets_the_limit_count_again(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    def steps(app: App, job: Job) -> Program:
+        for _ in range(6):
+            yield Sleep(12_000)
+            job.progress()
+
+    app = app_of(world, "a")
+    app.start(job(app, steps, limit=15_000))
+    world.run_until(lambda: everything(app) == ALL, 150_000)
+    assert (app.errors, lines(caplog)) == ([], [])
+
+
+def test_a_handler_that_announced_nothing_is_told_what_it_held(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    app = app_of(world, "a", max_poll_records=7)
+
+    def program() -> Program:
+        yield from app.calls.subscribe([TOPIC], app.listeners(), app.now)
+        records = yield from app.calls.poll(10_000, app.now)
+        assert len(records) == 7
+        yield Sleep(40_000)
+        with pytest.raises(CommitFailedError):
+            yield from app.calls.commit(None, 5_000, app.now)
+        while not app.stop:
+            app.handled.extend((yield from app.calls.poll(500, app.now)))
+
+    app.start(program())
+    world.run_until(lambda: everything(app) == ALL, 100_000)
+    (line,) = lines(caplog)
+    assert "20.0 s since its last poll(), max_poll_interval is 20.0 s" in line
+    assert "It holds 7 records of t-" in line
+    assert [name for name, _ in app.told] == ["assign", "lost", "assign"]
+
+
+def test_a_rebalance_waits_for_the_end_of_the_job_and_the_commit_after_it_counts(world: World) -> None:
+    waited: list[bool] = []
+
+    def attentive(app: App, job: Job) -> Program:
+        while not job.rebalancing:
+            yield Sleep(500)
+        waited.append(True)
+        yield Sleep(8_000)
+
+    first = app_of(world, "a")
+    first.start(job(first, attentive, limit=60_000))
+    world.run_until(lambda: bool(first.calls.owned))
+    second = app_of(world, "b")
+    second.start(member(second, commits=True))
+    world.run_until(lambda: bool(second.calls.owned) and len(first.calls.owned) == 1, 60_000)
+    world.run(5_000)
+    assert (waited, first.errors, second.errors) == ([True], [], [])
+    assert ("lost", [TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)]) not in first.told
+    # What the job committed is not handed to anybody a second time.
+    both = sorted((record.partition, record.offset) for record in (*first.handled, *second.handled))
+    assert both == [(partition, offset) for partition in range(PARTITIONS) for offset in range(RECORDS)]
+
+
+def test_a_group_that_did_not_wait_refuses_the_commit_and_nothing_jumps_back(world: World) -> None:
+    first = app_of(world, "a")
+    first.start(job(first, busy(60_000), limit=100_000))
+    world.run_until(lambda: bool(first.calls.owned))
+    world.run(1_000)
+    second = app_of(world, "b")
+    second.start(member(second, commits=True))
+    history: list[dict[int, int]] = []
+    while not first.errors:
+        world.run(500)
+        history.append(world.committed("g", TOPIC, PARTITIONS))
+        assert len(history) < 300
+    (error,) = first.errors
+    assert isinstance(error, CommitFailedError)
+    # The other one has read and committed everything meanwhile.
+    assert everything(second) == ALL
+    world.run(30_000)
+    history.append(world.committed("g", TOPIC, PARTITIONS))
+    assert history[-1] == dict.fromkeys(range(PARTITIONS), RECORDS)
+    for earlier, later in itertools.pairwise(history):
+        assert all(later[partition] >= offset for partition, offset in earlier.items()), "a commit jumped back"
+    assert [name for name, _ in first.told][:2] == ["assign", "lost"]
+
+
+def test_nothing_is_polled_inside_a_job(world: World) -> None:
+    app = app_of(world, "a")
+
+    def program() -> Program:
+        yield from app.calls.subscribe([TOPIC], app.listeners(), app.now)
+        yield from app.calls.poll(5_000, app.now)
+        with app.calls.jobs.job(10_000):
+            with pytest.raises(IllegalStateError, match="under way"):
+                yield from app.calls.poll(0, app.now)
+            with pytest.raises(IllegalStateError, match="under way"), app.calls.jobs.job(1_000):
+                pass
+        yield from app.calls.poll(0, app.now)
+        yield from app.calls.close(5_000, app.now)
+
+    world.call(app, program())
+
+
+def test_a_late_word_of_progress_does_no_harm(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    app = app_of(world, "a")
+    with app.calls.jobs.job(5_000) as ended:
+        pass
+    ended.progress()
+    app.start(member(app))
+    world.run_until(lambda: bool(app.calls.owned))
+    world.run(30_000)
+    assert lines(caplog) == []
