@@ -11,7 +11,7 @@ installed := $(venv)/.installed
 compiled := src/ottla/records
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow interop torture bench lint format pins clean
+.PHONY: help install demo test test-slow interop torture endurance bench lint format pins clean
 .DELETE_ON_ERROR:
 
 help: ## this list
@@ -26,16 +26,19 @@ demo: install ## the main job: real flights through the broker, consumer groups 
 # Kafka's jars come before the tests, since the first download may take longer than a test is given.
 test: install ## the whole test suite but for the tests that take minutes
 	@! command -v mvn >/dev/null || tools/kafka fetch || true
-	@$(bin)/pytest -m "not slow and not interop and not torture" $(PYTEST_ARGS)
+	@$(bin)/pytest -m "not slow and not interop and not torture and not endurance" $(PYTEST_ARGS)
 
 test-slow: install ## the tests that take minutes
 	@$(bin)/pytest -m slow $(patient) --timeout 1200 $(PYTEST_ARGS)
 
 interop: install ## others' clients and tools: the full matrix, on our broker and on a real Kafka
-	@$(bin)/pytest -m "not torture" $(patient) --timeout 600 tests/interop $(PYTEST_ARGS)
+	@$(bin)/pytest -m "not torture and not endurance" $(patient) --timeout 600 tests/interop $(PYTEST_ARGS)
 
 torture: install ## clients and brokers killed over and over; what must hold is checked
 	@$(bin)/pytest -m torture $(patient) --timeout 1800 $(PYTEST_ARGS)
+
+endurance: install ## groups on three real Kafka nodes that are never left in peace, for ten minutes
+	@$(bin)/pytest -m endurance $(patient) $(PYTEST_ARGS)
 
 bench: install ## one script for each claim of speed in the README; exits 1 at the end if one is missed
 	@missed=; for script in $(sort $(wildcard benchmarks/[a-z]*.py)); do \

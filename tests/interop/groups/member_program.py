@@ -21,8 +21,14 @@ from typing import Any, Protocol
 
 import aiokafka
 import aiokafka.coordinator.assignors.range as aiokafka_range
+import aiokafka.coordinator.assignors.roundrobin as aiokafka_roundrobin
+import aiokafka.coordinator.assignors.sticky.sticky_assignor as aiokafka_sticky
 import confluent_kafka
 import kafka
+import kafka.coordinator.assignors.cooperative_sticky as kafka_cooperative
+import kafka.coordinator.assignors.range as kafka_range
+import kafka.coordinator.assignors.roundrobin as kafka_roundrobin
+import kafka.coordinator.assignors.sticky.sticky_assignor as kafka_sticky
 
 import ottla
 from tests.interop.peers import LIBRDKAFKA_PATIENT
@@ -43,6 +49,21 @@ class Settings:
     protocol: str
     session_timeout_ms: int
     heartbeat_interval_ms: int
+    assignor: str = "range"
+    """By its name on the wire; of classic groups."""
+
+
+KAFKA_PYTHON_ASSIGNORS = {
+    "range": kafka_range.RangePartitionAssignor,
+    "roundrobin": kafka_roundrobin.RoundRobinPartitionAssignor,
+    "sticky": kafka_sticky.StickyPartitionAssignor,
+    "cooperative-sticky": kafka_cooperative.CooperativeStickyAssignor,
+}
+AIOKAFKA_ASSIGNORS = {
+    "range": aiokafka_range.RangePartitionAssignor,
+    "roundrobin": aiokafka_roundrobin.RoundRobinPartitionAssignor,
+    "sticky": aiokafka_sticky.StickyPartitionAssignor,
+}
 
 
 class Teller:
@@ -119,6 +140,7 @@ class ConfluentClient:
         if settings.protocol == "classic":
             config["session.timeout.ms"] = settings.session_timeout_ms
             config["heartbeat.interval.ms"] = settings.heartbeat_interval_ms
+            config["partition.assignment.strategy"] = settings.assignor
         if settings.instance:
             config["group.instance.id"] = settings.instance
         self._topic, self._teller = settings.topic, teller
@@ -176,6 +198,7 @@ class KafkaPythonClient:
             session_timeout_ms=settings.session_timeout_ms,
             heartbeat_interval_ms=settings.heartbeat_interval_ms,
             reconnect_backoff_max_ms=500,
+            partition_assignment_strategy=[KAFKA_PYTHON_ASSIGNORS[settings.assignor]],
             # As a leader it assigns nothing of a topic that its metadata lacks, and looks again only when they are too old.
             metadata_max_age_ms=1000,
         )
@@ -226,8 +249,7 @@ class AiokafkaClient:
             enable_auto_commit=False,
             session_timeout_ms=settings.session_timeout_ms,
             heartbeat_interval_ms=settings.heartbeat_interval_ms,
-            # Its default is round-robin alone: with range it can share a group with the others.
-            partition_assignment_strategy=[aiokafka_range.RangePartitionAssignor],
+            partition_assignment_strategy=[AIOKAFKA_ASSIGNORS[settings.assignor]],
         )
         self._consumer.subscribe([settings.topic], listener=_AiokafkaListener(teller))
 
@@ -247,6 +269,15 @@ class AiokafkaClient:
         await self._consumer.stop()
 
 
+def ottla_classic(settings: Settings) -> dict[str, object]:
+    """What Ottla's consumer is told in a classic group alone."""
+    return {
+        "session_timeout_ms": settings.session_timeout_ms,
+        "heartbeat_interval_ms": settings.heartbeat_interval_ms,
+        "partition_assignment_strategy": [settings.assignor],
+    }
+
+
 class OttlaClient:
     """Ottla's own consumer."""
 
@@ -258,10 +289,9 @@ class OttlaClient:
             client_id=settings.member,
             group_protocol=settings.protocol,
             **({"group_instance_id": settings.instance} if settings.instance else {}),
+            **(ottla_classic(settings) if settings.protocol == "classic" else {}),
             auto_offset_reset="earliest",
             enable_auto_commit=False,
-            session_timeout_ms=settings.session_timeout_ms,
-            heartbeat_interval_ms=settings.heartbeat_interval_ms,
         )
         self._consumer.subscribe(
             [settings.topic],

@@ -48,6 +48,7 @@ class Player:
         self.errors = errors
         self.ended = False
         """Whether somebody has ended it."""
+        self.frozen = False
         self.events: list[dict[str, Any]] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -75,6 +76,16 @@ class Player:
         self._process.kill()
         self._process.wait()
         self._reader.join()
+
+    def freeze(self) -> None:
+        """SIGSTOP: it stands still until ``thaw``."""
+        self.frozen = True
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let it go on."""
+        self._process.send_signal(signal.SIGCONT)
+        self.frozen = False
 
     def wait(self, seconds: float) -> int:
         """Its exit code, once it has ended by itself; killed if that takes too long."""
@@ -109,6 +120,7 @@ def java_member(client: str, settings: Settings, folder: Path) -> list[str]:
     more = {"client.id": settings.member, "reconnect.backoff.max.ms": "500"}
     if settings.protocol == "classic":
         command += ["--session-timeout", str(settings.session_timeout_ms)]
+        command += ["--assignment-strategy", JAVA_ASSIGNORS[settings.assignor]]
         more["heartbeat.interval.ms"] = str(settings.heartbeat_interval_ms)
     if settings.instance:
         command += ["--group-instance-id", settings.instance]
@@ -117,6 +129,12 @@ def java_member(client: str, settings: Settings, folder: Path) -> list[str]:
     return [*command, "--command-config", str(properties)]
 
 
+JAVA_ASSIGNORS = {
+    "range": "org.apache.kafka.clients.consumer.RangeAssignor",
+    "roundrobin": "org.apache.kafka.clients.consumer.RoundRobinAssignor",
+    "sticky": "org.apache.kafka.clients.consumer.StickyAssignor",
+    "cooperative-sticky": "org.apache.kafka.clients.consumer.CooperativeStickyAssignor",
+}
 JAVA_COMMANDS: Mapping[str, Callable[[str, Settings, Path], list[str]]] = {"java": java_member}
 """The clients that are no Python program of ours."""
 

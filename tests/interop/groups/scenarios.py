@@ -16,7 +16,7 @@ SIZES = (1, 3, 8)
 
 @dataclass(frozen=True)
 class Join:
-    """New members come, all at once."""
+    """New members come, all at once. ``client@protocol`` speaks another protocol than the scenario says."""
 
     clients: tuple[str, ...]
     static: bool = False
@@ -69,10 +69,11 @@ class Scenario:
     steps: tuple[Step, ...]
     writer: str = "confluent"
     partitions: int = 8
+    assignor: str = "range"
 
     @property
     def clients(self) -> frozenset[str]:
-        return frozenset(client for step in self.steps if isinstance(step, Join) for client in step.clients)
+        return frozenset(client.partition("@")[0] for step in self.steps if isinstance(step, Join) for client in step.clients)
 
     @property
     def restarts_the_broker(self) -> bool:
@@ -135,6 +136,38 @@ def matrix() -> list[Scenario]:
             found += [of_size(client, protocol, size, restart=restart) for size in SIZES for restart in (False, True)]
             found.append(static(client, protocol))
         found += [mixed(protocol, restart=restart) for restart in (False, True)]
+    return found
+
+
+EAGER = {
+    "range": ("confluent", "kafka-python", "aiokafka", "java"),
+    "roundrobin": ("confluent", "kafka-python", "aiokafka", "java"),
+    "sticky": ("kafka-python", "aiokafka", "java"),
+}
+COOPERATIVE = {"cooperative-sticky": ("confluent", "kafka-python", "java")}
+"""Assignor of classic groups -> the peers that have it as well."""
+
+
+def beside_ours(peer: str, protocol: str, assignor: str) -> Scenario:
+    """Ours and a peer's in one group: either comes first, leads, leaves, is killed and comes back."""
+    steps = (Join(("ottla",)), Join((peer, "ottla")), Leave(0), Return(0), Kill(1), Return(1))
+    return Scenario(f"{protocol}-{assignor}-ours-and-{peer}", protocol, steps, assignor=assignor)
+
+
+def all_beside_ours(protocol: str, assignor: str, peers: tuple[str, ...]) -> Scenario:
+    """Ours and one of each of the others; who comes first leaves first."""
+    steps = (Join((peers[0],)), Join(("ottla", *peers[1:], "ottla")), Leave(0), Kill(1), Return(1), Return(0))
+    return Scenario(f"{protocol}-{assignor}-ours-and-all", protocol, steps, assignor=assignor)
+
+
+def beside_ours_everywhere(protocols: tuple[str, ...], assignors: dict[str, tuple[str, ...]]) -> list[Scenario]:
+    """The matrix of ours and the peers': each alone with ours, and all together."""
+    found = []
+    for assignor, peers in assignors.items():
+        found += [*(beside_ours(peer, "classic", assignor) for peer in peers), all_beside_ours("classic", assignor, peers)]
+    if "consumer" in protocols:
+        peers = ("confluent", "java")
+        found += [*(beside_ours(peer, "consumer", "range") for peer in peers), all_beside_ours("consumer", "range", peers)]
     return found
 
 

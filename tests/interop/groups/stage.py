@@ -148,10 +148,19 @@ class Stage:
     def _enter(self, number: int) -> None:
         seat = self._seats[number]
         name = f"{seat.client}-{number}-{len(seat.lives)}"
+        client, _, protocol = seat.client.partition("@")
         settings = Settings(
-            self._servers, self._topic, self._group, name, seat.instance, self._scenario.protocol, self._session, HEARTBEAT
+            self._servers,
+            self._topic,
+            self._group,
+            name,
+            seat.instance,
+            protocol or self._scenario.protocol,
+            self._session,
+            HEARTBEAT,
+            self._scenario.assignor,
         )
-        seat.lives.append(MemberProcess(seat.client, settings, self._folder))
+        seat.lives.append(MemberProcess(client, settings, self._folder))
 
     def _settle(self, what: str) -> None:
         """Wait until the members share all partitions and have read and committed all that is acknowledged now."""
@@ -255,7 +264,7 @@ class Stage:
             self._writer.kill()
 
 
-def _everything(servers: str, topic: str, isolation: str) -> list[confluent_kafka.Message]:
+def everything(servers: str, topic: str, isolation: str) -> list[confluent_kafka.Message]:
     """All records of a topic, in the order of each partition."""
     consumer = confluent_kafka.Consumer(
         {"bootstrap.servers": servers, "group.id": "nobody", "enable.auto.commit": False, "isolation.level": isolation}
@@ -282,7 +291,7 @@ def _everything(servers: str, topic: str, isolation: str) -> list[confluent_kafk
 def accepted_commits(servers: str, group: str, topic: str) -> list[Commit]:
     """The commits of a group in the order in which its coordinator took them: as they stand in ``__consumer_offsets``."""
     found = []
-    for message in _everything(servers, "__consumer_offsets", "read_uncommitted"):
+    for message in everything(servers, "__consumer_offsets", "read_uncommitted"):
         key, value = decode_record(message.key(), message.value())
         if isinstance(key, OffsetCommitKey) and isinstance(value, OffsetCommitValue) and (key.group, key.topic) == (group, topic):
             note = value.metadata.rstrip("\0")  # confluent-kafka sends the end of its C string as well

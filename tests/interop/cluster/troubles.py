@@ -1,0 +1,106 @@
+"""What befalls a cluster and the groups that read from it, as data; and the stories made of it.
+
+Owns the vocabulary of troubles and the lists of them. Must not know how a trouble is made or what is checked.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+MEMBERS = 3
+"""Members of each group at the beginning; there are never fewer than one less."""
+
+
+@dataclass(frozen=True)
+class KillCoordinator:
+    """The node that coordinates the group is killed (SIGKILL). It comes back once the group works without it."""
+
+
+@dataclass(frozen=True)
+class KillLeader:
+    """The node that leads a partition is killed (SIGKILL). It comes back once the group works without it."""
+
+
+@dataclass(frozen=True)
+class Restart:
+    """A node ends in good order and is started again at once."""
+
+    node: int
+
+
+@dataclass(frozen=True)
+class Blackout:
+    """All nodes are killed, and started again together."""
+
+
+@dataclass(frozen=True)
+class MoveLeaders:
+    """Each partition gets other replicas, and the first of them as its leader."""
+
+
+@dataclass(frozen=True)
+class Recreate:
+    """A topic is deleted, and made anew under its old name."""
+
+
+@dataclass(frozen=True)
+class Grow:
+    """A topic gets two more partitions."""
+
+
+@dataclass(frozen=True)
+class Join:
+    """A new member comes to each group."""
+
+
+@dataclass(frozen=True)
+class Leave:
+    """The oldest member of each group is asked to end (SIGTERM), and leaves the group."""
+
+
+@dataclass(frozen=True)
+class KillMember:
+    """The oldest member of each group is killed (SIGKILL)."""
+
+
+@dataclass(frozen=True)
+class Freeze:
+    """The oldest member of each group stands still (SIGSTOP), and goes on once the group works without it."""
+
+
+Trouble = KillCoordinator | KillLeader | Restart | Blackout | MoveLeaders | Recreate | Grow | Join | Leave | KillMember | Freeze
+
+SHORT: tuple[tuple[Trouble, ...], ...] = (
+    (KillCoordinator(),),
+    (Recreate(), KillMember()),
+    (Join(), Grow()),
+    (MoveLeaders(), Leave()),
+)
+"""What every change has to pass: what is in one row comes at once."""
+
+ROUND: tuple[tuple[Trouble, ...], ...] = (
+    *((Restart(node),) for node in (1, 2, 3)),
+    (MoveLeaders(),),
+    (KillCoordinator(),),
+    (KillLeader(),),
+    (Recreate(),),
+    (KillMember(),),
+    (Join(),),
+    (Grow(),),
+    (Leave(),),
+    (Freeze(),),
+    (Blackout(),),
+    (Join(), KillMember(), MoveLeaders()),
+    (KillCoordinator(), Freeze()),
+    (KillLeader(), Leave(), Join()),
+    (Restart(1), Recreate(), Join(), KillMember()),
+)
+
+
+def endless(seed: int) -> Iterator[tuple[Trouble, ...]]:
+    """Each trouble and each mixture of ``ROUND``, in an order drawn from a seed, for ever."""
+    dice = random.Random(seed)
+    while True:
+        yield from dice.sample(ROUND, len(ROUND))

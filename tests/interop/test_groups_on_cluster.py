@@ -1,0 +1,45 @@
+"""Our consumers in groups on three real Kafka nodes that restart, die and move leaders, on topics that grow and are made anew.
+
+What must hold is in ``groups/verdict.py`` and ``cluster/verdict.py``, what happens in ``cluster/troubles.py``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.interop.cluster.stage import CLUSTER_SETTINGS, Stage
+from tests.interop.cluster.troubles import SHORT, endless
+from tests.interop.real_kafka import KafkaCluster, KafkaTool
+
+PROTOCOLS = ("classic",)
+"""The group protocols that our consumer speaks."""
+SECONDS = float(os.environ.get("OTTLA_ENDURANCE_SECONDS", "600"))
+SEED = int(os.environ.get("OTTLA_ENDURANCE_SEED", "1"))
+
+
+@pytest.fixture
+def cluster(kafka_tool: KafkaTool) -> Iterator[KafkaCluster]:
+    cluster = KafkaCluster(3, *CLUSTER_SETTINGS)
+    try:
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+@pytest.mark.timeout(400)
+def test_a_minute_of_troubles(cluster: KafkaCluster, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    stage = Stage(cluster, tmp_path, PROTOCOLS)
+    assert stage.play(SHORT) == []
+    request.node.user_properties.append(("cluster, short", stage.figures.row()))
+
+
+@pytest.mark.endurance
+@pytest.mark.timeout(SECONDS + 1200)
+def test_troubles_without_end(cluster: KafkaCluster, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    stage = Stage(cluster, tmp_path, PROTOCOLS)
+    assert stage.play(endless(SEED), SECONDS) == []
+    request.node.user_properties.append((f"cluster, {SECONDS:.0f} s from seed {SEED}", stage.figures.row()))

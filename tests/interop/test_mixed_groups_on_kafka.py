@@ -1,0 +1,38 @@
+"""Groups of ours and of others' clients on a real Kafka, each member a process: whoever leads, leaves or is killed.
+
+What must hold is in ``groups/verdict.py``, what happens in ``groups/scenarios.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.interop.groups.scenarios import EAGER, Scenario, beside_ours_everywhere
+from tests.interop.groups.stage import Stage, settings
+from tests.interop.real_kafka import KafkaTool, OwnKafka, free_port_pair
+
+SESSION = 6_000
+"""Milliseconds."""
+MATRIX = beside_ours_everywhere(("classic",), EAGER)
+
+
+@pytest.fixture(scope="module")
+def node(kafka_tool: KafkaTool) -> Iterator[OwnKafka]:
+    """A node that misses a silent member of either kind of group soon."""
+    node = OwnKafka(free_port_pair(), *(f"{name}={value}" for name, value in settings(SESSION).items()))
+    try:
+        yield node
+    finally:
+        node.stop()
+
+
+@pytest.mark.interop
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("scenario", MATRIX, ids=lambda one: one.name)
+def test_ours_among_others(scenario: Scenario, node: OwnKafka, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    stage = Stage(scenario, node.address, tmp_path, SESSION)
+    assert stage.play() == []
+    request.node.user_properties.append((scenario.name, stage.figures.row()))
