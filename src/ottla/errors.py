@@ -11,6 +11,8 @@
     +-- OttlaTimeoutError           a deadline passed                                              (also a TimeoutError)
     +-- ConnectionFailedError       no broker could be reached; lists every address and why each failed
     +-- DisconnectedError           the connection to a broker broke, or could not be made
+    +-- AuthenticationError         the broker did not accept who we are, or could not prove who it is
+    |   +-- TlsError                no TLS connection: a certificate that is not trusted, expired or for another host ...
     +-- ProtocolError               the peer sent something that is not Kafka's protocol
     |   +-- CorruptRecordError      a batch that fails its checksum, its lengths or its codec
     |   +-- UnsupportedApiError     no version of a request is known to both sides
@@ -105,6 +107,20 @@ class DisconnectedError(OttlaError):
     """The connection to one broker broke, or could not be made; the message names the node, its address and the reason."""
 
     retriable = True
+
+
+class AuthenticationError(OttlaError):
+    """The broker did not accept the credentials, or there were none to offer.
+
+    Not retried within the call that raises it; a later call tries again. ``cause`` is what the broker, or the token provider, said.
+    """
+
+
+class TlsError(AuthenticationError):
+    """TLS came to nothing: a certificate that is expired, not trusted or for another host, no common version ...
+
+    ``cause`` is the error of OpenSSL.
+    """
 
 
 class ProtocolError(OttlaError):

@@ -1,89 +1,66 @@
-"""Which request goes over which connection, and when a connection is opened, given up, tried again or let go.
+"""When a connection is opened, logged in, given up, tried again or let go, and which request goes over which.
 
-Owns the links, the queue of requests that wait for one, reconnect back-off (KIP-144), set-up time-outs (KIP-601),
-request time-outs, the limit of requests in flight, idle connections, bootstrap and rebootstrap (KIP-899). Must not know
-sockets, or what a request is about. Invariant: each ``Send`` that was enqueued becomes exactly one ``Completion``.
+Owns the queue of requests that wait for a connection, reconnect back-off (KIP-144), set-up time-outs (KIP-601), request time-outs,
+the limit of requests in flight, idle connections, the renewal of logins (KIP-368) and rebootstrap (KIP-899). Must not know sockets,
+passwords, or what a request is about. Invariant: each ``Send`` that was enqueued becomes exactly one ``Completion``.
 
-The shell performs the effects of ``poll`` and reports what became of them through the ``on_...`` methods; between two
-polls it may report as much as it likes. A connection is named by a number that is never used again, so that a late
-report of a closed one does no harm.
+The shell performs the effects of ``poll`` and reports what became of them through the ``on_...`` methods; between two polls it may
+report as much as it likes.
 """
 
 from __future__ import annotations
 
 import ipaddress
+import logging
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from ottla.client.backoff import ExponentialBackoff, RandomPort
-from ottla.client.effects import AnyNode, RequestManager, Send, Target, ToCoordinator, ToNode
-from ottla.client.link import CONNECTED_STATES, OPENING_STATES, Address, Link, LinkEvent, LinkState, Request
-from ottla.config import ClientConfig, HostPort
-from ottla.errors import ConnectionFailedError, DisconnectedError, OttlaError, OttlaTimeoutError, ProtocolError
+from ottla.client.connection_effects import (
+    Authenticate,
+    Close,
+    Completion,
+    Connect,
+    ConnectionsPoll,
+    Effect,
+    Resolve,
+    Write,
+)
+from ottla.client.effects import AnyNode, RequestManager, Send, ToCoordinator, ToNode
+from ottla.client.link import (
+    AWAITED,
+    CONNECTED_STATES,
+    ESTABLISHED_STATES,
+    SETUP_STATES,
+    Address,
+    Link,
+    LinkEvent,
+    LinkState,
+    Request,
+)
+from ottla.client.links import STAGGER, Links
+from ottla.config import ClientConfig
+from ottla.errors import (
+    AuthenticationError,
+    ConnectionFailedError,
+    DisconnectedError,
+    OttlaError,
+    OttlaTimeoutError,
+    ProtocolError,
+)
 from ottla.protocol import milliseconds
 from ottla.protocol.connection import ClientConnection, ConnectionState
-from ottla.protocol.framing import Piece
+from ottla.protocol.sasl import Proof
 from ottla.types import Node, Now
+
+_log = logging.getLogger(__name__)
 
 MAX_IN_FLIGHT = 100
 """Requests in flight on one connection at most, as in Kafka's consumer."""
 
-STAGGER = 250
-"""Milliseconds after which, where any broker will do, another is tried beside one that has not answered yet (as RFC 8305)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Resolve:
-    """Resolve a name; report ``on_resolved`` or ``on_resolve_failed`` with the same name and port."""
-
-    host: str
-    port: int
-
-
-@dataclass(frozen=True, slots=True)
-class Connect:
-    """Open a TCP connection; report ``on_connected`` or ``on_connect_failed``. Bytes read belong in ``connection.get_buffer()``."""
-
-    connection_id: int
-    address: Address
-    connection: ClientConnection
-
-
-@dataclass(frozen=True, slots=True)
-class Write:
-    """Send these bytes, after all that were to be sent before."""
-
-    connection_id: int
-    pieces: list[Piece]
-
-
-@dataclass(frozen=True, slots=True)
-class Close:
-    """Close the connection and report nothing more of it."""
-
-    connection_id: int
-    reason: str
-
-
-Effect = Resolve | Connect | Write | Close
-
-
-class ConnectionsPoll(NamedTuple):
-    """What the shell is to do now, and when to poll again at the latest (monotonic ms; ``None``: on the next event)."""
-
-    effects: list[Effect]
-    wake_at: int | None
-
-
-class Completion(NamedTuple):
-    """What became of a ``Send``: an answer, or the error that stands for it."""
-
-    manager: RequestManager
-    tag: Any
-    message: Any
-    error: OttlaError | None
+RENEW_FROM, RENEW_UNTIL = 0.85, 0.95
+"""The part of a login's lifetime after which it is renewed: at random in between, as Kafka's clients do."""
 
 
 class Connections:
@@ -96,20 +73,21 @@ class Connections:
         """Whether what was received last completed nothing: no reason to poll."""
         self._config = config
         self._random = random
+        self._mechanism = config.sasl_mechanism if config.security_protocol.startswith("SASL") else None
         self._reconnect = ExponentialBackoff(config.reconnect_backoff_ms, config.reconnect_backoff_max_ms, random)
         self._setup = ExponentialBackoff(
             config.socket_connection_setup_timeout_ms, config.socket_connection_setup_timeout_max_ms, random
         )
-        self._nodes: dict[int, Node] = {}
-        self._links: dict[HostPort | ToNode | ToCoordinator, Link] = {}
+        self._links = Links(config, random)
         self._by_id: dict[int, Link] = {}
         self._next_id = 0
         self._unsent: deque[Request] = deque()
         self._effects: list[Effect] = []
         self._completions: list[Completion] = []
+        self._alarms: list[OttlaError] = []
 
     def __repr__(self) -> str:
-        return f"<Connections {list(self._links.values())}, {len(self._unsent)} unsent>"
+        return f"<Connections {list(self._links)}, {len(self._unsent)} unsent>"
 
     # -- what the core asks ---------------------------------------------------------------------------------------------
 
@@ -120,7 +98,7 @@ class Connections:
     def poll(self, now: Now) -> ConnectionsPoll:
         """Move everything on that time or an event has made possible."""
         self._expire_unsent(now)
-        for link in list(self._links.values()):
+        for link in self._links:
             self._expire_link(link, now)
         waiting, self._unsent = self._unsent, deque()
         for request in waiting:
@@ -139,21 +117,21 @@ class Connections:
         done, self._completions = self._completions, []
         return done
 
+    def take_alarms(self) -> list[OttlaError]:
+        """What brokers sent since the last call that can not be Kafka's protocol, on connections that were in use."""
+        alarms, self._alarms = self._alarms, []
+        return alarms
+
     def set_nodes(self, nodes: Mapping[int, Node], now: Now) -> None:
         """What the cluster's metadata says now. Links to brokers that moved are let go."""
-        self._nodes = dict(nodes)
-        for node in nodes.values():
-            self._adopt(ToNode(node.node_id), node)
-            for key in (ToNode(node.node_id), ToCoordinator(node.node_id)):
-                link = self._links.get(key)
-                if link is not None and (link.host, link.port) != (node.host, node.port):
-                    self._release(link, f"node {node.node_id} moved to {node.host}:{node.port}", now)
-                    link.host, link.port = node.host, node.port
+        for link, node in self._links.set_nodes(nodes):
+            self._release(link, f"node {node.node_id} moved to {node.host}:{node.port}", now)
+            link.host, link.port = node.host, node.port
 
     def learn_node(self, node: Node, now: Now) -> None:
         """A broker that an answer named (a coordinator, a new leader), which the metadata may not have yet."""
-        if self._nodes.get(node.node_id) != node:
-            self.set_nodes({**self._nodes, node.node_id: node}, now)
+        if self._links.nodes.get(node.node_id) != node:
+            self.set_nodes({**self._links.nodes, node.node_id: node}, now)
 
     def disconnect(self, target: ToNode | ToCoordinator, reason: str, now: Now) -> None:
         """Close the connection to a target, if there is one; what is in flight on it fails as disconnected."""
@@ -163,14 +141,13 @@ class Connections:
 
     def rebootstrap(self, reason: str, now: Now) -> None:
         """Forget the cluster and begin again with the bootstrap servers (KIP-899, KIP-1102)."""
-        for link in list(self._links.values()):
+        for link in self._links:
             self._release(link, reason, now)
-        self._links.clear()
-        self._nodes = {}
+        self._links.forget()
 
     def shut_down(self, error: OttlaError, now: Now) -> None:
         """Close all connections; whatever was asked and not answered fails with ``error``."""
-        for link in self._links.values():
+        for link in self._links:
             for request in link.take_in_flight():
                 self._complete(request, error=error)
             self._release(link, "the client is closed", now)
@@ -179,31 +156,27 @@ class Connections:
 
     def bootstrap_failures(self) -> dict[str, str]:
         """Every address that was tried without success since it last answered -> why it failed, or what is still awaited."""
-        failures: dict[str, str] = {}
-        for link in self._links.values():
-            failures.update(link.attempts)
-            if link.state in OPENING_STATES:
-                failures[link.address] = _AWAITED[link.state]
-        return failures
+        return self._links.failures()
 
     @property
     def has_failed(self) -> bool:
         """Whether any attempt came to a bad end since its broker last answered; those that are under way do not count."""
-        return any(link.attempts for link in self._links.values())
+        return self._links.has_failed
 
-    def connection_failure(self, message: str = "no broker could be reached") -> ConnectionFailedError | None:
-        """An error that lists all that was tried, or ``None`` while some broker is connected or nothing has failed yet."""
-        failures = self.bootstrap_failures()
-        if not failures or any(link.state is LinkState.READY for link in self._links.values()):
-            return None
-        return ConnectionFailedError(message, failures, hint="check bootstrap_servers and that the brokers are up")
+    def refusal(self) -> AuthenticationError | None:
+        """The login, or the TLS handshake, that was refused when a broker was last tried."""
+        return self._links.refusal()
+
+    def connection_failure(self, message: str = "no broker could be reached") -> ConnectionFailedError | AuthenticationError | None:
+        """An error that lists all that was tried, or ``None`` while some broker answers or nothing has failed yet."""
+        return self._links.connection_failure(message)
 
     # -- what the shell reports -------------------------------------------------------------------------------------------
 
     def on_resolved(self, host: str, port: int, addresses: Iterable[Address], now: Now) -> None:
         """A name has addresses, in the order to try them."""
         found = list(dict.fromkeys(addresses))
-        for link in self._resolving(host, port):
+        for link in self._links.resolving(host, port):
             if found:
                 link.addresses = deque(found)
                 link.move(LinkEvent.RESOLVED)
@@ -213,16 +186,58 @@ class Connections:
 
     def on_resolve_failed(self, host: str, port: int, reason: str, now: Now) -> None:
         """A name has no address, or nobody could be asked for it."""
-        for link in self._resolving(host, port):
+        for link in self._links.resolving(host, port):
             self._round_failed(link, f"the name can not be resolved: {reason}", now)
 
+    def on_securing(self, connection_id: int, now: Now) -> None:
+        """TCP is connected: TLS begins."""
+        link = self._by_id.get(connection_id)
+        if link is not None:
+            link.move(LinkEvent.SECURE)
+            link.last_used = now.mono
+
+    def on_tls_failed(self, connection_id: int, error: OttlaError, now: Now) -> None:
+        """TLS came to nothing; an ``AuthenticationError`` is one that trying again will not mend."""
+        link = self._by_id.pop(connection_id, None)
+        if link is not None and link.state in ESTABLISHED_STATES:
+            self._disconnected(link, str(error), now)
+        elif link is not None:
+            self._failed_to_open(link, error, now)
+
     def on_connected(self, connection_id: int, now: Now) -> None:
-        """TCP is connected: the opening dialogue begins."""
+        """The peer can be sent bytes: the opening dialogue begins."""
         link = self._by_id.get(connection_id)
         if link is not None and link.connection is not None:
             link.move(LinkEvent.CONNECTED)
             link.last_used = now.mono
             self._effects.append(Write(connection_id, link.connection.start()))
+
+    def on_proved(self, connection_id: int, proof: Proof, now: Now) -> None:
+        """The mechanism has answered what it was asked."""
+        link = self._by_id.get(connection_id)
+        if link is None or link.connection is None:
+            return None
+        try:
+            pieces = link.connection.proved(proof)
+        except Exception as error:
+            return self._broken(link, _as_ottla_error(error), now)
+        if link.state is LinkState.READY:
+            link.move(LinkEvent.RENEW)
+            link.setup_deadline = now.mono + self._config.request_timeout_ms
+        self._effects.append(Write(connection_id, pieces))
+        return self._after_dialogue(link, now)
+
+    def on_not_proved(self, connection_id: int, error: OttlaError, now: Now) -> None:
+        """The mechanism has no answer: no token, or the broker's own proof is wrong."""
+        link = self._by_id.get(connection_id)
+        if link is None:
+            return
+        if link.state is LinkState.READY:
+            # The present login is good for a little while yet: the next try may have a token.
+            _log.warning("the login at %s could not be renewed: %s", link.name, error)
+            link.renew_at = now.mono + self._config.reconnect_backoff_max_ms
+        else:
+            self._broken(link, error, now)
 
     def on_connect_failed(self, connection_id: int, reason: str, now: Now) -> None:
         """The address can not be reached."""
@@ -242,10 +257,10 @@ class Connections:
             return False
         if pieces:
             self._effects.append(Write(connection_id, pieces))
-        if link.state is LinkState.HANDSHAKE and link.connection.state is ConnectionState.READY:
-            self._on_ready(link, now)
         if response is not None:
             self._on_answer(link, response.message, now)
+        else:
+            self._after_dialogue(link, now)
         self.unfinished = response is None and not pieces and link.state is LinkState.READY
         return True
 
@@ -265,21 +280,21 @@ class Connections:
         link = self._by_id.pop(connection_id, None)
         if link is None:
             return
-        if link.state is LinkState.READY:
+        reason += _HUNG_UP.get(link.state, "") if not link.answered else ""
+        if link.state in ESTABLISHED_STATES:
             self._disconnected(link, reason, now)
         else:
-            hint = " before it answered ApiVersions: is it a Kafka port, without TLS?" if link.state is LinkState.HANDSHAKE else ""
-            self._address_failed(link, reason + hint, now)
+            self._address_failed(link, reason, now)
 
     # -- routing ----------------------------------------------------------------------------------------------------------
 
     def _dispatch(self, request: Request, now: Now) -> bool:
         """Send a request, or fail it at once; False: it has to wait."""
         target = request.send.target
-        link = self._any_link(now) if isinstance(target, AnyNode) else self._link_to(target)
+        link = self._links.any(now) if isinstance(target, AnyNode) else self._links.to(target)
         if link is None:
             if isinstance(target, AnyNode):
-                return False
+                return self._refuse(request)
             self._complete(request, error=DisconnectedError(f"node {target.node_id} is not in the cluster's metadata"))
             return True
         if link.usable(now):
@@ -289,47 +304,12 @@ class Connections:
         self._send(link, request, now)
         return True
 
-    def _link_to(self, target: ToNode | ToCoordinator) -> Link | None:
-        link = self._links.get(target)
-        node = self._nodes.get(target.node_id)
-        if link is None and node is not None:
-            link = self._links[target] = Link(target, node.host, node.port)
-        return link if node is not None or (link is not None and link.state is LinkState.READY) else None
-
-    def _any_link(self, now: Now) -> Link | None:
-        """The least loaded link that is ready; else one to open, beside those that take long to answer."""
-        ready = [link for link in self._links.values() if link.state is LinkState.READY and link.throttled_until <= now.mono]
-        if ready:
-            return min(ready, key=lambda link: len(link.in_flight))
-        candidates = self._candidates()
-        if any(link.state in OPENING_STATES and now.mono < link.opened_at + STAGGER for link in candidates):
-            return None
-        usable = [link for link in candidates if link.usable(now)]
-        if not usable:
-            return None
-        fewest = min(link.failures for link in usable)
-        usable = [link for link in usable if link.failures == fewest]
-        return usable[int(self._random.random() * len(usable))]
-
-    def _candidates(self) -> list[Link]:
-        """Links to the brokers that are known; to the bootstrap servers while none is, or none of them can be reached."""
-        known = [link for node_id in self._nodes if (link := self._link_to(ToNode(node_id))) is not None]
-        rebootstrap = self._config.metadata_recovery_strategy == "rebootstrap" and all(link.failures for link in known)
-        if known and not rebootstrap:
-            return known
-        return known + [self._links.setdefault(server, Link(server, *server)) for server in self._config.bootstrap_servers]
-
-    def _adopt(self, key: ToNode, node: Node) -> None:
-        """The connection to a bootstrap server that turns out to be this broker is kept as the broker's own."""
-        if key in self._links:
-            return
-        place = (node.host, node.port)
-        for server, link in self._links.items():
-            if isinstance(server, HostPort) and link.state is LinkState.READY and place in (server, link.addresses[0]):
-                del self._links[server]
-                link.key, link.host, link.port = key, node.host, node.port
-                self._links[key] = link
-                return
+    def _refuse(self, request: Request) -> bool:
+        """Fail a request for which any broker would do, if all of them have been tried and refuse us."""
+        refusal = self._links.refused_everywhere()
+        if refusal is not None:
+            self._complete(request, error=refusal)
+        return refusal is not None
 
     # -- the life of a link -----------------------------------------------------------------------------------------------
 
@@ -339,7 +319,7 @@ class Connections:
         try:
             ipaddress.ip_address(link.host)
         except ValueError:
-            if sum(1 for _ in self._resolving(link.host, link.port)) == 1:
+            if len(self._links.resolving(link.host, link.port)) == 1:
                 self._effects.append(Resolve(link.host, link.port))
         else:
             link.addresses = deque([Address(link.host, link.port)])
@@ -348,16 +328,46 @@ class Connections:
 
     def _connect(self, link: Link, now: Now) -> None:
         self._next_id += 1
-        link.connection, link.connection_id = ClientConnection(self._config.client_id), self._next_id
+        link.connection, link.connection_id = ClientConnection(self._config.client_id, mechanism=self._mechanism), self._next_id
         link.setup_deadline = now.mono + self._setup.delay(link.setup_failures)
         self._by_id[self._next_id] = link
-        self._effects.append(Connect(self._next_id, link.addresses[0], link.connection))
+        self._effects.append(Connect(self._next_id, link.addresses[0], link.connection, link.host))
+
+    def _after_dialogue(self, link: Link, now: Now) -> None:
+        """Where the connection's own dialogue stands after a step of it."""
+        connection = link.connection
+        assert connection is not None
+        assert link.connection_id is not None
+        if connection.state is ConnectionState.READY and link.state is not LinkState.READY:
+            self._on_ready(link, now)
+        elif connection.state is ConnectionState.LOGIN and link.state is LinkState.HANDSHAKE:
+            link.move(LinkEvent.LOGIN)
+            link.setup_deadline = now.mono + self._config.request_timeout_ms
+        question = connection.take_question()
+        if question is not None:
+            self._effects.append(Authenticate(link.connection_id, question))
+
+    def _renew(self, link: Link, now: Now) -> None:
+        """Begin to log in once more; requests go on until the first bytes of it leave."""
+        assert link.connection is not None
+        link.renew_at = None
+        link.connection.renew()
+        self._after_dialogue(link, now)
 
     def _on_ready(self, link: Link, now: Now) -> None:
+        if link.state is not LinkState.RENEWING:
+            link.last_used = now.mono
         link.move(LinkEvent.READY)
-        link.failures = link.setup_failures = 0
-        link.attempts.clear()
-        link.last_used = now.mono
+        link.setup_failures = 0
+        lifetime = link.connection.lifetime if link.connection is not None else 0
+        part = RENEW_FROM + (RENEW_UNTIL - RENEW_FROM) * self._random.random()
+        link.renew_at = now.mono + round(lifetime * part) if lifetime else None
+
+    def _failed_to_open(self, link: Link, error: OttlaError, now: Now) -> None:
+        """The dialogue with an address did not work out; a refusal is not tried at other addresses of the same name."""
+        if not isinstance(error, AuthenticationError):
+            return self._address_failed(link, str(error), now)
+        return self._round_failed(link, str(error), now, link.address, _told_of(link, error))
 
     def _address_failed(self, link: Link, reason: str, now: Now) -> None:
         """One address did not work out: try the next one of the same name."""
@@ -369,12 +379,14 @@ class Connections:
         link.move(LinkEvent.NEXT)
         return self._connect(link, now)
 
-    def _round_failed(self, link: Link, reason: str, now: Now, address: str | None = None) -> None:
+    def _round_failed(
+        self, link: Link, reason: str, now: Now, address: str | None = None, refusal: AuthenticationError | None = None
+    ) -> None:
         """No address of the name worked out: wait, and fail what waits for this very broker."""
         address = address or link.name
         link.attempts[address] = reason
-        self._back_off(link, now)
-        error = DisconnectedError(f"{_who(link)} at {address} can not be reached: {reason}")
+        self._back_off(link, reason, now, refusal)
+        error = refusal or DisconnectedError(f"{link.who} at {address} can not be reached: {reason}")
         waiting, self._unsent = self._unsent, deque()
         for request in waiting:
             if request.send.target == link.key:
@@ -384,13 +396,18 @@ class Connections:
 
     def _disconnected(self, link: Link, reason: str, now: Now, first: OttlaError | None = None) -> None:
         """A connection that was in use broke; ``first`` is the error of the request at its head, where that is to blame."""
-        error = DisconnectedError(f"the connection to {_who(link)} at {link.address} broke: {reason}")
+        refusal = _told_of(link, first) if isinstance(first, AuthenticationError) else None
+        if not link.answered or refusal is not None:
+            link.attempts[link.address] = reason
+        error = refusal or DisconnectedError(f"the connection to {link.who} at {link.address} broke: {reason}")
         for request in link.take_in_flight():
-            self._complete(request, error=first or error)
+            self._complete(request, error=refusal or first or error)
             first = None
-        self._back_off(link, now)
+        self._back_off(link, reason, now, refusal)
 
-    def _back_off(self, link: Link, now: Now) -> None:
+    def _back_off(self, link: Link, reason: str, now: Now, refusal: AuthenticationError | None) -> None:
+        _log.log(logging.DEBUG if link.failures else logging.WARNING, "%s at %s: %s", link.who, link.name, reason)
+        link.refusal = refusal
         link.retry_at = now.mono + self._reconnect.delay(link.failures)
         link.failures += 1
         link.addresses.clear()
@@ -398,16 +415,17 @@ class Connections:
         self.lost += 1
 
     def _broken(self, link: Link, error: OttlaError, now: Now) -> None:
-        """The peer broke the protocol, or did not answer in time."""
+        """The peer broke the protocol, refused us, or did not answer in time."""
         self._close(link, str(error))
-        if link.state is LinkState.READY:
-            self._disconnected(link, str(error), now, first=error)
-        else:
-            self._address_failed(link, str(error), now)
+        if link.state not in ESTABLISHED_STATES:
+            return self._failed_to_open(link, error, now)
+        if isinstance(error, ProtocolError):
+            self._alarms.append(error)
+        return self._disconnected(link, str(error), now, first=error)
 
     def _release(self, link: Link, reason: str, now: Now) -> None:
         """Let a link go of our own accord: it may be opened again at once."""
-        error = DisconnectedError(f"the connection to {_who(link)} at {link.name} was closed: {reason}")
+        error = DisconnectedError(f"the connection to {link.who} at {link.name} was closed: {reason}")
         for request in link.take_in_flight():
             self._complete(request, error=error)
         self._close(link, reason)
@@ -418,12 +436,6 @@ class Connections:
     def _close(self, link: Link, reason: str) -> None:
         if link.connection_id is not None and self._by_id.pop(link.connection_id, None) is not None:
             self._effects.append(Close(link.connection_id, reason))
-
-    def _resolving(self, host: str, port: int) -> Iterator[Link]:
-        found = [
-            link for link in self._links.values() if link.state is LinkState.RESOLVING and (link.host, link.port) == (host, port)
-        ]
-        return iter(found)
 
     # -- the life of a request --------------------------------------------------------------------------------------------
 
@@ -441,6 +453,10 @@ class Connections:
     def _on_answer(self, link: Link, message: Any, now: Now) -> None:
         request = link.in_flight.popleft()
         link.last_used = now.mono
+        if not link.answered:
+            if link.failures:
+                _log.info("%s at %s answers again", link.who, link.name)
+            link.worked()
         throttle = getattr(message, "throttle_time", None)
         if throttle:
             link.throttled_until = now.mono + milliseconds(throttle)
@@ -473,23 +489,33 @@ class Connections:
         return OttlaTimeoutError(f"{send.api.name} could not be sent to node {send.target.node_id} {within}: {state}")
 
     def _expire_link(self, link: Link, now: Now) -> None:
-        if link.state in (LinkState.CONNECTING, LinkState.HANDSHAKE) and link.setup_deadline <= now.mono:
+        if link.state in SETUP_STATES and link.setup_deadline <= now.mono:
             link.setup_failures += 1
             waited = f"{(now.mono - link.opened_at) / 1000:g} s"
-            self._broken(link, OttlaTimeoutError(f"{_AWAITED[link.state]} after {waited}"), now)
-        if link.state is not LinkState.READY:
-            return
+            self._broken(link, OttlaTimeoutError(f"{AWAITED[link.state]} after {waited}"), now)
+        elif link.state is LinkState.RENEWING and link.setup_deadline <= now.mono:
+            self._broken(link, DisconnectedError("the broker did not finish the renewal of the login"), now)
+        elif link.state is LinkState.READY and link.renew_at is not None and link.renew_at <= now.mono:
+            self._renew(link, now)
+        if link.state in ESTABLISHED_STATES:
+            self._expire_in_flight(link, now)
+
+    def _expire_in_flight(self, link: Link, now: Now) -> None:
         for request in link.in_flight:
             if not request.done and request.deadline <= now.mono:
                 within = f"within {request.send.timeout / 1000:g} s"
-                text = f"{request.send.api.name} was not answered by {_who(link)} at {link.address} {within}"
+                text = f"{request.send.api.name} was not answered by {link.who} at {link.address} {within}"
                 self._complete(request, error=OttlaTimeoutError(text))
         if link.in_flight and self._dead_at(link) <= now.mono:
             api = link.in_flight[0].send.api.name
             self._broken(
                 link, DisconnectedError(f"no answer to {api} for {(now.mono - link.in_flight[0].sent_at) / 1000:g} s"), now
             )
-        elif not link.in_flight and 0 <= self._config.connections_max_idle_ms <= now.mono - link.last_used:
+        elif (
+            link.state is LinkState.READY
+            and not link.in_flight
+            and 0 <= self._config.connections_max_idle_ms <= now.mono - link.last_used
+        ):
             self._release(link, "idle", now)
 
     def _dead_at(self, link: Link) -> int:
@@ -500,9 +526,11 @@ class Connections:
     def _deadlines(self, now: Now) -> Iterator[int]:
         for request in self._unsent:
             yield request.deadline
-        for link in self._links.values():
-            if link.state in (LinkState.CONNECTING, LinkState.HANDSHAKE):
+        for link in self._links:
+            if link.state in SETUP_STATES or link.state is LinkState.RENEWING:
                 yield link.setup_deadline
+            elif link.renew_at is not None:
+                yield link.renew_at
             if link.in_flight:
                 yield self._dead_at(link)
                 yield from (request.deadline for request in link.in_flight if not request.done)
@@ -513,17 +541,18 @@ class Connections:
                 yield from (at for at in waits if at > now.mono)
 
 
-_AWAITED: Mapping[LinkState, str] = {
-    LinkState.RESOLVING: "the name is not resolved yet",
-    LinkState.CONNECTING: "no TCP connection",
-    LinkState.HANDSHAKE: "connected, but no answer to ApiVersions: is it a Kafka port?",
+_HUNG_UP: Mapping[LinkState, str] = {
+    LinkState.SECURING: " during the TLS handshake: does this port speak TLS?",
+    LinkState.HANDSHAKE: " before it answered ApiVersions: is it a Kafka port, and is security.protocol right?",
+    LinkState.LOGIN: " during the login",
+    LinkState.READY: " at the first request: does this port ask for a login? See security.protocol",
 }
+"""What a peer that hangs up may mean by it, by the state of the link."""
 
-assert set(_AWAITED) == OPENING_STATES
 
-
-def _who(link: Link) -> str:
-    return "the bootstrap server" if isinstance(link.key, HostPort) else f"node {link.key.node_id}"
+def _told_of(link: Link, error: AuthenticationError) -> AuthenticationError:
+    """The same error, which says where it happened."""
+    return type(error)(f"{link.who} at {link.address}: {error.args[0]}", hint=error.hint, cause=error.cause)
 
 
 def _as_ottla_error(error: Exception) -> OttlaError:
@@ -532,4 +561,14 @@ def _as_ottla_error(error: Exception) -> OttlaError:
     return ProtocolError(f"{type(error).__name__}: {error}", cause=error)
 
 
-__all__ = ["Address", "Close", "Completion", "Connect", "Connections", "ConnectionsPoll", "Effect", "Resolve", "Target", "Write"]
+__all__ = [
+    "Authenticate",
+    "Close",
+    "Completion",
+    "Connect",
+    "Connections",
+    "ConnectionsPoll",
+    "Effect",
+    "Resolve",
+    "Write",
+]

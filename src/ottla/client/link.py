@@ -1,14 +1,14 @@
 """One way to one broker: a name to resolve, addresses to try, at most one connection, and what is in flight on it.
 
 Owns the state of a link and what each event makes of it. Must not know sockets, nor which request goes where. Invariant:
-a link has a connection exactly in the states CONNECTING, HANDSHAKE and READY, and requests in flight only in READY.
+a link has a connection exactly in the states from CONNECTING to RENEWING, and requests in flight only in READY and RENEWING.
 
 ::
 
-    IDLE -> RESOLVING -> CONNECTING -> HANDSHAKE -> READY
-      ^         |            |  ^           |         |
-      |         v            v  | next      v         v
-      +------ BACKOFF <------+--+ address --+---------+
+    IDLE -> RESOLVING -> CONNECTING (-> SECURING) -> HANDSHAKE (-> LOGIN) -> READY <-> RENEWING
+      ^         |            |  ^          |             |           |         |          |
+      |         v            v  | next     v             v           v         v          v
+      +------ BACKOFF <------+--+ address -+-------------+-----------+---------+----------+
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.client.effects import RequestManager, Send
+from ottla.errors import AuthenticationError
 from ottla.protocol.connection import ClientConnection
 from ottla.types import Now
 
@@ -44,8 +45,11 @@ class LinkState(enum.Enum):
     IDLE = "not wanted yet"
     RESOLVING = "the name is being resolved"
     CONNECTING = "waiting for the TCP connection"
+    SECURING = "waiting for the end of the TLS handshake"
     HANDSHAKE = "connected, no answer to ApiVersions yet"
+    LOGIN = "waiting for the end of the SASL login"
     READY = "requests can be sent"
+    RENEWING = "the login is renewed: requests have to wait (KIP-368)"
     BACKOFF = "failed, waiting to try again"
 
 
@@ -54,14 +58,18 @@ class LinkEvent(enum.Enum):
 
     WANTED = "a request needs it"
     RESOLVED = "the resolver gave addresses"
-    CONNECTED = "TCP is connected"
-    READY = "the broker told its versions"
+    SECURE = "TCP is connected, TLS begins"
+    CONNECTED = "bytes of Kafka's protocol can be sent"
+    LOGIN = "the broker told its versions and has to be told who we are"
+    READY = "the broker told its versions, and knows who we are"
+    RENEW = "the login is about to end"
     NEXT = "this address failed, there is another"
     FAILED = "no address is left, or the connection broke"
     RELEASED = "closed because it is idle or its broker moved"
 
 
-_UP = {LinkEvent.NEXT: LinkState.CONNECTING, LinkEvent.FAILED: LinkState.BACKOFF, LinkEvent.RELEASED: LinkState.IDLE}
+_DOWN = {LinkEvent.FAILED: LinkState.BACKOFF, LinkEvent.RELEASED: LinkState.IDLE}
+_UP = {LinkEvent.NEXT: LinkState.CONNECTING, **_DOWN}
 
 TRANSITIONS: Mapping[LinkState, Mapping[LinkEvent, LinkState]] = {
     LinkState.IDLE: {LinkEvent.WANTED: LinkState.RESOLVING, LinkEvent.RELEASED: LinkState.IDLE},
@@ -70,14 +78,29 @@ TRANSITIONS: Mapping[LinkState, Mapping[LinkEvent, LinkState]] = {
         LinkEvent.FAILED: LinkState.BACKOFF,
         LinkEvent.RELEASED: LinkState.IDLE,
     },
-    LinkState.CONNECTING: {LinkEvent.CONNECTED: LinkState.HANDSHAKE, **_UP},
-    LinkState.HANDSHAKE: {LinkEvent.READY: LinkState.READY, **_UP},
-    LinkState.READY: {LinkEvent.FAILED: LinkState.BACKOFF, LinkEvent.RELEASED: LinkState.IDLE},
+    LinkState.CONNECTING: {LinkEvent.SECURE: LinkState.SECURING, LinkEvent.CONNECTED: LinkState.HANDSHAKE, **_UP},
+    LinkState.SECURING: {LinkEvent.CONNECTED: LinkState.HANDSHAKE, **_UP},
+    LinkState.HANDSHAKE: {LinkEvent.LOGIN: LinkState.LOGIN, LinkEvent.READY: LinkState.READY, **_UP},
+    LinkState.LOGIN: {LinkEvent.READY: LinkState.READY, **_UP},
+    LinkState.READY: {LinkEvent.RENEW: LinkState.RENEWING, **_DOWN},
+    LinkState.RENEWING: {LinkEvent.READY: LinkState.READY, **_DOWN},
     LinkState.BACKOFF: {LinkEvent.WANTED: LinkState.RESOLVING, LinkEvent.RELEASED: LinkState.IDLE},
 }
 
-CONNECTED_STATES = frozenset({LinkState.CONNECTING, LinkState.HANDSHAKE, LinkState.READY})
-OPENING_STATES = frozenset({LinkState.RESOLVING, LinkState.CONNECTING, LinkState.HANDSHAKE})
+SETUP_STATES = frozenset({LinkState.CONNECTING, LinkState.SECURING, LinkState.HANDSHAKE, LinkState.LOGIN})
+"""A connection is being made, within ``setup_deadline``."""
+ESTABLISHED_STATES = frozenset({LinkState.READY, LinkState.RENEWING})
+CONNECTED_STATES = SETUP_STATES | ESTABLISHED_STATES
+OPENING_STATES = SETUP_STATES | {LinkState.RESOLVING}
+
+AWAITED: Mapping[LinkState, str] = {
+    LinkState.RESOLVING: "the name is not resolved yet",
+    LinkState.CONNECTING: "no TCP connection",
+    LinkState.SECURING: "connected, but no answer to the TLS handshake: does this port speak TLS?",
+    LinkState.HANDSHAKE: "connected, but no answer to ApiVersions: is it a Kafka port?",
+    LinkState.LOGIN: "connected, but the login has not come to an end",
+}
+"""What an opening link waits for, as an error says it."""
 
 
 @dataclass(eq=False, slots=True)
@@ -105,9 +128,15 @@ class Link:
     addresses: deque[Address] = field(default_factory=deque)
     """What is still to be tried in this round; the first is the one being tried."""
     attempts: dict[str, str] = field(default_factory=dict)
-    """Why each address failed since the link was last READY."""
+    """Why each address failed since a request was last answered."""
     failures: int = 0
-    """Rounds that failed since the link was last READY."""
+    """Rounds that failed since a request was last answered."""
+    refusal: AuthenticationError | None = None
+    """Why the broker, or we, refused to go on, if that was how the latest round failed."""
+    answered: bool = False
+    """Whether the present connection has answered a request: only then is it known to be of use."""
+    renew_at: int | None = None
+    """When the login has to be renewed."""
     retry_at: int = 0
     setup_deadline: int = 0
     setup_failures: int = 0
@@ -136,11 +165,23 @@ class Link:
         """Take the transition; a ``KeyError`` is a bug of this room."""
         self.state = TRANSITIONS[self.state][event]
         if self.state not in CONNECTED_STATES:
-            self.connection = self.connection_id = None
+            self.connection = self.connection_id = self.renew_at = None
+            self.answered = False
 
     def usable(self, now: Now) -> bool:
         """Whether it may be opened now."""
         return self.state is LinkState.IDLE or (self.state is LinkState.BACKOFF and now.mono >= self.retry_at)
+
+    @property
+    def who(self) -> str:
+        """What is at the other end, as an error says it."""
+        node_id = getattr(self.key, "node_id", None)
+        return "the bootstrap server" if node_id is None else f"node {node_id}"
+
+    def worked(self) -> None:
+        """A request was answered: whatever went wrong before is over."""
+        self.answered, self.refusal, self.failures = True, None, 0
+        self.attempts.clear()
 
     def take_in_flight(self) -> list[Request]:
         """What was in flight and will never be answered."""

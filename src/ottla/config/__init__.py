@@ -32,6 +32,7 @@ from ottla.config.rows import (
     servers,
     text,
 )
+from ottla.config.security import SecurityConfig, TokenProvider
 from ottla.config.spelling import dotted, field_of, read, table
 from ottla.errors import ConfigError
 from ottla.types import IsolationLevel
@@ -45,12 +46,11 @@ class OttlaConfigWarning(UserWarning):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClientConfig:
+class ClientConfig(SecurityConfig):
     """What every client has to know. Durations are milliseconds."""
 
     bootstrap_servers: tuple[HostPort, ...] = row((), servers)
     client_id: str = row("ottla", text)
-    security_protocol: str = row("PLAINTEXT", one_of("PLAINTEXT"))
     client_dns_lookup: str = row("use_all_dns_ips", one_of("use_all_dns_ips"))
     request_timeout_ms: int = milliseconds(30_000, 1)
     default_api_timeout_ms: int = milliseconds(60_000)
@@ -91,8 +91,8 @@ class ClientConfig:
 
     @classmethod
     def _implied(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Defaults that depend on what was given."""
-        return {}
+        """Values that follow from what was given."""
+        return cls.of_jaas(given)
 
     def _check(self, given: frozenset[str]) -> None:
         """Rules between settings; ``given`` are the fields that were set by the user."""
@@ -101,6 +101,11 @@ class ClientConfig:
         if self.request_timeout_ms > self.default_api_timeout_ms and "default_api_timeout_ms" in given:
             below = f"below request.timeout.ms, which is {self.request_timeout_ms}"
             raise ConfigError(f"default.api.timeout.ms is {self.default_api_timeout_ms}, {below}")
+        ignored = self.check_security(given)
+        if ignored:
+            listed = ", ".join(map(dotted, ignored))
+            message = f"security.protocol={self.security_protocol} ignores {listed}"
+            warnings.warn(message, OttlaConfigWarning, stacklevel=5)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +144,7 @@ class ConsumerConfig(ClientConfig):
 
     @classmethod
     def _implied(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {} if "group_id" in given else {"enable_auto_commit": False}
+        return {**super()._implied(given), **({} if "group_id" in given else {"enable_auto_commit": False})}
 
     def _check(self, given: frozenset[str]) -> None:
         super()._check(given)
@@ -168,5 +173,7 @@ __all__ = [
     "Deserializer",
     "HostPort",
     "OttlaConfigWarning",
+    "SecurityConfig",
     "Setting",
+    "TokenProvider",
 ]

@@ -36,10 +36,15 @@ class Setting:
     duration: bool = False
     protocols: frozenset[str] | None = None
     """The group protocols that heed it; ``None``: all."""
+    secret: bool = False
+    """Not to be shown to anybody."""
+    aliases: tuple[str, ...] = ()
+    """Other names with dots: those of librdkafka, where they differ."""
 
 
-def row(default: Any, parse: Callable[[Any], Any], **more: Any) -> Any:
-    return dataclasses.field(default=default, metadata={"setting": Setting(parse, **more)})
+def row(default: Any, parse: Callable[[Any], Any], *, secret: bool = False, **more: Any) -> Any:
+    setting = Setting(parse, secret=secret, **more)
+    return dataclasses.field(default=default, repr=not secret, metadata={"setting": setting})
 
 
 def integer(low: int, high: int) -> Callable[[Any], int]:
@@ -141,7 +146,9 @@ def servers(value: Any) -> tuple[HostPort, ...]:
 
 
 def _server(item: Any) -> HostPort:
-    found = re.fullmatch(r"(?:PLAINTEXT://)?(?:\[(?P<ipv6>[^\]]+)\]|(?P<host>[^:\[\]/\s]+)):(?P<port>\d+)", str(item).strip(), re.I)
+    found = re.fullmatch(
+        r"(?:(?:SASL_)?(?:PLAINTEXT|SSL)://)?(?:\[(?P<ipv6>[^\]]+)\]|(?P<host>[^:\[\]/\s]+)):(?P<port>\d+)", str(item).strip(), re.I
+    )
     if found is None:
         raise ValueError(f"HOST:PORT, or [IPV6]:PORT, separated by commas; {str(item).strip()!r} is neither")
     port = int(found["port"])

@@ -31,7 +31,8 @@ def spellings(cls: type[Any]) -> Mapping[str, tuple[str, bool]]:
     """Every accepted spelling -> (field, whether the value is in seconds)."""
     found: dict[str, tuple[str, bool]] = {}
     for name, setting in table(cls).items():
-        found[name] = found[dotted(name)] = (name, False)
+        for alias in (dotted(name), *setting.aliases):
+            found[alias] = found[alias.replace(".", "_")] = (name, False)
         if setting.duration:
             found[name.removesuffix("_ms")] = (name, True)
     return found
@@ -71,7 +72,8 @@ def read(setting: Setting, spelling: str, value: Any, in_seconds: bool) -> Any:
         unit = (" in seconds, or a timedelta" if in_seconds else " of milliseconds") if setting.duration else ""
         expected = "a number" if in_seconds else str(error)
         limits = f" (in milliseconds {error})" if in_seconds else ""
-        raise ConfigError(f"{spelling}={value!r}: expected {expected}{unit}{limits}") from None
+        shown = "" if setting.secret else f"={value!r}"
+        raise ConfigError(f"{spelling}{shown}: expected {expected}{unit}{limits}") from None
 
 
 def _to_milliseconds(value: Any, in_seconds: bool) -> Any:

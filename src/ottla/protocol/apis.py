@@ -30,6 +30,7 @@ class Api(enum.IntEnum):
     SYNC_GROUP = 14
     DESCRIBE_GROUPS = 15
     LIST_GROUPS = 16
+    SASL_HANDSHAKE = 17
     API_VERSIONS = 18
     CREATE_TOPICS = 19
     DELETE_TOPICS = 20
@@ -45,6 +46,7 @@ class Api(enum.IntEnum):
     ALTER_CONFIGS = 33
     ALTER_REPLICA_LOG_DIRS = 34
     DESCRIBE_LOG_DIRS = 35
+    SASL_AUTHENTICATE = 36
     CREATE_PARTITIONS = 37
     DELETE_GROUPS = 42
     ELECT_LEADERS = 43
@@ -95,6 +97,7 @@ SPOKEN: Mapping[Api, VersionRange] = {
     Api.SYNC_GROUP: VersionRange(0, 5),
     Api.DESCRIBE_GROUPS: VersionRange(0, 6),
     Api.LIST_GROUPS: VersionRange(0, 5),
+    Api.SASL_HANDSHAKE: VersionRange(1, 1),
     Api.API_VERSIONS: VersionRange(0, 4),
     Api.CREATE_TOPICS: VersionRange(2, 7),
     Api.DELETE_TOPICS: VersionRange(1, 6),
@@ -110,6 +113,7 @@ SPOKEN: Mapping[Api, VersionRange] = {
     Api.ALTER_CONFIGS: VersionRange(0, 2),
     Api.ALTER_REPLICA_LOG_DIRS: VersionRange(1, 2),
     Api.DESCRIBE_LOG_DIRS: VersionRange(1, 5),
+    Api.SASL_AUTHENTICATE: VersionRange(0, 2),
     Api.CREATE_PARTITIONS: VersionRange(0, 3),
     Api.DELETE_GROUPS: VersionRange(0, 2),
     Api.ELECT_LEADERS: VersionRange(0, 2),

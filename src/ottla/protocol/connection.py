@@ -1,8 +1,8 @@
 """The client's side of one connection, without the socket: requests in, bytes out; bytes in, responses out.
 
-Owns the opening dialogue (ApiVersions, with its fallback), correlation ids, version negotiation and the order of responses. Must
-not know sockets, time or what a message means. Invariant: responses come back in the order of their requests; anything else is a
-``ProtocolError`` and the connection is of no more use.
+Owns the opening dialogue (ApiVersions, with its fallback, then the login), correlation ids, version negotiation and the order of
+responses. Must not know sockets, time or what a message means. Invariant: responses come back in the order of their requests;
+anything else is a ``ProtocolError`` and the connection is of no more use.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from ottla.errors import ProtocolError, UnsupportedApiError, error_class
 from ottla.protocol.apis import SPOKEN, Api, Fact, VersionRange, without
 from ottla.protocol.codec import Message, RequestHeader, decode_response, encode_request
 from ottla.protocol.framing import MAX_FRAME, Frame, FrameReader, Piece
+from ottla.protocol.sasl import Ask, Login, Proof, Prove, log_in
 from ottla.version import __version__
 
 _UNSUPPORTED_VERSION = 35
@@ -32,7 +33,12 @@ class ConnectionState(enum.Enum):
     """Where the opening dialogue stands."""
 
     HANDSHAKE = "ApiVersions was sent"
+    LOGIN = "versions are known, the login is going on"
     READY = "versions are known, requests may be sent"
+
+
+_LOGIN = object()
+"""The ticket of the requests of a login: their answers are not for whoever sends requests."""
 
 
 class _InFlight(NamedTuple):
@@ -41,11 +47,19 @@ class _InFlight(NamedTuple):
 
 
 class ClientConnection:
-    """One connection to a broker. ``start()`` first; ``send()`` once ``state`` is READY."""
+    """One connection to a broker. ``start()`` first; ``send()`` once ``state`` is READY.
 
-    def __init__(self, client_id: str, *, max_frame: int = MAX_FRAME) -> None:
+    With a SASL ``mechanism`` there is a login: what ``take_question()`` gives is to be answered by ``proved()``.
+    """
+
+    def __init__(self, client_id: str, *, mechanism: str | None = None, max_frame: int = MAX_FRAME) -> None:
         self.state = ConnectionState.HANDSHAKE
         self.versions: Mapping[Api, VersionRange] = {}
+        self.lifetime = 0
+        """For how many milliseconds the login is good, from its end on; 0: for ever."""
+        self._mechanism = mechanism
+        self._login: Login | None = None
+        self._question: Prove | None = None
         self._client_id = client_id
         self._reader = FrameReader(max_frame)
         self._in_flight: deque[_InFlight] = deque()
@@ -57,6 +71,19 @@ class ClientConnection:
     def start(self) -> list[Piece]:
         """The first bytes to send: which versions do you speak?"""
         return self._ask_versions(SPOKEN[Api.API_VERSIONS].maximum)
+
+    def renew(self) -> None:
+        """Log in once more on the same connection (KIP-368). Requests may be sent until ``proved()`` gives bytes."""
+        self._begin_login()
+
+    def proved(self, proof: Proof) -> list[Piece]:
+        """The bytes that follow from the answer to a question. Raises ``AuthenticationError``."""
+        return self._go_on(proof)
+
+    def take_question(self) -> Prove | None:
+        """What the mechanism is asked, if anything; given once."""
+        question, self._question = self._question, None
+        return question
 
     def send(self, ticket: object, api: Api, message: Message) -> list[Piece]:
         """The bytes of a request; its answer will come with ``ticket``. Raises ``UnsupportedApiError``."""
@@ -105,6 +132,8 @@ class ClientConnection:
         correlation_id, message = decode_response(header.api, header.version, frame)
         self._check_order(header, correlation_id)
         self._reader.recycle(frame)  # a decoded message owns all its bytes
+        if ticket is _LOGIN:
+            return None, self._go_on(message)
         return Response(ticket, message), []
 
     def _ask_versions(self, version: int) -> list[Piece]:
@@ -128,6 +157,27 @@ class ClientConnection:
             if item.api_key in Api.__members__.values()
         }
         self.state = ConnectionState.READY
+        if self._mechanism is not None:
+            self._begin_login()
+        return []
+
+    def _begin_login(self) -> None:
+        assert self._mechanism is not None
+        self.state = ConnectionState.LOGIN
+        self._login = log_in(self._mechanism)
+        self._go_on(None)
+
+    def _go_on(self, answer: Message | Proof | None) -> list[Piece]:
+        """The login's next step: bytes to send, or a question."""
+        assert self._login is not None
+        try:
+            match self._login.send(answer):
+                case Ask(api, message):
+                    return self.send(_LOGIN, api, message)
+                case Prove() as question:
+                    self._question = question
+        except StopIteration as done:
+            self.lifetime, self._login, self.state = done.value, None, ConnectionState.READY
         return []
 
     def _send(self, ticket: object, api: Api, version: int, message: Message) -> list[Piece]:

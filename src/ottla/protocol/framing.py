@@ -140,13 +140,24 @@ class FrameReader:
         if length < 0:
             self._broken = f"a frame announces the negative length {length}: the peer does not speak Kafka's protocol"
         elif length > self._limit:
-            self._broken = f"a frame announces {length} bytes, the limit is {self._limit}"
+            self._broken = (
+                f"a frame announces {length} bytes, the limit is {self._limit}{_looks_like(bytes(data[position : position + 4]))}"
+            )
         self._check()
         return int(length)
 
     def _check(self) -> None:
         if self._broken is not None:
             raise ProtocolError(self._broken)
+
+
+def _looks_like(start: bytes) -> str:
+    """What a length that can not be one may be instead: the first bytes of another protocol."""
+    if start == b"HTTP":
+        return ": the peer speaks HTTP, not Kafka's protocol"
+    if start[0] in (0x15, 0x16) and start[1] == 3:
+        return ": the peer speaks TLS here, so security.protocol is to be SSL or SASL_SSL"
+    return ""
 
 
 def _grown(body: bytearray | mmap.mmap, size: int) -> bytearray | mmap.mmap:

@@ -124,7 +124,7 @@ class VirtualNetwork:
                     self._connections.on_resolved(host, port, found, self.now)
                 else:
                     self._connections.on_resolve_failed(host, port, "Name or service not known", self.now)
-            case Connect(connection_id, address, _):
+            case Connect(connection_id, address):
                 self.log.append(f"{self.mono} connect {address}")
                 self._connect(connection_id, address)
             case Write(connection_id, pieces):

@@ -1,0 +1,220 @@
+"""The settings that say how a client connects and who it is: TLS and SASL, under the names of Kafka and of librdkafka.
+
+Owns these rows, the reading of ``sasl.jaas.config`` and the rules between them. Must not open a file or make a connection: a
+certificate is read when a client first connects. Invariant: a config that exists names a mechanism that Ottla speaks, with all the
+credentials that it needs; no secret appears in the ``repr`` of a config or in the text of an error.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ottla.config.rows import a_callable, items, not_empty, one_of, row, text
+from ottla.errors import ConfigError
+
+if TYPE_CHECKING:
+    import ssl
+
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+
+TokenProvider = Callable[[], Any]
+"""Gives a token for OAUTHBEARER: a string, or an ``OAuthToken``. Called on a thread of its own, so it may block."""
+
+
+def _mechanism(value: Any) -> str:
+    if isinstance(value, str) and value.strip().upper() == "GSSAPI":
+        raise ValueError(f"one of {', '.join(MECHANISMS)}; Kerberos (GSSAPI) is not spoken here")
+    return one_of(*MECHANISMS)(value)
+
+
+def _store_type(value: Any) -> str:
+    if isinstance(value, str) and value.strip().upper() in ("JKS", "PKCS12"):
+        raise ValueError(f"PEM. {_CONVERT}")
+    return one_of("PEM")(value)
+
+
+_CONVERT = (
+    "A Java key store becomes PEM by: keytool -importkeystore -srckeystore store.jks -destkeystore store.p12 -deststoretype PKCS12;"
+    " openssl pkcs12 -in store.p12 -out store.pem"
+)
+
+
+def _pem_file(value: Any) -> str:
+    path = not_empty(str(value) if hasattr(value, "__fspath__") else value)
+    if path.lower().endswith((".jks", ".p12", ".pfx", ".keystore", ".truststore")):
+        raise ValueError(f"a file in PEM format. {_CONVERT}")
+    return path
+
+
+def _pem_text(value: Any) -> str:
+    if not isinstance(value, str) or "-----BEGIN " not in value:
+        raise ValueError("PEM text, from -----BEGIN to -----END; for a file see ssl.truststore.location and ssl.keystore.location")
+    return value
+
+
+def _check_of_host(value: Any) -> str:
+    return "" if isinstance(value, str) and value.strip().lower() in ("", "none") else one_of("https")(value)
+
+
+def _url(value: Any) -> str:
+    if not isinstance(value, str) or not re.match(r"https?://[^/]+", value):
+        raise ValueError("a URL that begins with https:// (or http://)")
+    return value
+
+
+def _versions(value: Any) -> tuple[str, ...]:
+    names = {one_of("TLSv1.2", "TLSv1.3")(item) for item in items(value)}
+    if not names:
+        raise ValueError("a list of TLSv1.2 and TLSv1.3")
+    return tuple(sorted(names))
+
+
+def _context(value: Any) -> Any:
+    if not hasattr(value, "wrap_bio"):
+        raise ValueError("an ssl.SSLContext")
+    return value
+
+
+def _secret() -> Any:
+    return row(None, not_empty, secret=True)
+
+
+def jaas(value: Any) -> Mapping[str, str]:
+    """The options of a ``LoginModule required name="value" ...;`` line, ``module`` being the module's name without its package."""
+    found = re.fullmatch(r"\s*([\w.]+)\s+(?:required|requisite|sufficient|optional)\s+(.*?)\s*;?\s*", text(value), re.DOTALL)
+    options = r"([\w.]+)\s*=\s*(?:\"((?:[^\"\\]|\\.)*)\"|'((?:[^'\\]|\\.)*)'|([^\s;\"']+))"
+    if found is None or not re.fullmatch(rf"(?:{options}\s*)*", found[2], re.DOTALL):
+        raise ValueError(
+            'a line as org.apache.kafka.common.security.plain.PlainLoginModule required username="..." password="...";'
+        )
+    quoted = {name: re.sub(r"\\(.)", r"\1", a or b or c) for name, a, b, c in re.findall(options, found[2], re.DOTALL)}
+    return {**quoted, "module": found[1].rsplit(".", 1)[-1]}
+
+
+_OF_MODULE: Mapping[str, Mapping[str, str]] = {
+    "PlainLoginModule": {"username": "sasl_username", "password": "sasl_password"},
+    "ScramLoginModule": {"username": "sasl_username", "password": "sasl_password"},
+    "OAuthBearerLoginModule": {
+        "clientId": "sasl_oauthbearer_client_credentials_client_id",
+        "clientSecret": "sasl_oauthbearer_client_credentials_client_secret",
+        "scope": "sasl_oauthbearer_scope",
+    },
+}
+"""Login module of Java -> its options and the settings that they are here."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SecurityConfig:
+    """TLS and SASL. A file or a PEM text may be given, not both; ``ssl_context`` stands for all other ``ssl`` settings."""
+
+    security_protocol: str = row("PLAINTEXT", one_of("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"))
+    sasl_mechanism: str | None = row(None, _mechanism, aliases=("sasl.mechanisms",))
+    sasl_username: str | None = row(None, not_empty)
+    sasl_password: str | None = _secret()
+    sasl_jaas_config: Mapping[str, str] | None = row(None, jaas, secret=True)
+    sasl_oauthbearer_token_provider: TokenProvider | None = row(None, a_callable)
+    sasl_oauthbearer_token_endpoint_url: str | None = row(None, _url)
+    sasl_oauthbearer_client_credentials_client_id: str | None = row(None, not_empty, aliases=("sasl.oauthbearer.client.id",))
+    sasl_oauthbearer_client_credentials_client_secret: str | None = row(
+        None, not_empty, secret=True, aliases=("sasl.oauthbearer.client.secret",)
+    )
+    sasl_oauthbearer_scope: str | None = row(None, text)
+    ssl_context: ssl.SSLContext | None = row(None, _context)
+    ssl_truststore_location: str | None = row(None, _pem_file, aliases=("ssl.ca.location",))
+    ssl_truststore_certificates: str | None = row(None, _pem_text, aliases=("ssl.ca.pem",))
+    ssl_truststore_type: str = row("PEM", _store_type)
+    ssl_keystore_location: str | None = row(None, _pem_file, aliases=("ssl.certificate.location",))
+    """Certificate chain and, unless ``ssl_key_location`` has it, the private key."""
+    ssl_key_location: str | None = row(None, _pem_file)
+    ssl_keystore_certificate_chain: str | None = row(None, _pem_text, aliases=("ssl.certificate.pem",))
+    ssl_keystore_key: str | None = row(None, _pem_text, secret=True, aliases=("ssl.key.pem",))
+    ssl_keystore_type: str = row("PEM", _store_type)
+    ssl_key_password: str | None = row(None, text, secret=True)
+    ssl_endpoint_identification_algorithm: str = row("https", _check_of_host)
+    """Empty: whose certificate it is does not matter."""
+    ssl_enabled_protocols: tuple[str, ...] = row(("TLSv1.2", "TLSv1.3"), _versions)
+    ssl_cipher_suites: tuple[str, ...] = row((), items)
+    """Names of OpenSSL, for TLS 1.2; empty: what OpenSSL thinks best."""
+
+    @property
+    def uses_tls(self) -> bool:
+        """Whether connections are encrypted."""
+        return self.security_protocol.endswith("SSL")
+
+    @property
+    def uses_sasl(self) -> bool:
+        """Whether there is a login."""
+        return self.security_protocol.startswith("SASL")
+
+    @staticmethod
+    def of_jaas(given: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The settings that ``sasl.jaas.config`` stands for. Raises ``ConfigError`` for what is given twice or not known."""
+        line = given.get("sasl_jaas_config")
+        if line is None:
+            return {}
+        names = _OF_MODULE.get(line["module"])
+        if names is None:
+            raise ConfigError(f"sasl.jaas.config names {line['module']}", hint=f"spoken here are {', '.join(_OF_MODULE)}")
+        implied = {names[option]: value for option, value in line.items() if option in names}
+        for name in implied.keys() & given.keys():
+            raise ConfigError(f"{name.replace('_', '.')} is given twice, by itself and in sasl.jaas.config: give one of them")
+        return implied
+
+    def check_security(self, given: frozenset[str]) -> list[str]:
+        """Rules between these settings; gives those that were set and have no effect. Raises ``ConfigError``."""
+        if self.uses_sasl:
+            self._check_sasl()
+        self._check_tls(given)
+        return sorted(
+            name
+            for name in given
+            if (name.startswith("sasl_") and not self.uses_sasl) or (name.startswith("ssl_") and not self.uses_tls)
+        )
+
+    def _check_sasl(self) -> None:
+        if self.sasl_mechanism is None:
+            raise ConfigError(
+                f"security.protocol={self.security_protocol} needs sasl.mechanism", hint=f"one of {', '.join(MECHANISMS)}"
+            )
+        if self.sasl_jaas_config is not None and self.sasl_mechanism not in _SPOKEN_BY[self.sasl_jaas_config["module"]]:
+            raise ConfigError(
+                f"sasl.jaas.config has {self.sasl_jaas_config['module']}, but sasl.mechanism is {self.sasl_mechanism}"
+            )
+        if self.sasl_mechanism != "OAUTHBEARER":
+            if self.sasl_username is None or self.sasl_password is None:
+                raise ConfigError(f"sasl.mechanism={self.sasl_mechanism} needs sasl.username and sasl.password")
+            return
+        client = (self.sasl_oauthbearer_client_credentials_client_id, self.sasl_oauthbearer_client_credentials_client_secret)
+        if self.sasl_oauthbearer_token_provider is not None and self.sasl_oauthbearer_token_endpoint_url is not None:
+            raise ConfigError("a token provider and a token endpoint are given", hint="give one of them")
+        if self.sasl_oauthbearer_token_provider is None and (self.sasl_oauthbearer_token_endpoint_url is None or None in client):
+            raise ConfigError(
+                "sasl.mechanism=OAUTHBEARER needs a source of tokens",
+                hint="sasl_oauthbearer_token_provider, or sasl.oauthbearer.token.endpoint.url with"
+                " sasl.oauthbearer.client.credentials.client.id and sasl.oauthbearer.client.credentials.client.secret",
+            )
+
+    def _check_tls(self, given: frozenset[str]) -> None:
+        tls = {name for name in given if name.startswith("ssl_")} - {"ssl_context"}
+        if self.ssl_context is not None and tls:
+            raise ConfigError(f"ssl_context is given, and so is {min(tls).replace('_', '.')}", hint="leave one of them out")
+        for file, pem in (
+            ("ssl_truststore_location", "ssl_truststore_certificates"),
+            ("ssl_keystore_location", "ssl_keystore_certificate_chain"),
+            ("ssl_key_location", "ssl_keystore_key"),
+        ):
+            if {file, pem} <= given:
+                raise ConfigError(f"{file.replace('_', '.')} and {pem.replace('_', '.')} are given", hint="leave one of them out")
+        has_key = self.ssl_keystore_key is not None or self.ssl_key_location is not None
+        if has_key and self.ssl_keystore_location is None and self.ssl_keystore_certificate_chain is None:
+            raise ConfigError("a private key is given without its certificate", hint="set ssl.keystore.certificate.chain")
+
+
+_SPOKEN_BY: Mapping[str, tuple[str, ...]] = {
+    "PlainLoginModule": ("PLAIN",),
+    "ScramLoginModule": ("SCRAM-SHA-256", "SCRAM-SHA-512"),
+    "OAuthBearerLoginModule": ("OAUTHBEARER",),
+}
