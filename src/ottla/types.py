@@ -7,6 +7,8 @@ package. Invariant: nothing here can change after it was made.
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 
@@ -29,6 +31,20 @@ class OffsetAndMetadata(NamedTuple):
     offset: int
     metadata: str = ""
     leader_epoch: int | None = None
+
+
+class OAuthToken(NamedTuple):
+    """What a token provider gives. ``expires_at`` is in seconds since 1970; ``None``: ask for another one at each login.
+
+    ``extensions`` are told to the broker beside the token (KIP-342).
+    """
+
+    value: str
+    expires_at: float | None = None
+    extensions: Mapping[str, str] = MappingProxyType({})
+
+    def __repr__(self) -> str:
+        return f"<OAuthToken of {len(self.value)} characters, expires at {self.expires_at}>"
 
 
 class OffsetAndTimestamp(NamedTuple):

@@ -56,7 +56,7 @@ class ConsumerAssembly:
             )
             self.commits = CommitManager(config, self.coordinator, self.membership, metadata, backoff)
             self.recorder = RebalanceRecorder(config, self.subscription, self.membership)
-        unreachable = core.connections.connection_failure
+        unreachable = core.connections.links.connection_failure
         self.offsets = OffsetsManager(config, self.subscription, metadata, self.commits, backoff, unreachable)
         self.fetches = FetchManager(config, self.subscription, metadata, core.notify, backoff)
         self.topics = TopicsManager(config, backoff, unreachable)
@@ -217,7 +217,7 @@ class Publisher:
     def poll(self, now: Now) -> Poll:
         """Publish what changed."""
         self._follow_topics()
-        problem = self._unreachable(now) or self._missing_topics()
+        problem = self._unreachable(now) or self._refused() or self._missing_topics()
         if str(problem) != str(self._problem):
             self._problem = problem
             self._subscription.version += 1
@@ -261,14 +261,19 @@ class Publisher:
 
     def _unreachable(self, now: Now) -> OttlaError | None:
         """Why no broker is connected: once an attempt has failed, or all of them have been under way for long."""
-        connections = self._core.connections
-        failure = connections.connection_failure()
-        if failure is None or connections.has_failed:
+        links = self._core.connections.links
+        failure = links.connection_failure()
+        if failure is None or links.has_failed:
             self._patient_until = None
             return failure
         if self._patient_until is None:
             self._patient_until = now.mono + PATIENCE
         return failure if now.mono >= self._patient_until else None
+
+    def _refused(self) -> OttlaError | None:
+        """What time will not mend, though some broker answers: another one does not let us in, or this one is too old."""
+        failure = self._core.metadata_manager.failure
+        return self._core.connections.links.refusal() or (failure if failure is not None and not failure.retriable else None)
 
     def _missing_topics(self) -> OttlaError | None:
         """Why nothing will come of a subscription: none of its topics exists."""

@@ -40,10 +40,10 @@ from ottla.client.link import (
     Request,
 )
 from ottla.client.links import STAGGER, Links
+from ottla.client.request_queue import RequestQueue
 from ottla.config import ClientConfig
 from ottla.errors import (
     AuthenticationError,
-    ConnectionFailedError,
     DisconnectedError,
     OttlaError,
     OttlaTimeoutError,
@@ -71,6 +71,8 @@ class Connections:
         """How often a connection broke or could not be made: when it grows, what is known of the cluster may be out of date."""
         self.unfinished = False
         """Whether what was received last completed nothing: no reason to poll."""
+        self.links = Links(config, random)
+        """Which connections there are, and why none is of use."""
         self._config = config
         self._random = random
         self._mechanism = config.sasl_mechanism if config.security_protocol.startswith("SASL") else None
@@ -78,44 +80,38 @@ class Connections:
         self._setup = ExponentialBackoff(
             config.socket_connection_setup_timeout_ms, config.socket_connection_setup_timeout_max_ms, random
         )
-        self._links = Links(config, random)
         self._by_id: dict[int, Link] = {}
         self._next_id = 0
-        self._unsent: deque[Request] = deque()
+        self._requests = RequestQueue()
         self._effects: list[Effect] = []
-        self._completions: list[Completion] = []
         self._alarms: list[OttlaError] = []
 
     def __repr__(self) -> str:
-        return f"<Connections {list(self._links)}, {len(self._unsent)} unsent>"
+        return f"<Connections {list(self.links)}, {len(self._requests)} unsent>"
 
     # -- what the core asks ---------------------------------------------------------------------------------------------
 
     def enqueue(self, manager: RequestManager, send: Send, now: Now) -> None:
         """Take a request on; it is sent by the next ``poll`` that finds a connection for it."""
-        self._unsent.append(Request(manager, send, now.mono + send.timeout))
+        self._requests.add(Request(manager, send, now.mono + send.timeout))
 
     def poll(self, now: Now) -> ConnectionsPoll:
         """Move everything on that time or an event has made possible."""
-        self._expire_unsent(now)
-        for link in self._links:
+        self._requests.settle(lambda request: self._expired(request, now))
+        for link in self.links:
             self._expire_link(link, now)
-        waiting, self._unsent = self._unsent, deque()
-        for request in waiting:
-            if not self._dispatch(request, now):
-                self._unsent.append(request)
+        self._requests.settle(lambda request: self._dispatch(request, now))
         effects, self._effects = self._effects, []
         return ConnectionsPoll(effects, min(self._deadlines(now), default=None))
 
     @property
     def has_completions(self) -> bool:
         """Whether ``take_completions`` would give any."""
-        return bool(self._completions)
+        return self._requests.has_completions
 
     def take_completions(self) -> list[Completion]:
         """What has come to an end since the last call, in order."""
-        done, self._completions = self._completions, []
-        return done
+        return self._requests.take_completions()
 
     def take_alarms(self) -> list[OttlaError]:
         """What brokers sent since the last call that can not be Kafka's protocol, on connections that were in use."""
@@ -124,59 +120,41 @@ class Connections:
 
     def set_nodes(self, nodes: Mapping[int, Node], now: Now) -> None:
         """What the cluster's metadata says now. Links to brokers that moved are let go."""
-        for link, node in self._links.set_nodes(nodes):
+        for link, node in self.links.set_nodes(nodes):
             self._release(link, f"node {node.node_id} moved to {node.host}:{node.port}", now)
             link.host, link.port = node.host, node.port
 
     def learn_node(self, node: Node, now: Now) -> None:
         """A broker that an answer named (a coordinator, a new leader), which the metadata may not have yet."""
-        if self._links.nodes.get(node.node_id) != node:
-            self.set_nodes({**self._links.nodes, node.node_id: node}, now)
+        if self.links.nodes.get(node.node_id) != node:
+            self.set_nodes({**self.links.nodes, node.node_id: node}, now)
 
     def disconnect(self, target: ToNode | ToCoordinator, reason: str, now: Now) -> None:
         """Close the connection to a target, if there is one; what is in flight on it fails as disconnected."""
-        link = self._links.get(target)
+        link = self.links.get(target)
         if link is not None and link.state in CONNECTED_STATES:
             self._release(link, reason, now)
 
     def rebootstrap(self, reason: str, now: Now) -> None:
         """Forget the cluster and begin again with the bootstrap servers (KIP-899, KIP-1102)."""
-        for link in self._links:
+        for link in self.links:
             self._release(link, reason, now)
-        self._links.forget()
+        self.links.forget()
 
     def shut_down(self, error: OttlaError, now: Now) -> None:
         """Close all connections; whatever was asked and not answered fails with ``error``."""
-        for link in self._links:
+        for link in self.links:
             for request in link.take_in_flight():
-                self._complete(request, error=error)
+                self._requests.complete(request, error=error)
             self._release(link, "the client is closed", now)
-        while self._unsent:
-            self._complete(self._unsent.popleft(), error=error)
-
-    def bootstrap_failures(self) -> dict[str, str]:
-        """Every address that was tried without success since it last answered -> why it failed, or what is still awaited."""
-        return self._links.failures()
-
-    @property
-    def has_failed(self) -> bool:
-        """Whether any attempt came to a bad end since its broker last answered; those that are under way do not count."""
-        return self._links.has_failed
-
-    def refusal(self) -> AuthenticationError | None:
-        """The login, or the TLS handshake, that was refused when a broker was last tried."""
-        return self._links.refusal()
-
-    def connection_failure(self, message: str = "no broker could be reached") -> ConnectionFailedError | AuthenticationError | None:
-        """An error that lists all that was tried, or ``None`` while some broker answers or nothing has failed yet."""
-        return self._links.connection_failure(message)
+        self._requests.fail_all(error)
 
     # -- what the shell reports -------------------------------------------------------------------------------------------
 
     def on_resolved(self, host: str, port: int, addresses: Iterable[Address], now: Now) -> None:
         """A name has addresses, in the order to try them."""
         found = list(dict.fromkeys(addresses))
-        for link in self._links.resolving(host, port):
+        for link in self.links.resolving(host, port):
             if found:
                 link.addresses = deque(found)
                 link.move(LinkEvent.RESOLVED)
@@ -186,7 +164,7 @@ class Connections:
 
     def on_resolve_failed(self, host: str, port: int, reason: str, now: Now) -> None:
         """A name has no address, or nobody could be asked for it."""
-        for link in self._links.resolving(host, port):
+        for link in self.links.resolving(host, port):
             self._round_failed(link, f"the name can not be resolved: {reason}", now)
 
     def on_securing(self, connection_id: int, now: Now) -> None:
@@ -291,11 +269,11 @@ class Connections:
     def _dispatch(self, request: Request, now: Now) -> bool:
         """Send a request, or fail it at once; False: it has to wait."""
         target = request.send.target
-        link = self._links.any(now) if isinstance(target, AnyNode) else self._links.to(target)
+        link = self.links.any(now) if isinstance(target, AnyNode) else self.links.to(target)
         if link is None:
             if isinstance(target, AnyNode):
                 return self._refuse(request)
-            self._complete(request, error=DisconnectedError(f"node {target.node_id} is not in the cluster's metadata"))
+            self._requests.complete(request, error=DisconnectedError(f"node {target.node_id} is not in the cluster's metadata"))
             return True
         if link.usable(now):
             self._open(link, now)
@@ -306,10 +284,8 @@ class Connections:
 
     def _refuse(self, request: Request) -> bool:
         """Fail a request for which any broker would do, if all of them have been tried and refuse us."""
-        refusal = self._links.refused_everywhere()
-        if refusal is not None:
-            self._complete(request, error=refusal)
-        return refusal is not None
+        refusal = self.links.refused_everywhere()
+        return refusal is not None and self._requests.complete(request, error=refusal)
 
     # -- the life of a link -----------------------------------------------------------------------------------------------
 
@@ -319,7 +295,7 @@ class Connections:
         try:
             ipaddress.ip_address(link.host)
         except ValueError:
-            if len(self._links.resolving(link.host, link.port)) == 1:
+            if len(self.links.resolving(link.host, link.port)) == 1:
                 self._effects.append(Resolve(link.host, link.port))
         else:
             link.addresses = deque([Address(link.host, link.port)])
@@ -387,12 +363,7 @@ class Connections:
         link.attempts[address] = reason
         self._back_off(link, reason, now, refusal)
         error = refusal or DisconnectedError(f"{link.who} at {address} can not be reached: {reason}")
-        waiting, self._unsent = self._unsent, deque()
-        for request in waiting:
-            if request.send.target == link.key:
-                self._complete(request, error=error)
-            else:
-                self._unsent.append(request)
+        self._requests.settle(lambda request: request.send.target == link.key and self._requests.complete(request, error=error))
 
     def _disconnected(self, link: Link, reason: str, now: Now, first: OttlaError | None = None) -> None:
         """A connection that was in use broke; ``first`` is the error of the request at its head, where that is to blame."""
@@ -401,7 +372,7 @@ class Connections:
             link.attempts[link.address] = reason
         error = refusal or DisconnectedError(f"the connection to {link.who} at {link.address} broke: {reason}")
         for request in link.take_in_flight():
-            self._complete(request, error=refusal or first or error)
+            self._requests.complete(request, error=refusal or first or error)
             first = None
         self._back_off(link, reason, now, refusal)
 
@@ -427,7 +398,7 @@ class Connections:
         """Let a link go of our own accord: it may be opened again at once."""
         error = DisconnectedError(f"the connection to {link.who} at {link.name} was closed: {reason}")
         for request in link.take_in_flight():
-            self._complete(request, error=error)
+            self._requests.complete(request, error=error)
         self._close(link, reason)
         link.addresses.clear()
         link.last_used = now.mono
@@ -445,10 +416,11 @@ class Connections:
         try:
             pieces = link.connection.send(request, request.send.api, request.send.message)
         except Exception as error:
-            return self._complete(request, error=_as_ottla_error(error))
+            self._requests.complete(request, error=_as_ottla_error(error))
+            return
         request.sent_at = link.last_used = now.mono
         link.in_flight.append(request)
-        return self._effects.append(Write(link.connection_id, pieces))
+        self._effects.append(Write(link.connection_id, pieces))
 
     def _on_answer(self, link: Link, message: Any, now: Now) -> None:
         request = link.in_flight.popleft()
@@ -461,32 +433,12 @@ class Connections:
         if throttle:
             link.throttled_until = now.mono + milliseconds(throttle)
         if not request.done:
-            self._complete(request, message=message)
-
-    def _complete(self, request: Request, message: Any = None, error: OttlaError | None = None) -> None:
-        request.done = True
-        self._completions.append(Completion(request.manager, request.send.tag, message, error))
+            self._requests.complete(request, message=message)
 
     # -- time -------------------------------------------------------------------------------------------------------------
 
-    def _expire_unsent(self, now: Now) -> None:
-        waiting, self._unsent = self._unsent, deque()
-        for request in waiting:
-            if request.deadline <= now.mono:
-                self._complete(request, error=self._not_sent(request))
-            else:
-                self._unsent.append(request)
-
-    def _not_sent(self, request: Request) -> OttlaError:
-        send = request.send
-        within = f"within {send.timeout / 1000:g} s"
-        if isinstance(send.target, AnyNode):
-            failure = self.connection_failure(f"no broker could be reached {within}")
-            return failure or OttlaTimeoutError(f"{send.api.name} could not be sent {within}: no broker was ready for it")
-        link = self._links.get(send.target)
-        said = "; ".join(f"{address}: {reason}" for address, reason in link.attempts.items()) if link is not None else ""
-        state = said or (link.state.value if link is not None else "unknown")
-        return OttlaTimeoutError(f"{send.api.name} could not be sent to node {send.target.node_id} {within}: {state}")
+    def _expired(self, request: Request, now: Now) -> bool:
+        return request.deadline <= now.mono and self._requests.complete(request, error=self.links.not_sent(request.send))
 
     def _expire_link(self, link: Link, now: Now) -> None:
         if link.state in SETUP_STATES and link.setup_deadline <= now.mono:
@@ -505,8 +457,8 @@ class Connections:
             if not request.done and request.deadline <= now.mono:
                 within = f"within {request.send.timeout / 1000:g} s"
                 text = f"{request.send.api.name} was not answered by {link.who} at {link.address} {within}"
-                self._complete(request, error=OttlaTimeoutError(text))
-        if link.in_flight and self._dead_at(link) <= now.mono:
+                self._requests.complete(request, error=OttlaTimeoutError(text))
+        if link.in_flight and link.dead_at(self._config.request_timeout_ms) <= now.mono:
             api = link.in_flight[0].send.api.name
             self._broken(
                 link, DisconnectedError(f"no answer to {api} for {(now.mono - link.in_flight[0].sent_at) / 1000:g} s"), now
@@ -518,25 +470,20 @@ class Connections:
         ):
             self._release(link, "idle", now)
 
-    def _dead_at(self, link: Link) -> int:
-        """When a connection whose oldest request has no answer counts as broken, as answers come in order."""
-        oldest = link.in_flight[0]
-        return oldest.sent_at + max(self._config.request_timeout_ms, oldest.send.timeout)
-
     def _deadlines(self, now: Now) -> Iterator[int]:
-        for request in self._unsent:
+        for request in self._requests:
             yield request.deadline
-        for link in self._links:
+        for link in self.links:
             if link.state in SETUP_STATES or link.state is LinkState.RENEWING:
                 yield link.setup_deadline
             elif link.renew_at is not None:
                 yield link.renew_at
             if link.in_flight:
-                yield self._dead_at(link)
+                yield link.dead_at(self._config.request_timeout_ms)
                 yield from (request.deadline for request in link.in_flight if not request.done)
             elif link.state is LinkState.READY and self._config.connections_max_idle_ms >= 0:
                 yield link.last_used + self._config.connections_max_idle_ms
-            if self._unsent:
+            if self._requests:
                 waits = (link.retry_at, link.throttled_until, link.opened_at + STAGGER)
                 yield from (at for at in waits if at > now.mono)
 

@@ -117,6 +117,8 @@ class ClientCore:
         return poll.wake_at
 
     def _deliver(self, now: Now) -> None:
+        for alarm in self.connections.take_alarms():
+            self.notify(ErrorNotification(alarm))
         for manager, tag, message, error in self.connections.take_completions():
             try:
                 if error is not None:

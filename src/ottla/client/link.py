@@ -172,6 +172,11 @@ class Link:
         """Whether it may be opened now."""
         return self.state is LinkState.IDLE or (self.state is LinkState.BACKOFF and now.mono >= self.retry_at)
 
+    def dead_at(self, patience: int) -> int:
+        """When the connection counts as broken for want of an answer to its oldest request, as answers come in order."""
+        oldest = self.in_flight[0]
+        return oldest.sent_at + max(patience, oldest.send.timeout)
+
     @property
     def who(self) -> str:
         """What is at the other end, as an error says it."""

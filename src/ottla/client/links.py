@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from ottla.client.backoff import RandomPort
-from ottla.client.effects import ToCoordinator, ToNode
+from ottla.client.effects import AnyNode, Send, ToCoordinator, ToNode
 from ottla.client.link import AWAITED, ESTABLISHED_STATES, OPENING_STATES, Link, LinkState
 from ottla.config import ClientConfig, HostPort
-from ottla.errors import AuthenticationError, ConnectionFailedError
+from ottla.errors import AuthenticationError, ConnectionFailedError, OttlaError, OttlaTimeoutError
 from ottla.types import Node, Now
 
 STAGGER = 250
@@ -124,14 +124,29 @@ class Links:
     def refused_everywhere(self) -> AuthenticationError | None:
         """A refusal, once every broker has been tried and none is of use: there is nothing to wait for."""
         refusal = self.refusal()
-        return refusal if refusal is not None and all(link.failures for link in self._candidates()) else None
+        if refusal is None or not all(link.failures and link.state not in OPENING_STATES for link in self._candidates()):
+            return None
+        return refusal
 
-    def connection_failure(self, message: str) -> ConnectionFailedError | AuthenticationError | None:
+    def connection_failure(self, message: str = "no broker could be reached") -> ConnectionFailedError | AuthenticationError | None:
         """An error that lists all that was tried, or ``None`` while some broker answers or nothing has failed yet."""
-        refusal = self.refused_everywhere()
-        if refusal is not None:
-            return refusal
         failures = self.failures()
         if not failures or any(link.state in ESTABLISHED_STATES and link.answered for link in self._links.values()):
             return None
+        refusal = self.refusal()
+        if refusal is not None and all(link.failures for link in self._candidates()):
+            return refusal
         return ConnectionFailedError(message, failures, hint="check bootstrap_servers and that the brokers are up")
+
+    def not_sent(self, send: Send) -> OttlaError:
+        """Why a request could not be sent in its time."""
+        within = f"within {send.timeout / 1000:g} s"
+        if isinstance(send.target, AnyNode):
+            failure = self.connection_failure(f"no broker could be reached {within}")
+            return failure or OttlaTimeoutError(f"{send.api.name} could not be sent {within}: no broker was ready for it")
+        link = self._links.get(send.target)
+        if link is not None and link.refusal is not None:
+            return link.refusal
+        said = "; ".join(f"{address}: {reason}" for address, reason in link.attempts.items()) if link is not None else ""
+        state = said or (link.state.value if link is not None else "unknown")
+        return OttlaTimeoutError(f"{send.api.name} could not be sent to node {send.target.node_id} {within}: {state}")

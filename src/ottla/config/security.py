@@ -32,11 +32,11 @@ def _mechanism(value: Any) -> str:
 
 def _store_type(value: Any) -> str:
     if isinstance(value, str) and value.strip().upper() in ("JKS", "PKCS12"):
-        raise ValueError(f"PEM. {_CONVERT}")
+        raise ValueError(f"PEM. {CONVERT}")
     return one_of("PEM")(value)
 
 
-_CONVERT = (
+CONVERT = (
     "A Java key store becomes PEM by: keytool -importkeystore -srckeystore store.jks -destkeystore store.p12 -deststoretype PKCS12;"
     " openssl pkcs12 -in store.p12 -out store.pem"
 )
@@ -45,7 +45,7 @@ _CONVERT = (
 def _pem_file(value: Any) -> str:
     path = not_empty(str(value) if hasattr(value, "__fspath__") else value)
     if path.lower().endswith((".jks", ".p12", ".pfx", ".keystore", ".truststore")):
-        raise ValueError(f"a file in PEM format. {_CONVERT}")
+        raise ValueError(f"a file in PEM format. {CONVERT}")
     return path
 
 
@@ -115,14 +115,14 @@ class SecurityConfig:
     sasl_username: str | None = row(None, not_empty)
     sasl_password: str | None = _secret()
     sasl_jaas_config: Mapping[str, str] | None = row(None, jaas, secret=True)
-    sasl_oauthbearer_token_provider: TokenProvider | None = row(None, a_callable)
+    sasl_oauthbearer_token_provider: TokenProvider | None = row(None, a_callable)  # noqa: RUF009 - a field
     sasl_oauthbearer_token_endpoint_url: str | None = row(None, _url)
     sasl_oauthbearer_client_credentials_client_id: str | None = row(None, not_empty, aliases=("sasl.oauthbearer.client.id",))
     sasl_oauthbearer_client_credentials_client_secret: str | None = row(
         None, not_empty, secret=True, aliases=("sasl.oauthbearer.client.secret",)
     )
     sasl_oauthbearer_scope: str | None = row(None, text)
-    ssl_context: ssl.SSLContext | None = row(None, _context)
+    ssl_context: ssl.SSLContext | None = row(None, _context)  # noqa: RUF009 - a field
     ssl_truststore_location: str | None = row(None, _pem_file, aliases=("ssl.ca.location",))
     ssl_truststore_certificates: str | None = row(None, _pem_text, aliases=("ssl.ca.pem",))
     ssl_truststore_type: str = row("PEM", _store_type)

@@ -11,22 +11,31 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from ottla.client.connections import Close, Connect, Effect, Resolve, Write
+from ottla.client.connections import Authenticate, Close, Connect, Effect, Resolve, Write
 from ottla.client.core import ClientCore
 from ottla.client.notifications import ErrorNotification
+from ottla.config import ClientConfig
 from ottla.errors import ForkedError, IllegalStateError, OttlaError
 from ottla.runtime import clock
+from ottla.runtime.login import NotProved, Proved, logins_of
 from ottla.runtime.notifications import NotificationQueue
 from ottla.runtime.resolver import Resolved, ResolveFailed, resolve_in_background
 from ottla.runtime.sockets import Sockets
 from ottla.types import Now
 
+if TYPE_CHECKING:
+    import ssl
+
 _log = logging.getLogger(__name__)
 
 
 class NetworkThread:
-    """A daemon thread that owns a core. ``submit`` and ``close`` may be called from any thread of the process that made it."""
+    """A daemon thread that owns a core. ``submit`` and ``close`` may be called from any thread of the process that made it.
+
+    Making one raises ``ConfigError`` for certificates that can not be used.
+    """
 
     def __init__(self, core: ClientCore, *, name: str = "ottla-network", now: Callable[[], Now] = clock.now) -> None:
         self.notifications = NotificationQueue()
@@ -34,6 +43,8 @@ class NetworkThread:
         self._core = core
         self._now = now
         self._sockets: Sockets | None = None
+        self._context = _tls_context(core.config)
+        self._logins = logins_of(core.config)
         self._inbox: deque[object] = deque()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._pid = os.getpid()
@@ -48,7 +59,7 @@ class NetworkThread:
     def start(self) -> None:
         """Begin; nothing was opened before."""
         self._check_fork()
-        self._sockets = Sockets(self._core.config, self._core.connections, self._now)
+        self._sockets = Sockets(self._core.config, self._core.connections, self._now, self._context)
         self._thread.start()
 
     def submit(self, command: object) -> None:
@@ -132,6 +143,10 @@ class NetworkThread:
             self._core.connections.on_resolved(item.host, item.port, item.addresses, now)
         elif isinstance(item, ResolveFailed):
             self._core.connections.on_resolve_failed(item.host, item.port, item.reason, now)
+        elif isinstance(item, Proved):
+            self._core.connections.on_proved(item.connection_id, item.proof, now)
+        elif isinstance(item, NotProved):
+            self._core.connections.on_not_proved(item.connection_id, item.error, now)
         else:
             self._core.handle_command(item, now)
 
@@ -139,8 +154,11 @@ class NetworkThread:
         match effect:
             case Write(connection_id, pieces):
                 sockets.write(connection_id, pieces)
-            case Connect(connection_id, address, connection):
-                sockets.connect(connection_id, address, connection)
+            case Connect(connection_id, address, connection, host):
+                sockets.connect(connection_id, address, connection, host)
+            case Authenticate(connection_id, question):
+                assert self._logins is not None
+                self._logins.prove_in_background(connection_id, question, self._post)
             case Close(connection_id, reason):
                 _log.debug("connection %d closed: %s", connection_id, reason)
                 sockets.close(connection_id)
@@ -162,3 +180,11 @@ class NetworkThread:
         _log.error("the network thread of a client failed", exc_info=error)
         wrapped = error if isinstance(error, OttlaError) else OttlaError(f"the network thread failed: {error!r}", cause=error)
         self.notifications.put_all([ErrorNotification(wrapped)])
+
+
+def _tls_context(config: ClientConfig) -> ssl.SSLContext | None:
+    if not config.uses_tls:
+        return None
+    from ottla.runtime.tls import client_context
+
+    return client_context(config)

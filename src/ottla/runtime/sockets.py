@@ -1,4 +1,4 @@
-"""The sockets of a client: opens, closes and moves bytes, and decides nothing.
+"""The sockets of a client: opens, closes and moves bytes, in the clear or by TLS, and decides nothing.
 
 Owns the selector and every socket of one network thread. Must not know requests, brokers or retries. Invariant: what
 happens to a socket is reported to ``Connections`` once; one that the core has closed reports nothing more.
@@ -13,13 +13,20 @@ import selectors
 import socket
 from collections import deque
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from ottla.client.connections import Connections
 from ottla.client.link import Address
 from ottla.config import ClientConfig
+from ottla.errors import TlsError
 from ottla.protocol.connection import ClientConnection
 from ottla.protocol.framing import Piece
 from ottla.types import Now
+
+if TYPE_CHECKING:
+    import ssl
+
+    from ottla.runtime.tls import TlsSocket
 
 READ_BUDGET = 8 << 20
 """Bytes read from one connection in one pass, so that a busy broker does not keep the others waiting."""
@@ -36,32 +43,43 @@ _UNDER_WAY = frozenset({0, errno.EINPROGRESS, errno.EWOULDBLOCK, getattr(errno, 
 class _Socket:
     """One socket, its side of the dialogue, and the bytes that still wait to be sent on it."""
 
-    __slots__ = ("awaited", "connecting", "connection", "connection_id", "outgoing", "sock")
+    __slots__ = ("awaited", "connecting", "connection", "connection_id", "host", "outgoing", "receive", "securing", "sock", "tls")
 
-    def __init__(self, connection_id: int, sock: socket.socket, connection: ClientConnection) -> None:
+    def __init__(self, connection_id: int, sock: socket.socket, connection: ClientConnection, host: str) -> None:
         self.connection_id = connection_id
         self.sock = sock
         self.connection = connection
+        self.host = host
+        self.receive: Callable[[memoryview], int] = sock.recv_into
+        self.tls: TlsSocket | None = None
         self.connecting = True
+        self.securing = False
         self.awaited = 1
         self.outgoing: deque[memoryview] = deque()
 
     @property
     def interest(self) -> int:
         """What the selector should watch for."""
-        if self.connecting:
+        if self.connecting or (self.securing and self.tls is not None and self.tls.wants_write):
             return selectors.EVENT_WRITE
+        if self.securing:
+            return selectors.EVENT_READ
         return selectors.EVENT_READ | (selectors.EVENT_WRITE if self.outgoing else 0)
 
 
 class Sockets:
-    """Used by one thread only, but for ``wake``."""
+    """Used by one thread only, but for ``wake``. With a ``context`` all connections speak TLS."""
 
-    def __init__(self, config: ClientConfig, connections: Connections, clock: Callable[[], Now]) -> None:
+    def __init__(
+        self, config: ClientConfig, connections: Connections, clock: Callable[[], Now], context: ssl.SSLContext | None = None
+    ) -> None:
         self._config = config
         self._connections = connections
         self._clock = clock
+        self._context = context
         self._sockets: dict[int, _Socket] = {}
+        self._unread: set[int] = set()
+        """Connections whose budget ended: what TLS has decrypted and not handed out yet does not make a socket readable."""
         self._selector = selectors.DefaultSelector()
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_in.setblocking(False)
@@ -74,8 +92,8 @@ class Sockets:
         with contextlib.suppress(OSError):
             self._wake_out.send(b"\0")
 
-    def connect(self, connection_id: int, address: Address, connection: ClientConnection) -> None:
-        """Begin to connect."""
+    def connect(self, connection_id: int, address: Address, connection: ClientConnection, host: str) -> None:
+        """Begin to connect to an address of ``host``."""
         family = socket.AF_INET6 if ":" in address.ip else socket.AF_INET
         try:
             sock = socket.socket(family, socket.SOCK_STREAM)
@@ -89,7 +107,7 @@ class Sockets:
         except OSError as error:
             sock.close()
             return self._connections.on_connect_failed(connection_id, _reason(error), self._clock())
-        link = self._sockets[connection_id] = _Socket(connection_id, sock, connection)
+        link = self._sockets[connection_id] = _Socket(connection_id, sock, connection, host)
         self._selector.register(sock, link.interest, link)
         return None
 
@@ -123,15 +141,19 @@ class Sockets:
 
         False where nothing came of it but parts of answers: there is nothing yet to think about.
         """
-        events = self._selector.select(timeout)
+        events = self._selector.select(0 if self._unread else timeout)
         news = not events
+        unread, self._unread = self._unread, set()
+        for connection_id in unread:
+            if connection_id in self._sockets:
+                news = self._read(self._sockets[connection_id]) or news
         for key, what in events:
             link = key.data
             if link is None:
                 self._drain_wake()
                 news = True
-            elif link.connecting:
-                self._finish_connecting(link)
+            elif link.connecting or link.securing:
+                self._advance(link)
                 news = True
             else:
                 if what & selectors.EVENT_WRITE:
@@ -153,14 +175,34 @@ class Sockets:
             while len(self._wake_in.recv(4096)) == 4096:
                 pass
 
-    def _finish_connecting(self, link: _Socket) -> None:
-        code = link.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        if code:
-            self.close(link.connection_id)
-            return self._connections.on_connect_failed(link.connection_id, os.strerror(code), self._clock())
-        link.connecting = False
+    def _advance(self, link: _Socket) -> None:
+        """TCP is connected, or has failed; or the TLS handshake may go on."""
+        if link.connecting:
+            code = link.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if code:
+                self.close(link.connection_id)
+                return self._connections.on_connect_failed(link.connection_id, os.strerror(code), self._clock())
+            link.connecting = False
+            if self._context is not None:
+                self._begin_tls(link, self._context)
+        if link.tls is not None:
+            try:
+                link.securing = not link.tls.handshake()
+            except (OSError, TlsError) as error:
+                return self._lost(link, error)
         self._selector.modify(link.sock, link.interest, link)
-        return self._connections.on_connected(link.connection_id, self._clock())
+        if not link.securing:
+            self._connections.on_connected(link.connection_id, self._clock())
+        return None
+
+    def _begin_tls(self, link: _Socket, context: ssl.SSLContext) -> None:
+        from ottla.runtime.tls import TlsSocket
+
+        self._selector.unregister(link.sock)
+        link.tls = TlsSocket(link.sock, context, link.host)
+        link.sock, link.receive, link.securing = link.tls.sock, link.tls.recv_into, True
+        self._selector.register(link.sock, link.interest, link)
+        self._connections.on_securing(link.connection_id, self._clock())
 
     def _read(self, link: _Socket) -> bool:
         """Read until the socket is empty, the budget is spent or the connection of no more use; whether it completed anything."""
@@ -171,25 +213,27 @@ class Sockets:
             buffer = link.connection.get_buffer()
             size = len(buffer)
             try:
-                count = link.sock.recv_into(buffer)
+                count = link.receive(buffer)
             except (BlockingIOError, InterruptedError):
                 self._await_bytes(link, size)  # an answer ended with the last piece: the next may be shorter than what was awaited
                 return news
-            except OSError as error:
-                self._lost(link, _reason(error))
+            except (OSError, TlsError) as error:
+                self._lost(link, error)
                 return True
             buffer.release()
             if count == 0:
-                self._lost(link, "the peer closed the connection")
+                self._lost(link, ConnectionResetError("the peer closed the connection"))
                 return True
             budget -= count
             if not self._connections.on_received(link.connection_id, count, now):
                 return True  # the core has closed it: the effect follows
             news = news or not self._connections.unfinished
-            if count < size:
+            if count < size and link.tls is None:
                 self._await_bytes(link, size - count)
                 return news  # the socket is empty: asking again would only tell so
         self._await_bytes(link, 1)
+        if link.tls is not None:
+            self._unread.add(link.connection_id)
         return news
 
     def _await_bytes(self, link: _Socket, missing: int) -> None:
@@ -197,13 +241,13 @@ class Sockets:
 
         A thread that wakes for every few packets of a long answer has to win the GIL each time, from an application that is busy.
         """
-        wanted = min(missing, MOST_AWAITED) if missing >= LEAST_AWAITED else 1
+        wanted = min(missing, MOST_AWAITED) if missing >= LEAST_AWAITED and link.tls is None else 1
         if wanted != link.awaited:
             link.awaited = wanted
             link.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wanted)
 
     def _flush(self, link: _Socket) -> None:
-        if link.connecting:
+        if link.connecting or link.securing:
             return None
         watched = link.interest
         try:
@@ -211,22 +255,32 @@ class Sockets:
                 self._send_some(link)
         except (BlockingIOError, InterruptedError):
             pass
-        except OSError as error:
-            return self._lost(link, _reason(error))
+        except (OSError, TlsError) as error:
+            return self._lost(link, error)
         if self._selector.get_key(link.sock).events != link.interest or watched != link.interest:
             self._selector.modify(link.sock, link.interest, link)
         return None
 
     def _send_some(self, link: _Socket) -> None:
-        sent = link.sock.sendmsg([*link.outgoing][:_AT_ONCE]) if hasattr(link.sock, "sendmsg") else link.sock.send(link.outgoing[0])
+        if link.tls is not None:
+            if len(link.outgoing) > 1:
+                link.outgoing = deque([memoryview(b"".join(link.outgoing))])  # one record of TLS, not one a piece
+            sent = link.tls.send(link.outgoing[0])
+        elif hasattr(link.sock, "sendmsg"):
+            sent = link.sock.sendmsg([*link.outgoing][:_AT_ONCE])
+        else:
+            sent = link.sock.send(link.outgoing[0])
         while link.outgoing and sent >= len(link.outgoing[0]):
             sent -= len(link.outgoing.popleft())
         if sent:
             link.outgoing[0] = link.outgoing[0][sent:]
 
-    def _lost(self, link: _Socket, reason: str) -> None:
+    def _lost(self, link: _Socket, error: OSError | TlsError) -> None:
         self.close(link.connection_id)
-        self._connections.on_closed(link.connection_id, reason, self._clock())
+        if isinstance(error, TlsError):
+            self._connections.on_tls_failed(link.connection_id, error, self._clock())
+        else:
+            self._connections.on_closed(link.connection_id, _reason(error), self._clock())
 
 
 def _reason(error: OSError) -> str:

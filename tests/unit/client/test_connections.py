@@ -111,7 +111,7 @@ def test_every_address_of_a_name_is_tried_in_order() -> None:
     world.network.settle()
     assert world.manager.answered == ["a"]
     assert [line.split()[-1] for line in world.connects] == ["[::1]:9092", "10.0.0.7:9092", "10.0.0.8:9092"]
-    assert world.connections.bootstrap_failures() == {}
+    assert world.connections.links.failures() == {}
 
 
 def test_a_failed_bootstrap_lists_every_address_and_why() -> None:

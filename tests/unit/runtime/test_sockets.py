@@ -68,8 +68,8 @@ class Line:
         """Perform what is wanted, then move bytes once."""
         for effect in self.connections.poll(clock.now()).effects:
             match effect:
-                case Connect(connection_id, address, connection):
-                    self.sockets.connect(connection_id, address, connection)
+                case Connect(connection_id, address, connection, host):
+                    self.sockets.connect(connection_id, address, connection, host)
                 case Write(connection_id, pieces):
                     self.sockets.write(connection_id, pieces)
                 case Close(connection_id, _):
@@ -134,7 +134,7 @@ def test_a_connection_that_breaks_the_protocol_is_read_no_further(line: Line) ->
 def test_the_end_of_the_stream_is_reported_once(line: Line) -> None:
     line.peer.close()
     line.step()
-    (reason,) = line.connections.bootstrap_failures().values()
+    (reason,) = line.connections.links.failures().values()
     assert reason.startswith("the peer closed the connection before it answered ApiVersions")
     assert line.connections.lost == 1
     line.sockets.wait(0)
