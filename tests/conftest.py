@@ -15,7 +15,7 @@ import pytest
 
 pytest_plugins = ["pytester", "tests.interop.real_kafka"]
 
-NEVER_SKIPPED = tuple(Path(__file__).parent / folder for folder in ("interop", "spark", "end_to_end"))
+NEVER_SKIPPED = tuple(Path(__file__).parent / folder for folder in ("interop", "secure", "spark", "end_to_end"))
 NO_SKIPS = os.environ.get("OTTLA_NO_SKIPS") == "1"
 
 # A machine that is busy is no reason to fail: how long an example takes is not what these tests are about.

@@ -1,0 +1,118 @@
+"""A real Apache Kafka with listeners of every kind, for all the tests of a session.
+
+Owns the fixture ``secured``. Must not know anything of Ottla. Invariant: every listener
+leads to the same broker and the same topics; what differs is how one gets in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+from confluent_kafka.admin import (
+    AdminClient,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
+
+from tests.interop.real_kafka import KafkaTool, OwnKafka, free_port_pair
+from tests.secure.certificates import Authority
+
+USER, PASSWORD = "alice", "alice's secret"
+"""May do everything."""
+STRANGER = "bob"
+"""Has the same password, and may do nothing."""
+
+LISTENERS = {
+    "PLAINTEXT": "PLAINTEXT",
+    "TLS": "SSL",
+    "MUTUAL": "SSL",
+    "EXPIRED": "SSL",
+    "ELSEWHERE": "SSL",
+    "LOGIN": "SASL_PLAINTEXT",
+    "LOGINTLS": "SASL_SSL",
+    "TOKEN": "SASL_PLAINTEXT",
+    "SHORT": "SASL_PLAINTEXT",
+}
+"""Name of a listener -> its security protocol."""
+
+LIFETIME = 1_500
+"""Milliseconds that a login at the listener SHORT is good for."""
+
+_PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+_SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+_UNSECURED = 'org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub="broker";'
+
+
+@dataclass(frozen=True)
+class Secured:
+    """How to get in: ``addresses`` by the name of the listener."""
+
+    addresses: dict[str, str]
+    authority: Authority
+    admin: AdminClient = field(repr=False)
+
+
+def _settings(addresses: dict[str, str], controller: int, authority: Authority) -> list[str]:
+    here = ("localhost", "127.0.0.1")
+    stores = {
+        "TLS": authority.issue("broker", *here),
+        "EXPIRED": authority.issue("expired", *here, days=-1),
+        "ELSEWHERE": authority.issue("elsewhere", "kafka.example"),
+    }
+    stores["MUTUAL"] = stores["LOGINTLS"] = stores["TLS"]
+    kinds = {**LISTENERS, "CONTROLLER": "PLAINTEXT"}
+    accounts = f'{_PLAIN} user_{USER}="{PASSWORD}" user_{STRANGER}="{PASSWORD}";'
+    listed = ",".join(f"{name}://{address}" for name, address in addresses.items())
+    settings = [
+        f"listeners={listed},CONTROLLER://127.0.0.1:{controller}",
+        f"advertised.listeners={listed}",
+        "listener.security.protocol.map=" + ",".join(f"{name}:{kind}" for name, kind in kinds.items()),
+        "inter.broker.listener.name=PLAINTEXT",
+        "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        f"super.users=User:ANONYMOUS;User:{USER};User:CN=client;User:CN=locked",
+        "connection.failed.authentication.delay.ms=50",
+        "listener.name.mutual.ssl.client.auth=required",
+        f"listener.name.short.connections.max.reauth.ms={LIFETIME}",
+    ]
+    for name, store in stores.items():
+        prefix = f"listener.name.{name.lower()}.ssl"
+        settings += [f"{prefix}.keystore.type=PEM", f"{prefix}.keystore.location={store}"]
+        settings += [f"{prefix}.truststore.type=PEM", f"{prefix}.truststore.location={authority.file}"]
+    for name, mechanisms in {
+        "LOGIN": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
+        "LOGINTLS": "PLAIN,SCRAM-SHA-512",
+        "TOKEN": "OAUTHBEARER",
+        "SHORT": "PLAIN,SCRAM-SHA-256,OAUTHBEARER",
+    }.items():
+        prefix = f"listener.name.{name.lower()}"
+        settings.append(f"{prefix}.sasl.enabled.mechanisms={mechanisms}")
+        for mechanism in mechanisms.split(","):
+            jaas = {"PLAIN": accounts, "OAUTHBEARER": _UNSECURED}.get(mechanism, _SCRAM)
+            settings.append(f"{prefix}.{mechanism.lower()}.sasl.jaas.config={jaas}")
+    return settings
+
+
+@pytest.fixture(scope="session")
+def secured(kafka_tool: KafkaTool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    """See the module."""
+    authority = Authority(tmp_path_factory.mktemp("certificates"))
+    pairs = (len(LISTENERS) + 2) // 2
+    port = free_port_pair(pairs)
+    ports = [port, *range(port + 2, port + 1 + len(LISTENERS))]
+    addresses = {name: f"127.0.0.1:{port}" for name, port in zip(LISTENERS, ports, strict=True)}
+    node = OwnKafka(port, *_settings(addresses, port + 1, authority))
+    try:
+        admin = AdminClient({"bootstrap.servers": addresses["PLAINTEXT"], "log_level": 0})
+        for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):  # two for a user at once are refused
+            wanted = [
+                UserScramCredentialUpsertion(user, ScramCredentialInfo(mechanism, 4096), PASSWORD.encode())
+                for user in (USER, STRANGER)
+            ]
+            for done in admin.alter_user_scram_credentials(wanted).values():
+                done.result(30)
+        yield Secured(addresses, authority, admin)
+    finally:
+        node.stop()

@@ -1,0 +1,180 @@
+"""Every way into a real Apache Kafka: TLS, each mechanism, and logins that have to be renewed."""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import ssl
+import time
+import uuid
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from ottla import Admin, Consumer, OAuthToken, TopicPartition
+from ottla.runtime.sockets import Sockets
+from tests.secure.kafka import LIFETIME, PASSWORD, USER, Secured
+
+COUNT = 50
+
+
+def unsecured_token(subject: str, life: float = 60.0) -> OAuthToken:
+    """A token that nobody has signed: what Kafka's own validator for development takes."""
+    now = time.time()
+    claims = {"sub": subject, "iat": now, "exp": now + life}
+    parts = [base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=").decode() for part in ({"alg": "none"}, claims)]
+    return OAuthToken(f"{parts[0]}.{parts[1]}.", claims["exp"])
+
+
+@pytest.fixture(scope="module")
+def topic(secured: Secured) -> str:
+    """A topic with ``COUNT`` records."""
+    name = f"t-{uuid.uuid4().hex[:8]}"
+    with Admin(bootstrap_servers=secured.addresses["PLAINTEXT"]) as admin:
+        admin.create_topics({name: 1})
+    producer = Producer({"bootstrap.servers": secured.addresses["PLAINTEXT"], "log_level": 0})
+    for number in range(COUNT):
+        producer.produce(name, str(number))
+    assert producer.flush(30) == 0
+    return name
+
+
+def login(mechanism: str, **more: Any) -> dict[str, Any]:
+    return {"sasl_mechanism": mechanism, "sasl_username": USER, "sasl_password": PASSWORD, **more}
+
+
+def ways(secured: Secured) -> dict[str, tuple[str, dict[str, Any]]]:
+    """Name -> listener and settings."""
+    authority = secured.authority
+    client = authority.issue("client")
+    locked = authority.issue("locked", password="open sesame")
+    locked_key, locked_chain = locked.read_text().split("-----END ENCRYPTED PRIVATE KEY-----\n")
+    trusted = {"ssl_truststore_location": authority.file}
+    context = ssl.create_default_context(cadata=authority.pem)
+    scram = "org.apache.kafka.common.security.scram.ScramLoginModule required"
+    return {
+        "tls": ("TLS", {"security_protocol": "SSL", **trusted}),
+        "tls, the CA as text": ("TLS", {"security.protocol": "SSL", "ssl.truststore.certificates": authority.pem}),
+        "tls, a context of one's own": ("TLS", {"security_protocol": "SSL", "ssl_context": context}),
+        "tls, the name does not matter": (
+            "ELSEWHERE",
+            {"security_protocol": "SSL", "ssl.endpoint.identification.algorithm": "", **trusted},
+        ),
+        "tls 1.2": ("TLS", {"security_protocol": "SSL", "ssl_enabled_protocols": "TLSv1.2", **trusted}),
+        "mutual tls": ("MUTUAL", {"security_protocol": "SSL", "ssl_keystore_location": client, **trusted}),
+        "mutual tls, a locked key as text": (
+            "MUTUAL",
+            {
+                "security_protocol": "SSL",
+                "ssl_keystore_certificate_chain": locked_chain,
+                "ssl_keystore_key": f"{locked_key}-----END ENCRYPTED PRIVATE KEY-----\n",
+                "ssl_key_password": "open sesame",
+                **trusted,
+            },
+        ),
+        "PLAIN": ("LOGIN", {"security_protocol": "SASL_PLAINTEXT", **login("PLAIN")}),
+        "SCRAM-SHA-256": ("LOGIN", {"security_protocol": "SASL_PLAINTEXT", **login("SCRAM-SHA-256")}),
+        "SCRAM-SHA-512 over tls": ("LOGINTLS", {"security_protocol": "SASL_SSL", **login("SCRAM-SHA-512"), **trusted}),
+        "PLAIN over tls, the names of librdkafka": (
+            "LOGINTLS",
+            {
+                "security.protocol": "sasl_ssl",
+                "sasl.mechanisms": "PLAIN",
+                "sasl.username": USER,
+                "sasl.password": PASSWORD,
+                "ssl.ca.location": str(authority.file),
+            },
+        ),
+        "SCRAM by a line of JAAS": (
+            "LOGIN",
+            {
+                "security.protocol": "SASL_PLAINTEXT",
+                "sasl.mechanism": "SCRAM-SHA-512",
+                "sasl.jaas.config": f'{scram} username="{USER}" password="{PASSWORD}";',
+            },
+        ),
+        "OAUTHBEARER": (
+            "TOKEN",
+            {
+                "security_protocol": "SASL_PLAINTEXT",
+                "sasl_mechanism": "OAUTHBEARER",
+                "sasl_oauthbearer_token_provider": lambda: unsecured_token(USER),
+            },
+        ),
+    }
+
+
+WAYS = [
+    "tls",
+    "tls, the CA as text",
+    "tls, a context of one's own",
+    "tls, the name does not matter",
+    "tls 1.2",
+    "mutual tls",
+    "mutual tls, a locked key as text",
+    "PLAIN",
+    "SCRAM-SHA-256",
+    "SCRAM-SHA-512 over tls",
+    "PLAIN over tls, the names of librdkafka",
+    "SCRAM by a line of JAAS",
+    "OAUTHBEARER",
+]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_group_reads_what_there_is(secured: Secured, topic: str, way: str) -> None:
+    listener, settings = ways(secured)[way]
+    config = {"bootstrap_servers": secured.addresses[listener], "group_id": f"g-{uuid.uuid4().hex[:8]}", **settings}
+    with Consumer(config, auto_offset_reset="earliest") as consumer:
+        consumer.subscribe([topic])
+        values: list[bytes | None] = []
+        give_up_at = time.monotonic() + 30
+        while len(values) < COUNT and time.monotonic() < give_up_at:
+            values += [record.value for record in consumer.poll(1.0)]
+        consumer.commit()
+    assert values == [str(number).encode() for number in range(COUNT)]
+
+
+@pytest.mark.parametrize("way", ["SCRAM-SHA-512 over tls", "OAUTHBEARER", "mutual tls"])
+def test_an_admin_gets_in_the_same_way(secured: Secured, topic: str, way: str) -> None:
+    listener, settings = ways(secured)[way]
+    with Admin({"bootstrap_servers": secured.addresses[listener], **settings}) as admin:
+        assert topic in admin.list_topics()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        login("SCRAM-SHA-256"),
+        {"sasl_mechanism": "OAUTHBEARER", "sasl_oauthbearer_token_provider": lambda: unsecured_token(USER)},
+    ],
+    ids=lambda settings: settings["sasl_mechanism"],
+)
+def test_a_login_is_renewed_on_the_same_connection(
+    secured: Secured, topic: str, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    connects: list[int] = []
+    connect = Sockets.connect
+
+    def counted(self: Sockets, connection_id: int, *more: Any) -> None:
+        connects.append(connection_id)
+        connect(self, connection_id, *more)
+
+    monkeypatch.setattr(Sockets, "connect", counted)
+    caplog.set_level(logging.WARNING, "ottla")
+    config = {"bootstrap_servers": secured.addresses["SHORT"], "security_protocol": "SASL_PLAINTEXT", **settings}
+    with Consumer(config) as consumer:
+        consumer.assign([TopicPartition(topic, 0)])
+        consumer.poll(1.0)
+        began, opened = time.monotonic(), len(connects)
+        while time.monotonic() - began < 2.2 * LIFETIME / 1000:
+            consumer.seek(TopicPartition(topic, 0), 0)
+            got = 0
+            give_up_at = time.monotonic() + 10
+            while not got and time.monotonic() < give_up_at:
+                got = len(consumer.poll(0.2))
+            assert got
+        assert len(connects) == opened
+    assert caplog.messages == []
