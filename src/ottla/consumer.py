@@ -159,7 +159,7 @@ class Consumer(ConsumerBase):
         return self._run(lambda now: self._calls.position(arguments.partition(partition), self._timeout(timeout), now))
 
     def pause(self, *partitions: Partitions) -> None:
-        """Deliver nothing more of these partitions until ``resume()``. A rebalance ends the pause of what it takes away."""
+        """Deliver nothing more of these partitions until ``resume()``, or until a rebalance gives them to somebody else."""
         wanted = arguments.partitions(partitions)
         self._run(lambda now: self._calls.pause(wanted, now))
 

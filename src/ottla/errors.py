@@ -16,8 +16,9 @@
     +-- ProtocolError               the peer sent something that is not Kafka's protocol
     |   +-- CorruptRecordError      a batch that fails its checksum, its lengths or its codec
     |   +-- UnsupportedApiError     no version of a request is known to both sides
-    +-- DeserializationError        the user's deserializer raised; carries the raw record
+    +-- RecordDeserializationError  the user's deserializer raised; carries the raw record
     +-- NoOffsetForPartitionError   no committed offset and auto_offset_reset="none"
+    +-- LogTruncationError          what was read is not in the log any more, and auto_offset_reset="none"
     +-- CommitFailedError           the group moved on: the partitions may belong to somebody else now
     +-- AssignmentError             an assignor can not do what it was asked, or its answer can not be used
     +-- StorageError                the data directory can not be used
@@ -29,7 +30,7 @@ unknown code still carries the number. Source of codes and retriability: the pro
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 
 class OttlaError(Exception):
@@ -135,18 +136,35 @@ class UnsupportedApiError(ProtocolError):
     """There is no version of a request that both sides know."""
 
 
-class DeserializationError(OttlaError):
-    """A deserializer raised. The record it was given is in ``topic``, ``partition``, ``offset`` and ``raw``."""
+class RecordDeserializationError(OttlaError):
+    """A deserializer raised, as ``record.key`` or ``record.value`` was asked for. The position is behind the record already.
 
-    def __init__(self, message: str, topic: str, partition: int, offset: int, raw: bytes | None) -> None:
-        super().__init__(message, hint="seek past the record, or mend the deserializer")
+    ``topic``, ``partition`` and ``offset`` name the record; ``part`` is ``"key"`` or ``"value"``, ``raw`` the bytes that the
+    deserializer was given. ``record`` is the record without deserializers: its key, value and headers as they were sent (KIP-1036).
+    """
+
+    def __init__(self, message: str, topic: str, partition: int, offset: int, raw: bytes | None, *, part: str, record: Any) -> None:
+        super().__init__(message, hint="go on with the next record, or mend the deserializer and seek() back")
         self.topic, self.partition, self.offset, self.raw = topic, partition, offset, raw
+        self.part, self.record = part, record
 
 
 class NoOffsetForPartitionError(OttlaError):
     """A partition has no position: nothing was committed and ``auto_offset_reset`` is ``"none"``."""
 
     hint = 'seek() to a position, or set auto_offset_reset to "earliest" or "latest"'
+
+
+class LogTruncationError(OttlaError):
+    """Records before the position are gone from the log, or others have taken their place; ``auto_offset_reset`` is ``"none"``.
+
+    ``divergent_offset`` is up to where the log still holds what was read before ``offset``; ``None``: nobody knows, or the topic
+    was deleted and made anew (KIP-320).
+    """
+
+    def __init__(self, message: str, topic: str, partition: int, offset: int, divergent_offset: int | None) -> None:
+        super().__init__(message, hint="seek() to where reading is to go on")
+        self.topic, self.partition, self.offset, self.divergent_offset = topic, partition, offset, divergent_offset
 
 
 class CommitFailedError(OttlaError):

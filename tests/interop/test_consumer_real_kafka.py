@@ -17,10 +17,10 @@ from ottla import AsyncConsumer, Broker, Consumer, OffsetAndMetadata, TopicParti
 from ottla.errors import (
     ConcurrentAccessError,
     ConnectionFailedError,
-    DeserializationError,
     ForkedError,
     IllegalStateError,
     NoOffsetForPartitionError,
+    RecordDeserializationError,
     WakeupError,
     error_class,
 )
@@ -239,7 +239,7 @@ def test_deserializers_run_when_a_field_is_read(servers: str) -> None:
         reader.assign(partitions(topic, 1))
         first, second = reader.poll(10)
         assert (first.key, first.value, second.value) == (1, 2, 3)
-        with pytest.raises(DeserializationError, match="offset 1"):
+        with pytest.raises(RecordDeserializationError, match="offset 1"):
             _ = second.key
 
 

@@ -143,7 +143,7 @@ def test_a_setting_of_another_client_is_said_so() -> None:
         ("request_timeout", -1, "a number in seconds"),
         ("enable_auto_commit", "yes", "true or false"),
         ("enable_auto_commit", 1, "true or false"),
-        ("auto_offset_reset", "newest", "earliest, latest or none"),
+        ("auto_offset_reset", "newest", "earliest, latest, none, or by_duration:"),
         ("isolation_level", "serializable", "read_uncommitted or read_committed"),
         ("group_id", " ", "not empty"),
         ("group_instance_id", "a b", "letters, digits"),
@@ -167,6 +167,30 @@ def test_a_bad_value_is_refused_with_what_was_expected(name: str, value: Any, ex
     with pytest.raises(ConfigError, match=expected) as raised:
         ConsumerConfig.parse(settings)
     assert str(raised.value).startswith(f"{name}={value!r}: expected ")
+
+
+@pytest.mark.parametrize(
+    ("value", "meaning"),
+    [
+        ("Earliest", "earliest"),
+        ("by_duration:PT1H", timedelta(hours=1)),
+        ("by_duration:P1DT2H3M4.5S", timedelta(days=1, hours=2, minutes=3, seconds=4.5)),
+        ("BY_DURATION:p2d", timedelta(days=2)),
+        ("by_duration:PT0S", timedelta(0)),
+        (timedelta(minutes=5), timedelta(minutes=5)),
+    ],
+)
+def test_where_to_begin(value: Any, meaning: Any) -> None:
+    assert consumer(auto_offset_reset=value).auto_offset_reset == meaning
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["by_duration", "by_duration:", "by_duration:P", "by_duration:PT", "by_duration:P1DT", "by_duration:PT-1H", "by_duration:1h"],
+)
+def test_a_duration_that_is_none_is_refused(value: str) -> None:
+    with pytest.raises(ConfigError, match="by_duration:PT1H30M"):
+        consumer(auto_offset_reset=value)
 
 
 def test_bootstrap_servers_in_all_their_forms() -> None:

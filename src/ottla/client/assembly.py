@@ -7,7 +7,8 @@ pass.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from datetime import timedelta
 from typing import Any
 
 from ottla.client import commands
@@ -23,8 +24,9 @@ from ottla.client.notifications import Completed, Published
 from ottla.client.offsets import OffsetsManager
 from ottla.client.poll_watch import InHand, PollWatch, nothing_in_hand
 from ottla.client.rebalances import RebalanceRecorder
-from ottla.client.subscription import EARLIEST, LATEST, Mode, Snapshot, Subscription
+from ottla.client.subscription import EARLIEST, LATEST, Ago, Mode, Reset, Snapshot, Subscription
 from ottla.client.topics import TopicsManager
+from ottla.client.validation import PositionValidator
 from ottla.config import ConsumerConfig
 from ottla.errors import OttlaError, broker_error
 from ottla.types import Now
@@ -32,7 +34,7 @@ from ottla.types import Now
 PATIENCE = 1_500
 """Milliseconds that a first connection may take before the cluster counts as unreachable."""
 
-_RESET_TO = {"earliest": EARLIEST, "latest": LATEST, "none": None}
+_RESET_TO: Mapping[str, Reset | None] = {"earliest": EARLIEST, "latest": LATEST, "none": None}
 _UNKNOWN_TOPIC_OR_PARTITION = 3
 
 
@@ -43,7 +45,7 @@ class ConsumerAssembly:
         """``in_hand`` tells what the application was handed; it is asked by the network thread, and rarely."""
         self.core = core = ClientCore(config, random)
         self.polls = PollWatch(config, in_hand)
-        self.subscription = Subscription(_RESET_TO[config.auto_offset_reset])
+        self.subscription = Subscription(_reset_to(config))
         self.membership: Membership | None = None
         self.commits: CommitManager | None = None
         self.recorder: RebalanceRecorder | None = None
@@ -59,12 +61,13 @@ class ConsumerAssembly:
         unreachable = core.connections.links.connection_failure
         self.offsets = OffsetsManager(config, self.subscription, metadata, self.commits, backoff, unreachable)
         self.fetches = FetchManager(config, self.subscription, metadata, core.notify, backoff)
+        self.validator = PositionValidator(config, self.subscription, metadata, backoff, self.fetches.is_held)
         self.topics = TopicsManager(config, backoff, unreachable)
         self.publisher = Publisher(core, self.subscription, self.membership)
         # Commits come before the membership: what a rebalance waits for leaves first. The look-up comes last of those that may need
         # it.
         group = (self.commits, self.membership) if self.commits is not None and self.membership is not None else ()
-        for manager in (*group, self.offsets, self.fetches, self.topics):
+        for manager in (*group, self.offsets, self.validator, self.fetches, self.topics):
             core.add_manager(manager)
         if self.recorder is not None:
             core.add_manager(self.coordinator)
@@ -200,6 +203,11 @@ class ConsumerAssembly:
     def _describe_topics(self, command: commands.DescribeTopics, now: Now) -> None:
         del now
         self.topics.describe(command.topics, command.deadline, self._reply_to(command))
+
+
+def _reset_to(config: ConsumerConfig) -> Reset | None:
+    policy = config.auto_offset_reset
+    return Ago(policy // timedelta(milliseconds=1)) if isinstance(policy, timedelta) else _RESET_TO[policy]
 
 
 class Publisher:

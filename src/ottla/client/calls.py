@@ -166,7 +166,7 @@ class ConsumerCalls(CommitCalls, LookupCalls):
             raise first
         self._raise_failure()
         for problem in self._problems:
-            if not problem.retriable and not len(self.collector.buffer):
+            if not problem.retriable and not self.collector.has_waiting:
                 raise problem
 
     # -- what is read -----------------------------------------------------------------------------------------------------

@@ -94,6 +94,14 @@ class _Open(NamedTuple):
     reader: PartitionReader
 
 
+class _Waiting(NamedTuple):
+    """A partition response that is to be read, or to be read on."""
+
+    number: int
+    part: FetchedPartition
+    reader: PartitionReader | None = None
+
+
 class Collector:
     """See the module."""
 
@@ -105,6 +113,10 @@ class Collector:
         self._positions: dict[TopicPartition, tuple[int, OffsetAndMetadata]] = {}
         self._ends: dict[TopicPartition, tuple[int, int]] = {}
         self._open: _Open | None = None
+        self._aside: deque[_Waiting] = deque()
+        """Not to be handed out for the time being, in the order they came: dropped, they would leave a gap."""
+        self._ready: deque[_Waiting] = deque()
+        """What was set aside and may be looked at again."""
         self._corrupt: list[_Open] = []
         self._leftover: deque[HandedOut] = deque()
 
@@ -116,6 +128,8 @@ class Collector:
     def on_snapshot(self, snapshot: Snapshot) -> None:
         """The subscription changed. Positions of older epochs are void from now on."""
         self.snapshot = snapshot
+        self._ready.extendleft(reversed(self._aside))
+        self._aside.clear()
         for known in (self._positions, self._ends):
             for tp in [tp for tp, (epoch, _) in known.items() if not self._is_current(tp, epoch)]:
                 del known[tp]
@@ -167,6 +181,11 @@ class Collector:
             return InHand()
         parts = delivery.parts[delivery.at or 0 :]
         return InHand(sum(len(part.records) for part in parts), tuple(dict.fromkeys(part.tp for part in parts)))
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether there may be records to hand out without anything having to arrive."""
+        return self._open is not None or bool(self._leftover or self._ready or len(self.buffer))
 
     def acknowledge(self) -> None:
         """The application came back: it is done with what it was given. What it was in the middle of walking is still to come."""
@@ -225,32 +244,47 @@ class Collector:
         return [part for part in parts if self._is_wanted(part.tp, part.epoch)]
 
     def _open_next(self) -> bool:
-        """Begin with the next response that is still wanted; False: there is none."""
-        while (popped := self.buffer.pop()) is not None:
-            number, part = popped
-            if part.data and self._is_wanted(part.tp, part.epoch) and part.offset == self._offset(part.tp):
-                config = self._config
-                reader = PartitionReader(
-                    part.data,
-                    topic=part.tp.topic,
-                    partition=part.tp.partition,
-                    fetch_offset=part.offset,
-                    isolation_level=config.isolation_level,
-                    aborted=part.aborted,
-                    check_crcs=config.check_crcs,
-                    key_deserializer=config.key_deserializer,
-                    value_deserializer=config.value_deserializer,
-                )
-                self._open = _Open(number, part, reader)
+        """Begin, or go on, with the next response that is still wanted; False: there is none."""
+        while (waiting := self._next_waiting()) is not None:
+            number, part, reader = waiting
+            if not part.data or not self._is_current(part.tp, part.epoch):
+                self.buffer.release(number)
+            elif not self._is_wanted(part.tp, part.epoch):
+                self._aside.append(waiting)
+            elif reader is None and part.offset != self._offset(part.tp):
+                self.buffer.release(number)
+            else:
+                self._open = _Open(number, part, self._reader(part) if reader is None else reader)
                 return True
-            self.buffer.release(number)
         return False
+
+    def _next_waiting(self) -> _Waiting | None:
+        if self._ready:
+            return self._ready.popleft()
+        popped = self.buffer.pop()
+        return _Waiting(*popped) if popped is not None else None
+
+    def _reader(self, part: FetchedPartition) -> PartitionReader:
+        config = self._config
+        return PartitionReader(
+            part.data,
+            topic=part.tp.topic,
+            partition=part.tp.partition,
+            fetch_offset=part.offset,
+            isolation_level=config.isolation_level,
+            aborted=part.aborted,
+            check_crcs=config.check_crcs,
+            key_deserializer=config.key_deserializer,
+            value_deserializer=config.value_deserializer,
+        )
 
     def _read(self, opened: _Open, limit: int) -> HandedOut | None:
         """Some records of the open response, which is closed at its end, or where it is damaged or no longer wanted."""
         number, part, reader = opened
         if not self._is_wanted(part.tp, part.epoch):
-            self._close(number)
+            # Looked at again by ``_open_next``: dropped where it is of the past, else set aside.
+            self._open = None
+            self._ready.appendleft(_Waiting(number, part, reader))
             return None
         start = self._position(part.tp)
         try:
@@ -272,11 +306,13 @@ class Collector:
     def _raise_corrupt(self) -> None:
         """Nothing else is left: say what is damaged, the next partition each time."""
         for opened in list(self._corrupt):
-            self._corrupt.remove(opened)
-            if self._is_wanted(opened.part.tp, opened.part.epoch):
+            if not self._is_current(opened.part.tp, opened.part.epoch):
+                self._corrupt.remove(opened)
+                self.buffer.release(opened.number)
+            elif self._is_wanted(opened.part.tp, opened.part.epoch):
+                self._corrupt.remove(opened)
                 self._corrupt.append(opened)
                 opened.reader.read(1)
-            self.buffer.release(opened.number)
 
     def _position(self, tp: TopicPartition) -> OffsetAndMetadata:
         view = self.snapshot.partitions[tp]

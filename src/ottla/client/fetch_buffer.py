@@ -11,7 +11,6 @@ application thread alone and nothing in it is locked.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ottla.types import TopicPartition
@@ -54,9 +53,6 @@ class FetchBuffer:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def __iter__(self) -> Iterator[FetchedPartition]:
-        return (part for _, part in self._waiting)
-
     def __repr__(self) -> str:
         return f"<FetchBuffer {len(self._waiting)} partitions of {len(self._left)} responses>"
 
@@ -76,10 +72,6 @@ class FetchBuffer:
     def pop(self) -> tuple[int, FetchedPartition] | None:
         """The next partition and the number of its response, to be given to ``release`` when it is done with."""
         return self._waiting.popleft() if self._waiting else None
-
-    def put_back(self, number: int, part: FetchedPartition) -> None:
-        """Not now: behind all others."""
-        self._waiting.append((number, part))
 
     def release(self, number: int) -> None:
         """One partition of a response was consumed or dropped."""

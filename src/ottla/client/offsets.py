@@ -18,7 +18,7 @@ from ottla.client.commit import OffsetStore
 from ottla.client.effects import Poll, Send, ToNode
 from ottla.client.membership import Reply
 from ottla.client.metadata import MetadataManager
-from ottla.client.subscription import Phase, Subscription
+from ottla.client.subscription import LATEST, Ago, Phase, Reset, Subscription
 from ottla.config import ConsumerConfig
 from ottla.errors import NoOffsetForPartitionError, OttlaError, OttlaTimeoutError, broker_error
 from ottla.protocol import duration
@@ -191,7 +191,8 @@ class OffsetsManager:
         # partition.
         if new:
             epochs = {tp: state.epoch for tp, state in new.items()}
-            self._queries.append(_ResetQuery({tp: state.reset_to for tp, state in new.items()}, None, self._ignored, epochs=epochs))
+            wanted = {tp: _timestamp(state.reset_to, now) for tp, state in new.items()}
+            self._queries.append(_ResetQuery(wanted, None, self._ignored, epochs=epochs))
 
     @staticmethod
     def _ignored(found: Any, error: OttlaError | None) -> None:
@@ -263,7 +264,10 @@ class OffsetsManager:
         code = int(part.error_code)
         reaction = _REACTIONS.get(code, Reaction.AGAIN) if code else None
         if reaction is Reaction.NONE_THERE or (reaction is None and part.offset < 0):
-            if not isinstance(query, _ResetQuery):
+            if isinstance(query, _ResetQuery):
+                # Nothing is as young as was asked for: go on behind all there is.
+                query.wanted[tp] = LATEST
+            else:
                 query.found[tp] = None
         elif reaction is None:
             epoch = part.leader_epoch if part.leader_epoch >= 0 else None
@@ -331,6 +335,10 @@ class _ResetQuery(Query):
     """A query whose answers become positions, if the partitions still wait for them in these epochs."""
 
     epochs: dict[TopicPartition, int]
+
+
+def _timestamp(to: Reset, now: Now) -> int:
+    return max(0, now.wall - to.milliseconds) if isinstance(to, Ago) else to
 
 
 def _no_offset(tp: TopicPartition) -> OttlaError:

@@ -9,16 +9,31 @@ gets an epoch that was never used before, so whatever is under way for an older 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import uuid
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.errors import OttlaError
 from ottla.types import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 
+if TYPE_CHECKING:
+    from ottla.client.metadata import Leader
+
 EARLIEST = -2
 LATEST = -1
 """Timestamps that ask ListOffsets for the first offset and for the end."""
+
+
+class Ago(NamedTuple):
+    """Where to begin: with what is not older than so many milliseconds, when it is looked up (KIP-1106)."""
+
+    milliseconds: int
+
+
+Reset = int | Ago
+"""Where a reset leads to: ``EARLIEST``, ``LATEST``, or some time ago."""
 
 
 class Mode(enum.Enum):
@@ -35,14 +50,15 @@ class Phase(enum.Enum):
     INITIALIZING = "the committed position is to be looked up"
     RESETTING = "the first or the last offset is to be looked up"
     FETCHING = "the position is known"
+    VALIDATING = "the position is known, but another leader has to confirm that its log still has what was read before it"
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionView:
     """One partition as the application sees it.
 
-    ``position`` is where the epoch began, ``None`` while it is not known. ``problem`` is why nothing comes of the partition and
-    nothing will until the application does something about it.
+    ``position`` is where the epoch began, ``None`` while it is not known; ``fetchable`` whether its records may be handed out.
+    ``problem`` is why nothing comes of the partition and nothing will until the application does something about it.
     """
 
     epoch: int
@@ -88,6 +104,7 @@ class PartitionState:
         "awaiting_acceptance",
         "epoch",
         "fetch",
+        "leader",
         "leader_epoch",
         "paused",
         "phase",
@@ -96,6 +113,7 @@ class PartitionState:
         "reset_to",
         "retry_at",
         "revoking",
+        "topic_id",
         "unwanted",
     )
 
@@ -107,7 +125,12 @@ class PartitionState:
         self.fetch = -1
         """The next offset to ask a broker for: ahead of what the application has consumed."""
         self.leader_epoch: int | None = None
-        self.reset_to = LATEST
+        """The epoch of the batch before ``fetch``, as far as it is known."""
+        self.leader: Leader | None = None
+        """Whose log the position is known to fit."""
+        self.topic_id: uuid.UUID | None = None
+        """The topic that the position was found in: one of the same name may come after it."""
+        self.reset_to: Reset = LATEST
         self.retry_at = 0
         self.problem: OttlaError | None = None
         self.paused = False
@@ -117,19 +140,25 @@ class PartitionState:
         self.awaiting_acceptance = False
 
     @property
+    def wanted(self) -> bool:
+        """Whether its records may be handed out."""
+        return not (self.paused or self.revoking or self.unwanted or self.awaiting_acceptance)
+
+    @property
     def fetchable(self) -> bool:
         """Whether a fetch may include it."""
-        return self.phase is Phase.FETCHING and not (self.paused or self.revoking or self.unwanted or self.awaiting_acceptance)
+        return self.phase is Phase.FETCHING and self.wanted
 
     def view(self) -> PartitionView:
         """What the application is to see."""
-        return PartitionView(self.epoch, self.position, self.paused, self.fetchable, self.problem)
+        deliverable = self.wanted and self.phase in (Phase.FETCHING, Phase.VALIDATING)
+        return PartitionView(self.epoch, self.position, self.paused, deliverable, self.problem)
 
 
 class Subscription:
     """See the module. ``reset_to`` is what becomes of a partition without a committed position; ``None``: an error does."""
 
-    def __init__(self, reset_to: int | None) -> None:
+    def __init__(self, reset_to: Reset | None) -> None:
         self.mode = Mode.NONE
         self.topics: frozenset[str] = frozenset()
         self.pattern: str | None = None
@@ -138,7 +167,12 @@ class Subscription:
         self.reset_to = reset_to
         self.version = 0
         """Grows with every change that an application can see."""
+        self._paused_before: frozenset[TopicPartition] = frozenset()
+        """What was paused when all was given up for a rebalance: paused again if the next assignment gives it back."""
         self._last_epoch = 0
+        self._phases: dict[Phase, tuple[tuple[TopicPartition, PartitionState], ...]] = {}
+        self._phases_of = -1
+        """The version that ``_phases`` was made of."""
 
     def __repr__(self) -> str:
         return f"<Subscription {self.mode.name} {sorted(self.topics)} {len(self.partitions)} partitions>"
@@ -165,6 +199,7 @@ class Subscription:
         """Read nothing."""
         self.mode, self.topics, self.pattern = Mode.NONE, frozenset(), None
         self.partitions.clear()
+        self._paused_before = frozenset()
         self._changed()
 
     def set_partitions(self, partitions: Iterable[TopicPartition], *, await_acceptance: bool = False) -> frozenset[TopicPartition]:
@@ -175,7 +210,13 @@ class Subscription:
         added = frozenset(self.partitions.keys() - held.keys())
         for tp, state in self.partitions.items():
             state.revoking = False
-            state.awaiting_acceptance = await_acceptance if tp in added else state.awaiting_acceptance
+            if tp in added:
+                state.awaiting_acceptance, state.paused = await_acceptance, tp in self._paused_before
+        if await_acceptance:
+            self._paused_before = frozenset()
+        elif self.mode is Mode.TOPICS:
+            # All is given up before a new assignment: what comes back with that was not taken away.
+            self._paused_before |= {tp for tp, state in held.items() if state.paused and tp not in self.partitions}
         self._changed()
         return added
 
@@ -206,13 +247,13 @@ class Subscription:
                 self._set_position(state, position)
         self._changed()
 
-    def reset(self, partitions: Iterable[TopicPartition], timestamp: int) -> None:
-        """Look up the first or the last offset and go on from there."""
+    def reset(self, partitions: Iterable[TopicPartition], to: Reset) -> None:
+        """Look up the first or the last offset, or that of a time, and go on from there."""
         for tp in partitions:
             state = self.partitions.get(tp)
             if state is not None:
                 self._renew(state)
-                state.phase, state.reset_to, state.position = Phase.RESETTING, timestamp, None
+                state.phase, state.reset_to, state.position = Phase.RESETTING, to, None
         self._changed()
 
     def pause(self, partitions: Iterable[TopicPartition], positions: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
@@ -222,8 +263,10 @@ class Subscription:
             if state is None or state.paused:
                 continue
             state.paused = True
-            if state.phase is Phase.FETCHING:
+            if state.phase in (Phase.FETCHING, Phase.VALIDATING):
+                known = (state.leader if state.phase is Phase.FETCHING else None), state.topic_id
                 self._set_position(state, positions.get(tp) or state.position)
+                state.leader, state.topic_id = known
         self._changed()
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
@@ -237,7 +280,7 @@ class Subscription:
     def found(self, tp: TopicPartition, epoch: int, position: OffsetAndMetadata) -> bool:
         """A look-up gave a position. False, and nothing happens, where that is not what is wanted any more."""
         state = self.current(tp, epoch)
-        if state is None or state.phase is Phase.FETCHING:
+        if state is None or state.phase not in (Phase.INITIALIZING, Phase.RESETTING):
             return False
         self._set_position(state, position)
         self._changed()
@@ -254,11 +297,25 @@ class Subscription:
             state.phase, state.reset_to = Phase.RESETTING, self.reset_to
         self._changed()
 
-    def advance(self, tp: TopicPartition, epoch: int, offset: int) -> None:
-        """Records up to ``offset`` are fetched: ask from there on. No matter to the application."""
+    def advance(self, tp: TopicPartition, epoch: int, offset: int, leader_epoch: int | None = None) -> None:
+        """Records up to ``offset`` are fetched, the last of ``leader_epoch``: ask from there on. No matter to the application."""
         state = self.current(tp, epoch)
         if state is not None:
-            state.fetch = offset
+            state.fetch, state.leader_epoch = offset, leader_epoch
+
+    def validate(self, tp: TopicPartition, leader: Leader | None) -> None:
+        """Another leader: fetch nothing more before it has confirmed the position. What was fetched is still handed out."""
+        state = self.partitions[tp]
+        state.phase, state.leader, state.retry_at = Phase.VALIDATING, leader, 0
+        self._changed()
+
+    def confirm(self, tp: TopicPartition, leader: Leader) -> None:
+        """The position fits the log of this leader: fetch on."""
+        state = self.partitions[tp]
+        state.leader = leader
+        if state.phase is Phase.VALIDATING:
+            state.phase, state.retry_at = Phase.FETCHING, 0
+            self._changed()
 
     def set_problem(self, tp: TopicPartition, epoch: int, problem: OttlaError | None) -> None:
         """Why nothing comes of a partition; ``None``: all is well again."""
@@ -274,9 +331,15 @@ class Subscription:
         state = self.partitions.get(tp)
         return state if state is not None and state.epoch == epoch else None
 
-    def in_phase(self, phase: Phase) -> Iterator[tuple[TopicPartition, PartitionState]]:
-        """The partitions in one phase, in order."""
-        return ((tp, state) for tp, state in self.partitions.items() if state.phase is phase)
+    def in_phase(self, phase: Phase) -> tuple[tuple[TopicPartition, PartitionState], ...]:
+        """The partitions in one phase, in order. Looked for anew only when something changed: this is asked in every pass."""
+        if self._phases_of != self.version:
+            found: dict[Phase, list[tuple[TopicPartition, PartitionState]]] = {}
+            for tp, state in self.partitions.items():
+                found.setdefault(state.phase, []).append((tp, state))
+            self._phases = {of: tuple(items) for of, items in found.items()}
+            self._phases_of = self.version
+        return self._phases.get(phase, ())
 
     def views(self) -> Mapping[TopicPartition, PartitionView]:
         """The partitions as the application is to see them from now on."""
@@ -287,6 +350,7 @@ class Subscription:
         self._renew(state)
         state.phase, state.position = Phase.FETCHING, position
         state.fetch, state.leader_epoch = position.offset, position.leader_epoch
+        state.leader = state.topic_id = None
 
     def _renew(self, state: PartitionState) -> None:
         state.epoch, state.problem, state.retry_at = self._next_epoch(), None, 0

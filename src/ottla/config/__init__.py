@@ -14,6 +14,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Self
 
 from ottla.config.rows import (
@@ -27,6 +28,7 @@ from ottla.config.rows import (
     isolation,
     milliseconds,
     not_empty,
+    offset_reset,
     one_of,
     row,
     servers,
@@ -129,15 +131,20 @@ class ConsumerConfig(ClientConfig):
     enable_auto_commit: bool = row(True, boolean)
     """Off where there is no group."""
     auto_commit_interval_ms: int = milliseconds(5_000)
-    auto_offset_reset: str = row("latest", one_of("earliest", "latest", "none"))
+    auto_offset_reset: str | timedelta = row("latest", offset_reset)  # noqa: RUF009 - a field
+    """``earliest``, ``latest``, ``none`` or ``by_duration:`` with a duration of ISO 8601; a ``timedelta`` is as good."""
     allow_auto_create_topics: bool = row(True, boolean)
     exclude_internal_topics: bool = row(True, boolean)
     """Whether a pattern leaves the cluster's own topics out."""
     isolation_level: IsolationLevel = row(IsolationLevel.READ_UNCOMMITTED, isolation)  # noqa: RUF009 - a field
     fetch_min_bytes: int = count(1)
     fetch_max_bytes: int = count(52_428_800)
+    fetch_buffer_bytes: int = count(67_108_864, 1)
+    """What may be fetched and not yet consumed, over all brokers and partitions; as it was fetched, so compressed."""
     fetch_max_wait_ms: int = milliseconds(500)
     max_partition_fetch_bytes: int = count(1_048_576)
+    client_rack: str = row("", text)
+    """Where this consumer is: partitions are fetched from a replica in the same place where there is one (KIP-392)."""
     check_crcs: bool = row(True, boolean)
     key_deserializer: Deserializer | None = row(None, a_callable)  # noqa: RUF009 - a field
     value_deserializer: Deserializer | None = row(None, a_callable)  # noqa: RUF009 - a field

@@ -10,6 +10,7 @@ import dataclasses
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, NamedTuple
 
 from ottla.types import IsolationLevel
@@ -123,6 +124,24 @@ def assignors(value: Any) -> tuple[str, ...]:
     if not names or len(set(names)) != len(names) or not set(names) <= {"range", "roundrobin"}:
         raise ValueError("a list of different assignors out of range and roundrobin")
     return names
+
+
+_DURATION = re.compile(r"\+?P(?:\+?(\d+)D)?(?:T(?=[\d+])(?:\+?(\d+)H)?(?:\+?(\d+)M)?(?:\+?(\d+(?:[.,]\d+)?)S)?)?", re.I)
+"""As Java reads the durations of ISO 8601: days, hours, minutes and seconds."""
+
+
+def offset_reset(value: Any) -> str | timedelta:
+    """Where to begin: a word, or how long ago (KIP-1106)."""
+    if isinstance(value, timedelta) and value >= timedelta(0):
+        return value
+    policy, _, duration = value.strip().partition(":") if isinstance(value, str) else ("", "", "")
+    if policy.lower() in ("earliest", "latest", "none") and not duration:
+        return policy.lower()
+    found = _DURATION.fullmatch(duration) if policy.lower() == "by_duration" else None
+    if found is None or not any(found.groups()):
+        raise ValueError("earliest, latest, none, or by_duration: and a duration of ISO 8601 such as by_duration:PT1H30M")
+    days, hours, minutes, seconds = (float(part.replace(",", ".")) if part else 0.0 for part in found.groups())
+    return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
 
 
 def a_callable(value: Any) -> Any:

@@ -16,7 +16,7 @@ from ottla.config.rows import Setting
 from ottla.errors import ConfigError
 
 _KNOWN_TO_KAFKA = frozenset({
-    "client.rack", "interceptor.classes", "metric.reporters", "metrics.num.samples",
+    "interceptor.classes", "metric.reporters", "metrics.num.samples",
     "metrics.sample.window.ms", "metrics.recording.level", "enable.metrics.push", "config.providers", "security.providers",
 })  # fmt: skip
 """Settings of Kafka's consumer that are not honoured here; all of ``ssl.*`` and ``sasl.*`` besides."""

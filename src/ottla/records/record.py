@@ -14,7 +14,7 @@ except ImportError:
 if cython.compiled:
     from cython.cimports.ottla.records.batch import Batch
 
-from ottla.errors import DeserializationError
+from ottla.errors import RecordDeserializationError
 from ottla.types import TimestampType
 
 COMPILED = cython.compiled
@@ -56,7 +56,7 @@ class Record:
     and ``value`` as bytes or as the deserializers made them, ``None`` for null; ``headers``, a tuple of (name, bytes or
     ``None``) in the order they were sent; ``leader_epoch`` of the batch, ``None`` where unknown.
 
-    ``key`` and ``value`` raise ``DeserializationError`` where a deserializer does. Records with the same content are equal.
+    ``key`` and ``value`` raise ``RecordDeserializationError`` where a deserializer does. Records with the same content are equal.
     """
 
     __slots__ = ("_headers", "_key", "_key_object", "_offset", "_origin", "_timestamp", "_value", "_value_object")
@@ -194,8 +194,24 @@ def _deserialize(record, part: str, deserializer, raw):
     try:
         return deserializer(raw)
     except Exception as error:
-        message = f"{part} of {record.topic}-{record.partition} at offset {record.offset} can not be deserialized: {error!r}"
-        raise DeserializationError(message, record.topic, record.partition, record.offset, raw) from error
+        topic, partition, offset = record.topic, record.partition, record.offset
+        message = f"{part} of {topic}-{partition} at offset {offset} can not be deserialized: {error!r}"
+        as_sent = _without_deserializers(record)
+        raise RecordDeserializationError(message, topic, partition, offset, raw, part=part, record=as_sent) from error
+
+
+def _without_deserializers(record: Record) -> Record:
+    return Record(
+        record.topic,
+        record.partition,
+        record.offset,
+        record._key,
+        record._value,
+        headers=record.headers,
+        timestamp=record.timestamp,
+        timestamp_type=record.timestamp_type,
+        leader_epoch=record.leader_epoch,
+    )
 
 
 def _varint(data: bytes, position: int) -> tuple[int, int]:

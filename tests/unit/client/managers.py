@@ -51,7 +51,11 @@ def now(mono: int) -> Now:
 
 
 def metadata_answer(
-    leaders: Mapping[TopicPartition, int] = LEADERS, *, errors: Mapping[str, int] | None = None, epoch: int = 3
+    leaders: Mapping[TopicPartition, int] = LEADERS,
+    *,
+    errors: Mapping[str, int] | None = None,
+    epoch: int = 3,
+    topic_id: uuid.UUID = TOPIC_ID,
 ) -> Any:
     """An answer to Metadata: a leader for each partition, -1 being none."""
     topics: dict[str, list[Any]] = {name: [] for name in errors or {}}
@@ -67,7 +71,7 @@ def metadata_answer(
         ),
         topics=tuple(
             metadata_response.MetadataResponseTopic(
-                error_code=ErrorCode((errors or {}).get(name, 0)), name=name, topic_id=TOPIC_ID, partitions=tuple(parts)
+                error_code=ErrorCode((errors or {}).get(name, 0)), name=name, topic_id=topic_id, partitions=tuple(parts)
             )
             for name, parts in topics.items()
         ),

@@ -104,11 +104,39 @@ def test_data_fetched_from_another_offset_than_the_position_is_never_delivered()
     assert collecting.collect() == [(T0, [0, 1, 2]), (T0, [3, 4, 5])]
 
 
-def test_what_is_not_held_or_not_fetchable_is_dropped() -> None:
-    collecting = Collecting(partitions={T0: view(fetchable=False)})
-    collecting.arrive((T0, 0, batch(0, 3)), (T1, 0, batch(0, 3)))
+def test_what_is_not_held_is_dropped() -> None:
+    collecting = Collecting(partitions={T0: view()})
+    collecting.arrive((T1, 0, batch(0, 3)))
     assert collecting.collect() == []
-    assert collecting.offset(T0) == 0
+    assert collecting.collector.buffer.take_drained() == (1,)
+
+
+def test_what_may_not_be_handed_out_now_is_kept_and_comes_without_a_gap() -> None:
+    collecting = Collecting()
+    collecting.arrive((T0, 0, batch(0, 4)))
+    collecting.arrive((T0, 4, batch(4, 2)), (T1, 0, batch(0, 1)))
+    assert collecting.collect(2) == [(T0, [0, 1])]
+    held_back = {T0: view(fetchable=False), T1: view(epoch=2)}
+    collecting.show(held_back)
+    assert collecting.collect() == [(T1, [0])]
+    collecting.show(held_back)
+    assert collecting.collect() == []
+    assert collecting.collector.buffer.take_drained() == ()
+    collecting.show({T0: view(), T1: view(epoch=2)})
+    assert collecting.collect(3) == [(T0, [2, 3]), (T0, [4])]
+    assert collecting.collect() == [(T0, [5])]
+    assert set(collecting.collector.buffer.take_drained()) == {1, 2}
+
+
+def test_what_was_kept_of_an_older_epoch_is_dropped() -> None:
+    collecting = Collecting(partitions={T0: view(fetchable=False)})
+    collecting.arrive((T0, 0, batch(0, 3)))
+    assert collecting.collect() == []
+    assert not collecting.collector.has_waiting
+    collecting.show({T0: view(1, epoch=5)})
+    assert collecting.collector.has_waiting
+    assert collecting.collect() == []
+    assert collecting.collector.buffer.take_drained() == (1,)
 
 
 def test_a_batch_may_begin_before_the_position() -> None:

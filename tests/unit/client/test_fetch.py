@@ -48,8 +48,9 @@ def asked(send: Send) -> dict[TopicPartition, int]:
     }
 
 
-def data(tp: TopicPartition, records: bytes = b"", code: int = 0, leader: tuple[int, int] | None = None) -> Any:
+def data(tp: TopicPartition, records: bytes = b"", code: int = 0, leader: tuple[int, int] | None = None, replica: int = -1) -> Any:
     extra = {"current_leader": fetch_response.LeaderIdAndEpoch(leader_id=leader[0], leader_epoch=leader[1])} if leader else {}
+    extra = {**extra, "preferred_read_replica": replica}  # type: ignore[dict-item]
     return fetch_response.PartitionData(
         partition_index=tp.partition,
         error_code=ErrorCode(code),
@@ -61,11 +62,12 @@ def data(tp: TopicPartition, records: bytes = b"", code: int = 0, leader: tuple[
     )
 
 
-def fetched(*parts: Any, error: int = 0, by_id: bool = True, endpoints: tuple[Any, ...] = ()) -> Any:
+def fetched(*parts: Any, error: int = 0, by_id: bool = True, endpoints: tuple[Any, ...] = (), session: int = 0) -> Any:
     name = {"topic_id": TOPIC_ID} if by_id else {"topic": "t"}
     return fetch_response.FetchResponse(
         throttle_time=NO_THROTTLE,
         error_code=ErrorCode(error),
+        session_id=session,
         responses=(fetch_response.FetchableTopicResponse(**name, partitions=parts),),  # type: ignore[arg-type]
         node_endpoints=endpoints,
     )
@@ -83,7 +85,7 @@ def test_each_broker_is_asked_for_what_it_leads_with_the_configured_limits() -> 
     assert {target: asked(send) for target, send in sends.items()} == {ToNode(1): {T0: 10, T2: 10}, ToNode(2): {T1: 10}}
     message = sends[ToNode(1)].message
     assert (message.max_bytes, message.min_bytes, milliseconds(message.max_wait)) == (1_000_000, 3, 70)
-    assert (message.session_id, message.session_epoch, message.isolation_level) == (0, -1, 0)
+    assert (message.session_id, message.session_epoch, message.isolation_level, message.rack_id) == (0, 0, 0, "")
     assert message.topics[0].topic_id == TOPIC_ID
     assert {part.current_leader_epoch for part in message.topics[0].partitions} == {3}
     assert {part.partition_max_bytes for part in message.topics[0].partitions} == {5_000}
@@ -106,26 +108,46 @@ def test_the_next_fetch_leaves_before_the_records_of_the_last_are_consumed_but_n
     assert [(part.offset, part.end, part.aborted) for part in first.partitions] == [(10, 100, ((8, 2),))]
     fetches.manager.drained([first.number])
     assert asked(fetches.one(Api.FETCH)) == {T0: 20}
-    assert fetches.manager.held_bytes == second.size
+    assert fetches.manager.memory.held == second.size
 
 
 def test_what_is_held_counts_against_the_limit_of_bytes() -> None:
-    fetches = Fetches(T0, fetch_max_bytes=3_000)
-    fetches.answer(fetches.one(Api.FETCH), fetched(data(T0, batch(10, size=100))))
+    fetches = Fetches(T0, fetch_buffer_bytes=3_000)
+    send = fetches.one(Api.FETCH)
+    assert send.message.max_bytes == 1_500
+    fetches.answer(send, fetched(data(T0, batch(10, size=400))))
     (first,) = fetches.fetched()
     send = fetches.one(Api.FETCH)
     assert send.message.max_bytes == 3_000 - first.size
     fetches.answer(send, fetched(data(T0)))
     fetches.manager.drained([first.number])
     fetches.answer(fetches.one(Api.FETCH), fetched(data(T0, batch(15, size=500))))
+    _, large = fetches.fetched()
+    assert large.size > 2_500
     assert fetches.poll() == []
+    fetches.manager.drained([large.number])
+    fetches.one(Api.FETCH)
+
+
+def test_what_other_brokers_hold_counts_too() -> None:
+    fetches = Fetches(T0, T1, fetch_buffer_bytes=4_000)
+    first, second = fetches.poll()
+    assert first.message.max_bytes + second.message.max_bytes == 2_000
+    fetches.answer(first, fetched(data(T0, batch(10, size=700))))
+    (large,) = fetches.fetched()
+    assert large.size > 3_000
+    assert fetches.poll() == []
+    fetches.answer(second, fetched(data(T1)))
+    assert fetches.poll() == []
+    fetches.manager.drained([large.number])
+    assert len(fetches.poll()) == 2
 
 
 def test_an_empty_answer_is_held_by_nobody() -> None:
     fetches = Fetches(T0)
     for _ in range(4):
         fetches.answer(fetches.one(Api.FETCH), fetched(data(T0)))
-    assert fetches.manager.held_bytes == 0
+    assert (fetches.manager.memory.held, fetches.manager.memory.asked) == (0, 0)
 
 
 def test_with_read_committed_the_end_is_the_last_stable_offset() -> None:
@@ -284,3 +306,163 @@ def test_what_no_retry_mends_is_told_and_tried_all_the_same() -> None:
     assert fetches.poll(99) == []
     fetches.answer(fetches.one(Api.FETCH, 100), fetched(data(T0, batch(10))))
     assert fetches.state(T0).problem is None
+
+
+# -- sessions ---------------------------------------------------------------------------------------------------------------
+
+
+def test_in_a_session_only_what_changed_is_asked_for() -> None:
+    fetches = Fetches(T0, T2)
+    fetches.answer(fetches.one(Api.FETCH), fetched(data(T0, batch(10)), data(T2), session=77))
+    send = fetches.one(Api.FETCH)
+    assert (send.message.session_id, send.message.session_epoch, asked(send)) == (77, 1, {T0: 15})
+    fetches.answer(send, fetched(session=77))
+    send = fetches.one(Api.FETCH)
+    assert (send.message.session_epoch, asked(send), send.message.forgotten_topics_data) == (2, {}, ())
+
+
+def test_what_is_paused_is_forgotten_by_the_session() -> None:
+    fetches = Fetches(T0, T2)
+    fetches.answer(fetches.one(Api.FETCH), fetched(data(T0), data(T2), session=77))
+    fetches.subscription.pause([T0], {})
+    (gone,) = fetches.one(Api.FETCH).message.forgotten_topics_data
+    assert (gone.topic, gone.topic_id, gone.partitions) == ("t", TOPIC_ID, (0,))
+
+
+def test_what_has_records_waiting_stays_in_the_session() -> None:
+    fetches = Fetches(T0, T2)
+    fetches.answer(fetches.one(Api.FETCH), fetched(data(T0, batch(10)), data(T2), session=77))
+    send = fetches.one(Api.FETCH)
+    assert send.message.forgotten_topics_data == ()
+    fetches.answer(send, fetched(data(T0, batch(15)), session=77))
+    fetches.manager.drained([1])
+    assert asked(fetches.one(Api.FETCH)) == {T0: 20}
+
+
+@pytest.mark.parametrize(("code", "session"), [(70, 0), (71, 77), (106, 77)])
+def test_a_session_that_is_not_what_we_believe_is_begun_anew_at_once(code: int, session: int) -> None:
+    fetches = Fetches(T0)
+    fetches.answer(fetches.one(Api.FETCH), fetched(data(T0), session=77))
+    fetches.answer(fetches.one(Api.FETCH), fetched(error=code))
+    send = fetches.one(Api.FETCH)
+    assert (send.message.session_id, send.message.session_epoch, asked(send)) == (session, 0, {T0: 10})
+    fetches.answer(send, fetched(error=code))
+    assert fetches.poll() == []  # but not for ever without a pause
+
+
+def test_an_answer_that_does_not_fit_the_session_is_dropped() -> None:
+    fetches = Fetches(T0, T2)
+    fetches.answer(fetches.one(Api.FETCH), fetched(data(T0, batch(10)), session=77))
+    assert fetches.fetched() == []
+    assert asked(fetches.one(Api.FETCH)) == {T0: 10, T2: 10}
+
+
+def test_a_broken_connection_begins_the_session_anew() -> None:
+    fetches = Fetches(T0)
+    fetches.answer(fetches.one(Api.FETCH), fetched(data(T0, batch(10)), session=77))
+    fetches.fail(fetches.one(Api.FETCH), DisconnectedError("broke"))
+    send = fetches.one(Api.FETCH, 100)
+    assert (send.message.session_id, send.message.session_epoch, asked(send)) == (77, 0, {T0: 15})
+
+
+def test_sessions_end_when_nothing_is_read_any_more() -> None:
+    fetches = Fetches(T0, T1)
+    for send, tp in zip(fetches.poll(), (T0, T1), strict=True):
+        fetches.answer(send, fetched(data(tp), session=70 + tp.partition))
+    waiting, _ = fetches.poll()
+    fetches.subscription.unsubscribe()
+    sends = fetches.poll()
+    assert [(send.target, send.message.session_id, send.message.session_epoch) for send in sends] == [
+        (ToNode(1), 70, -1),
+        (ToNode(2), 71, -1),
+    ]
+    assert fetches.poll() == []
+    for send in sends:
+        fetches.answer(send, fetched())
+    fetches.subscription.assign([T0])
+    fetches.subscription.seek({T0: OffsetAndMetadata(3)})
+    assert fetches.poll() == []  # the last Fetch to that broker is still under way
+    fetches.answer(waiting, fetched(data(T0, batch(10)), session=70))
+    send = fetches.one(Api.FETCH)
+    assert (send.message.session_id, send.message.session_epoch, asked(send)) == (0, 0, {T0: 3})
+
+
+def test_a_plan_is_made_only_when_something_changed() -> None:
+    fetches = Fetches(T0)
+    fetches.answer(fetches.one(Api.FETCH), fetched(data(T0), session=77))
+    looked: list[TopicPartition] = []
+    choose = fetches.manager._replicas.choose
+
+    def watched(tp: TopicPartition, now: Any) -> int | None:
+        looked.append(tp)
+        return choose(tp, now)
+
+    fetches.manager._replicas.choose = watched  # type: ignore[method-assign]
+    for _ in range(5):
+        fetches.answer(fetches.one(Api.FETCH), fetched(session=77))
+    assert looked == []
+    fetches.subscription.seek({T0: OffsetAndMetadata(1)})
+    assert asked(fetches.one(Api.FETCH)) == {T0: 1}
+    assert looked == [T0]
+
+
+# -- the closest replica ----------------------------------------------------------------------------------------------------
+
+
+def test_the_replica_that_the_leader_names_is_asked_until_the_lease_is_over() -> None:
+    fetches = Fetches(T0, client_rack="here", metadata_max_age_ms=5_000)
+    send = fetches.one(Api.FETCH)
+    assert (send.target, send.message.rack_id) == (ToNode(1), "here")
+    fetches.answer(send, fetched(data(T0, replica=2)))
+    send = fetches.one(Api.FETCH)
+    assert (send.target, asked(send)) == (ToNode(2), {T0: 10})
+    fetches.answer(send, fetched(data(T0, batch(10)), session=5))
+    fetches.mono = 5_000
+    fetches.answer(fetches.one(Api.FETCH), fetched(session=5))
+    assert fetches.one(Api.FETCH, 5_001).target == ToNode(1)
+
+
+@pytest.mark.parametrize("code", [3, 6, 74, 78])
+def test_an_error_of_a_replica_leads_back_to_the_leader(code: int) -> None:
+    fetches = Fetches(T0)
+    fetches.answer(fetches.one(Api.FETCH), fetched(data(T0, replica=2)))
+    fetches.answer(fetches.one(Api.FETCH), fetched(data(T0, code=code)))
+    assert fetches.one(Api.FETCH, 100).target == ToNode(1)
+
+
+def test_out_of_range_at_a_replica_is_asked_of_the_leader_and_resets_nothing() -> None:
+    fetches = Fetches(T0)
+    fetches.answer(fetches.one(Api.FETCH), fetched(data(T0, replica=2)))
+    fetches.answer(fetches.one(Api.FETCH), fetched(data(T0, code=1)))
+    send = fetches.one(Api.FETCH)
+    assert (send.target, asked(send)) == (ToNode(1), {T0: 10})
+    assert fetches.state(T0).phase is Phase.FETCHING
+
+
+def test_a_replica_that_can_not_be_reached_leads_back_to_the_leader() -> None:
+    fetches = Fetches(T0)
+    fetches.answer(fetches.one(Api.FETCH), fetched(data(T0, replica=2)))
+    fetches.fail(fetches.one(Api.FETCH), DisconnectedError("broke"))
+    assert fetches.one(Api.FETCH).target == ToNode(1)
+
+
+def test_another_leader_is_asked_anew_who_is_closest() -> None:
+    fetches = Fetches(T0)
+    fetches.answer(fetches.one(Api.FETCH), fetched(data(T0, replica=2)))
+    fetches.cluster.tell(leaders={T0: 1}, epoch=4)
+    assert fetches.one(Api.FETCH).target == ToNode(1)
+
+
+def test_a_replica_that_is_not_known_is_looked_up_and_not_asked_for_at_once() -> None:
+    fetches = Fetches(T0)
+    fetches.answer(fetches.one(Api.FETCH), fetched(data(T0, replica=9)))
+    assert fetches.cluster.asked
+    assert fetches.poll() == []
+    assert fetches.one(Api.FETCH, 100).target == ToNode(1)
+
+
+def test_a_transient_error_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    fetches = Fetches(T0)
+    for number in range(3):
+        fetches.answer(fetches.one(Api.FETCH, 100 * number), fetched(data(T0, code=75)))
+    assert len([line for line in caplog.messages if "t-0" in line]) == 1

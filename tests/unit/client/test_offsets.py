@@ -9,7 +9,7 @@ import pytest
 from ottla.client.effects import ToNode
 from ottla.client.membership import Reply
 from ottla.client.offsets import OffsetsManager
-from ottla.client.subscription import EARLIEST, LATEST, Phase, Subscription
+from ottla.client.subscription import EARLIEST, LATEST, Ago, Phase, Reset, Subscription
 from ottla.errors import DisconnectedError, NoOffsetForPartitionError, OttlaTimeoutError, UnsupportedApiError, error_class
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
@@ -33,7 +33,7 @@ class FixedStore:
 
 
 class Offsets(Asked):
-    def __init__(self, *, reset_to: int | None = EARLIEST, store: bool = False, **settings: Any) -> None:
+    def __init__(self, *, reset_to: Reset | None = EARLIEST, store: bool = False, **settings: Any) -> None:
         self.subscription = Subscription(reset_to)
         self.cluster = Cluster()
         self.store = FixedStore() if store else None
@@ -262,3 +262,23 @@ def test_a_request_that_can_not_be_made_ends_a_question_and_is_a_problem_of_a_re
     assert isinstance(offsets.subscription.partitions[T0].problem, UnsupportedApiError)
     assert offsets.poll(99) == []
     offsets.one(Api.LIST_OFFSETS, 100)
+
+
+def test_a_reset_by_duration_asks_for_what_is_as_young() -> None:
+    offsets = Offsets(reset_to=Ago(60_000))
+    offsets.mono = 5_000
+    offsets.subscription.assign([T0])
+    send = offsets.one(Api.LIST_OFFSETS)
+    assert send.message.topics[0].partitions[0].timestamp == offsets.now.wall - 60_000
+    offsets.answer(send, listed((T0, 33, 0), timestamp=1))
+    assert offsets.subscription.partitions[T0].fetch == 33
+
+
+def test_a_reset_by_duration_goes_to_the_end_where_nothing_is_as_young() -> None:
+    offsets = Offsets(reset_to=Ago(60_000))
+    offsets.subscription.assign([T0])
+    offsets.answer(offsets.one(Api.LIST_OFFSETS), listed((T0, -1, 0)))
+    send = offsets.one(Api.LIST_OFFSETS, 100)
+    assert send.message.topics[0].partitions[0].timestamp == LATEST
+    offsets.answer(send, listed((T0, 44, 0)))
+    assert offsets.subscription.partitions[T0].fetch == 44

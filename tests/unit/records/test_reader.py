@@ -7,7 +7,7 @@ import struct
 import crc32c
 import pytest
 
-from ottla.errors import CorruptRecordError, DeserializationError
+from ottla.errors import CorruptRecordError, RecordDeserializationError
 from ottla.records import (
     Compression,
     ControlType,
@@ -229,10 +229,10 @@ def test_deserializers_run_when_key_or_value_is_asked_for() -> None:
     good, bad = read
     assert calls == []
     assert (good.key, good.value, good.value, calls) == (1, "A", "A", [b"a"])
-    with pytest.raises(DeserializationError, match="key of t-3 at offset 1") as caught:
+    with pytest.raises(RecordDeserializationError, match="key of t-3 at offset 1") as caught:
         _ = bad.key
     assert (caught.value.topic, caught.value.partition, caught.value.offset, caught.value.raw) == ("t", 3, 1, b"x")
-    with pytest.raises(DeserializationError):
+    with pytest.raises(RecordDeserializationError):
         _ = bad.value
 
 

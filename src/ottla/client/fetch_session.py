@@ -1,0 +1,235 @@
+"""A fetch session (KIP-227) as the client keeps it: what a broker was told of, so that a request need only say what changed.
+
+Owns what is wanted of one broker, what that broker believes to be wanted, and the session's id and epoch. Must not know positions,
+leaders or memory. Invariants: after each answer that was accepted, the broker's session holds exactly what the latest request
+stands for; whatever casts doubt on that ends in a full request; a request costs what changed, not what is wanted.
+"""
+
+from __future__ import annotations
+
+import enum
+import uuid
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+from ottla.types import TopicPartition
+
+NO_SESSION = 0
+"""The session id of a request or an answer without a session."""
+
+FINAL_EPOCH, FULL_EPOCH, FIRST_EPOCH = -1, 0, 1
+"""Epochs of a request: end the session; begin a new one with all that is listed; the first turn of a session that was begun."""
+
+LAST_EPOCH = 2**31 - 1
+"""After which the epochs begin again with ``FIRST_EPOCH``."""
+
+SESSION_ID_NOT_FOUND = 70
+
+
+class Phase(enum.Enum):
+    """What the next request does to the session."""
+
+    NEW = "begin one"
+    OPEN = "go on with the one there is"
+    REPLACING = "end the one that is not to be trusted, and begin another"
+
+
+class Outcome(enum.Enum):
+    """What an answer, or the want of one, means for the session."""
+
+    KEPT = "the broker has a session, and it is what we believe"
+    REFUSED = "the broker keeps no session for us"
+    LOST = "the broker does not know the session any more"
+    DOUBTFUL = "nobody knows what the broker believes"
+
+
+TRANSITIONS: Mapping[Phase, Mapping[Outcome, Phase]] = {
+    Phase.NEW: {
+        Outcome.KEPT: Phase.OPEN,
+        Outcome.REFUSED: Phase.NEW,
+        Outcome.LOST: Phase.NEW,
+        Outcome.DOUBTFUL: Phase.NEW,
+    },
+    Phase.OPEN: {
+        Outcome.KEPT: Phase.OPEN,
+        Outcome.REFUSED: Phase.NEW,
+        Outcome.LOST: Phase.NEW,
+        Outcome.DOUBTFUL: Phase.REPLACING,
+    },
+    Phase.REPLACING: {
+        Outcome.KEPT: Phase.OPEN,
+        Outcome.REFUSED: Phase.NEW,
+        Outcome.LOST: Phase.NEW,
+        Outcome.DOUBTFUL: Phase.REPLACING,
+    },
+}
+
+
+class Wanted(NamedTuple):
+    """What is to be fetched of a partition. ``leader_epoch`` -1: not known; ``topic_id`` ``None``: the topic goes by its name."""
+
+    offset: int
+    leader_epoch: int
+    topic_id: uuid.UUID | None
+
+
+class SessionRequest(NamedTuple):
+    """The part of a Fetch that concerns the session. ``all`` is what it stands for, ``named`` what of that has to be said."""
+
+    session_id: int
+    epoch: int
+    named: Mapping[TopicPartition, Wanted]
+    forgotten: tuple[tuple[TopicPartition, uuid.UUID | None], ...]
+    all: Mapping[TopicPartition, Wanted]
+    by_id: bool
+
+    @property
+    def full(self) -> bool:
+        """Whether the answer has to speak of every partition."""
+        return self.epoch == FULL_EPOCH
+
+
+class FetchSession:
+    """See the module. One request is in flight at a time."""
+
+    def __init__(self) -> None:
+        self.phase = Phase.NEW
+        self.wanted: dict[TopicPartition, Wanted] = {}
+        """What the next request stands for; what was served longest ago comes first (KIP-74)."""
+        self.names: dict[uuid.UUID, str] = {}
+        """Topics by their ids, for answers."""
+        self._told: dict[TopicPartition, Wanted] = {}
+        self._unnamed: set[TopicPartition] = set()
+        """Wanted partitions of topics whose id is not known."""
+        self._changed: dict[TopicPartition, None] = {}
+        self._by_id = True
+        self._session_id = NO_SESSION
+        self._epoch = FULL_EPOCH
+        self._in_flight: SessionRequest | None = None
+
+    def __repr__(self) -> str:
+        return f"<FetchSession {self._session_id} {self.phase.name} epoch {self._epoch}, {len(self.wanted)} partitions>"
+
+    # -- what is wanted ---------------------------------------------------------------------------------------------------
+
+    def want(self, tp: TopicPartition, wanted: Wanted) -> None:
+        """Have the next request ask for this partition."""
+        if self.wanted.get(tp) != wanted:
+            self.wanted[tp] = wanted
+            self._changed[tp] = None
+            if wanted.topic_id is None:
+                self._unnamed.add(tp)
+            else:
+                self._unnamed.discard(tp)
+                self.names[wanted.topic_id] = tp.topic
+
+    def drop(self, tp: TopicPartition) -> None:
+        """Have the next request ask for this partition no more."""
+        if self.wanted.pop(tp, None) is not None:
+            self._changed[tp] = None
+            self._unnamed.discard(tp)
+
+    def served(self, tp: TopicPartition) -> None:
+        """Records came: others are to be looked at first."""
+        wanted = self.wanted.pop(tp, None)
+        if wanted is not None:
+            self.wanted[tp] = wanted
+
+    # -- requests and answers ---------------------------------------------------------------------------------------------
+
+    def request(self) -> SessionRequest:
+        """What the next Fetch says."""
+        by_id = not self._unnamed
+        if self.phase is Phase.OPEN and by_id is not self._by_id:
+            self._move(Outcome.DOUBTFUL)
+        self._by_id = by_id
+        if self.phase is Phase.OPEN:
+            request = SessionRequest(self._session_id, self._epoch, self._news(), self._gone(), self._told, by_id)
+        else:
+            everything = dict(self.wanted)
+            request = SessionRequest(self._session_id, FULL_EPOCH, everything, (), everything, by_id)
+            self._told = {}
+        for tp, _ in request.forgotten:
+            self._told.pop(tp, None)
+        self._told.update(request.named)
+        request = request._replace(all=self._told)
+        self._changed.clear()
+        self._in_flight = request
+        return request
+
+    def answered(
+        self,
+        request: SessionRequest,
+        error_code: int,
+        session_id: int,
+        partitions: Collection[TopicPartition | None],
+        *,
+        throttled: bool = False,
+    ) -> bool:
+        """Take note of an answer, which spoke of ``partitions`` (``None``: one of an unknown topic); whether it may be used."""
+        if request is not self._in_flight:
+            return False
+        self._in_flight = None
+        outcome = self._outcome(request, error_code, session_id, partitions)
+        # A broker that wants to be left alone answers a full request with nothing at all (KIP-219).
+        muted = outcome is Outcome.DOUBTFUL and throttled and not error_code and not partitions
+        self._settle(Outcome.REFUSED if muted else outcome, session_id, request)
+        return outcome in (Outcome.KEPT, Outcome.REFUSED)
+
+    def failed(self) -> None:
+        """No answer came."""
+        if self._in_flight is not None:
+            request, self._in_flight = self._in_flight, None
+            self._settle(Outcome.DOUBTFUL, request.session_id, request)
+
+    def end(self) -> SessionRequest | None:
+        """The request that ends the session on the broker; ``None`` where there is none. Nothing is to be asked afterwards."""
+        self._in_flight = None
+        if self.phase is not Phase.OPEN:
+            return None
+        return SessionRequest(self._session_id, FINAL_EPOCH, {}, (), {}, self._by_id)
+
+    # -- how it works -----------------------------------------------------------------------------------------------------
+
+    def _news(self) -> dict[TopicPartition, Wanted]:
+        """What the broker has to be told: partitions that are new or altered."""
+        news = {tp: self.wanted[tp] for tp in self._changed if tp in self.wanted and self.wanted[tp] != self._told.get(tp)}
+        if not news and not self._by_id and self.wanted:
+            # Whether topics go by name shows in what a request names: one that names nothing would go out as one with ids.
+            tp = next(iter(self.wanted))
+            news[tp] = self.wanted[tp]
+        return news
+
+    def _gone(self) -> tuple[tuple[TopicPartition, uuid.UUID | None], ...]:
+        """What the broker has to forget: what is not wanted, and what is wanted of another topic of the same name."""
+        gone = []
+        for tp in self._changed:
+            told, wanted = self._told.get(tp), self.wanted.get(tp)
+            if told is not None and (wanted is None or (self._by_id and wanted.topic_id != told.topic_id)):
+                gone.append((tp, told.topic_id))
+        return tuple(gone)
+
+    def _outcome(
+        self, request: SessionRequest, error_code: int, session_id: int, partitions: Collection[TopicPartition | None]
+    ) -> Outcome:
+        if error_code:
+            return Outcome.LOST if error_code == SESSION_ID_NOT_FOUND else Outcome.DOUBTFUL
+        known = all(tp in request.all for tp in partitions)
+        if not known or (request.full and len(set(partitions)) != len(request.all)):
+            return Outcome.DOUBTFUL
+        if not request.full and session_id not in (NO_SESSION, request.session_id):
+            return Outcome.DOUBTFUL
+        return Outcome.REFUSED if session_id == NO_SESSION else Outcome.KEPT
+
+    def _settle(self, outcome: Outcome, session_id: int, request: SessionRequest) -> None:
+        if outcome is Outcome.KEPT:
+            self._session_id = session_id
+            self._epoch = FIRST_EPOCH if request.epoch in (FULL_EPOCH, LAST_EPOCH) else request.epoch + 1
+        self._move(outcome)
+
+    def _move(self, outcome: Outcome) -> None:
+        self.phase = TRANSITIONS[self.phase][outcome]
+        if self.phase is Phase.NEW:
+            self._session_id = NO_SESSION
+        if self.phase is not Phase.OPEN:
+            self._epoch = FULL_EPOCH

@@ -1,0 +1,265 @@
+"""The fetch path as a whole, against our broker: sessions, memory, topics made anew, pauses and where reading begins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ottla.errors import RecordDeserializationError
+from ottla.protocol.apis import Api
+from ottla.types import OffsetAndMetadata, TopicPartition
+from tests.scenarios.world import App, Program, World, member, offsets
+
+TP0, TP1 = TopicPartition("t", 0), TopicPartition("t", 1)
+MANY = 60
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    world = World(tmp_path)
+    world.create_topic("t", 2)
+    return world
+
+
+def assigned(world: World, *partitions: TopicPartition, **settings: object) -> App:
+    app = world.app("a", **settings)
+    world.call(app, app.calls.assign(partitions, world.now))
+    return app
+
+
+def poll(world: World, app: App, timeout: int = 1_000) -> list[tuple[int, int]]:
+    """One poll: (partition, offset) of each record."""
+    records = world.call(app, app.calls.poll(timeout, world.now))
+    return [(record.partition, record.offset) for record in records]
+
+
+def requests(world: World) -> list[Any]:
+    """The Fetch requests that the broker has seen."""
+    return [message for _, api, message in world.broker.seen if api is Api.FETCH]
+
+
+def named(message: Any) -> int:
+    return sum(len(topic.partitions) for topic in message.topics)
+
+
+# -- sessions ---------------------------------------------------------------------------------------------------------------
+
+
+def test_many_idle_partitions_are_named_once(world: World) -> None:
+    world.create_topic("many", MANY)
+    app = assigned(world, *(TopicPartition("many", number) for number in range(MANY)))
+    poll(world, app)
+    for _ in range(5):
+        world.produce("many", 7, 2)
+        assert len(poll(world, app)) == 2
+    first, *later = requests(world)
+    assert (named(first), first.session_epoch) == (MANY, 0)
+    assert [named(message) for message in later].count(0) >= 1
+    assert max(named(message) for message in later) == 1
+    assert [message.session_epoch for message in later] == list(range(1, len(later) + 1))
+
+
+def test_a_session_that_the_broker_lost_costs_no_record(world: World) -> None:
+    world.produce("t", 0, 40)
+    app = assigned(world, TP0, TP1, max_poll_records=10)
+    seen = poll(world, app)
+    world.broker.core.fetch_sessions.clear()
+    world.produce("t", 1, 10)
+    while len(seen) < 50:
+        more = poll(world, app)
+        assert more
+        seen += more
+    assert sorted(seen) == [(0, offset) for offset in range(40)] + [(1, offset) for offset in range(10)]
+    assert [message.session_id for message in requests(world) if message.session_epoch == 0] == [0, 0]
+
+
+def test_sessions_end_with_the_consumer(world: World) -> None:
+    app = assigned(world, TP0)
+    poll(world, app)
+    assert len(world.broker.core.fetch_sessions) == 1
+    world.call(app, app.calls.close(1_000, world.now))
+    world.run(1_000)
+    assert len(world.broker.core.fetch_sessions) == 0
+
+
+def test_pausing_all_for_a_while_keeps_the_session(world: World) -> None:
+    world.produce("t", 0, 5)
+    app = assigned(world, TP0, TP1)
+    seen = poll(world, app)
+    world.call(app, app.calls.pause((TP0, TP1), world.now))
+    assert poll(world, app, timeout=3_000) == []
+    world.produce("t", 0, 5)
+    world.call(app, app.calls.resume((TP0, TP1), world.now))
+    seen += poll(world, app)
+    assert seen == [(0, offset) for offset in range(10)]
+    assert [message.session_epoch for message in requests(world)].count(0) == 1
+
+
+# -- memory -----------------------------------------------------------------------------------------------------------------
+
+
+def watch(world: World, app: App) -> Callable[[], int]:
+    """The most that was ever held and asked for, looked at after every step of the world."""
+    most = 0
+    memory = app.assembly.fetches.memory
+    step = world.clock.step
+
+    def watched(until: int) -> bool:
+        nonlocal most
+        more = step(until)
+        most = max(most, memory.held + memory.asked)
+        return more
+
+    world.clock.step = watched  # type: ignore[method-assign]
+    return lambda: most
+
+
+def test_a_backlog_is_read_one_record_at_a_time_within_the_bound(world: World) -> None:
+    for partition in (0, 1):
+        for _ in range(20):
+            world.produce("t", partition, 25)
+    app = assigned(world, TP0, TP1, max_poll_records=1, fetch_buffer_bytes=2_000)
+    most = watch(world, app)
+    seen: list[tuple[int, int]] = []
+    for _ in range(1_000):
+        seen += poll(world, app)
+    assert sorted(seen) == [(partition, offset) for partition in (0, 1) for offset in range(500)]
+    assert 1_000 < most() <= 2_000
+
+
+def test_a_batch_beyond_the_bound_is_read_and_the_rest_after_it(world: World) -> None:
+    world.produce("t", 0, 5)
+    world.produce("t", 0, 400)
+    world.produce("t", 1, 5)
+    app = assigned(world, TP0, TP1, fetch_buffer_bytes=500)
+    seen: list[tuple[int, int]] = []
+    while len(seen) < 410:
+        more = poll(world, app)
+        assert more
+        seen += more
+    assert sorted(seen) == [(0, offset) for offset in range(405)] + [(1, offset) for offset in range(5)]
+
+
+# -- where reading begins ---------------------------------------------------------------------------------------------------
+
+
+def test_a_topic_made_anew_is_read_from_its_first_record(world: World) -> None:
+    world.produce("t", 0, 8)
+    app = assigned(world, TP0, auto_offset_reset="latest", allow_auto_create_topics=False)
+    assert poll(world, app) == []
+    world.produce("t", 0, 2)
+    assert poll(world, app) == [(0, 8), (0, 9)]
+    world.delete_topic("t")
+    world.run(700)
+    world.create_topic("t", 1)
+    world.produce("t", 0, 30)
+    assert poll(world, app, timeout=10_000) == [(0, offset) for offset in range(30)]
+
+
+def test_a_reset_by_duration_begins_with_what_is_as_young(world: World) -> None:
+    app = assigned(world, TP0, TP1, auto_offset_reset="by_duration:PT1H")
+    stamped = world.now.wall
+    produce_at(world, [stamped - 7_200_000, stamped - 1_800_000, stamped - 1_000])
+    assert poll(world, app) == [(0, 1), (0, 2)]
+
+
+def produce_at(world: World, timestamps: list[int]) -> None:
+    """One record for each time, in partition 0."""
+    from ottla.protocol import duration
+    from ottla.protocol.messages import produce_request as messages
+    from ottla.records import NewRecord, encode_batch
+
+    batch = encode_batch([NewRecord(None, b"v", timestamp=timestamp) for timestamp in timestamps])
+    data = messages.PartitionProduceData(index=0, records=bytes(batch))
+    topic_id = world.broker.core.topic("t").topic_id
+    topic = messages.TopicProduceData(name="t", topic_id=topic_id, partition_data=(data,))
+    world.broker.ask(
+        Api.PRODUCE, messages.ProduceRequest(transactional_id=None, acks=1, timeout=duration(1_000), topic_data=(topic,))
+    )
+
+
+# -- pauses and rebalances --------------------------------------------------------------------------------------------------
+
+
+def test_a_pause_survives_a_rebalance_that_leaves_the_partition(world: World) -> None:
+    world.create_topic("p", 2)
+    first = world.app("one", group_id="g")
+    kept = TopicPartition("p", 0)
+    polled: list[set[TopicPartition]] = []
+
+    def program() -> Program:
+        yield from first.calls.subscribe(("p",), first.listeners(), first.now)
+        while len(first.calls.owned) < 2:
+            yield from first.calls.poll(200, first.now)
+        yield from first.calls.pause((kept,), first.now)
+        while not first.stop:
+            records = yield from first.calls.poll(200, first.now)
+            first.handled.extend(records)
+            polled.append({tp for tp, view in first.calls.snapshot.partitions.items() if view.paused})
+        yield from first.calls.close(5_000, first.now)
+
+    first.start(program())
+    world.run_until(lambda: bool(polled))
+    second = world.app("two", group_id="g")
+    second.start(member(second, ("p",)))
+    world.run_until(lambda: len(first.calls.owned) == 1 and len(second.calls.owned) == 1)
+    assert first.calls.owned == {kept}
+    world.produce("p", 0, 5)
+    world.run(3_000)
+    assert (first.handled, polled[-1]) == ([], {kept})
+    second.stop = True
+    world.run_until(lambda: len(first.calls.owned) == 2)
+    world.run(1_000)
+    assert (first.handled, polled[-1]) == ([], {kept})
+    first.stop = True
+    world.run_until(lambda: not first.running)
+
+
+# -- deserializers ----------------------------------------------------------------------------------------------------------
+
+
+def picky(data: bytes | None) -> int:
+    assert data is not None
+    if data == b"2":
+        raise ValueError("two is not liked")
+    return int(data)
+
+
+def test_a_record_that_can_not_be_deserialized_is_gone_past(world: World) -> None:
+    world.produce("t", 0, 5)
+    app = assigned(world, TP0, value_deserializer=picky)
+    values: list[int] = []
+    errors: list[RecordDeserializationError] = []
+    for record in world.call(app, app.calls.poll(1_000, world.now)):
+        try:
+            values.append(record.value)
+        except RecordDeserializationError as error:
+            errors.append(error)
+    assert values == [0, 1, 3, 4]
+    (error,) = errors
+    assert (error.topic, error.partition, error.offset, error.part, error.raw) == ("t", 0, 2, "value", b"2")
+    assert (error.record.value, error.record.key, error.record.offset, error.record.headers) == (b"2", None, 2, ())
+    assert isinstance(error.__cause__, ValueError)
+    world.call(app, app.calls.seek({TP0: OffsetAndMetadata(error.offset + 1)}, world.now))
+    assert [record.value for record in world.call(app, app.calls.poll(1_000, world.now))] == [3, 4]
+
+
+def test_walking_goes_on_behind_a_record_that_can_not_be_deserialized(world: World) -> None:
+    world.produce("t", 0, 5)
+    app = assigned(world, TP0, value_deserializer=picky)
+
+    def walk() -> Program:
+        yield from app.calls.poll(1_000, app.now)
+        delivery = app.calls.collector.delivery
+        assert delivery is not None
+        for record in app.calls.collector.walk(delivery):
+            app.handled.append(record)
+            assert record.value >= 0
+
+    with pytest.raises(RecordDeserializationError):
+        world.call(app, walk())
+    rest = world.call(app, app.calls.poll(1_000, world.now))
+    assert offsets(app.handled, 0) + offsets(rest, 0) == [0, 1, 2, 3, 4]
