@@ -84,7 +84,7 @@ def test_the_dialogue_is_that_of_kafka(world: World) -> None:
     first, second = (message for _, message in sent(world, Api.JOIN_GROUP))
     assert (first.member_id, second.member_id) == ("", app.assembly.membership.metadata().member_id)
     assert second.reason == f"need to re-join with the given member-id: {second.member_id}"
-    assert [protocol.name for protocol in first.protocols] == ["range"]
+    assert [protocol.name for protocol in first.protocols] == ["range", "cooperative-sticky"]
     assert len(sent(world, Api.SYNC_GROUP)) == 1
     start = world.now.mono
     world.run(10_000)

@@ -148,7 +148,7 @@ def test_a_setting_of_another_client_is_said_so() -> None:
         ("group_id", " ", "not empty"),
         ("group_instance_id", "a b", "letters, digits"),
         ("client_id", 7, "a string"),
-        ("partition_assignment_strategy", ["sticky"], "range and roundrobin"),
+        ("partition_assignment_strategy", ["stickiest"], "range, roundrobin, sticky, cooperative-sticky, and"),
         ("partition_assignment_strategy", "range,range", "different"),
         ("partition_assignment_strategy", [], "assignors"),
         ("value_deserializer", "org.apache.kafka.common.serialization.StringDeserializer", "a callable"),

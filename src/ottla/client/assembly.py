@@ -83,6 +83,8 @@ class ConsumerAssembly:
             commands.Subscribe: self._subscribe,
             commands.Assign: self._assign,
             commands.Unsubscribe: self._unsubscribe,
+            commands.UserData: self._user_data,
+            commands.Assigned: self._assigned,
             commands.RebalancePrepared: self._prepared,
             commands.AssignmentAccepted: self._accepted,
             commands.ProcessingBegan: lambda command, now: self.polls.begin(command.limit, now),
@@ -155,6 +157,16 @@ class ConsumerAssembly:
             self.membership.leave(command.reason, self._reply_to(command), now)
         else:
             self._done(command)
+
+    def _user_data(self, command: commands.UserData, now: Now) -> None:
+        del now
+        if self.membership is not None:
+            self.membership.user_data(command.by_assignor)
+
+    def _assigned(self, command: commands.Assigned, now: Now) -> None:
+        del now
+        if self.membership is not None:
+            self.membership.assigned(command)
 
     def _prepared(self, command: commands.RebalancePrepared, now: Now) -> None:
         if self.membership is not None and self.recorder is not None:

@@ -16,11 +16,13 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ottla.client import commands, patterns
+from ottla.client.assigning import Assigning
 from ottla.client.collector import Collector
 from ottla.client.commit_calls import CommitCalls
 from ottla.client.lookup_calls import LookupCalls
 from ottla.client.mailbox import Call, Mailbox
 from ottla.client.notifications import (
+    AssignmentNeeded,
     AssignmentReceived,
     ErrorNotification,
     Fetched,
@@ -58,13 +60,15 @@ class ConsumerCalls(CommitCalls, LookupCalls):
             Published: lambda item: self._on_published(item.snapshot),
             RebalanceNeeded: lambda item: self._rebalancing.needed(item),
             AssignmentReceived: lambda item: self._rebalancing.received(item),
+            AssignmentNeeded: lambda item: self._rebalancing.asked(item),
             ErrorNotification: lambda item: self._errors.append(item.error),
             TopicErrorNotification: self._on_topic_error,
         }
         super().__init__(config, Mailbox(submit, drain, handlers), Collector(config))
         self.jobs = Processing(submit)
-        self._rebalancing = Rebalancing(config, self._mailbox, self.collector)
         self._errors: deque[OttlaError] = deque()
+        self._assigning = Assigning(config, self._errors.append)
+        self._rebalancing = Rebalancing(config, self._mailbox, self.collector, self._assigning)
         self._posted_at: int | None = None
         self._problems: list[OttlaError] = []
         """Everything that keeps records from coming, what concerns all partitions first."""
@@ -189,6 +193,7 @@ class ConsumerCalls(CommitCalls, LookupCalls):
         if pattern is not None and self._config.group_protocol != "consumer":
             patterns.check(pattern)
         self._rebalancing.listeners = listeners
+        self._mailbox.submit(self._assigning.user_data(wanted))
         yield from self._mailbox.ask(commands.Subscribe(wanted, pattern), "subscribe()", self._deadline())
 
     def assign(self, partitions: Iterable[TopicPartition], now: Now) -> Call[None]:

@@ -5,6 +5,7 @@ Owns how the fields are filled. Must not know states or timers. Invariant: the s
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -18,6 +19,10 @@ PROTOCOL_TYPE = "consumer"
 _REASON_LENGTH = 255
 
 
+Told = Mapping[str, bytes | None]
+"""By the names of the assignors, in the order of preference, what each of them tells the leader."""
+
+
 class Tag(NamedTuple):
     """What a request was about, and who the member was when it was sent; ``round`` tells answers that nobody waits for any more."""
 
@@ -26,11 +31,10 @@ class Tag(NamedTuple):
     round: int = -1
 
 
-def join_group(config: ConsumerConfig, generation: Generation, topics: frozenset[str], reason: str) -> Any:
-    """JoinGroup: every assignor is offered with the same wish. Eager, so nothing is owned any more (subscription version 3)."""
+def join_group(config: ConsumerConfig, generation: Generation, wish: Subscription, told: Told, reason: str) -> Any:
+    """JoinGroup: every assignor is offered, with the same wish and what it has itself to tell (subscription version 3)."""
     from ottla.protocol.messages import join_group_request
 
-    wish = encode_subscription(Subscription(tuple(sorted(topics)), generation=generation.number))
     return join_group_request.JoinGroupRequest(
         group_id=config.group_id or "",
         session_timeout=duration(config.session_timeout_ms),
@@ -39,7 +43,10 @@ def join_group(config: ConsumerConfig, generation: Generation, topics: frozenset
         group_instance_id=config.group_instance_id,
         protocol_type=PROTOCOL_TYPE,
         protocols=tuple(
-            join_group_request.JoinGroupRequestProtocol(name=name, metadata=wish) for name in config.partition_assignment_strategy
+            join_group_request.JoinGroupRequestProtocol(
+                name=name, metadata=encode_subscription(dataclasses.replace(wish, user_data=user_data))
+            )
+            for name, user_data in told.items()
         ),
         reason=reason[:_REASON_LENGTH],
     )

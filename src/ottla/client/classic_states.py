@@ -22,6 +22,7 @@ class State(enum.Enum):
     JOINING = "JoinGroup is sent, or about to be"
     ASSIGNING = "leader of the group: waits for fresh metadata of all its topics"
     SYNCING = "SyncGroup is sent, or about to be"
+    REVOKING = "cooperative: the application has to give up what goes to others"
     STABLE = "has its partitions until the next rebalance"
     LEAVING = "LeaveGroup is sent, or about to be"
     FAILED = "an error that waiting does not mend: the next poll tries again"
@@ -40,6 +41,7 @@ class Input(enum.Enum):
     LEADS = "JoinGroup succeeded and made this member the leader"
     ASSIGNED = "the leader has assigned the partitions"
     SYNCED = "SyncGroup succeeded"
+    TAKEN = "SyncGroup succeeded, and takes partitions away"
     REJOIN = "JoinGroup has to be sent again"
     LEAVE = "the application wants out"
     LEFT = "LeaveGroup was answered, or can not be"
@@ -48,7 +50,8 @@ class Input(enum.Enum):
 
 
 _ANYWHERE = {Input.LEAVE: State.LEAVING, Input.FENCE: State.FENCED}
-_MEMBER = {**_ANYWHERE, Input.REBALANCE: State.PREPARING, Input.DROPPED: State.PREPARING, Input.EXPIRED: State.PREPARING}
+_GONE = {Input.DROPPED: State.PREPARING, Input.EXPIRED: State.PREPARING}
+_MEMBER = {**_ANYWHERE, **_GONE, Input.REBALANCE: State.PREPARING}
 
 TRANSITIONS: Mapping[State, Mapping[Input, State]] = {
     State.UNJOINED: {**_ANYWHERE, Input.POLLED: State.JOINING},
@@ -58,34 +61,36 @@ TRANSITIONS: Mapping[State, Mapping[Input, State]] = {
         Input.JOINED: State.SYNCING,
         Input.LEADS: State.ASSIGNING,
         Input.REJOIN: State.JOINING,
-        Input.EXPIRED: State.UNJOINED,
+        **_GONE,
         Input.FAIL: State.FAILED,
     },
     State.ASSIGNING: {
         **_ANYWHERE,
         Input.ASSIGNED: State.SYNCING,
         Input.REJOIN: State.JOINING,
-        Input.EXPIRED: State.UNJOINED,
+        **_GONE,
         Input.FAIL: State.FAILED,
     },
     State.SYNCING: {
         **_ANYWHERE,
         Input.SYNCED: State.STABLE,
+        Input.TAKEN: State.REVOKING,
         Input.REJOIN: State.JOINING,
-        Input.EXPIRED: State.UNJOINED,
+        **_GONE,
         Input.FAIL: State.FAILED,
     },
+    State.REVOKING: {**_ANYWHERE, **_GONE, Input.PREPARED: State.STABLE},
     State.STABLE: _MEMBER,
     State.LEAVING: {**_ANYWHERE, Input.LEFT: State.UNJOINED},
-    State.FAILED: {**_ANYWHERE, Input.POLLED: State.JOINING},
+    State.FAILED: {**_ANYWHERE, **_GONE, Input.POLLED: State.JOINING},
     State.FENCED: {Input.LEAVE: State.FENCED, Input.FENCE: State.FENCED},
 }
 """State -> input -> next state. What is not in here does not happen."""
 
-IN_GENERATION = frozenset({State.PREPARING, State.ASSIGNING, State.SYNCING, State.STABLE})
+IN_GENERATION = frozenset({State.PREPARING, State.ASSIGNING, State.SYNCING, State.REVOKING, State.STABLE})
 """States in which a member with a generation sends heartbeats; in JOINING its parked JoinGroup keeps it alive."""
 
-REBALANCING = frozenset({State.PREPARING, State.JOINING, State.ASSIGNING, State.SYNCING})
+REBALANCING = frozenset({State.PREPARING, State.JOINING, State.ASSIGNING, State.SYNCING, State.REVOKING})
 """States on the way to other partitions."""
 
 

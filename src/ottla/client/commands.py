@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from ottla.assignors import MemberAssignment
 from ottla.errors import OttlaError
 from ottla.types import OffsetAndMetadata, TopicPartition
 
@@ -95,6 +96,22 @@ class Unsubscribe(Command):
 
     reason: str
     given_up: GivenUp
+
+
+@dataclass(frozen=True, slots=True)
+class UserData:
+    """What each assignor of a classic member, by name, wants to tell the leader from the next join on."""
+
+    by_assignor: Mapping[str, bytes | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    """What the user's assignor has made of an ``AssignmentNeeded`` of this generation, or why it has made nothing."""
+
+    generation: int
+    shares: Mapping[str, MemberAssignment]
+    error: OttlaError | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,10 @@ any one machine. Invariant: nobody but the machine itself decides who the member
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
+from ottla.client.commands import Assigned
 from ottla.client.effects import Poll
 from ottla.errors import OttlaError
 from ottla.types import ConsumerGroupMetadata, Now
@@ -73,6 +74,12 @@ class Membership(Protocol):
 
     def accepted(self, token: int) -> None:
         """The application has run ``on_assign`` for the assignment that ``token`` names."""
+
+    def user_data(self, by_assignor: Mapping[str, bytes | None]) -> None:
+        """What the application's assignors have to tell. Of no matter where members do not assign."""
+
+    def assigned(self, command: Assigned) -> None:
+        """The application's assignor has answered. Of no matter where members do not assign."""
 
     def leave(self, reason: str, reply: Reply, now: Now) -> None:
         """Leave the group; ``reply`` is called when the coordinator has answered or can not be asked."""

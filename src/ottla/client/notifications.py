@@ -6,14 +6,16 @@ Invariant: a notification carries all that its reader needs; it never refers bac
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ottla.assignors import Cluster, MemberAssignment, MemberSubscription
 from ottla.client.commands import Completion
 from ottla.client.fetch_buffer import FetchedResponse
 from ottla.client.subscription import Snapshot
 from ottla.errors import OttlaError
-from ottla.types import TopicPartition
+from ottla.types import ConsumerGroupMetadata, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +72,27 @@ class RebalanceNeeded:
 
 @dataclass(frozen=True, slots=True)
 class AssignmentReceived:
-    """A rebalance is through. Run ``on_assign`` with the partitions that are new, and answer with ``AssignmentAccepted(token)``."""
+    """A rebalance is through. Run ``on_assign`` with the partitions that are new, and answer with ``AssignmentAccepted(token)``.
+
+    Where a member of the group has assigned: ``assignment`` is all that this one has now, in ``group``, by the assignor of that
+    name.
+    """
 
     token: int
     added: frozenset[TopicPartition]
+    assignor: str = ""
+    assignment: MemberAssignment | None = None
+    group: ConsumerGroupMetadata | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AssignmentNeeded:
+    """This member leads its classic group, which uses an assignor of the user's own: ask it, and answer with ``Assigned``."""
+
+    generation: int
+    assignor: str
+    cluster: Cluster
+    members: Mapping[str, MemberSubscription]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from ottla.client import commands
+from ottla.client.assigning import Assigning
 from ottla.client.collector import Collector
 from ottla.client.commands import GivenUp
 from ottla.client.mailbox import ANSWER_GRACE, Call, Mailbox
-from ottla.client.notifications import AssignmentReceived, RebalanceNeeded
+from ottla.client.notifications import AssignmentNeeded, AssignmentReceived, RebalanceNeeded
 from ottla.config import ConsumerConfig
 from ottla.types import TopicPartition
 
@@ -47,14 +48,16 @@ class Listeners:
 class Rebalancing:
     """See the module."""
 
-    def __init__(self, config: ConsumerConfig, mailbox: Mailbox, collector: Collector) -> None:
+    def __init__(self, config: ConsumerConfig, mailbox: Mailbox, collector: Collector, assigning: Assigning) -> None:
         self.owned: frozenset[TopicPartition] = frozenset()
         """The partitions that ``on_assign`` was told of and that are not given up yet."""
         self.listeners = Listeners()
         self._config = config
         self._mailbox = mailbox
         self._collector = collector
+        self._assigning = assigning
         self._rebalance: RebalanceNeeded | None = None
+        self._question: AssignmentNeeded | None = None
         self._assignment: AssignmentReceived | None = None
         self.given_up = GivenUp()
         """What ``leave`` gave up."""
@@ -64,7 +67,7 @@ class Rebalancing:
     @property
     def pending(self) -> bool:
         """Whether the application is asked for anything."""
-        return self._rebalance is not None or self._assignment is not None
+        return self._rebalance is not None or self._question is not None or self._assignment is not None
 
     @property
     def lost(self) -> bool:
@@ -73,7 +76,11 @@ class Rebalancing:
 
     def needed(self, item: RebalanceNeeded) -> None:
         """An assignment that was not accepted yet is void; of two rebalances only the later one is still asked about."""
-        self._rebalance, self._assignment = item, None
+        self._rebalance, self._question, self._assignment = item, None, None
+
+    def asked(self, item: AssignmentNeeded) -> None:
+        """Partitions are to be assigned to all members of the group."""
+        self._question = item
 
     def received(self, item: AssignmentReceived) -> None:
         """Partitions are to be taken."""
@@ -85,6 +92,10 @@ class Rebalancing:
             self._in_listeners = 0
             if self._rebalance is not None:
                 yield from self._give_up(self._rebalance)
+            elif self._question is not None:
+                question, self._question = self._question, None
+                self._mailbox.submit(self._assigning.assign(question))
+                yield from self._mailbox.look_at_the_clock()
             elif self._assignment is not None:
                 yield from self._accept(self._assignment)
             self._mailbox.take()
@@ -94,7 +105,7 @@ class Rebalancing:
         gone, lost = self.owned, self.lost
         self._in_listeners = 0
         self.owned = frozenset()
-        self._rebalance = self._assignment = None
+        self._rebalance = self._question = self._assignment = None
         try:
             if gone:
                 yield from self._listen(lambda: self.listeners.gone(gone, lost=lost))
@@ -114,6 +125,7 @@ class Rebalancing:
                 yield from self._listen(lambda: self.listeners.gone(gone, lost=rebalance.lost))
         finally:
             self.owned -= rebalance.partitions
+            self._hand_in_user_data()
             self._mailbox.submit(commands.RebalancePrepared(rebalance.token, GivenUp(gone, rebalance.lost, self._in_listeners)))
 
     def _commit_before_revocation(self, rebalance: RebalanceNeeded) -> Call[None]:
@@ -130,11 +142,17 @@ class Rebalancing:
 
     def _accept(self, assignment: AssignmentReceived) -> Call[None]:
         self._assignment = None
+        self._assigning.on_assignment(assignment)
         self.owned |= assignment.added
         try:
             yield from self._listen(lambda: self.listeners.assigned(assignment.added))
         finally:
+            self._hand_in_user_data()
             self._mailbox.submit(commands.AssignmentAccepted(assignment.token, assignment.added, self._in_listeners))
+
+    def _hand_in_user_data(self) -> None:
+        """What the leader is to know from the next join on."""
+        self._mailbox.submit(self._assigning.user_data(self._collector.snapshot.topics))
 
     def _listen(self, tell: Callable[[], object]) -> Call[None]:
         """Run a listener, await what it returned where that can be, and note how long it took, whatever it raises."""

@@ -124,7 +124,10 @@ class ConsumerConfig(ClientConfig):
     group_protocol: str = row("auto", one_of("auto", "classic"))
     session_timeout_ms: int = milliseconds(45_000, 1, protocols=frozenset({"classic"}))
     heartbeat_interval_ms: int = milliseconds(3_000, 1, protocols=frozenset({"classic"}))
-    partition_assignment_strategy: tuple[str, ...] = row(("range",), assignors, protocols=frozenset({"classic"}))
+    partition_assignment_strategy: tuple[Any, ...] = row(
+        ("range", "cooperative-sticky"), assignors, protocols=frozenset({"classic"})
+    )
+    """Names, and ``ottla.assignors.ConsumerPartitionAssignor``s."""
     group_remote_assignor: str | None = row(None, not_empty, protocols=frozenset({"consumer"}))
     max_poll_records: int = count(500, 1)
     max_poll_interval_ms: int = milliseconds(300_000, 1)

@@ -115,15 +115,21 @@ def items(value: Any) -> tuple[Any, ...]:
 _ASSIGNOR_CLASSES = {
     "org.apache.kafka.clients.consumer.RangeAssignor": "range",
     "org.apache.kafka.clients.consumer.RoundRobinAssignor": "roundrobin",
+    "org.apache.kafka.clients.consumer.StickyAssignor": "sticky",
+    "org.apache.kafka.clients.consumer.CooperativeStickyAssignor": "cooperative-sticky",
 }
 """Java's names of the assignors, so that configurations paste in."""
 
 
-def assignors(value: Any) -> tuple[str, ...]:
-    names = tuple(_ASSIGNOR_CLASSES.get(item, item) for item in items(value))
-    if not names or len(set(names)) != len(names) or not set(names) <= {"range", "roundrobin"}:
-        raise ValueError("a list of different assignors out of range and roundrobin")
-    return names
+def assignors(value: Any) -> tuple[Any, ...]:
+    """Names, and assignors of the user's own: a class has its instance made here, so that each consumer has one of its own."""
+    given = (value,) if isinstance(value, type) or hasattr(value, "assign") else items(value)
+    found = tuple(_ASSIGNOR_CLASSES.get(item, item) if isinstance(item, str) else item for item in given)
+    names = [item for item in found if isinstance(item, str)]
+    if not found or len(set(names)) != len(names) or not set(names) <= set(_ASSIGNOR_CLASSES.values()):
+        known = ", ".join(_ASSIGNOR_CLASSES.values())
+        raise ValueError(f"a list of different assignors out of {known}, and assignors of your own as classes or instances")
+    return tuple(item() if isinstance(item, type) else item for item in found)
 
 
 _DURATION = re.compile(r"\+?P(?:\+?(\d+)D)?(?:T(?=[\d+])(?:\+?(\d+)H)?(?:\+?(\d+)M)?(?:\+?(\d+(?:[.,]\d+)?)S)?)?", re.I)

@@ -443,8 +443,12 @@ def test_a_join_that_comes_through_after_the_deadline_is_left_again(member: Memb
     assert member.poll(25_000) == []
     member.joined(send)
     assert member.one(Api.LEAVE_GROUP).message.members[0].member_id == "m-1"
-    assert member.state is State.UNJOINED
+    assert member.state is State.PREPARING
+    assert member.poll() == []
+    needed = member.tell(RebalanceNeeded)
+    assert (needed.partitions, needed.lost) == (frozenset(), True)
     member.polled()
+    member.manager.prepared(needed.token, member.now)
     member.one(Api.JOIN_GROUP)
 
 

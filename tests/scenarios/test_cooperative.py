@@ -1,0 +1,256 @@
+"""Cooperative classic groups (KIP-429): what is kept is read on, what goes is given up first; groups change over one by one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ottla.broker.faults.rules import ExpireMember
+from ottla.client.calls import Listeners
+from ottla.client.classic_states import State
+from ottla.errors import error_class
+from ottla.protocol.apis import Api
+from ottla.protocol.consumer_protocol import decode_subscription
+from ottla.types import TopicPartition
+from tests.scenarios.world import App, Program, Sleep, World, member
+
+PARTITIONS = 6
+ALL = [TopicPartition("t", number) for number in range(PARTITIONS)]
+COOPERATIVE = "cooperative-sticky"
+RebalanceInProgressError = error_class(27)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    world = World(tmp_path)
+    world.create_topic("t", PARTITIONS)
+    for partition in range(PARTITIONS):
+        world.produce("t", partition, 100)
+    return world
+
+
+class Ledger:
+    """Who has what by what listeners were told: nobody may be given what another one still has."""
+
+    def __init__(self) -> None:
+        self.owners: dict[TopicPartition, str] = {}
+        self.moves = 0
+
+    def listeners(self, app: App) -> Listeners:
+        def take(partitions: list[TopicPartition]) -> None:
+            app.told.append(("assign", partitions))
+            for tp in partitions:
+                assert tp not in self.owners, f"{tp} is still of {self.owners[tp]}"
+                self.owners[tp] = app.name
+                self.moves += 1
+
+        def give(what: str, partitions: list[TopicPartition]) -> None:
+            app.told.append((what, partitions))
+            for tp in partitions:
+                assert self.owners.pop(tp) == app.name
+
+        return Listeners(take, lambda partitions: give("revoke", partitions), lambda partitions: give("lost", partitions))
+
+
+def join(world: World, ledger: Ledger, name: str, strategy: object = COOPERATIVE, **more: object) -> App:
+    app = world.app(name, group_id="g", group_protocol="classic", partition_assignment_strategy=strategy)
+    listeners = ledger.listeners(app)
+    app.listeners = lambda: listeners  # type: ignore[method-assign]
+    app.start(member(app, **more))
+    return app
+
+
+def settled(*apps: App) -> bool:
+    owned = [tp for app in apps for tp in app.calls.owned]
+    states = all(app.assembly.membership.state is State.STABLE for app in apps)
+    return states and sorted(owned) == ALL and all(not app.assembly.membership.standing.rebalancing for app in apps)
+
+
+def settle(world: World, *apps: App) -> None:
+    """Until these share all partitions as evenly as can be, and have for a while."""
+
+    def even() -> bool:
+        return settled(*apps) and max(len(app.calls.owned) for app in apps) <= -(-PARTITIONS // len(apps))
+
+    world.run_until(even)
+    world.run(2_500)
+    assert even()
+
+
+def test_only_what_goes_is_revoked_and_whoever_gave_something_up_joins_once_more(world: World) -> None:
+    ledger = Ledger()
+    first = join(world, ledger, "a")
+    settle(world, first)
+    began = world.now.mono
+    second = join(world, ledger, "b")
+    settle(world, first, second)
+    assert first.told[0] == ("assign", ALL)
+    (gone,) = [partitions for what, partitions in first.told if what == "revoke"]
+    assert len(gone) == PARTITIONS // 2
+    assert [partitions for what, partitions in second.told if partitions] == [gone]
+    reasons = [message.reason for at, api, message in world.broker.seen if api is Api.JOIN_GROUP and at >= began]
+    assert reasons.count("need to revoke partitions and re-join") == 1
+
+
+def test_the_join_says_what_is_still_owned_and_since_when(world: World) -> None:
+    ledger = Ledger()
+    first = join(world, ledger, "a")
+    settle(world, first)
+    generation = first.assembly.membership.metadata().generation_id
+    began = world.now.mono
+    join(world, ledger, "b")
+    world.run_until(lambda: len(first.calls.owned) == PARTITIONS // 2)
+    of_first = [
+        decode_subscription(message.protocols[0].metadata)
+        for at, api, message in world.broker.seen
+        if api is Api.JOIN_GROUP and at >= began and message.member_id == first.assembly.membership.metadata().member_id
+    ]
+    assert list(of_first[0].owned) == ALL
+    assert of_first[0].generation == generation
+
+
+def test_what_is_kept_is_read_while_the_group_waits_for_somebody_slow(world: World) -> None:
+    ledger = Ledger()
+    first, slow = join(world, ledger, "a"), join(world, ledger, "slow")
+    settle(world, first, slow)
+    slow.stop = True
+    world.run_until(lambda: not slow.running)
+    slow = world.apps["slow2"] = join(world, ledger, "slow2", work=8_000)
+    world.run_until(lambda: settled(first, slow))
+    world.run(1_000)
+    kept = first.calls.owned
+    join(world, ledger, "c")
+    world.run_until(lambda: first.assembly.membership.state is State.JOINING)
+    handled = len(first.handled)
+    for tp in kept:
+        world.produce("t", tp.partition, 50)
+    world.run(3_000)
+    assert first.assembly.membership.state is State.JOINING, "the group waits for the slow one"
+    assert len(first.handled) - handled == 50 * len(kept)
+
+
+def test_when_a_member_leaves_the_others_only_gain(world: World) -> None:
+    ledger = Ledger()
+    apps = [join(world, ledger, name) for name in "abc"]
+    settle(world, *apps)
+    before = {app.name: app.calls.owned for app in apps}
+    told = {app.name: len(app.told) for app in apps}
+    apps[2].stop = True
+    settle(world, *apps[:2])
+    for app in apps[:2]:
+        assert before[app.name] <= app.calls.owned
+        assert all(what == "assign" for what, _ in app.told[told[app.name] :])
+
+
+def test_a_member_that_was_dropped_loses_everything_and_comes_back(world: World) -> None:
+    ledger = Ledger()
+    first, second = join(world, ledger, "a"), join(world, ledger, "b")
+    settle(world, first, second)
+    member_id = first.assembly.membership.metadata().member_id
+    had = sorted(first.calls.owned)
+    assert world.broker.expire(ExpireMember("g", member_id)) == 1
+    world.run_until(lambda: ("lost", had) in first.told)
+    settle(world, first, second)
+
+
+def test_a_dropped_member_in_the_middle_of_a_join_loses_what_it_kept(world: World) -> None:
+    ledger = Ledger()
+    first, slow = join(world, ledger, "a"), join(world, ledger, "b", work=10_000)
+    world.run_until(lambda: settled(first, slow))
+    join(world, ledger, "c")
+    world.run_until(lambda: first.assembly.membership.state is State.JOINING and first.calls.owned)
+    had = sorted(first.calls.owned)
+    assert world.broker.expire(ExpireMember("g", first.assembly.membership.metadata().member_id)) == 1
+    world.run_until(lambda: ("lost", had) in first.told)
+    settle(world, first, slow, world.apps["c"])
+
+
+def test_a_changed_subscription_gives_up_only_what_is_not_wanted_any_more(world: World) -> None:
+    world.create_topic("u", 2)
+    app = world.app("a", group_id="g", group_protocol="classic", partition_assignment_strategy=COOPERATIVE)
+
+    def program() -> Program:
+        yield from app.calls.subscribe(("t", "u"), app.listeners(), app.now)
+        while len(app.calls.owned) < PARTITIONS + 2:
+            yield from app.calls.poll(500, app.now)
+        yield from app.calls.subscribe(("t",), app.listeners(), app.now)
+        for _ in range(10):
+            yield from app.calls.poll(200, app.now)
+            yield Sleep(100)
+
+    world.call(app, program())
+    gone = [partitions for what, partitions in app.told if what == "revoke"]
+    assert gone == [[TopicPartition("u", 0), TopicPartition("u", 1)]]
+    assert sorted(app.calls.owned) == ALL
+
+
+def test_what_was_read_before_a_revocation_is_committed(world: World) -> None:
+    """Nothing is handled twice, although partitions move while they are read."""
+    ledger = Ledger()
+    first = join(world, ledger, "a")
+    world.run_until(lambda: len(first.handled) > 50)
+    second = join(world, ledger, "b")
+    settle(world, first, second)
+    world.run_until(lambda: len(first.handled) + len(second.handled) >= 100 * PARTITIONS)
+    world.run(2_000)
+    seen = [(record.partition, record.offset) for app in (first, second) for record in app.handled]
+    assert len(seen) == len(set(seen)) == 100 * PARTITIONS
+
+
+def test_a_commit_while_the_group_rebalances_is_refused_and_works_afterwards(world: World) -> None:
+    ledger = Ledger()
+    first, slow = join(world, ledger, "a"), join(world, ledger, "b", work=8_000)
+    world.run_until(lambda: settled(first, slow))
+    first.stop = True
+    world.run_until(lambda: not first.running)
+    app = world.app("d", group_id="g", group_protocol="classic", partition_assignment_strategy=COOPERATIVE)
+    errors: list[Exception] = []
+
+    def program() -> Program:
+        yield from app.calls.subscribe(("t",), app.listeners(), app.now)
+        while not app.stop:
+            yield from app.calls.poll(100, app.now)
+            try:
+                yield from app.calls.commit(None, 5_000, app.now)
+            except RebalanceInProgressError as error:
+                errors.append(error)
+            yield Sleep(10)
+
+    app.start(program())
+    world.run_until(lambda: settled(slow, app))
+    newcomer = join(world, ledger, "e")
+    world.run_until(lambda: bool(errors))
+    settle(world, slow, app, newcomer)
+    count = len(errors)
+    world.run(1_000)
+    assert len(errors) == count
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_rolling_upgrade_from_eager_to_cooperative(tmp_path: Path, seed: int) -> None:
+    """Kafka's way: first everybody offers both, then one after the other stops offering the eager one."""
+    world = World(tmp_path, seed)
+    world.create_topic("t", PARTITIONS)
+    for partition in range(PARTITIONS):
+        world.produce("t", partition, 100)
+    ledger = Ledger()
+    eager = [join(world, ledger, f"eager{place}", ["range"]) for place in range(2)]
+    settle(world, *eager)
+    generation: list[App] = eager
+    for step, strategy in enumerate((["range", COOPERATIVE], [COOPERATIVE])):
+        replaced: list[App] = []
+        for place, old in enumerate(generation):
+            old.stop = True
+            replaced.append(join(world, ledger, f"step{step}.{place}", strategy))
+            settle(world, *replaced, *generation[place + 1 :])
+        generation = replaced
+    for partition in range(PARTITIONS):
+        world.produce("t", partition, 20)
+    world.run(5_000)
+    seen = {(record.partition, record.offset) for app in world.apps.values() for record in app.handled}
+    assert len(seen) == 120 * PARTITIONS
+    before = [app.calls.owned for app in generation]
+    newcomer = join(world, ledger, "newcomer")
+    settle(world, newcomer, *generation)
+    assert all(app.calls.owned <= had for app, had in zip(generation, before, strict=True))
