@@ -1,107 +1,71 @@
-"""A consumer reads a topic of a real Kafka from its beginning to its end: ours to records and to Arrow, confluent-kafka beside it.
+"""A consumer beside confluent-kafka and aiokafka: on a real Kafka and on Ottla's broker, row by row.
 
-Method: the same records, each run a fresh consumer with its partitions assigned, from its making to the last record, so that
-connecting counts and closing does not; alternating; the median of the runs, after one warm-up each. Key and value of every record
-are touched (their lengths are added up), but for the Arrow columns, whose bytes are counted. CRCs are checked on both sides. Ours
-runs with default settings but ``max_poll_records``; confluent-kafka, whose defaults are slow for this, at what its documentation
-recommends.
+Method: the same records and one process for all contenders; each reading is a fresh consumer with its partitions assigned;
+contenders take turns; the figures are medians of the rounds, after one to warm up; a ratio is one of two medians. CRCs are checked
+on both sides. Ours runs with default settings but ``max_poll_records``; confluent-kafka, whose defaults are slow for this, at what
+its documentation recommends; aiokafka at its defaults but CRC and ``max_partition_fetch_bytes``, which only help it.
 
-    python benchmarks/consumer.py [--records 3000000] [--size 100] [--partitions 4] [--runs 5] [--bootstrap-servers HOST:PORT]
+    python benchmarks/consumer.py [--rows objects,iteration,...] [--brokers kafka,ottla] [--records 3000000] [--rounds 5]
 
-Without ``--bootstrap-servers`` it starts a real Kafka by itself (Java 17 and Maven; see ``tools/kafka``).
+Rows: ``objects``, ``iteration``, ``arrow``, ``codecs`` (lz4, zstd), ``sizes`` (1 kB, 10 kB), ``async``, ``cpu``, ``first``,
+``latency``, ``assigned``. The exit code is 1 if a target is missed. The real Kafka needs Java 17 and Maven (see ``tools/kafka``).
 """
 
 from __future__ import annotations
 
 import argparse
-import random
+import os
+import platform
 import statistics
-import time
-from collections.abc import Callable
-from typing import NamedTuple
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
 
-import confluent_kafka
-from _cluster import cluster
-from confluent_kafka import admin
+import _reading
+import _topics
+import _waiting
+from _cluster import TOOLS, cluster
+from _nodes import OttlaNode
+from _reading import Read, Reading, Settings
 
-from ottla import Consumer, TopicPartition
+from ottla.records import COMPILED
 
 PORTS = range(19_500, 19_590, 2)
-PATIENCE = 60.0
-"""Seconds without a record after which a run is given up."""
 
 
-Reading = tuple[int, int, float]
+class Verdict(NamedTuple):
+    """One line of the table: what was measured, ours and theirs, their ratio and what it was to be."""
+
+    what: str
+    ours: str
+    theirs: str
+    ratio: float
+    target: float
+    least: bool = True
+    """Whether the target is the least that will do; otherwise it is the most."""
+
+    @property
+    def reached(self) -> bool:
+        return self.ratio >= self.target if self.least else self.ratio <= self.target
+
+    def __str__(self) -> str:
+        sign = "at least" if self.least else "at most"
+        verdict = "" if self.reached else "   MISSED"
+        return f"{self.what:44} {self.ours:>24} {self.theirs:>24}   {self.ratio:5.2f}x ({sign} {self.target:g}x){verdict}"
 
 
-class Case(NamedTuple):
-    """One way to read everything: gives how many records and bytes of keys and values there were, and the seconds it took."""
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A way to read, and its settings."""
 
     name: str
-    settings: dict[str, object]
-    read: Callable[[str, str, int, int, dict[str, object]], Reading]
-    target: tuple[str, float] | None = None
-    """To be at least so many times as fast as another case."""
-
-
-def assigned(servers: str, topic: str, partitions: int, settings: dict[str, object]) -> Consumer:
-    consumer = Consumer(bootstrap_servers=servers, auto_offset_reset="earliest", **settings)
-    consumer.assign(TopicPartition(topic, number) for number in range(partitions))
-    return consumer
-
-
-def read_records(servers: str, topic: str, partitions: int, count: int, settings: dict[str, object]) -> Reading:
-    """Ours, every record an object."""
-    seen, size, began = 0, 0, time.perf_counter()
-    with assigned(servers, topic, partitions, settings) as consumer:
-        while seen < count:
-            records = consumer.poll(PATIENCE)
-            if not records:
-                break
-            for record in records:
-                size += len(record.key) + len(record.value)
-            seen += len(records)
-        took = time.perf_counter() - began
-    return seen, size, took
-
-
-def read_arrow(servers: str, topic: str, partitions: int, count: int, settings: dict[str, object]) -> Reading:
-    """Ours, all columns of Spark's schema as Arrow."""
-    seen, size, began = 0, 0, time.perf_counter()
-    with assigned(servers, topic, partitions, settings) as consumer:
-        while seen < count:
-            table = consumer.poll(PATIENCE).to_arrow()
-            if not table.num_rows:
-                break
-            seen += table.num_rows
-            size += _bytes(table.column("key")) + _bytes(table.column("value"))
-        took = time.perf_counter() - began
-    return seen, size, took
-
-
-def _bytes(column: object) -> int:
-    import pyarrow.compute as pc
-
-    return int(pc.sum(pc.binary_length(column)).as_py())
-
-
-def read_confluent(servers: str, topic: str, partitions: int, count: int, settings: dict[str, object]) -> Reading:
-    """confluent-kafka's ``consume(500)``."""
-    seen, size, began = 0, 0, time.perf_counter()
-    consumer = confluent_kafka.Consumer(
-        {"bootstrap.servers": servers, "group.id": "bench", "auto.offset.reset": "earliest", **settings}
-    )
-    consumer.assign([confluent_kafka.TopicPartition(topic, number, 0) for number in range(partitions)])
-    while seen < count:
-        messages = consumer.consume(500, PATIENCE)
-        if not messages:
-            break
-        for message in messages:
-            size += len(message.key()) + len(message.value())
-        seen += len(messages)
-    took = time.perf_counter() - began
-    consumer.close()
-    return seen, size, took
+    read: Read
+    settings: Settings
 
 
 TUNED = {
@@ -111,67 +75,193 @@ TUNED = {
     "queued.min.messages": 1_000_000,
     "queued.max.messages.kbytes": 1_048_576,
 }
-PEER = "confluent consume(500), tuned"
-CASES = [
-    Case(PEER, TUNED, read_confluent),
-    Case("ours, records", {"max_poll_records": 5_000}, read_records, (PEER, 1.5)),
-    Case("ours, Arrow", {"max_poll_records": 100_000}, read_arrow, (PEER, 4.0)),
-]
+OBJECTS = Case("poll()", _reading.objects, {"max_poll_records": 5_000})
+ITERATION = Case("for record in consumer", _reading.iteration, {"max_poll_records": 5_000})
+ARROW = Case("to_arrow()", _reading.arrow, {"max_poll_records": 100_000})
+FETCHING = Case("fetching alone", _reading.fetching, {})
+BATCHES = Case("AsyncConsumer.poll()", _reading.batches, {"max_poll_records": 5_000})
+CONSUME = Case("confluent consume(500)", _reading.consume, TUNED)
+POLL = Case("confluent poll()", _reading.poll, TUNED)
+GETMANY = Case("aiokafka getmany()", _reading.getmany, {"max_partition_fetch_bytes": 4 << 20})
 
 
-def fill(servers: str, records: int, size: int, partitions: int) -> str:
-    """A topic of that name, produced now unless it is there."""
-    topic = f"bench-{records}-{size}-{partitions}"
-    client = admin.AdminClient({"bootstrap.servers": servers})
-    if topic in client.list_topics(timeout=10).topics:
-        return topic
-    client.create_topics([admin.NewTopic(topic, partitions, 1)])[topic].result(10)
-    producer = confluent_kafka.Producer(
-        {"bootstrap.servers": servers, "linger.ms": 50, "batch.size": 131_072, "queue.buffering.max.messages": 1_000_000}
-    )
-    value = random.Random(1).randbytes(size)
-    for number in range(records):
-        while True:
-            try:
-                producer.produce(topic, value, b"%08d" % number, number % partitions)
-                break
-            except BufferError:
-                producer.poll(0.1)
-    assert producer.flush(120) == 0
-    return topic
+class Bench:
+    """The rows, against one broker."""
+
+    def __init__(self, name: str, servers: str, options: argparse.Namespace) -> None:
+        self.name = name
+        self._servers = servers
+        self._rounds: int = options.rounds
+        self._records: int = options.records
+        self._partitions: int = options.partitions
+        self._seconds: float = options.seconds
+
+    def objects(self) -> Iterator[Verdict]:
+        """Every key and value touched."""
+        yield from self._rates([(OBJECTS, CONSUME, 2.0)])
+
+    def iteration(self) -> Iterator[Verdict]:
+        """One record after the other."""
+        yield from self._rates([(ITERATION, POLL, 3.0)])
+
+    def arrow(self) -> Iterator[Verdict]:
+        """Columns; beside the peer, and beside what fetching alone takes."""
+        yield from self._rates([(ARROW, CONSUME, 5.0), (ARROW, FETCHING, 0.8)])
+
+    def codecs(self) -> Iterator[Verdict]:
+        """Compressed topics."""
+        for codec in ("lz4", "zstd"):
+            yield from self._rates([(OBJECTS, CONSUME, 1.0), (ITERATION, POLL, 1.0), (ARROW, CONSUME, 1.0)], codec=codec)
+
+    def sizes(self) -> Iterator[Verdict]:
+        """Longer values."""
+        for size in (1_000, 10_000):
+            yield from self._rates([(OBJECTS, CONSUME, 1.0), (ITERATION, POLL, 1.0), (ARROW, CONSUME, 1.0)], size=size)
+
+    def asyncio(self) -> Iterator[Verdict]:
+        """On an event loop."""
+        yield from self._rates([(BATCHES, GETMANY, 4.0)])
+
+    def cpu(self) -> Iterator[Verdict]:
+        """What the processor spends on a million records, over all threads of the process."""
+        pairs = [(OBJECTS, CONSUME), (ITERATION, POLL), (ARROW, CONSUME)]
+        readings = self._readings(dict.fromkeys(case for pair in pairs for case in pair), self._records, 100, "none")
+        spent = {case: statistics.median(one.cpu / one.records * 1e6 for one in readings[case]) for pair in pairs for case in pair}
+        for ours, theirs in pairs:
+            yield Verdict(
+                f"CPU s a million: {ours.name}",
+                f"{spent[ours]:.2f} s",
+                f"{theirs.name} {spent[theirs]:.2f} s",
+                spent[ours] / spent[theirs],
+                0.7,
+                least=False,
+            )
+
+    def first(self) -> Iterator[Verdict]:
+        """A new group's first record."""
+        topic = _topics.fill(self._servers, 1_000, 100, self._partitions)
+        contenders = {"ours": _waiting.first_of_ottla, "theirs": _waiting.first_of_confluent}
+        found = self._alternating(
+            {name: lambda measure=measure: measure(self._servers, topic, "consumer") for name, measure in contenders.items()}
+        )
+        ours, theirs = (statistics.median(found[name]) for name in contenders)
+        yield Verdict(
+            "first record after subscribe()", f"{ours:.3f} s", f"confluent {theirs:.3f} s", ours / theirs, 0.7, least=False
+        )
+
+    def latency(self) -> Iterator[Verdict]:
+        """From produce to the handler, at 1,000 records a second."""
+        yield from self._waits("latency", self._partitions, 1_000)
+
+    def assigned(self) -> Iterator[Verdict]:
+        """The same with 1,000 partitions of which one is active."""
+        yield from self._waits("1,000 partitions", 1_000, 200)
+
+    def _waits(self, what: str, partitions: int, rate: int) -> Iterator[Verdict]:
+        topic = f"bench-waits-{partitions}"
+        _topics.create(self._servers, topic, partitions)
+        contenders = {"ours": _waiting.follow_ottla, "theirs": _waiting.follow_confluent}
+        found = self._alternating(
+            {
+                name: lambda follow=follow: _waiting.waits(follow, self._servers, topic, partitions, rate, self._seconds)
+                for name, follow in contenders.items()
+            }
+        )
+        for field, unit, scale in (("median", "ms", 1.0), ("p99", "ms", 1.0), ("cpu", "% of a core", 100 / self._seconds)):
+            ours, theirs = (statistics.median(getattr(one, field) for one in found[name]) * scale for name in contenders)
+            if field != "cpu" or partitions >= 1_000:
+                yield Verdict(
+                    f"{what}: {field}", f"{ours:.2f} {unit}", f"confluent {theirs:.2f} {unit}", ours / theirs, 1.0, least=False
+                )
+
+    def _rates(self, pairs: list[tuple[Case, Case, float]], size: int = 100, codec: str = "none") -> Iterator[Verdict]:
+        cases = dict.fromkeys(case for pair in pairs for case in pair[:2])
+        records = max(10_000, self._records * 100 // max(size, 100))
+        readings = self._readings(cases, records, size, codec)
+        rates = {case: statistics.median(one.records / one.seconds for one in readings[case]) / 1e6 for case in cases}
+        what = "".join([f", {codec}"] * (codec != "none") + [f", {size} B"] * (size != 100))
+        for ours, theirs, target in pairs:
+            yield Verdict(
+                ours.name + what,
+                f"{rates[ours]:.2f} M/s",
+                f"{theirs.name} {rates[theirs]:.2f} M/s",
+                rates[ours] / rates[theirs],
+                target,
+            )
+
+    def _readings(self, cases: Iterable[Case], records: int, size: int, codec: str) -> dict[Case, list[Reading]]:
+        topic = _topics.fill(self._servers, records, size, self._partitions, codec)
+
+        def read(case: Case) -> Reading:
+            found = case.read(self._servers, topic, self._partitions, records, case.settings)
+            assert (found.records, found.size) in ((records, records * (size + 8)), (records, -1)), (case.name, found)
+            return found
+
+        return self._alternating({case: lambda case=case: read(case) for case in cases})
+
+    def _alternating(self, contenders: dict[Any, Callable[[], Any]]) -> dict[Any, list[Any]]:
+        """What each contender measured in each round but the first."""
+        found: dict[Any, list[Any]] = {name: [] for name in contenders}
+        for number in range(self._rounds + 1):
+            for name, measure in contenders.items():
+                result = measure()
+                if number:
+                    found[name].append(result)
+        return found
 
 
-def main() -> None:
-    """Run all cases in turn and print a line for each."""
+ROWS = {
+    "objects": Bench.objects,
+    "iteration": Bench.iteration,
+    "arrow": Bench.arrow,
+    "codecs": Bench.codecs,
+    "sizes": Bench.sizes,
+    "async": Bench.asyncio,
+    "cpu": Bench.cpu,
+    "first": Bench.first,
+    "latency": Bench.latency,
+    "assigned": Bench.assigned,
+}
+
+
+def brokers(names: list[str], given: str | None, stack: ExitStack) -> Iterator[tuple[str, str]]:
+    """Each broker's name and address; they live as long as ``stack``."""
+    if given is not None:
+        yield given, given
+        return
+    for name in names:
+        if name == "kafka":
+            yield "Apache Kafka", stack.enter_context(cluster(None, PORTS))
+        else:
+            node = OttlaNode(Path(stack.enter_context(tempfile.TemporaryDirectory(dir=TOOLS.parent))), 0)
+            stack.callback(node.close)
+            yield "Ottla", node.servers
+
+
+def main() -> int:
+    """Print a table for each broker."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--records", type=int, default=3_000_000)
-    parser.add_argument("--size", type=int, default=100, help="bytes of a value")
+    parser.add_argument("--rows", default=",".join(ROWS))
+    parser.add_argument("--brokers", default="kafka,ottla")
+    parser.add_argument("--bootstrap-servers", help="a broker that is there, instead")
+    parser.add_argument("--records", type=int, default=3_000_000, help="of 100 bytes; fewer of longer ones")
     parser.add_argument("--partitions", type=int, default=4)
-    parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--bootstrap-servers")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=5, help="of a round of latency")
     options = parser.parse_args()
-    with cluster(options.bootstrap_servers, PORTS) as servers:
-        topic = fill(servers, options.records, options.size, options.partitions)
-        rates: dict[str, list[float]] = {case.name: [] for case in CASES}
-        for run in range(options.runs + 1):
-            for case in CASES:
-                seen, size, took = case.read(servers, topic, options.partitions, options.records, case.settings)
-                assert (seen, size) == (options.records, options.records * (options.size + 8)), (case.name, seen, size)
-                if run:
-                    rates[case.name].append(seen / took)
-    report(rates)
-
-
-def report(rates: dict[str, list[float]]) -> None:
-    """The medians, and what they are compared with."""
-    medians = {name: statistics.median(found) for name, found in rates.items()}
-    for case in CASES:
-        versus = ""
-        if case.target is not None:
-            peer, least = case.target
-            versus = f"   {medians[case.name] / medians[peer]:5.2f} x {peer} (wanted: {least:g} x)"
-        print(f"{case.name:32} {medians[case.name] / 1e6:6.2f} M records/s{versus}   {case.settings}")
+    peers = ", ".join(f"{name} {version(name)}" for name in ("confluent-kafka", "aiokafka"))
+    print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, {peers}, compiled: {COMPILED}")
+    missed = 0
+    with ExitStack() as stack:
+        for name, servers in brokers(options.brokers.split(","), options.bootstrap_servers, stack):
+            print(f"\n{name}; medians of {options.rounds}")
+            bench = Bench(name, servers, options)
+            for row in options.rows.split(","):
+                for verdict in ROWS[row](bench):
+                    print(verdict, flush=True)
+                    missed += not verdict.reached
+    return int(missed > 0)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

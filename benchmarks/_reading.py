@@ -1,0 +1,193 @@
+"""Ways to read all records of a topic: Ottla's, those of its peers, and one that only fetches.
+
+Each takes the servers, the topic, its partitions, the number of records and its settings, and gives a ``Reading``. It begins with
+a consumer that is not there yet and ends with the last record: connecting counts, closing does not. Every key and value is touched
+(their lengths are added up); of Arrow columns the bytes are counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import aiokafka
+import confluent_kafka
+
+from ottla import AsyncConsumer, Consumer, TopicPartition
+from ottla.client import commands
+from ottla.client.assembly import ConsumerAssembly
+from ottla.client.notifications import Fetched
+from ottla.config import ConsumerConfig
+from ottla.records import iter_headers
+from ottla.runtime.network_thread import NetworkThread
+from ottla.runtime.randomness import random_source
+
+PATIENCE = 60.0
+"""Seconds without a record after which a reading is given up."""
+
+
+class Reading(NamedTuple):
+    """What one reading found, and what it took: seconds on the clock, and of processor time over all threads."""
+
+    records: int
+    size: int
+    seconds: float
+    cpu: float
+
+
+Settings = dict[str, Any]
+Read = Callable[[str, str, int, int, Settings], Reading]
+
+
+class _Stopwatch:
+    def __init__(self) -> None:
+        self.began, self.used = time.perf_counter(), time.process_time()
+
+    def reading(self, records: int, size: int) -> Reading:
+        return Reading(records, size, time.perf_counter() - self.began, time.process_time() - self.used)
+
+
+def _assigned(servers: str, topic: str, partitions: int, settings: Settings) -> Consumer:
+    consumer = Consumer(bootstrap_servers=servers, auto_offset_reset="earliest", **settings)
+    consumer.assign(TopicPartition(topic, number) for number in range(partitions))
+    return consumer
+
+
+def objects(servers: str, topic: str, partitions: int, count: int, settings: Settings) -> Reading:
+    """``poll()``, every record an object."""
+    seen, size, watch = 0, 0, _Stopwatch()
+    with _assigned(servers, topic, partitions, settings) as consumer:
+        while seen < count:
+            records = consumer.poll(PATIENCE)
+            if not records:
+                break
+            for record in records:
+                size += len(record.key) + len(record.value)
+            seen += len(records)
+        return watch.reading(seen, size)
+
+
+def iteration(servers: str, topic: str, partitions: int, count: int, settings: Settings) -> Reading:
+    """``for record in consumer``."""
+    seen, size, watch = 0, 0, _Stopwatch()
+    with _assigned(servers, topic, partitions, settings) as consumer:
+        for record in consumer:
+            size += len(record.key) + len(record.value)
+            seen += 1
+            if seen == count:
+                break
+        return watch.reading(seen, size)
+
+
+def arrow(servers: str, topic: str, partitions: int, count: int, settings: Settings) -> Reading:
+    """``poll().to_arrow()``: all columns of Spark's schema."""
+    seen, size, watch = 0, 0, _Stopwatch()
+    with _assigned(servers, topic, partitions, settings) as consumer:
+        while seen < count:
+            table = consumer.poll(PATIENCE).to_arrow()
+            if not table.num_rows:
+                break
+            seen += table.num_rows
+            size += _bytes(table.column("key")) + _bytes(table.column("value"))
+        return watch.reading(seen, size)
+
+
+def _bytes(column: Any) -> int:
+    import pyarrow.compute as pc
+
+    return int(pc.sum(pc.binary_length(column)).as_py())
+
+
+def fetching(servers: str, topic: str, partitions: int, count: int, settings: Settings) -> Reading:
+    """The consumer's own fetches and nothing behind them: no checksum, no record is looked at, only headers of batches."""
+    seen, watch = 0, _Stopwatch()
+    config = ConsumerConfig.parse(bootstrap_servers=servers, auto_offset_reset="earliest", **settings)
+    network = NetworkThread(ConsumerAssembly(config, random_source()).core)
+    network.start()
+    try:
+        network.submit(commands.Assign(frozenset(TopicPartition(topic, number) for number in range(partitions)), {}))
+        while seen < count and network.notifications.wait(PATIENCE):
+            for told in network.notifications.drain():
+                if isinstance(told, Fetched):
+                    seen += sum(header.record_count for part in told.response.partitions for _, header in iter_headers(part.data))
+                    network.submit(commands.Polled({}, (told.response.number,)))
+        return watch.reading(seen, -1)
+    finally:
+        network.close(10)
+
+
+def batches(servers: str, topic: str, partitions: int, count: int, settings: Settings) -> Reading:
+    """``await AsyncConsumer.poll()``."""
+
+    async def read() -> Reading:
+        seen, size, watch = 0, 0, _Stopwatch()
+        async with AsyncConsumer(bootstrap_servers=servers, auto_offset_reset="earliest", **settings) as consumer:
+            await consumer.assign(TopicPartition(topic, number) for number in range(partitions))
+            while seen < count:
+                records = await consumer.poll(PATIENCE)
+                if not records:
+                    break
+                for record in records:
+                    size += len(record.key) + len(record.value)
+                seen += len(records)
+            return watch.reading(seen, size)
+
+    return asyncio.run(read())
+
+
+def getmany(servers: str, topic: str, partitions: int, count: int, settings: Settings) -> Reading:
+    """aiokafka's ``getmany``."""
+
+    async def read() -> Reading:
+        seen, size, watch = 0, 0, _Stopwatch()
+        async with aiokafka.AIOKafkaConsumer(bootstrap_servers=servers, auto_offset_reset="earliest", **settings) as consumer:
+            consumer.assign([aiokafka.TopicPartition(topic, number) for number in range(partitions)])
+            while seen < count:
+                for records in (await consumer.getmany(timeout_ms=round(PATIENCE * 1000))).values():
+                    for record in records:
+                        size += len(record.key) + len(record.value)
+                    seen += len(records)
+            return watch.reading(seen, size)
+
+    return asyncio.run(read())
+
+
+def _assigned_confluent(servers: str, topic: str, partitions: int, settings: Settings) -> confluent_kafka.Consumer:
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": servers, "group.id": "bench", "auto.offset.reset": "earliest", **settings}
+    )
+    consumer.assign([confluent_kafka.TopicPartition(topic, number, 0) for number in range(partitions)])
+    return consumer
+
+
+def consume(servers: str, topic: str, partitions: int, count: int, settings: Settings) -> Reading:
+    """confluent-kafka's ``consume(500)``."""
+    seen, size, watch = 0, 0, _Stopwatch()
+    consumer = _assigned_confluent(servers, topic, partitions, settings)
+    while seen < count:
+        messages = consumer.consume(500, PATIENCE)
+        if not messages:
+            break
+        for message in messages:
+            size += len(message.key()) + len(message.value())
+        seen += len(messages)
+    reading = watch.reading(seen, size)
+    consumer.close()
+    return reading
+
+
+def poll(servers: str, topic: str, partitions: int, count: int, settings: Settings) -> Reading:
+    """confluent-kafka's ``poll()``."""
+    seen, size, watch = 0, 0, _Stopwatch()
+    consumer = _assigned_confluent(servers, topic, partitions, settings)
+    while seen < count:
+        message = consumer.poll(PATIENCE)
+        if message is None:
+            break
+        size += len(message.key()) + len(message.value())
+        seen += 1
+    reading = watch.reading(seen, size)
+    consumer.close()
+    return reading

@@ -1,0 +1,41 @@
+"""The topics that consumers are measured on."""
+
+from __future__ import annotations
+
+import confluent_kafka
+from confluent_kafka import admin
+
+
+def create(servers: str, topic: str, partitions: int) -> bool:
+    """Make a topic, unless it is there; whether it was made."""
+    client = admin.AdminClient({"bootstrap.servers": servers})
+    if topic in client.list_topics(timeout=30).topics:
+        return False
+    client.create_topics([admin.NewTopic(topic, partitions, 1)])[topic].result(60)
+    return True
+
+
+def fill(servers: str, records: int, size: int, partitions: int, codec: str = "none") -> str:
+    """A topic with so many records, produced now unless it is there: keys of 8 bytes, values that compress about as JSON does."""
+    topic = f"bench-{records}-{size}-{partitions}-{codec}"
+    if not create(servers, topic, partitions):
+        return topic
+    settings = {"linger.ms": 50, "batch.size": 131_072, "compression.type": codec, "queue.buffering.max.kbytes": 262_144}
+    producer = confluent_kafka.Producer({"bootstrap.servers": servers, **settings, "queue.buffering.max.messages": 1_000_000})
+    values = [value(number, size) for number in range(1_000)]
+    for number in range(records):
+        while True:
+            try:
+                producer.produce(topic, values[number % 1_000], b"%08d" % number, number % partitions)
+                break
+            except BufferError:
+                producer.poll(0.1)
+    assert producer.flush(120) == 0
+    return topic
+
+
+def value(number: int, size: int) -> bytes:
+    """Rows of a table of flights, as JSON."""
+    row = b'{"carrier":"UA","flight":%d,"origin":"EWR","dest":"IAH","hour":%d,"distance":%d} '
+    rows = [row % (number * 37 % 9_973, (number + line) % 24, (number + line) * 7 % 4_000) for line in range(size // 70 + 1)]
+    return b"".join(rows)[:size].ljust(size)

@@ -1,0 +1,128 @@
+"""How long an application waits: for its first record, and for each record that is produced while it reads.
+
+Ours and confluent-kafka, each in the manner that is natural to it: ``for record in consumer``, and ``poll()``.
+"""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import confluent_kafka
+
+from ottla import Consumer
+
+PACER = """
+import sys, time
+import confluent_kafka
+servers, topic, rate, seconds = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
+producer = confluent_kafka.Producer({"bootstrap.servers": servers, "linger.ms": 0, "acks": 1})
+producer.list_topics(topic, 10)
+print("ready", flush=True)
+sys.stdin.readline()
+began = time.monotonic()
+for number in range(round(rate * seconds)):
+    while (left := began + number / rate - time.monotonic()) > 0:
+        time.sleep(left)
+    producer.produce(topic, b"%d" % time.monotonic_ns(), partition=0)
+    producer.poll(0)
+producer.flush(30)
+"""
+"""A process that produces so many records a second, each with the moment it was made, to partition 0."""
+
+
+class Waits(NamedTuple):
+    """Milliseconds from produce to handler, at the median and at the 99th percentile, and the processor's seconds meanwhile."""
+
+    median: float
+    p99: float
+    cpu: float
+
+
+Follow = Callable[[str, str, int], Iterator[bytes]]
+"""Servers, topic and number of partitions -> the values that are produced from now on; first an empty one: now it reads."""
+
+
+def follow_ottla(servers: str, topic: str, partitions: int) -> Iterator[bytes]:
+    """``for record in consumer``, from the end on."""
+    with Consumer(bootstrap_servers=servers, auto_offset_reset="latest") as consumer:
+        consumer.assign([(topic, number) for number in range(partitions)])  # type: ignore[list-item]
+        consumer.position((topic, 0), timeout=60)  # type: ignore[arg-type]
+        consumer.poll(1.0)
+        yield b""
+        for record in consumer:
+            yield record.value
+
+
+def follow_confluent(servers: str, topic: str, partitions: int) -> Iterator[bytes]:
+    """``poll()``, from the end on."""
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": servers, "group.id": "bench", "enable.auto.commit": False})
+    consumer.assign([confluent_kafka.TopicPartition(topic, number, confluent_kafka.OFFSET_END) for number in range(partitions)])
+    consumer.poll(1.0)
+    yield b""
+    try:
+        while True:
+            message = consumer.poll(1.0)
+            if message is not None:
+                yield message.value()
+    finally:
+        consumer.close()
+
+
+def waits(follow: Follow, servers: str, topic: str, partitions: int, rate: int, seconds: float) -> Waits:
+    """Follow a topic while records are produced, and say how late each was."""
+    found: list[float] = []
+    records = follow(servers, topic, partitions)
+    assert next(records) == b""
+    command = [sys.executable, "-c", PACER, servers, topic, str(rate), str(seconds)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as pacer:
+        assert pacer.stdin is not None
+        assert pacer.stdout is not None
+        pacer.stdout.readline()
+        used = time.process_time()
+        pacer.stdin.write(b"\n")
+        pacer.stdin.flush()
+        for value in records:
+            found.append((time.monotonic_ns() - int(value)) / 1e6)
+            if len(found) == round(rate * seconds):
+                break
+        used = time.process_time() - used
+        pacer.wait()
+    records.close()  # type: ignore[attr-defined]
+    quantiles = statistics.quantiles(found, n=100)
+    return Waits(statistics.median(found), quantiles[98], used)
+
+
+def first_of_ottla(servers: str, topic: str, protocol: str) -> float:
+    """Seconds from a consumer that is not there yet to the first record of its group."""
+    began = time.perf_counter()
+    settings: dict[str, Any] = {"group_protocol": protocol}
+    with Consumer(bootstrap_servers=servers, group_id=str(uuid.uuid4()), auto_offset_reset="earliest", **settings) as consumer:
+        consumer.subscribe([topic])
+        next(iter(consumer))
+        return time.perf_counter() - began
+
+
+def first_of_confluent(servers: str, topic: str, protocol: str) -> float:
+    """The same by confluent-kafka."""
+    began = time.perf_counter()
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": str(uuid.uuid4()),
+            "group.protocol": protocol,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+        }
+    )
+    consumer.subscribe([topic])
+    while consumer.poll(1.0) is None:
+        pass
+    took = time.perf_counter() - began
+    consumer.close()
+    return took
