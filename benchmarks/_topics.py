@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import confluent_kafka
 from confluent_kafka import admin
 
@@ -12,7 +14,14 @@ def create(servers: str, topic: str, partitions: int) -> bool:
     if topic in client.list_topics(timeout=30).topics:
         return False
     client.create_topics([admin.NewTopic(topic, partitions, 1)])[topic].result(60)
+    while not _is_led(client.list_topics(topic, timeout=30).topics[topic], partitions):
+        time.sleep(0.1)
     return True
+
+
+def _is_led(topic: admin.TopicMetadata, partitions: int) -> bool:
+    """Whether the broker knows all partitions and their leaders: it answers before it does."""
+    return len(topic.partitions) == partitions and all(one.leader >= 0 for one in topic.partitions.values())
 
 
 def fill(servers: str, records: int, size: int, partitions: int, codec: str = "none") -> str:

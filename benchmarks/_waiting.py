@@ -11,7 +11,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import confluent_kafka
 
@@ -98,24 +98,23 @@ def waits(follow: Follow, servers: str, topic: str, partitions: int, rate: int, 
     return Waits(statistics.median(found), quantiles[98], used)
 
 
-def first_of_ottla(servers: str, topic: str, protocol: str) -> float:
+def first_of_ottla(servers: str, topic: str) -> float:
     """Seconds from a consumer that is not there yet to the first record of its group."""
     began = time.perf_counter()
-    settings: dict[str, Any] = {"group_protocol": protocol}
-    with Consumer(bootstrap_servers=servers, group_id=str(uuid.uuid4()), auto_offset_reset="earliest", **settings) as consumer:
+    with Consumer(bootstrap_servers=servers, group_id=str(uuid.uuid4()), auto_offset_reset="earliest") as consumer:
         consumer.subscribe([topic])
         next(iter(consumer))
         return time.perf_counter() - began
 
 
-def first_of_confluent(servers: str, topic: str, protocol: str) -> float:
-    """The same by confluent-kafka."""
+def first_of_confluent(servers: str, topic: str) -> float:
+    """The same by confluent-kafka, in the protocol that is quicker to join."""
     began = time.perf_counter()
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": servers,
             "group.id": str(uuid.uuid4()),
-            "group.protocol": protocol,
+            "group.protocol": "consumer",
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
         }

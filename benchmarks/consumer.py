@@ -142,7 +142,7 @@ class Bench:
         topic = _topics.fill(self._servers, 1_000, 100, self._partitions)
         contenders = {"ours": _waiting.first_of_ottla, "theirs": _waiting.first_of_confluent}
         found = self._alternating(
-            {name: lambda measure=measure: measure(self._servers, topic, "consumer") for name, measure in contenders.items()}
+            {name: lambda measure=measure: measure(self._servers, topic) for name, measure in contenders.items()}
         )
         ours, theirs = (statistics.median(found[name]) for name in contenders)
         yield Verdict(

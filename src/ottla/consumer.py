@@ -16,14 +16,13 @@ from typing import Any, Self
 from ottla import arguments
 from ottla.arguments import Offset, Partitions, Timeout
 from ottla.client.calls import POST_INTERVAL
-from ottla.client.collector import Delivery
 from ottla.client.commit_calls import CommitCallback
 from ottla.client.mailbox import Await, Call, T
 from ottla.client.rebalancing import Listener, Listeners
 from ottla.client.subscription import EARLIEST, LATEST
 from ottla.consumer_base import CLOSE_TIMEOUT, ConsumerBase
 from ottla.errors import ConcurrentAccessError, IllegalStateError, OttlaError
-from ottla.records import Record, Records
+from ottla.records import Record, Records, Walk
 from ottla.runtime import clock
 from ottla.types import Now, OffsetAndMetadata, OffsetAndTimestamp, PartitionInfo, TopicPartition
 
@@ -124,19 +123,20 @@ class Consumer(ConsumerBase):
 
         A record is done with when the next one is asked for; ``commit()`` in the body includes it.
         """
-        collector, monotonic = self._calls.collector, clock.monotonic
-        while True:
+        return Walk(self._go_on, clock.monotonic)
+
+    def _go_on(self, walk: Walk) -> bool:
+        """Before a walk's next record: stay alive, and poll where nothing is left."""
+        collector = self._calls.collector
+        # Records may take long to handle, so each is a chance to stay alive; but most come too soon to bother.
+        if walk.has_more and clock.monotonic() >= walk.ask_at:
+            self._run(self._calls.service)
+        while not collector.go_on(walk):
             self.poll(1.0)
-            delivery: Delivery | None = collector.delivery
-            if delivery is None:
-                continue
-            service_at = monotonic() + SERVICE_INTERVAL
-            for record in collector.walk(delivery):
-                yield record
-                # Records may take long to handle, so each is a chance to stay alive; but most come too soon to bother.
-                if monotonic() >= service_at:
-                    self._run(self._calls.service)
-                    service_at = monotonic() + SERVICE_INTERVAL
+            if collector.delivery is not None:
+                collector.delivery.walk = walk
+        walk.ask_at = clock.monotonic() + SERVICE_INTERVAL
+        return True
 
     # -- positions --------------------------------------------------------------------------------------------------------
 

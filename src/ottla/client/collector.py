@@ -9,7 +9,6 @@ never covers a record that was not handed out, nor, while records are walked one
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from ottla.client.fetch_buffer import FetchBuffer, FetchedPartition, FetchedResponse
@@ -17,7 +16,7 @@ from ottla.client.poll_watch import InHand
 from ottla.client.subscription import Snapshot
 from ottla.config import ConsumerConfig
 from ottla.errors import CorruptRecordError
-from ottla.records import PartitionReader, PartitionRecords, Record
+from ottla.records import PartitionReader, PartitionRecords, Record, Walk
 from ottla.types import OffsetAndMetadata, TopicPartition
 
 
@@ -39,13 +38,18 @@ class Delivery:
     """What one poll handed out, and how much of it the application is done with.
 
     Handed out whole, all of it counts as done with as soon as the application comes back. Walked record by record, ``at`` is the
-    part that the application is in and ``current`` the record it holds.
+    part that the application is in.
     """
 
     def __init__(self, parts: list[HandedOut]) -> None:
         self.parts = parts
         self.at: int | None = None
-        self.current: Record | None = None
+        self.walk: Walk | None = None
+
+    @property
+    def current(self) -> Record | None:
+        """The record that the application holds, while it walks."""
+        return None if self.walk is None else self.walk.current
 
     def positions(self, *, with_current: bool) -> dict[TopicPartition, tuple[int, OffsetAndMetadata]]:
         """Epoch and position of the partitions whose records are not all done with; ``with_current``: the one in hand is."""
@@ -130,6 +134,7 @@ class Collector:
         self.snapshot = snapshot
         self._ready.extendleft(reversed(self._aside))
         self._aside.clear()
+        self._interrupt_walk()
         for known in (self._positions, self._ends):
             for tp in [tp for tp, (epoch, _) in known.items() if not self._is_current(tp, epoch)]:
                 del known[tp]
@@ -191,6 +196,7 @@ class Collector:
         """The application came back: it is done with what it was given. What it was in the middle of walking is still to come."""
         if self.delivery is not None:
             self._leftover.extendleft(reversed(self.delivery.rest()))
+            self._interrupt_walk()
             self.delivery = None
 
     # -- records ----------------------------------------------------------------------------------------------------------
@@ -215,20 +221,36 @@ class Collector:
         self.delivery = Delivery(parts)
         return self.delivery
 
-    def walk(self, delivery: Delivery) -> Iterator[Record]:
+    def walk(self, delivery: Delivery) -> Walk:
         """The records of a delivery one by one, without those of partitions that are taken away or sought elsewhere meanwhile."""
-        for number, part in enumerate(delivery.parts):
-            delivery.at, delivery.current = number, None
-            seen: Snapshot | None = None
-            for record in part.records:
-                if seen is not self.snapshot:
-                    if not self._is_wanted(part.tp, part.epoch):
-                        self._keep(part if delivery.current is None else _behind(part, delivery.current.offset))
-                        break
-                    seen = self.snapshot
-                delivery.current = record
-                yield record
-        delivery.at, delivery.current = len(delivery.parts), None
+        walk = delivery.walk = Walk(self.go_on)
+        return walk
+
+    def go_on(self, walk: Walk) -> bool:
+        """Let a walk go on where it is, if that is still wanted, or with what comes next; False: with nothing of this delivery."""
+        delivery = self.delivery
+        if delivery is None or delivery.walk is not walk:
+            walk.take(())
+            return False
+        if delivery.at is not None and walk.has_more:
+            part = delivery.parts[delivery.at]
+            if self._is_wanted(part.tp, part.epoch):
+                return True
+            self._keep(part if walk.current is None else _behind(part, walk.current.offset))
+        for at in range(0 if delivery.at is None else delivery.at + 1, len(delivery.parts)):
+            part = delivery.parts[at]
+            if self._is_wanted(part.tp, part.epoch):
+                delivery.at = at
+                walk.take(part.records.segments)
+                return True
+            self._keep(part)
+        delivery.at = len(delivery.parts)
+        walk.take(())
+        return False
+
+    def _interrupt_walk(self) -> None:
+        if self.delivery is not None and self.delivery.walk is not None:
+            self.delivery.walk.interrupt()
 
     def _keep(self, part: HandedOut | None) -> None:
         """Records that may not be handed out now: their partition is about to be revoked. They must not count as done with."""

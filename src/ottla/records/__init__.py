@@ -38,7 +38,7 @@ from ottla.records.header import (
     restamp,
 )
 from ottla.records.reader import PartitionReader, StoredRecord, iter_entries, iter_records
-from ottla.records.record import Record
+from ottla.records.record import Record, Walk
 
 __all__ = [
     "COMPILED",
@@ -54,6 +54,7 @@ __all__ = [
     "Record",
     "Records",
     "StoredRecord",
+    "Walk",
     "check_crc",
     "control_marker",
     "encode_batch",

@@ -1,3 +1,5 @@
+from ottla.records.batch cimport Batch
+
 # Readable from Python too: columns are made of what an origin holds.
 cdef class Origin:
     cdef readonly str topic
@@ -6,3 +8,17 @@ cdef class Origin:
     cdef readonly object timestamp_type
     cdef readonly object key_deserializer
     cdef readonly object value_deserializer
+
+cdef class Walk:
+    cdef object _go_on
+    cdef object _clock
+    cdef object _segments
+    cdef Batch _batch
+    cdef Origin _origin
+    cdef Py_ssize_t _row
+    cdef Py_ssize_t _stop
+    cdef bint _interrupted
+    cdef public double ask_at
+    cdef public object current
+    cdef bint _is_due(self) except -1
+    cdef _next_slice(self)

@@ -271,6 +271,66 @@ class RecordIterator:
         return _make(self._batch, self._origin, row)
 
 
+class Walk:
+    """Makes records one by one, as ``RecordIterator``, for an application that may take long over each.
+
+    Before it makes the next record it asks ``go_on(walk)``: at the end of its slices, after ``interrupt()``, and, with a ``clock``,
+    when that has come to ``ask_at``. It is given other slices (``take``), a later ``ask_at``, or nothing; False ends the walk.
+    ``current`` is the record that was handed out last. The attributes are declared in ``record.pxd``.
+    """
+
+    def __init__(self, go_on, clock=None) -> None:
+        self._go_on = go_on
+        self._clock = clock
+        self._interrupted = False
+        self.ask_at = 0.0
+        self.take(())
+
+    def take(self, segments):
+        """Go on with these slices, and forget those there were."""
+        self._segments = iter(segments)
+        self._batch = self._origin = self.current = None
+        self._row = self._stop = 0
+        self._next_slice()
+
+    def interrupt(self):
+        """Ask before the next record is made."""
+        self._interrupted = True
+
+    @property
+    def has_more(self) -> bool:
+        """Whether there are records left in the slices."""
+        return self._row < self._stop
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        while self._row >= self._stop or self._interrupted or self._is_due():
+            self._interrupted = False
+            if not self._go_on(self):
+                raise StopIteration
+        record = _make(self._batch, self._origin, self._row)
+        self._row += 1
+        if self._row >= self._stop:
+            self._next_slice()
+        self.current = record
+        return record
+
+    def _is_due(self):
+        now: cython.double
+        if self._clock is None:
+            return False
+        now = self._clock()
+        return now >= self.ask_at
+
+    def _next_slice(self):
+        found = next(self._segments, None)
+        if found is not None:
+            self._batch, self._row, self._stop = found
+            self._origin = self._batch.origin
+
+
 @cython.cfunc
 def _make(batch: Batch, origin: Origin, row: cython.Py_ssize_t) -> Record:
     at: cython.Py_ssize_t = row * 7

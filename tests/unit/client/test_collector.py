@@ -248,6 +248,15 @@ def test_leaving_a_walk_loses_nothing() -> None:
     assert collecting.collect() == [(T0, [1, 2]), (T1, [0, 1])]
 
 
+def test_a_poll_in_the_body_takes_over_the_rest() -> None:
+    collecting = Collecting()
+    collecting.arrive((T0, 0, batch(0, 3)), (T1, 0, batch(0, 2)))
+    walking = walk(collecting)
+    next(walking)
+    assert collecting.collect() == [(T0, [1, 2]), (T1, [0, 1])]
+    assert list(walking) == []
+
+
 def test_a_seek_in_the_body_ends_that_partition_and_no_other() -> None:
     collecting = Collecting()
     collecting.arrive((T0, 0, batch(0, 3)), (T1, 0, batch(0, 2)))
