@@ -10,13 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.groups.scenarios import EAGER, Scenario, beside_ours_everywhere
+from ottla.assignors import ASSIGNORS
+from tests.interop.groups.scenarios import COOPERATIVE, EAGER, Scenario, beside_ours_everywhere
 from tests.interop.groups.stage import Stage, settings
 from tests.interop.real_kafka import KafkaTool, OwnKafka, free_port_pair
 
 SESSION = 6_000
 """Milliseconds."""
-MATRIX = beside_ours_everywhere(("classic",), EAGER)
+OURS = {assignor: peers for assignor, peers in {**EAGER, **COOPERATIVE}.items() if assignor in ASSIGNORS}
+"""What our consumer has of the assignors that others have."""
+MATRIX = beside_ours_everywhere(("classic",), OURS)
 
 
 @pytest.fixture(scope="module")
