@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from functools import singledispatchmethod
 from pathlib import Path
@@ -131,7 +132,6 @@ class Stage:
 
     def __init__(self, cluster: KafkaCluster, folder: Path, protocols: Iterable[str]) -> None:
         self._cluster, self._folder = cluster, folder
-        self._operator = Operator(cluster.bootstrap_servers)
         self._incarnations = {name: Incarnation(name, 1) for name in PARTITIONS}
         self._partitions = dict(PARTITIONS)
         self._groups = [Group(f"group-{protocol}", protocol) for protocol in protocols]
@@ -141,7 +141,8 @@ class Stage:
     def play(self, story: Iterable[tuple[Trouble, ...]], seconds: float = float("inf")) -> list[str]:
         """Play the story, or as much of it as begins within ``seconds``, and judge it: what did not hold, in words."""
         until = time.monotonic() + seconds
-        with writing(self._cluster.bootstrap_servers, RATE) as self._writer:
+        servers = self._cluster.bootstrap_servers
+        with writing(servers, RATE) as self._writer, closing(Operator(servers)) as self._operator:
             return self._play(story, until)
 
     def _play(self, story: Iterable[tuple[Trouble, ...]], until: float) -> list[str]:

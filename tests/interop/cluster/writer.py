@@ -1,8 +1,8 @@
 """Writes numbered records to topics, evenly over their partitions, whatever happens to the cluster; knows what was acknowledged.
 
 Owns the producers and the process that they live in. Must not know the troubles. Invariants: every record says in its value which
-incarnation of its topic it was written for; what was not acknowledged in the end is among the ``failures``; if librdkafka aborts,
-it takes nobody with it.
+incarnation of its topic it was written for; what was not acknowledged in the end is among the ``failures``; if librdkafka
+aborts, it takes nobody with it.
 """
 
 from __future__ import annotations
