@@ -15,6 +15,8 @@ _HOMES = {
     "Consumer": "ottla.consumer",
     "AsyncConsumer": "ottla.async_consumer",
     "Admin": "ottla.admin",
+    "Health": "ottla.client.health",
+    "MetricName": "ottla.client.metrics",
     "Rebalance": "ottla.client.rebalances",
     "Record": "ottla.records",
     "Records": "ottla.records",
@@ -49,6 +51,8 @@ def __dir__() -> list[str]:
 if TYPE_CHECKING:
     from ottla.admin import Admin as Admin
     from ottla.async_consumer import AsyncConsumer as AsyncConsumer
+    from ottla.client.health import Health as Health
+    from ottla.client.metrics import MetricName as MetricName
     from ottla.client.rebalances import Rebalance as Rebalance
     from ottla.consumer import Consumer as Consumer
     from ottla.embedded import Broker as Broker

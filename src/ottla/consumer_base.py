@@ -10,12 +10,16 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from datetime import timedelta
 from typing import Any
 
 from ottla.arguments import Timeout, milliseconds
 from ottla.client.assembly import ConsumerAssembly
 from ottla.client.calls import ConsumerCalls
+from ottla.client.commands import Inspect
+from ottla.client.health import Assessor, Health, NetworkView, consumed_metrics
+from ottla.client.metrics import MetricName
 from ottla.client.notifications import WakeupRequested
 from ottla.client.processing import Job
 from ottla.client.rebalances import Rebalance
@@ -30,6 +34,12 @@ from ottla.types import ConsumerGroupMetadata, TopicPartition
 CLOSE_TIMEOUT = 30.0
 """Seconds."""
 
+STUCK_AFTER = 60.0
+"""Seconds that a partition may stand still before a consumer counts as ill."""
+
+ANSWER_TIMEOUT = 5.0
+"""Seconds that the network thread may take to say how it is: it takes a thousandth of that."""
+
 
 class ConsumerBase:
     """See the module."""
@@ -39,6 +49,8 @@ class ConsumerBase:
         self._config = ConsumerConfig.parse(config, **settings)
         self._calls = ConsumerCalls(self._config, self._submit, self._drain)
         self._assembly = ConsumerAssembly(self._config, random_source(), self._calls.collector.in_hand)
+        self._assessor = Assessor(self._config.group_id, self._config.session_timeout_ms)
+        self._assessing = threading.Lock()
         recorder = self._assembly.recorder
         self._calls.jobs.rebalancing = lambda: recorder is not None and recorder.under_way
         self._closed = False
@@ -87,6 +99,48 @@ class ConsumerBase:
         """The latest rebalances of this member, oldest first, a hundred at most. May be read from any thread."""
         recorder = self._assembly.recorder
         return () if recorder is None else recorder.records
+
+    def health(self, stuck_after: float | timedelta = STUCK_AFTER) -> Health:
+        """How the consumer is, as a whole and by partition. May be called from any thread; costs nothing while nobody asks.
+
+        ``stuck_after``: seconds that a partition may stand still before the consumer counts as ill. That it does is seen by calling
+        this again and again, as a probe does. See ``ottla.health.serve`` for a server of probes.
+        """
+        view = self._inspect()
+        if view is None:
+            dead = self._closed or self._network is not None
+            what = "the consumer is closed" if self._closed else "its network thread does not answer"
+            return Health(
+                live=not dead,
+                ready=False,
+                healthy=False,
+                reasons=(what if dead else "nothing was asked of it yet",),
+                group_id=self._config.group_id,
+            )
+        with self._assessing:
+            return self._assessor.assess(view, self._calls.consumed(), milliseconds(stuck_after, 0))
+
+    def metrics(self) -> dict[MetricName, float]:
+        """What the consumer counts, under the names of Kafka's own consumer. May be called from any thread.
+
+        Times are milliseconds, as Kafka's are, but for names that end in ``seconds-ago``.
+        """
+        view = self._inspect()
+        if view is None:
+            return {}
+        return {**view.metrics, **consumed_metrics(self._calls.consumed(), self._calls.records_consumed, view)}
+
+    def _inspect(self) -> NetworkView | None:
+        """What the network thread knows; ``None`` where there is none that answers."""
+        network = self._network
+        if network is None or not network.running:
+            return None
+        answer: Future[NetworkView] = Future()
+        try:
+            network.submit(Inspect(answer.set_result))
+            return answer.result(ANSWER_TIMEOUT)
+        except (IllegalStateError, TimeoutError):
+            return None
 
     def processing(self, *, limit: float | timedelta) -> Job:
         """A block in which the application works on what it was handed for longer than ``max_poll_interval``, as a member still.

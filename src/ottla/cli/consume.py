@@ -20,6 +20,7 @@ from ottla.cli.connecting import patient
 from ottla.cli.escapes import BadFormat, Piece, compiled
 from ottla.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Settings, client_settings
 from ottla.errors import WakeupError
+from ottla.health import serve
 from ottla.signals import stop_on_signals
 
 POLL = 1.0
@@ -138,6 +139,10 @@ def consume(
             "%S and %K lengths, \\n, \\t.",
         ),
     ] = "%s\\n",
+    health_port: Annotated[
+        int | None,
+        typer.Option("--health-port", min=0, max=65535, help="Answer probes at /live, /ready, /health and /metrics. 0: any port."),
+    ] = None,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
     settings: Settings = None,
 ) -> None:
@@ -148,7 +153,12 @@ def consume(
     config |= client_settings(bootstrap_servers, settings)
     if group is not None:
         config["group.id"] = group
-    with ottla.Consumer(patient(config)) as consumer, _quiet_pipe(), stop_on_signals(consumer):
+    with (
+        ottla.Consumer(patient(config)) as consumer,
+        _probed(consumer, health_port),
+        _quiet_pipe(),
+        stop_on_signals(consumer),
+    ):
         reading = Reading(consumer, sys.stdout.buffer, compiled(text), count, until_end)
         partitions = _partitions(consumer, topic)
         if group is None:
@@ -160,6 +170,21 @@ def consume(
 
 def _partitions(consumer: ottla.Consumer, topic: str) -> list[TopicPartition]:
     return sorted(TopicPartition(topic, each.partition) for each in consumer.partitions_for(topic))
+
+
+@contextlib.contextmanager
+def _probed(consumer: ottla.Consumer, port: int | None) -> Iterator[None]:
+    """Answer probes meanwhile, if that is wanted."""
+    if port is None:
+        yield
+        return
+    try:
+        server = serve(consumer, port)
+    except OSError as error:
+        raise typer.BadParameter(f"port {port} can not be had: {error.strerror}", param_hint="--health-port") from error
+    with server:
+        typer.echo(f"health: http://localhost:{server.port}/health", err=True)
+        yield
 
 
 @contextlib.contextmanager

@@ -19,6 +19,7 @@ from ottla.client.coordinator import CoordinatorManager
 from ottla.client.core import ClientCore
 from ottla.client.effects import Poll
 from ottla.client.fetch import FetchManager
+from ottla.client.inspection import Inspection
 from ottla.client.membership import Membership, Reply
 from ottla.client.notifications import Completed, Published
 from ottla.client.offsets import OffsetsManager
@@ -63,6 +64,9 @@ class ConsumerAssembly:
         self.fetches = FetchManager(config, self.subscription, metadata, core.notify, backoff)
         self.validator = PositionValidator(config, self.subscription, metadata, backoff, self.fetches.is_held)
         self.topics = TopicsManager(config, backoff, unreachable)
+        self.inspection = Inspection(
+            core, self.subscription, self.membership, self.polls, self.recorder, self.fetches.replicas, unreachable
+        )
         self.publisher = Publisher(core, self.subscription, self.membership)
         # Commits come before the membership: what a rebalance waits for leaves first. The look-up comes last of those that may need
         # it.
@@ -89,6 +93,7 @@ class ConsumerAssembly:
             commands.AssignmentAccepted: self._accepted,
             commands.ProcessingBegan: lambda command, now: self.polls.begin(command.limit, now),
             commands.ProcessingEnded: lambda _, now: self.polls.end(now),
+            commands.Inspect: lambda command, now: command.reply(self.inspection.view(now)),
             commands.Seek: self._seek,
             commands.ResetPositions: self._reset,
             commands.Pause: self._pause,

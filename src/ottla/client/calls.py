@@ -17,8 +17,9 @@ from typing import Any
 
 from ottla.client import commands, patterns
 from ottla.client.assigning import Assigning
-from ottla.client.collector import Collector
+from ottla.client.collector import Collector, Delivery
 from ottla.client.commit_calls import CommitCalls
+from ottla.client.health import Consumed
 from ottla.client.lookup_calls import LookupCalls
 from ottla.client.mailbox import Call, Mailbox
 from ottla.client.notifications import (
@@ -70,6 +71,10 @@ class ConsumerCalls(CommitCalls, LookupCalls):
         self._assigning = Assigning(config, self._errors.append)
         self._rebalancing = Rebalancing(config, self._mailbox, self.collector, self._assigning)
         self._posted_at: int | None = None
+        self.records_consumed = 0
+        """How many records were handed out."""
+        self._progress_at: dict[TopicPartition, int] = {}
+        """When the application was last handed records of a partition."""
         self._problems: list[OttlaError] = []
         """Everything that keeps records from coming, what concerns all partitions first."""
         self._problem_since: dict[type[OttlaError], int] = {}
@@ -91,12 +96,26 @@ class ConsumerCalls(CommitCalls, LookupCalls):
             self._mailbox.raise_wakeup()
             delivery = self.collector.collect(self._config.max_poll_records)
             if delivery is not None:
+                self._count(delivery)
                 return Records(part.records for part in delivery.parts)
             self._post(waiting=True)
             if self._mailbox.now.mono >= deadline:
                 self._explain_nothing()
                 return Records.empty()
             yield from self._mailbox.wait("records", min(deadline, self._mailbox.now.mono + self._longest_wait()))
+
+    def _count(self, delivery: Delivery) -> None:
+        """Once a poll and partition, never once a record."""
+        for part in delivery.parts:
+            self.records_consumed += len(part.records)
+            self._progress_at[part.tp] = self._mailbox.now.mono
+
+    def consumed(self) -> dict[TopicPartition, Consumed]:
+        """How far the application is. Any thread may ask; each value is whole, and they are of about the same moment."""
+        collector, progress_at = self.collector, self._progress_at
+        return {
+            tp: Consumed(collector.handed_out(tp), collector.end(tp), progress_at.get(tp)) for tp in collector.snapshot.partitions
+        }
 
     def service(self, now: Now) -> Call[None]:
         """In the middle of walking records one by one: stay alive, and take part in a rebalance."""

@@ -179,6 +179,15 @@ class Collector:
         known = self._ends.get(tp)
         return known[1] if known is not None else None
 
+    def handed_out(self, tp: TopicPartition) -> int | None:
+        """The offset behind all that was handed out of a partition. Any thread may ask."""
+        view = self.snapshot.partitions.get(tp)
+        if view is None:
+            return None
+        epoch, position = self._positions.get(tp, (-1, view.position))
+        found = position if epoch == view.epoch else view.position
+        return None if found is None else found.offset
+
     def in_hand(self) -> InHand:
         """What the application was handed and has not come back for. Any thread may ask: a delivery's parts never change."""
         delivery = self.delivery

@@ -7,7 +7,7 @@ was sent, and whoever waits for one finds its ``Completion`` settled by the appl
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -139,6 +139,13 @@ class ProcessingBegan:
     """
 
     limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class Inspect:
+    """Somebody, on any thread, asks how the consumer is: ``reply`` is called with a ``NetworkView``, on the network thread."""
+
+    reply: Callable[[Any], object]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ottla.client.effects import RequestManager
-from ottla.client.link import Address
+from ottla.client.link import Address, Request
 from ottla.errors import OttlaError
 from ottla.protocol.connection import ClientConnection
 from ottla.protocol.framing import Piece
@@ -76,7 +75,6 @@ class ConnectionsPoll(NamedTuple):
 class Completion(NamedTuple):
     """What became of a ``Send``: an answer, or the error that stands for it."""
 
-    manager: RequestManager
-    tag: Any
+    request: Request
     message: Any
     error: OttlaError | None

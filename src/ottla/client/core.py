@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ottla.client.backoff import RandomPort
+from ottla.client.connection_effects import Completion
 from ottla.client.connections import Connections, Effect
 from ottla.client.effects import RequestManager
 from ottla.client.metadata import Metadata, MetadataManager
@@ -39,6 +40,8 @@ class ClientCore:
         self.connections = Connections(config, random)
         allow_auto_create = isinstance(config, ConsumerConfig) and config.allow_auto_create_topics
         self.metadata_manager = MetadataManager(config, random, self.notify, allow_auto_create=allow_auto_create)
+        self.observe: Callable[[Completion, Now], None] = lambda completion, now: None
+        """Told of every request that came to its end, before the manager that asked."""
         self._managers: list[RequestManager] = []
         self._handlers: dict[type[Any], Callable[[Any, Now], None]] = {}
         self._notifications: list[object] = []
@@ -119,14 +122,16 @@ class ClientCore:
     def _deliver(self, now: Now) -> None:
         for alarm in self.connections.take_alarms():
             self.notify(ErrorNotification(alarm))
-        for manager, tag, message, error in self.connections.take_completions():
+        for completion in self.connections.take_completions():
+            request, message, error = completion
             try:
+                self.observe(completion, now)
                 if error is not None:
-                    manager.on_failure(tag, error, now)
+                    request.manager.on_failure(request.send.tag, error, now)
                 else:
-                    manager.on_response(tag, message, now)
+                    request.manager.on_response(request.send.tag, message, now)
             except Exception as bug:
-                self._surface(bug, type(manager).__name__)
+                self._surface(bug, type(request.manager).__name__)
 
     def _follow_metadata(self, now: Now) -> None:
         """Whatever changed what is known of the cluster, the connections learn it before anybody is asked."""

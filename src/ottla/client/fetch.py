@@ -99,7 +99,7 @@ class FetchManager:
         self._metadata = metadata
         self._notify = notify
         self._backoff = backoff
-        self._replicas = ReadReplicas(metadata, config.metadata_max_age_ms)
+        self.replicas = ReadReplicas(metadata, config.metadata_max_age_ms)
         self.memory = FetchMemory(config.fetch_buffer_bytes, config.fetch_max_bytes)
         self._number = 0
         self._nodes: dict[int, _Node] = {}
@@ -179,7 +179,7 @@ class FetchManager:
         self._answered(tag.node)
         tag.session.failed()
         for tp in tag.request.all:
-            if self._replicas.forget(tp):
+            if self.replicas.forget(tp):
                 self._planned = None
             state = self._subscription.partitions.get(tp)
             if not error.retriable and state is not None:
@@ -202,7 +202,7 @@ class FetchManager:
             if state.retry_at > now.mono:
                 wake_at.append(state.retry_at)
                 continue
-            leader, node_id = current.leader(tp), self._replicas.choose(tp, now)
+            leader, node_id = current.leader(tp), self.replicas.choose(tp, now)
             if leader is not None and node_id is not None:
                 wanted = Wanted(state.fetch, -1 if leader.epoch is None else leader.epoch, current.topic_id(tp.topic))
                 by_node.setdefault(node_id, {})[tp] = wanted
@@ -214,7 +214,7 @@ class FetchManager:
                 node.session.drop(tp)
             for tp, wanted in mine.items():
                 node.session.want(tp, wanted)
-        if (expires_at := self._replicas.expires_at) is not None:
+        if (expires_at := self.replicas.expires_at) is not None:
             wake_at.append(expires_at)
         self._planned, self._plan_until = (version, current), min(wake_at, default=None)
 
@@ -296,7 +296,7 @@ class FetchManager:
             self._metadata.request_update()
             state.retry_at = now.mono + self._backoff.delay(0)
             self._planned = None
-        elif self._replicas.prefer(tp, node_id, now):
+        elif self.replicas.prefer(tp, node_id, now):
             self._planned = None
 
     def _hand_over(self, tag: _Asked, fetched: tuple[FetchedPartition, ...]) -> None:
@@ -310,7 +310,7 @@ class FetchManager:
 
     def _partition_failed(self, tp: TopicPartition, state: PartitionState, code: int, now: Now) -> None:
         reaction = _REACTIONS.get(code, Reaction.PROBLEM)
-        from_replica = reaction in (Reaction.NEW_LEADER, Reaction.OUT_OF_RANGE) and self._replicas.forget(tp)
+        from_replica = reaction in (Reaction.NEW_LEADER, Reaction.OUT_OF_RANGE) and self.replicas.forget(tp)
         self._planned = None
         if reaction is Reaction.OUT_OF_RANGE and from_replica:
             return  # a follower may be behind: the leader knows better

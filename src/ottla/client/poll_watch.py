@@ -53,6 +53,16 @@ class PollWatch:
         """When the next sign of life is due."""
         return self._last_sign + (self._config.max_poll_interval_ms if self._limit is None else self._limit)
 
+    @property
+    def last_sign(self) -> int | None:
+        """When the application last gave a sign of life; ``None``: not yet."""
+        return self._last_sign or None
+
+    @property
+    def processing(self) -> bool:
+        """Whether the application is at a job that it has announced."""
+        return self._limit is not None
+
     def polled(self, now: Now) -> None:
         """The application polls."""
         self._last_sign = now.mono

@@ -100,6 +100,8 @@ class RebalanceRecorder:
         """The latest, oldest first. Replaced as a whole."""
         self.completed = self.failed = 0
         """How many there were."""
+        self.latency_total = 0
+        """How long the completed ones took, all together (ms)."""
         self._group_id = config.group_id
         self._subscription = subscription
         self._membership = membership
@@ -199,5 +201,6 @@ class RebalanceRecorder:
         )
         self.records = (*self.records, record)[-KEPT:]
         self.completed += completed
+        self.latency_total += (now.mono - draft.began.mono) * completed
         self.failed += not completed
         _log.info("group %r: %s", self._group_id, record)

@@ -51,6 +51,11 @@ class ReadReplicas:
         del self._leases[tp]
         return leader.node.node_id
 
+    def preferred(self, tp: TopicPartition) -> int | None:
+        """The replica that is read from in place of the leader, if one is."""
+        lease = self._leases.get(tp)
+        return None if lease is None else lease.node_id
+
     def prefer(self, tp: TopicPartition, node_id: int, now: Now) -> bool:
         """The leader named a closer replica; whether that is news."""
         leader = self._metadata.current.leader(tp)

@@ -39,7 +39,7 @@ class RequestQueue:
     def complete(self, request: Request, message: Any = None, error: OttlaError | None = None) -> bool:
         """A request has come to an end; always true."""
         request.done = True
-        self._completions.append(Completion(request.manager, request.send.tag, message, error))
+        self._completions.append(Completion(request, message, error))
         return True
 
     def fail_all(self, error: OttlaError) -> None:

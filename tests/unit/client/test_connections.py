@@ -65,11 +65,11 @@ class World:
 
     def _poll(self, now: Now) -> tuple[list[Any], int | None]:
         effects, wake_at = self.connections.poll(now)
-        for manager, tag, message, error in self.connections.take_completions():
+        for request, message, error in self.connections.take_completions():
             if error is None:
-                manager.on_response(tag, message, now)
+                request.manager.on_response(request.send.tag, message, now)
             else:
-                manager.on_failure(tag, error, now)
+                request.manager.on_failure(request.send.tag, error, now)
         return effects, wake_at
 
     def send(self, tag: Any, target: Target | None = None, timeout: int = 30_000, api: Api = Api.HEARTBEAT) -> None:

@@ -391,13 +391,13 @@ def test_a_plan_is_made_only_when_something_changed() -> None:
     fetches = Fetches(T0)
     fetches.answer(fetches.one(Api.FETCH), fetched(data(T0), session=77))
     looked: list[TopicPartition] = []
-    choose = fetches.manager._replicas.choose
+    choose = fetches.manager.replicas.choose
 
     def watched(tp: TopicPartition, now: Any) -> int | None:
         looked.append(tp)
         return choose(tp, now)
 
-    fetches.manager._replicas.choose = watched  # type: ignore[method-assign]
+    fetches.manager.replicas.choose = watched  # type: ignore[method-assign]
     for _ in range(5):
         fetches.answer(fetches.one(Api.FETCH), fetched(session=77))
     assert looked == []

@@ -1,0 +1,169 @@
+"""A consumer's health over HTTP: probes for whoever runs containers, and metrics for Prometheus.
+
+Owns the server's thread and what each path answers. Must not know how a consumer finds out how it is. Invariants: a probe never
+disturbs the consumer, whatever is asked and how often; the server ends with its ``with``, and with the process.
+
+============  ============================================================================================
+``/live``     200, or 503 where only a new consumer helps: it is closed or fenced, or its application hangs
+``/ready``    200, or 503 where it is not live, not connected, no member, or in a rebalance
+``/health``   all that ``consumer.health()`` says, as JSON; 200, or 503 where it is not healthy
+``/metrics``  ``consumer.metrics()`` and the verdicts, for Prometheus; needs ``ottla[metrics]``
+============  ============================================================================================
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Protocol, Self
+
+from ottla.client.health import Health, PartitionHealth, WaitsFor
+from ottla.client.metrics import MetricName
+from ottla.consumer_base import STUCK_AFTER
+
+PAGES = ("/live", "/ready", "/health", "/metrics")
+
+
+class Inspectable(Protocol):
+    """``Consumer`` or ``AsyncConsumer``."""
+
+    def health(self, stuck_after: float | timedelta = STUCK_AFTER) -> Health:
+        """How it is."""
+
+    def metrics(self) -> Mapping[MetricName, float]:
+        """What it counts."""
+
+
+class HealthServer:
+    """See ``serve``. A context manager; ``port`` is where it listens."""
+
+    def __init__(self, consumer: Inspectable, port: int, host: str, stuck_after: float | timedelta) -> None:
+        pages: dict[str, Callable[[], _Page]] = {
+            "/live": lambda: _verdict(health := consumer.health(stuck_after), health.live),
+            "/ready": lambda: _verdict(health := consumer.health(stuck_after), health.ready),
+            "/health": lambda: _as_json(consumer.health(stuck_after)),
+            "/metrics": lambda: _for_prometheus(consumer, stuck_after),
+        }
+        self._server = ThreadingHTTPServer((host, port), _handler(pages))
+        self._server.daemon_threads = True
+        self.port: int = self._server.server_address[1]
+        self._thread = threading.Thread(target=self._server.serve_forever, name=f"ottla-health-{self.port}", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Listen no more. A second call does nothing."""
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+def serve(consumer: Inspectable, port: int = 0, *, host: str = "", stuck_after: float | timedelta = STUCK_AFTER) -> HealthServer:
+    """Answer probes about ``consumer`` at ``port`` (0: any that is free), on a thread of its own.
+
+    ``host`` is the address to listen on, all of the machine's unless given: probes come from outside of a container.
+    ``stuck_after`` is as for ``consumer.health()``. Raises ``OSError`` where the port is taken::
+
+        with Consumer(...) as consumer, ottla.health.serve(consumer, 8080):
+            ...
+    """
+    return HealthServer(consumer, port, host, stuck_after)
+
+
+class _Page:
+    """What a path answers."""
+
+    def __init__(self, status: HTTPStatus, content: str, kind: str = "text/plain; charset=utf-8") -> None:
+        self.status, self.content, self.kind = status, content.encode(), kind
+
+
+def _handler(pages: Mapping[str, Callable[[], _Page]]) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            page = pages.get(self.path.partition("?")[0])
+            answer = page() if page is not None else _Page(HTTPStatus.NOT_FOUND, "try " + ", ".join(PAGES) + "\n")
+            self.send_response(answer.status)
+            self.send_header("Content-Type", answer.kind)
+            self.send_header("Content-Length", str(len(answer.content)))
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(answer.content)
+
+        do_HEAD = do_GET
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """A probe every few seconds is no news."""
+
+    return Handler
+
+
+def _verdict(health: Health, holds: bool) -> _Page:
+    status = HTTPStatus.OK if holds else HTTPStatus.SERVICE_UNAVAILABLE
+    return _Page(status, "".join(f"{reason}\n" for reason in health.reasons) or "ok\n")
+
+
+def _as_json(health: Health) -> _Page:
+    status = HTTPStatus.OK if health.healthy else HTTPStatus.SERVICE_UNAVAILABLE
+    return _Page(status, json.dumps(health.as_dict(), indent=2) + "\n", "application/json")
+
+
+def _for_prometheus(consumer: Inspectable, stuck_after: float | timedelta) -> _Page:
+    try:
+        from prometheus_client import CollectorRegistry
+        from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+    except ImportError:
+        return _Page(HTTPStatus.NOT_IMPLEMENTED, "prometheus-client is missing: pip install 'ottla[metrics]'\n")
+    registry = CollectorRegistry()
+    registry.register(PrometheusCollector(consumer, stuck_after))
+    return _Page(HTTPStatus.OK, generate_latest(registry).decode(), CONTENT_TYPE_LATEST)
+
+
+class PrometheusCollector:
+    """``consumer.metrics()`` and its verdicts for a registry of ``prometheus-client``, where a program has one of its own::
+
+        prometheus_client.REGISTRY.register(PrometheusCollector(consumer))
+
+    Names are Kafka's with ``kafka_`` in front, such as ``kafka_consumer_fetch_manager_records_lag``; the verdicts are
+    ``ottla_consumer_live``, ``ottla_consumer_ready`` and ``ottla_consumer_healthy``.
+    """
+
+    def __init__(self, consumer: Inspectable, stuck_after: float | timedelta = STUCK_AFTER) -> None:
+        self._consumer = consumer
+        self._stuck_after = stuck_after
+
+    def collect(self) -> Iterable[Any]:
+        """One family for each metric."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        health = self._consumer.health(self._stuck_after)
+        group = health.group_id or ""
+        families: dict[str, Any] = {}
+
+        def put(name: str, help: str, value: float, **labels: str) -> None:
+            names = ["group_id", *labels]
+            if name not in families:
+                kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+                families[name] = kind(name, help, labels=names)
+            families[name].add_metric([group, *labels.values()], value)
+
+        for metric, value in sorted(self._consumer.metrics().items()):
+            name = f"kafka_{metric.group.removesuffix('-metrics')}_{metric.name}".replace("-", "_")
+            put(name, f"{metric.name} of {metric.group}", value, **dict(metric.tags))
+        for verdict in ("live", "ready", "healthy"):
+            put(f"ottla_consumer_{verdict}", f"1 where the consumer is {verdict}", float(getattr(health, verdict)))
+        for tp, part in health.partitions.items():
+            where = {"topic": tp.topic, "partition": str(tp.partition)}
+            put("ottla_partition_stands_still_seconds", "how long nothing moves that should", part.stands_still, **where)
+        return families.values()
+
+
+__all__ = ["Health", "HealthServer", "PartitionHealth", "PrometheusCollector", "WaitsFor", "serve"]
