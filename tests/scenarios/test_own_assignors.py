@@ -1,0 +1,209 @@
+"""Assignors that users write: asked on the application's thread, told what they are to know, and harmless when they go wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ottla.assignors import Cluster, ConsumerPartitionAssignor, MemberAssignment, MemberSubscription, RebalanceProtocol
+from ottla.client.classic_states import State
+from ottla.errors import AssignmentError
+from ottla.protocol.apis import Api
+from ottla.types import ConsumerGroupMetadata, TopicPartition
+from tests.scenarios.world import App, World, member
+
+PARTITIONS = 4
+ALL = [TopicPartition("t", number) for number in range(PARTITIONS)]
+Members = Mapping[str, MemberSubscription]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    world = World(tmp_path)
+    world.create_topic("t", PARTITIONS)
+    for partition in range(PARTITIONS):
+        world.produce("t", partition, 10)
+    return world
+
+
+class Weighted(ConsumerPartitionAssignor):
+    """Everybody says in its user data how many partitions it can bear; the assignment says who has how many."""
+
+    name = "weighted"
+
+    def __init__(self, weight: int = 1) -> None:
+        self.weight = weight
+        self.heard: list[tuple[MemberAssignment, ConsumerGroupMetadata]] = []
+        self.clusters: list[Cluster] = []
+
+    def subscription_user_data(self, topics: frozenset[str]) -> bytes:
+        return b"%d %s" % (self.weight, ",".join(sorted(topics)).encode())
+
+    def assign(self, cluster: Cluster, members: Members) -> dict[str, MemberAssignment]:
+        self.clusters.append(cluster)
+        weights = {one: int((members[one].user_data or b"0").split()[0]) for one in members}
+        places = [one for one in sorted(members, key=lambda one: (-weights[one], one)) for _ in range(weights[one])]
+        shares: dict[str, list[TopicPartition]] = {one: [] for one in members}
+        for place, number in enumerate(range(cluster.partitions["t"])):
+            shares[places[place % len(places)]].append(TopicPartition("t", number))
+        return {one: MemberAssignment(tuple(share), b"you have %d" % len(share)) for one, share in shares.items()}
+
+    def on_assignment(self, assignment: MemberAssignment, metadata: ConsumerGroupMetadata) -> None:
+        self.heard.append((assignment, metadata))
+
+
+def join(world: World, name: str, assignor: object, **more: Any) -> App:
+    app = world.app(name, group_id="g", group_protocol="classic", partition_assignment_strategy=[assignor])
+    app.start(member(app, **more))
+    return app
+
+
+def settled(*apps: App) -> bool:
+    owned = sorted(tp for app in apps for tp in app.calls.owned)
+    return owned == ALL and all(app.assembly.membership.state is State.STABLE for app in apps)
+
+
+def test_user_data_goes_to_the_leader_and_comes_back_with_the_assignment(world: World) -> None:
+    heavy, light = Weighted(3), Weighted(1)
+    first, second = join(world, "a", heavy), join(world, "b", light)
+    world.run_until(lambda: settled(first, second))
+    assert (len(first.calls.owned), len(second.calls.owned)) == (3, 1)
+    assignment, metadata = heavy.heard[-1]
+    assert set(assignment.partitions) == first.calls.owned
+    assert assignment.user_data == b"you have 3"
+    assert metadata == first.assembly.membership.metadata()
+    leader = heavy if heavy.clusters else light
+    assert leader.clusters[-1] == Cluster({"t": PARTITIONS})
+
+
+def test_each_consumer_has_an_instance_of_a_class_of_its_own(world: World) -> None:
+    first, second = join(world, "a", Weighted), join(world, "b", Weighted)
+    world.run_until(lambda: settled(first, second))
+    (one,), (other,) = (
+        app.assembly.core.config.partition_assignment_strategy  # type: ignore[attr-defined]
+        for app in (first, second)
+    )
+    assert isinstance(one, Weighted)
+    assert one is not other
+    assert len(one.heard) >= 1 <= len(other.heard)
+
+
+def test_a_slow_assignor_costs_no_heartbeat(world: World) -> None:
+    class Slow(Weighted):
+        def assign(self, cluster: Cluster, members: Members) -> dict[str, MemberAssignment]:
+            app = next(app for app in world.apps.values() if app.assembly.membership.state is State.ASSIGNING)
+            # The application's thread is in here, as on a real one; everybody else goes on.
+            app._wait_number += 1
+            app._sleeping = True
+            world.run(10_000)
+            return super().assign(cluster, members)
+
+    first = join(world, "a", Slow())
+    world.run_until(lambda: settled(first))
+    beats = [at for at, api, _ in world.broker.seen if api is Api.HEARTBEAT]
+    assert len(beats) >= 9, "session.timeout.ms is 6 s"
+    assert first.told == [("assign", ALL)]
+    assert not first.errors
+
+
+def test_an_assignor_that_raises_is_an_error_of_poll_and_is_asked_again(world: World) -> None:
+    class Moody(Weighted):
+        tries = 0
+
+        def assign(self, cluster: Cluster, members: Members) -> dict[str, MemberAssignment]:
+            self.tries += 1
+            if self.tries == 1:
+                raise ZeroDivisionError("no weights")
+            return super().assign(cluster, members)
+
+    app = join(world, "a", Moody())
+    world.run_until(lambda: settled(app))
+    (error,) = app.errors
+    assert isinstance(error, AssignmentError)
+    assert str(error).startswith("the assignor 'weighted' failed in assign(): ZeroDivisionError('no weights')")
+    assert isinstance(error.cause, ZeroDivisionError)
+
+
+@pytest.mark.parametrize("method", ["subscription_user_data", "on_assignment"])
+def test_what_the_other_methods_raise_comes_out_of_poll_and_the_rebalance_goes_on(world: World, method: str) -> None:
+    class Broken(Weighted):
+        def assign(self, cluster: Cluster, members: Members) -> Any:
+            return dict.fromkeys(members, ALL)
+
+    def fail(self: object, *args: object) -> None:
+        raise KeyError("oh")
+
+    setattr(Broken, method, fail)
+    app = join(world, "a", Broken)
+    world.run_until(lambda: settled(app))
+    world.run(1_000)
+    assert app.errors
+    assert all(f"'weighted' failed in {method}(): KeyError('oh')" in str(error) for error in app.errors)
+
+
+TWICE = "the assignor 'mine' gave t-0 to .* and to "
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (lambda members: {"stranger": ALL}, "the assignor 'mine' named members that are not in the group: stranger"),
+        (lambda members: {one: [ALL[0]] for one in members}, TWICE),
+        (lambda members: dict.fromkeys(members, 3), r"the assignor 'mine' failed in assign\(\): TypeError"),
+        (lambda members: None, r"the assignor 'mine' failed in assign\(\): AttributeError"),
+    ],
+    ids=["stranger", "twice", "no partitions", "no mapping"],
+)
+def test_an_answer_that_makes_no_sense_is_refused(world: World, answer: Any, message: str) -> None:
+    class Mine(ConsumerPartitionAssignor):
+        name = "mine"
+
+        def assign(self, cluster: Cluster, members: Members) -> Any:
+            return answer(members)
+
+    apps = [join(world, "a", Mine()), join(world, "b", Mine())]
+    world.run_until(lambda: any(app.errors for app in apps))
+    (error,) = [app.errors[0] for app in apps if app.errors][:1]
+    with pytest.raises(AssignmentError, match=message):
+        raise error
+    assert not any(app.calls.owned for app in apps)
+
+
+def test_a_cooperative_assignor_may_not_take_and_give_in_one_round(world: World) -> None:
+    """Kafka checks that as well: two members would read the same partition."""
+
+    class Hasty(ConsumerPartitionAssignor):
+        name = "hasty"
+
+        def supported_protocols(self) -> Sequence[RebalanceProtocol]:
+            return (RebalanceProtocol.COOPERATIVE,)
+
+        def assign(self, cluster: Cluster, members: Members) -> Any:
+            ids = sorted(members, key=lambda one: len(members[one].owned))
+            return {one: [tp for tp in ALL if tp.partition % len(ids) == place] for place, one in enumerate(ids)}
+
+    first = join(world, "a", Hasty())
+    world.run_until(lambda: settled(first))
+    second = join(world, "b", Hasty())
+    world.run_until(lambda: bool(first.errors or second.errors))
+    error = (first.errors or second.errors)[0]
+    with pytest.raises(AssignmentError, match=r"the assignor 'hasty' gave t-\d to .* while .* owns it"):
+        raise error
+    assert second.calls.owned == frozenset()
+
+
+def test_a_topic_that_an_assignor_gives_unasked_is_followed_by_the_leader(world: World) -> None:
+    world.create_topic("extra", 1)
+
+    class Generous(ConsumerPartitionAssignor):
+        name = "generous"
+
+        def assign(self, cluster: Cluster, members: Members) -> Any:
+            return {one: [*ALL, TopicPartition("extra", 0)] for one in members}
+
+    app = join(world, "a", Generous())
+    world.run_until(lambda: app.assembly.membership.state is State.SYNCING)
+    assert app.assembly.membership.group_topics == {"t", "extra"}
