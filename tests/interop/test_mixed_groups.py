@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 
 import aiokafka.coordinator.assignors.range as aiokafka_range
+import kafka.coordinator.assignors.cooperative_sticky as kafka_cooperative
 import pytest
 
 from ottla import Broker
@@ -22,6 +23,11 @@ RANGE: dict[str, dict[str, object]] = {
     "aiokafka": {"partition_assignment_strategy": [aiokafka_range.RangePartitionAssignor]},
 }
 """What makes each peer offer the range assignor: aiokafka offers roundrobin alone."""
+COOPERATIVE: dict[str, dict[str, object]] = {
+    "confluent": {"partition_assignment_strategy": "cooperative-sticky"},
+    "kafka-python": {"partition_assignment_strategy": [kafka_cooperative.CooperativeStickyAssignor]},
+}
+"""What makes those peers cooperative that can be."""
 _numbers = count()
 
 
@@ -74,6 +80,34 @@ def test_a_mixed_group_shares_reads_everything_and_survives_a_leave(servers: str
         PRODUCE["confluent"](servers, topic, [(number, None, b"late %d" % number, 0, ()) for number in range(PARTITIONS)])
         late = poll_until([founder], lambda: share(founder))
         read_on([founder], values(late), {b"late %d" % number for number in range(PARTITIONS)})
+
+
+@pytest.mark.parametrize("peer", sorted(COOPERATIVE))
+@pytest.mark.parametrize("first", ["ours", "theirs"])
+def test_a_cooperative_mixed_group_moves_only_what_has_to(servers: str, topic: str, peer: str, first: str) -> None:
+    """The leader's kind assigns for both; nobody loses what it keeps, and nothing is read twice by those who keep it."""
+    makers: list[Callable[[], Member]] = [
+        lambda: OttlaMember(
+            servers, topic, f"g-{topic}", group_protocol="classic", partition_assignment_strategy="cooperative-sticky"
+        ),
+        lambda: MEMBER[peer](servers, topic, f"g-{topic}", **COOPERATIVE[peer]),
+    ]
+    if first == "theirs":
+        makers.reverse()
+    founder = makers[0]()
+    with closing_all(founder):
+        found = poll_until([founder], lambda: share(founder))
+        found += read_on([founder], values(found), {row[2] for row in ROWS})
+        founder.commit()
+        newcomer, meanwhile = make_beside(founder, makers[1])
+        with closing_all(newcomer):
+            meanwhile += poll_until([founder, newcomer], lambda: share(founder, newcomer))
+            assert (len(founder.assignment()), len(newcomer.assignment())) == (PARTITIONS // 2, PARTITIONS // 2)
+            PRODUCE["confluent"](servers, topic, [(number, None, b"new %d" % number, 0, ()) for number in range(PARTITIONS)])
+            read_on([founder, newcomer], set(), {b"new %d" % number for number in range(PARTITIONS)})
+            kept = founder.assignment()
+            assert not [one for one in meanwhile if one.partition in kept], "what stayed was not read again"
+        poll_until([founder], lambda: share(founder))
 
 
 def make_beside(member: Member, make: Callable[[], Member]) -> tuple[Member, list[Message]]:
