@@ -110,6 +110,29 @@ def test_a_cooperative_mixed_group_moves_only_what_has_to(servers: str, topic: s
         poll_until([founder], lambda: share(founder))
 
 
+def test_a_group_becomes_cooperative_member_by_member(servers: str, topic: str) -> None:
+    """Kafka's rolling upgrade: everybody offers both, then one after the other drops the eager one; it stays one group."""
+
+    def ours(strategy: str) -> OttlaMember:
+        return OttlaMember(servers, topic, f"g-{topic}", group_protocol="classic", partition_assignment_strategy=strategy)
+
+    members: list[Member] = [ours("range"), ours("range")]
+    try:
+        poll_until(members, lambda: share(*members))
+        for strategy in ("range,cooperative-sticky", "cooperative-sticky"):
+            for place in range(len(members)):
+                members[place].close()
+                members[place] = ours(strategy)
+                poll_until(members, lambda: share(*members))
+        before = [member.assignment() for member in members]
+        members.append(ours("cooperative-sticky"))
+        poll_until(members, lambda: share(*members))
+        assert all(member.assignment() <= had for member, had in zip(members, before, strict=False))
+    finally:
+        for member in members:
+            member.close()
+
+
 def make_beside(member: Member, make: Callable[[], Member]) -> tuple[Member, list[Message]]:
     """Make another member while one goes on polling: some peers wait in their constructor until the group has let them in."""
     found: list[Message] = []

@@ -22,6 +22,7 @@ from ottla.client.classic_states import (
     INCONSISTENT_GROUP_PROTOCOL,
     JOIN_REACTIONS,
     TRANSITIONS,
+    UNSUPPORTED_VERSION,
     Generation,
     Input,
     Reaction,
@@ -221,6 +222,8 @@ class Dialogue:
             self._fence(f"joining group {self._config.group_id!r}")
             return
         if reaction is Reaction.FATAL:
+            if code == UNSUPPORTED_VERSION and self._config.group_instance_id is not None:
+                error.hint = "the brokers may be too old for static members: leave group_instance_id out"
             self._fail(error)
             return
         if reaction is Reaction.LOOK_UP:

@@ -101,6 +101,9 @@ class ClientConnection:
         version = min(common.maximum, _newest_for(api, message))
         if version < common.minimum:
             raise UnsupportedApiError(f"{api.name} by topic name needs version {version}, the broker starts at {common}")
+        if version < _STATIC_MEMBERS.get(api, 0) and message.group_instance_id is not None:
+            text = f"the broker speaks {api.name} up to version {common.maximum} only: it knows no static members"
+            raise UnsupportedApiError(text, hint="leave group_instance_id out")
         return version
 
     def get_buffer(self) -> memoryview:
@@ -208,6 +211,10 @@ def _asked_for(group: Any) -> Any:
     from ottla.protocol.messages import offset_fetch_request
 
     return group.topics if group.topics is not None else (offset_fetch_request.OffsetFetchRequestTopics(partition_indexes=()),)
+
+
+_STATIC_MEMBERS: Mapping[Api, int] = {Api.JOIN_GROUP: 5, Api.SYNC_GROUP: 3, Api.HEARTBEAT: 3, Api.OFFSET_COMMIT: 7}
+"""From which version on a request can say that its member is static (KIP-345): without that it would be another member."""
 
 
 def _newest_for(api: Api, message: Message) -> int:

@@ -56,18 +56,24 @@ def metadata_answer(
     errors: Mapping[str, int] | None = None,
     epoch: int = 3,
     topic_id: uuid.UUID = TOPIC_ID,
+    racks: Mapping[int, str] | None = None,
 ) -> Any:
-    """An answer to Metadata: a leader for each partition, -1 being none."""
+    """An answer to Metadata: a leader for each partition, -1 being none, and its only replica."""
     topics: dict[str, list[Any]] = {name: [] for name in errors or {}}
     for tp, leader in leaders.items():
         part = metadata_response.MetadataResponsePartition(
-            error_code=ErrorCode(5 if leader < 0 else 0), partition_index=tp.partition, leader_id=leader, leader_epoch=epoch
+            error_code=ErrorCode(5 if leader < 0 else 0),
+            partition_index=tp.partition,
+            leader_id=leader,
+            leader_epoch=epoch,
+            replica_nodes=(leader,),
         )
         topics.setdefault(tp.topic, []).append(part)
     return metadata_response.MetadataResponse(
         throttle_time=NO_THROTTLE,
         brokers=tuple(
-            metadata_response.MetadataResponseBroker(node_id=n, host=node.host, port=node.port) for n, node in NODES.items()
+            metadata_response.MetadataResponseBroker(node_id=n, host=node.host, port=node.port, rack=(racks or {}).get(n))
+            for n, node in NODES.items()
         ),
         topics=tuple(
             metadata_response.MetadataResponseTopic(

@@ -600,3 +600,155 @@ def test_every_state_can_be_left_and_reached() -> None:
     assert {cause for row in TRANSITIONS.values() for cause in row} == set(Input)
     for state, row in TRANSITIONS.items():
         assert Input.LEAVE in row, f"an application can leave in {state}"
+
+
+# -- cooperative ----------------------------------------------------------------------------------------------------------
+
+COOPERATIVE = "cooperative-sticky"
+
+
+@pytest.fixture
+def cooperative() -> Member:
+    return Member(partition_assignment_strategy=COOPERATIVE)
+
+
+def rejoined(member: Member, *partitions: Any, generation: int = 5) -> None:
+    """A rebalance of somebody else's, up to the answer of SyncGroup."""
+    member.beat(27)
+    needed = member.tell(RebalanceNeeded)
+    assert (needed.partitions, needed.lost) == (frozenset(), False)
+    member.manager.prepared(needed.token, member.now)
+    member.joined(member.one(Api.JOIN_GROUP), generation=generation, protocol_name=COOPERATIVE)
+    member.synced(member.one(Api.SYNC_GROUP), *partitions, protocol_name=COOPERATIVE)
+
+
+def join_cooperatively(member: Member, *partitions: Any) -> None:
+    member.polled()
+    member.joined(member.one(Api.JOIN_GROUP), protocol_name=COOPERATIVE)
+    member.synced(member.one(Api.SYNC_GROUP), *partitions, protocol_name=COOPERATIVE)
+    member.manager.accepted(member.tell(AssignmentReceived).token)
+    assert member.state is State.STABLE
+
+
+def test_what_is_taken_away_is_given_up_before_what_is_new_is_held(cooperative: Member) -> None:
+    join_cooperatively(cooperative, T0, T1)
+    rejoined(cooperative, T1, T2)
+    needed = cooperative.tell(RebalanceNeeded)
+    assert (needed.partitions, needed.lost) == ({T0}, False)
+    assert cooperative.state is State.REVOKING
+    assert set(cooperative.subscription.partitions) == {T0, T1}
+    assert cooperative.manager.identity().generation == 5, "what is given up may be committed"
+    cooperative.manager.prepared(needed.token, cooperative.now)
+    received = cooperative.tell(AssignmentReceived)
+    assert received.added == {T2}
+    assert set(cooperative.subscription.partitions) == {T1, T2}
+    assert cooperative.state is State.STABLE
+    cooperative.manager.accepted(received.token)
+    message = cooperative.one(Api.JOIN_GROUP).message
+    assert message.reason == "need to revoke partitions and re-join"
+    assert decode_subscription(message.protocols[0].metadata) == Wish(("t",), None, (T1, T2), 5)
+
+
+def test_nothing_taken_away_means_no_second_join(cooperative: Member) -> None:
+    join_cooperatively(cooperative, T0)
+    rejoined(cooperative, T0, T1)
+    received = cooperative.tell(AssignmentReceived)
+    assert received.added == {T1}
+    cooperative.manager.accepted(received.token)
+    assert cooperative.state is State.STABLE
+    assert cooperative.poll() == []
+
+
+@pytest.mark.parametrize("revoking", [True, False])
+def test_a_rebalance_waits_until_what_was_given_is_taken(cooperative: Member, revoking: bool) -> None:
+    join_cooperatively(cooperative, T0, T1)
+    rejoined(cooperative, *((T0, T2) if revoking else (T0, T1, T2)))
+    cooperative.beat(27)
+    if revoking:
+        cooperative.manager.prepared(cooperative.tell(RebalanceNeeded).token, cooperative.now)
+    received = cooperative.tell(AssignmentReceived)
+    cooperative.beat(27)
+    assert cooperative.told == []
+    cooperative.manager.accepted(received.token)
+    assert cooperative.state is State.JOINING
+    cooperative.one(Api.JOIN_GROUP)
+
+
+@pytest.mark.parametrize("api", [Api.JOIN_GROUP, Api.SYNC_GROUP])
+@pytest.mark.parametrize(("code", "keeps_id"), [(25, False), (22, True)])
+def test_who_is_unknown_in_a_join_has_lost_what_it_kept(cooperative: Member, api: Api, code: int, keeps_id: bool) -> None:
+    join_cooperatively(cooperative, T0, T1)
+    cooperative.beat(27)
+    cooperative.manager.prepared(cooperative.tell(RebalanceNeeded).token, cooperative.now)
+    send = cooperative.one(Api.JOIN_GROUP)
+    if api is Api.SYNC_GROUP:
+        cooperative.joined(send, generation=5, protocol_name=COOPERATIVE)
+        send = cooperative.one(Api.SYNC_GROUP)
+    cooperative.refused(send, code)
+    needed = cooperative.tell(RebalanceNeeded)
+    assert (needed.partitions, needed.lost) == ({T0, T1}, True)
+    assert cooperative.poll() == [], "the application has to know first"
+    cooperative.manager.prepared(needed.token, cooperative.now)
+    message = cooperative.one(Api.JOIN_GROUP).message
+    assert message.member_id == ("m-1" if keeps_id else "")
+    assert decode_subscription(message.protocols[0].metadata) == Wish(("t",))
+
+
+@pytest.mark.parametrize("code", [14, 15, 16, 27])
+def test_errors_that_pass_leave_what_is_kept(cooperative: Member, code: int) -> None:
+    join_cooperatively(cooperative, T0, T1)
+    cooperative.beat(27)
+    cooperative.manager.prepared(cooperative.tell(RebalanceNeeded).token, cooperative.now)
+    cooperative.refused(cooperative.one(Api.JOIN_GROUP), code)
+    assert cooperative.told == []
+    assert set(cooperative.subscription.partitions) == {T0, T1}
+    cooperative.coordinator.node_id = 1
+    owned = decode_subscription(cooperative.one(Api.JOIN_GROUP, cooperative.mono + 200).message.protocols[0].metadata).owned
+    assert owned == (T0, T1)
+
+
+def test_a_poll_that_does_not_come_in_the_middle_of_a_join_loses_what_was_kept(cooperative: Member) -> None:
+    join_cooperatively(cooperative, T0)
+    cooperative.beat(27)
+    cooperative.manager.prepared(cooperative.tell(RebalanceNeeded).token, cooperative.now)
+    cooperative.refused(cooperative.one(Api.JOIN_GROUP), 27)
+    cooperative.mono += 20_000
+    assert cooperative.one(Api.LEAVE_GROUP).message.members[0].member_id == "m-1"
+    needed = cooperative.tell(RebalanceNeeded)
+    assert (needed.partitions, needed.lost) == ({T0}, True)
+
+
+def test_a_commit_that_was_refused_while_the_member_had_failed_loses_what_it_kept(cooperative: Member) -> None:
+    join_cooperatively(cooperative, T0)
+    signed = cooperative.manager.identity()
+    cooperative.beat(27)
+    cooperative.manager.prepared(cooperative.tell(RebalanceNeeded).token, cooperative.now)
+    cooperative.refused(cooperative.one(Api.JOIN_GROUP), 30)
+    assert cooperative.state is State.FAILED
+    cooperative.told.clear()
+    assert isinstance(cooperative.manager.commit_refused(25, signed, cooperative.now), CommitFailedError)
+    assert cooperative.tell(RebalanceNeeded).lost
+
+
+def test_a_static_member_of_an_old_broker_is_told_what_to_do() -> None:
+    member = Member(group_instance_id="i-1")
+    member.polled()
+    member.refused(member.one(Api.JOIN_GROUP), 35)
+    assert "leave group_instance_id out" in str(member.tell(ErrorNotification).error.hint)
+
+
+@pytest.mark.parametrize("rack", ["", "r1"])
+def test_replicas_that_move_to_other_racks_matter_to_a_leader_that_has_one(rack: str) -> None:
+    member = Member(client_rack=rack)
+    member.polled()
+    send = member.one(Api.JOIN_GROUP)
+    wish = send.message.protocols[0].metadata
+    assert decode_subscription(wish).rack == (rack or None)
+    members = (join_group_response.JoinGroupResponseMember(member_id="m-1", metadata=wish),)
+    member.joined(send, leader="m-1", members=members)
+    member.cluster.tell(racks={1: "r1", 2: "r2"})
+    member.synced(member.one(Api.SYNC_GROUP), T0, T1, T2)
+    member.manager.accepted(member.tell(AssignmentReceived).token)
+    member.cluster.tell(racks={1: "r2", 2: "r1"})
+    member.poll()
+    assert bool([item for item in member.told if isinstance(item, RebalanceNeeded)]) is bool(rack)
