@@ -27,7 +27,9 @@ def member(name: str, bootstrap_servers: str, leave: threading.Event, owns: thre
         print(f"{name} gives back {numbers(partitions)}")
         owns.clear()
 
-    with Consumer(bootstrap_servers=bootstrap_servers, group_id="waiters", client_id=name, heartbeat_interval=0.2) as consumer:
+    # In a classic group the client says how often it beats: quickly, so that this is over soon.
+    settings = {"group_id": "waiters", "group_protocol": "classic", "heartbeat_interval": 0.2}
+    with Consumer(settings, bootstrap_servers=bootstrap_servers, client_id=name) as consumer:
         consumer.subscribe(["tables"], on_assign=assigned, on_revoke=revoked)
         while not leave.is_set():
             consumer.poll(timeout=0.1)

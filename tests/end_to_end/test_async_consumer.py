@@ -37,7 +37,7 @@ async def until(condition: Callable[[], bool], step: Callable[[], Awaitable[obje
 
 
 def consumer(served: str, group: str | None = None, **settings: Any) -> AsyncConsumer:
-    quick = {"heartbeat_interval": 0.1, "session_timeout": 6} if group is not None else {}
+    quick = {"group_protocol": "classic", "heartbeat_interval": 0.1, "session_timeout": 6} if group is not None else {}
     return AsyncConsumer(bootstrap_servers=served, group_id=group, auto_offset_reset="earliest", **{**quick, **settings})
 
 

@@ -35,8 +35,8 @@ def test_a_group_at_work_and_at_rest(served: str, topic: Callable[..., str]) -> 
         assert {key: document[key] for key in GROUP_KEYS[:5]} == {
             "group": group,
             "state": "Stable",
-            "protocol": "classic",
-            "assignor": "range",
+            "protocol": "consumer",
+            "assignor": "uniform",
             "coordinator": served,
         }
         [member] = document["members"]

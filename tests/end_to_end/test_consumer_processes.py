@@ -27,7 +27,8 @@ def say(**what):
 def told(what):
     return lambda consumer, partitions: say(**{what: [tp.partition for tp in partitions]})
 
-settings = {"session_timeout": 6, "heartbeat_interval": 0.3, "max_poll_records": 5, "auto_offset_reset": "earliest"}
+settings = {"group_protocol": "classic", "session_timeout": 6, "heartbeat_interval": 0.3}
+settings |= {"max_poll_records": 5, "auto_offset_reset": "earliest"}
 with Consumer(bootstrap_servers=servers, group_id=group, enable_auto_commit=False, **settings) as consumer, \\
         stop_on_signals(consumer) as stop:
     consumer.subscribe([topic], on_assign=told("assigned"), on_revoke=told("revoked"), on_lost=told("lost"))

@@ -21,6 +21,7 @@ class OttlaMember:
         self.consumer = Consumer(
             bootstrap_servers=servers,
             group_id=group,
+            group_protocol="classic",
             auto_offset_reset="earliest",
             enable_auto_commit=False,
             session_timeout_ms=6_000,

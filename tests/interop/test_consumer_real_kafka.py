@@ -177,7 +177,8 @@ def test_two_members_share_and_hand_over(servers: str) -> None:
         return lambda _, tps: told.append((who, what, len(tps)))
 
     def join(name: str) -> Consumer:
-        member = consumer(servers, group_id=f"g-{topic}", client_id=name, heartbeat_interval_ms=200)
+        quick = {"group_protocol": "classic", "heartbeat_interval_ms": 200}
+        member = consumer(servers, group_id=f"g-{topic}", client_id=name, **quick)
         member.subscribe([topic], on_assign=listener(name, "assign"), on_revoke=listener(name, "revoke"))
         return member
 

@@ -21,70 +21,15 @@ from ottla.broker.faults.rules import (
     Moment,
     MoveCoordinator,
 )
-from ottla.client.classic_states import State
 from ottla.errors import error_class
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.types import TopicPartition
-from tests.scenarios.world import App, World, member, offsets
+from tests.scenarios.faults import PARTITIONS, Group, play
+from tests.scenarios.world import World, offsets
 
-PARTITIONS = 4
-ALL = [TopicPartition("t", number) for number in range(PARTITIONS)]
 FORMING = (Api.METADATA, Api.FIND_COORDINATOR, Api.JOIN_GROUP, Api.SYNC_GROUP, Api.OFFSET_FETCH, Api.LIST_OFFSETS)
 WORKING = (Api.FETCH, Api.HEARTBEAT, Api.OFFSET_COMMIT)
-
-
-class Group:
-    """Two members that commit after each poll, and what has to hold of them all the time."""
-
-    def __init__(self, world: World) -> None:
-        self.world = world
-        self.apps: list[App] = []
-        self.committed: dict[int, int] = {}
-
-    def join(self, name: str) -> App:
-        app = self.world.app(name, group_id="g", request_timeout_ms=3_000, default_api_timeout_ms=10_000, max_poll_records=20)
-        self.apps.append(app)
-        app.start(member(app, commits=True))
-        return app
-
-    def run(self, duration: int) -> None:
-        for _ in range(duration // 250):
-            self.world.run(250)
-            self.check()
-
-    def check(self) -> None:
-        """No commit goes back, and none is ahead of what was handled."""
-        if self.world.broker.core.faults.active:
-            return  # the answer to this question could be what the fault strikes
-        now = self.world.committed("g", "t", PARTITIONS)
-        for partition, offset in now.items():
-            assert offset >= self.committed.get(partition, 0)
-            handled = {record.offset for app in self.apps for record in app.handled if record.partition == partition}
-            assert set(range(offset)) <= handled
-        self.committed = now
-
-    def heal(self, limit: int = 60_000) -> None:
-        """Without faults all that was produced is read and committed, by members that share the partitions."""
-        self.world.broker.clear_faults()
-        self.produce(10)
-        end = self.world.now.mono + limit
-        while not self.is_well():
-            assert self.world.now.mono < end, (
-                self.committed,
-                [app.errors for app in self.apps],
-                [app.calls.owned for app in self.apps],
-            )
-            self.run(250)
-
-    def is_well(self) -> bool:
-        owned = sorted(tp for app in self.apps for tp in app.calls.owned)
-        stable = all(app.assembly.membership.state is State.STABLE for app in self.apps)
-        return owned == ALL and stable and list(self.committed.values()) == [self.world.produced[tp] for tp in ALL]
-
-    def produce(self, count: int) -> None:
-        for partition in range(PARTITIONS):
-            self.world.produce("t", partition, count)
 
 
 @pytest.fixture
@@ -96,22 +41,6 @@ def group(tmp_path: Path) -> Group:
     return group
 
 
-def play(group: Group, action: Action, api: Api, times: int | None) -> None:
-    """A fault that strikes while a group forms or while it works, for some seconds, and the end of it."""
-    if api in FORMING:
-        group.world.broker.set_fault(action, api, times=times)
-    group.join("a")
-    group.run(2_000)
-    group.join("b")
-    group.run(3_000)
-    if api in WORKING:
-        group.world.broker.set_fault(action, api, times=times)
-    group.produce(50)
-    group.run(7_000)
-    assert group.world.broker.struck >= 1
-    group.heal()
-
-
 @pytest.mark.parametrize("api", [*FORMING, *WORKING], ids=lambda api: api.name)
 @pytest.mark.parametrize(
     "action",
@@ -119,7 +48,7 @@ def play(group: Group, action: Action, api: Api, times: int | None) -> None:
     ids=["lost", "dropped-request", "dropped-reply", "half-reply", "late", "too-late"],
 )
 def test_answers_that_do_not_come(group: Group, action: Action, api: Api) -> None:
-    play(group, action, api, times=3)
+    play(group, action, api, times=3, forming=api in FORMING)
 
 
 COORDINATOR = ("not_coordinator", "coordinator_not_available", "coordinator_load_in_progress")
@@ -174,7 +103,7 @@ ERRORS = {
     ids=lambda value: getattr(value, "name", value),
 )
 def test_answers_with_an_error(group: Group, api: Api, error: str) -> None:
-    play(group, Fail(ErrorCode[error]), api, times=None)
+    play(group, Fail(ErrorCode[error]), api, times=None, forming=api in FORMING)
 
 
 def working(group: Group) -> Group:

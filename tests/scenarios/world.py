@@ -46,6 +46,16 @@ LATENCY = 1
 START = Now(1_000_000, 1_700_000_000_000)
 
 
+QUICK_GROUPS: dict[str, object] = {
+    "group.consumer.heartbeat.interval.ms": 1_000,
+    "group.consumer.min.heartbeat.interval.ms": 1_000,
+    "group.consumer.session.timeout.ms": 6_000,
+    "group.consumer.min.session.timeout.ms": 6_000,
+    "group.consumer.assignment.interval.ms": 0,
+}
+"""Settings of a broker whose consumer groups beat as quickly as the classic ones here."""
+
+
 class Sleep(NamedTuple):
     """What an application yields while it is busy with something else than its consumer (milliseconds)."""
 
@@ -526,14 +536,16 @@ class World:
         assert not answer.responses[0].partition_responses[0].error_code, answer
 
     def app(self, name: str, **settings: Any) -> App:
-        """A new application. Quick timeouts, and no group unless one is named."""
+        """A new application. Quick timeouts, and no group unless one is named: then a classic one, unless said otherwise."""
         defaults: dict[str, Any] = {
             "bootstrap_servers": f"{ADDRESS[0]}:{ADDRESS[1]}",
             "auto_offset_reset": "earliest",
             "client_id": name,
         }
         if settings.get("group_id") is not None:
-            defaults.update(session_timeout_ms=6_000, heartbeat_interval_ms=1_000, max_poll_interval_ms=20_000)
+            defaults.update(group_protocol="classic", max_poll_interval_ms=20_000)
+        if settings.get("group_id") is not None and settings.get("group_protocol", "classic") == "classic":
+            defaults.update(session_timeout_ms=6_000, heartbeat_interval_ms=1_000)
         self.apps[name] = app = App(self, name, ConsumerConfig.parse({**defaults, **settings}))
         return app
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import warnings
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from ottla.config import AdminConfig, ClientConfig, ConsumerConfig, HostPort, OttlaConfigWarning, Setting
+from ottla.config.spelling import table
 from ottla.errors import ConfigError
 from ottla.types import IsolationLevel
 
@@ -20,7 +22,7 @@ def consumer(settings: dict[str, Any] | None = None, /, **keywords: Any) -> Cons
     return ConsumerConfig.parse({"bootstrap.servers": "kafka:9092", **(settings or {})}, **keywords)
 
 
-SETTINGS: dict[str, Setting] = {field.name: field.metadata["setting"] for field in dataclasses.fields(ConsumerConfig)}
+SETTINGS: Mapping[str, Setting] = table(ConsumerConfig)
 DURATIONS = sorted(name for name, setting in SETTINGS.items() if setting.duration)
 
 

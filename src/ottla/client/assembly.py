@@ -13,12 +13,12 @@ from typing import Any
 
 from ottla.client import commands
 from ottla.client.backoff import ExponentialBackoff, RandomPort
-from ottla.client.classic import ClassicMembership
 from ottla.client.commit import CommitManager
 from ottla.client.coordinator import CoordinatorManager
 from ottla.client.core import ClientCore
 from ottla.client.effects import Poll
 from ottla.client.fetch import FetchManager
+from ottla.client.group_protocol import membership_of
 from ottla.client.inspection import Inspection
 from ottla.client.membership import Membership, Reply
 from ottla.client.notifications import Completed, Published
@@ -54,9 +54,8 @@ class ConsumerAssembly:
         metadata = core.metadata_manager
         if config.group_id is not None:
             self.coordinator = CoordinatorManager(config, backoff, core.learn_node, core.connections.disconnect)
-            self.membership = ClassicMembership(
-                config, self.subscription, self.coordinator, metadata, core.notify, backoff, self.polls
-            )
+            parts = (config, self.subscription, self.coordinator, metadata, core.notify, backoff, self.polls)
+            self.membership = membership_of(*parts, link_to=core.connections.links.get)
             self.commits = CommitManager(config, self.coordinator, self.membership, metadata, backoff)
             self.recorder = RebalanceRecorder(config, self.subscription, self.membership)
         unreachable = core.connections.links.connection_failure
@@ -207,7 +206,8 @@ class ConsumerAssembly:
     def _commit(self, command: commands.Commit, now: Now) -> None:
         del now
         assert self.commits is not None
-        self.commits.commit(command.offsets, command.deadline, command.retry, self._reply_to(command))
+        reply = self._reply_to(command)
+        self.commits.commit(command.offsets, command.deadline, command.retry, reply, revoking=command.revoking)
 
     def _fetch_committed(self, command: commands.FetchCommitted, now: Now) -> None:
         del now

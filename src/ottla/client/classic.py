@@ -39,12 +39,9 @@ from ottla.client.classic_states import (
 )
 from ottla.client.commands import Assigned
 from ottla.client.effects import Poll
-from ottla.client.membership import NOBODY, MemberIdentity, Reply, Standing
+from ottla.client.membership import NOBODY, MemberIdentity, Reply, Standing, not_a_member
 from ottla.client.subscription import Mode
-from ottla.config import ConsumerConfig
 from ottla.errors import (
-    BrokerError,
-    CommitFailedError,
     DisconnectedError,
     OttlaError,
     OttlaTimeoutError,
@@ -74,6 +71,11 @@ class ClassicMembership(Dialogue):
         """See ``Membership``."""
         joined = self.generation.number >= 0 and self.state in IN_GENERATION
         return Standing("classic", self.state.name, joined, self.state in REBALANCING, self._reason)
+
+    @property
+    def joins_anew(self) -> bool:
+        """See ``Membership``."""
+        return self.state is State.JOINING and not self.generation.member_id and not self._in_flight and not self._leaving.due
 
     @property
     def _in_session(self) -> bool:
@@ -157,7 +159,11 @@ class ClassicMembership(Dialogue):
             return MemberIdentity(self.generation.number, self.generation.member_id, self._config.group_instance_id)
         if self.state in (State.JOINING, State.ASSIGNING, State.SYNCING):
             raise broker_error(REBALANCE_IN_PROGRESS, f"group {self._config.group_id!r} is rebalancing: nothing was committed")
-        raise _not_a_member(self._config, expired=self._polls.expired_once)
+        raise not_a_member(self._config, expired=self._polls.expired_once)
+
+    def reader(self) -> MemberIdentity:
+        """See ``Membership``. Anybody may look up the commits of a classic group."""
+        return NOBODY
 
     def commit_refused(self, code: int, sent_by: MemberIdentity, now: Now) -> OttlaError:
         """See ``Membership``."""
@@ -174,7 +180,7 @@ class ClassicMembership(Dialogue):
             self._dropped(HEARTBEAT_REACTIONS[code], f"{broker_error(code).name} in answer to a commit")
         elif self.state in (State.PREPARING, State.JOINING, State.ASSIGNING, State.SYNCING):
             return broker_error(REBALANCE_IN_PROGRESS, what)
-        return _not_a_member(self._config, expired=self._polls.expired_once, cause=broker_error(code, what))
+        return not_a_member(self._config, expired=self._polls.expired_once, cause=broker_error(code, what))
 
     # -- the two shapes ---------------------------------------------------------------------------------------------------
 
@@ -262,12 +268,3 @@ class ClassicMembership(Dialogue):
             times += self._liveness.session_deadlines()
         times.append(self._polls.deadline)
         return min((at for at in times if at > now.mono), default=None)
-
-
-def _not_a_member(config: ConsumerConfig, *, expired: bool, cause: BrokerError | None = None) -> CommitFailedError:
-    text = f"nothing was committed: this consumer is no member of group {config.group_id!r} any more"
-    hint = (
-        "it did not poll() within max_poll_interval, or a processing() block was silent beyond its limit: poll() to rejoin,"
-        " and handle fewer records a poll, announce long work, or raise the limit"
-    )
-    return CommitFailedError(text, hint=hint if expired else None, cause=cause)

@@ -185,11 +185,15 @@ class Resume(Command):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Commit(Command):
-    """Commit these offsets; with ``retry`` until ``deadline`` (monotonic ms), without it once."""
+    """Commit these offsets; with ``retry`` until ``deadline`` (monotonic ms), without it once.
+
+    ``revoking``: their partitions are about to go to others.
+    """
 
     offsets: Offsets
     deadline: int
     retry: bool = True
+    revoking: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -46,10 +46,12 @@ class Reaction(enum.Enum):
     AGAIN = "send again after a while"
     LOOK_UP = "the coordinator is another one: look it up, and send again"
     MEMBERSHIP = "it is about who signed: the membership knows"
+    SIGN_ANEW = "who asks is somebody else by now: sign and send again"
+    UNLESS_REVOKING = "send again after a while; but a topic that is gone must not hold a revocation up"
 
 
 _COMMIT_REACTIONS: Mapping[int, Reaction] = {
-    3: Reaction.AGAIN,
+    3: Reaction.UNLESS_REVOKING,
     7: Reaction.LOOK_UP,
     14: Reaction.AGAIN,
     15: Reaction.LOOK_UP,
@@ -58,7 +60,9 @@ _COMMIT_REACTIONS: Mapping[int, Reaction] = {
     25: Reaction.MEMBERSHIP,
     27: Reaction.MEMBERSHIP,
     82: Reaction.MEMBERSHIP,
-    100: Reaction.AGAIN,
+    100: Reaction.UNLESS_REVOKING,
+    110: Reaction.MEMBERSHIP,
+    113: Reaction.MEMBERSHIP,
 }
 _FETCH_REACTIONS: Mapping[int, Reaction] = {
     3: Reaction.AGAIN,
@@ -66,8 +70,10 @@ _FETCH_REACTIONS: Mapping[int, Reaction] = {
     14: Reaction.AGAIN,
     15: Reaction.LOOK_UP,
     16: Reaction.LOOK_UP,
+    25: Reaction.SIGN_ANEW,
     88: Reaction.AGAIN,
     100: Reaction.AGAIN,
+    113: Reaction.SIGN_ANEW,
 }
 """Error codes of OffsetCommit and OffsetFetch -> what to do; any other goes to the caller as it is."""
 
@@ -96,6 +102,7 @@ class _Job:
 @dataclass(slots=True, eq=False, kw_only=True)
 class _CommitJob(_Job):
     offsets: Offsets
+    revoking: bool = False
     signed: MemberIdentity | None = None
 
 
@@ -132,10 +139,13 @@ class CommitManager:
 
     # -- what is asked ----------------------------------------------------------------------------------------------------
 
-    def commit(self, offsets: Offsets, deadline: int | None, retry: bool, reply: Reply) -> None:
-        """Commit once, or with ``retry`` until it is done or ``deadline`` passes. ``reply`` gets the offsets."""
+    def commit(self, offsets: Offsets, deadline: int | None, retry: bool, reply: Reply, *, revoking: bool = False) -> None:
+        """Commit once, or with ``retry`` until it is done or ``deadline`` passes. ``reply`` gets the offsets.
+
+        ``revoking``: others wait for the partitions, so nothing is waited for that may never come.
+        """
         if offsets:
-            self._queue.append(_CommitJob(deadline, retry, [reply], offsets=offsets))
+            self._queue.append(_CommitJob(deadline, retry, [reply], offsets=offsets, revoking=revoking))
         else:
             reply(offsets, None)
 
@@ -255,11 +265,14 @@ class CommitManager:
     def _fetch_request(self, partitions: frozenset[TopicPartition]) -> Any:
         from ottla.protocol.messages import offset_fetch_request
 
+        signed = self._membership.reader()
         topics: dict[str, list[int]] = {}
         for tp in sorted(partitions):
             topics.setdefault(tp.topic, []).append(tp.partition)
         group = offset_fetch_request.OffsetFetchRequestGroup(
             group_id=self._config.group_id or "",
+            member_id=signed.member_id or None,
+            member_epoch=signed.generation,
             topics=tuple(
                 offset_fetch_request.OffsetFetchRequestTopics(
                     name=topic, topic_id=self._metadata.current.topic_id(topic), partition_indexes=tuple(numbers)
@@ -296,7 +309,9 @@ class CommitManager:
         reaction = _COMMIT_REACTIONS.get(code)
         if reaction is Reaction.MEMBERSHIP:
             assert job.signed is not None
-            return job.done(None, self._membership.commit_refused(code, job.signed, now))
+            return self._failed(job, self._membership.commit_refused(code, job.signed, now), now)
+        if reaction is Reaction.UNLESS_REVOKING and job.revoking:
+            return self._finish(job, broker_error(code, what))
         return self._react(job, reaction, broker_error(code, what), now)
 
     def _on_fetched(self, job: _FetchJob, message: Any, now: Now) -> None:
@@ -329,6 +344,7 @@ class CommitManager:
             return
         if reaction is Reaction.LOOK_UP:
             self._coordinator.mark_unknown(str(error), now)
+        error.retriable = error.retriable or reaction is Reaction.SIGN_ANEW
         self._failed(job, error, now)
 
     def _failed(self, job: _Job, error: OttlaError, now: Now) -> None:

@@ -20,7 +20,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.client.effects import RequestManager, Send
-from ottla.errors import AuthenticationError
+from ottla.errors import AuthenticationError, DisconnectedError
+from ottla.protocol.apis import Api
 from ottla.protocol.connection import ClientConnection
 from ottla.types import Now
 
@@ -187,6 +188,17 @@ class Link:
         """A request was answered: whatever went wrong before is over."""
         self.answered, self.refusal, self.failures = True, None, 0
         self.attempts.clear()
+
+    def lacks(self, api: Api, feature: str) -> str | None:
+        """Why the broker does not offer what comes with a feature of the cluster; ``None``: it does.
+
+        Raises ``DisconnectedError`` where that is not known, for want of a connection.
+        """
+        if self.connection is None or self.state is not LinkState.READY:
+            raise DisconnectedError(f"{self.name} is not connected")
+        if api not in self.connection.versions:
+            return f"the broker does not serve {api.name}"
+        return None if self.connection.features.get(feature, 0) else f"{feature} of the cluster is 0"
 
     def take_in_flight(self) -> list[Request]:
         """What was in flight and will never be answered."""

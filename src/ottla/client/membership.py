@@ -11,7 +11,8 @@ from typing import Any, NamedTuple, Protocol
 
 from ottla.client.commands import Assigned
 from ottla.client.effects import Poll
-from ottla.errors import OttlaError
+from ottla.config import ConsumerConfig
+from ottla.errors import BrokerError, CommitFailedError, OttlaError
 from ottla.types import ConsumerGroupMetadata, Now
 
 Reply = Callable[[Any, OttlaError | None], None]
@@ -63,6 +64,10 @@ class Membership(Protocol):
     def standing(self) -> Standing:
         """How the member stands now."""
 
+    @property
+    def joins_anew(self) -> bool:
+        """Whether the member is about to ask to be let in as nobody yet: it could as well be another member, of another kind."""
+
     def metadata(self) -> ConsumerGroupMetadata:
         """The membership as a transactional producer needs it."""
 
@@ -87,8 +92,14 @@ class Membership(Protocol):
     def identity(self) -> MemberIdentity:
         """Who signs a commit now. Raises the error that a commit would end with if it were sent."""
 
+    def reader(self) -> MemberIdentity:
+        """Who signs a look-up of commits now: ``NOBODY`` where none needs to, or none can."""
+
     def commit_refused(self, code: int, sent_by: MemberIdentity, now: Now) -> OttlaError:
-        """The coordinator refused a commit because of who signed it: do what has to be done and give the error for the caller."""
+        """The coordinator refused a commit because of who signed it: do what has to be done and give the error for the caller.
+
+        A retriable error means that the commit may be signed and sent again.
+        """
 
     def poll(self, now: Now) -> Poll:
         """See ``RequestManager``."""
@@ -98,3 +109,13 @@ class Membership(Protocol):
 
     def on_failure(self, tag: Any, error: OttlaError, now: Now) -> None:
         """See ``RequestManager``."""
+
+
+def not_a_member(config: ConsumerConfig, *, expired: bool, cause: BrokerError | None = None) -> CommitFailedError:
+    """Why a commit can not be made any more; ``expired``: because the application did not poll."""
+    text = f"nothing was committed: this consumer is no member of group {config.group_id!r} any more"
+    hint = (
+        "it did not poll() within max_poll_interval, or a processing() block was silent beyond its limit: poll() to rejoin,"
+        " and handle fewer records a poll, announce long work, or raise the limit"
+    )
+    return CommitFailedError(text, hint=hint if expired else None, cause=cause)

@@ -132,7 +132,7 @@ class Rebalancing:
         """As far as the application is done with the records: a failure costs repetitions, never records, so it is only logged."""
         offsets = self._collector.positions(with_current=False)
         deadline = min(rebalance.deadline, self._mailbox.now.mono + self._config.default_api_timeout_ms)
-        commit = commands.Commit({tp: offsets[tp] for tp in offsets if tp in self.owned}, deadline)
+        commit = commands.Commit({tp: offsets[tp] for tp in offsets if tp in self.owned}, deadline, revoking=True)
         self._mailbox.submit(commit)
         while not commit.completion.done and self._rebalance is rebalance and self._mailbox.now.mono < deadline + ANSWER_GRACE:
             yield from self._mailbox.wait(commit.completion, deadline + ANSWER_GRACE)

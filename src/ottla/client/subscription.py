@@ -182,11 +182,11 @@ class Subscription:
     def subscribe(self, topics: frozenset[str], pattern: str | None = None) -> None:
         """Let the group choose partitions of these topics; with a ``pattern`` they are those that it is known to match by now.
 
-        Those of other topics are read no more, and go with the next rebalance.
+        Those of other topics are read no more, and go with the next rebalance; what a pattern matches may not be known at all yet.
         """
         self.mode, self.topics, self.pattern = Mode.TOPICS, topics, pattern
         for tp, state in self.partitions.items():
-            state.unwanted = tp.topic not in topics
+            state.unwanted = tp.topic not in topics and (pattern is None or bool(topics))
         self._changed()
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:

@@ -11,6 +11,7 @@ milliseconds, and, for durations, by the Pythonic name without the suffix (``req
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -71,6 +72,8 @@ class ClientConfig(SecurityConfig):
     """-1: what the operating system thinks best."""
     receive_buffer_bytes: int = count(-1, -1)
     """-1: what the operating system thinks best."""
+    given: frozenset[str] = dataclasses.field(default=frozenset(), repr=False, compare=False)
+    """The fields that the user has set; no setting."""
 
     @classmethod
     def parse(cls, settings: Mapping[str, Any] | None = None, /, **keywords: Any) -> Self:
@@ -87,7 +90,7 @@ class ClientConfig(SecurityConfig):
             spelled[name] = spelling
             if value is not None:
                 given[name] = read(table(cls)[name], spelling, value, in_seconds)
-        config = cls(**{**cls._implied(given), **given})
+        config = cls(**{**cls._implied(given), **given}, given=frozenset(given))
         config._check(frozenset(given))
         return config
 
@@ -121,7 +124,7 @@ class ConsumerConfig(ClientConfig):
 
     group_id: str | None = row(None, not_empty)
     group_instance_id: str | None = row(None, instance_id)
-    group_protocol: str = row("auto", one_of("auto", "classic"))
+    group_protocol: str = row("auto", one_of("auto", "consumer", "classic"))
     session_timeout_ms: int = milliseconds(45_000, 1, protocols=frozenset({"classic"}))
     heartbeat_interval_ms: int = milliseconds(3_000, 1, protocols=frozenset({"classic"}))
     partition_assignment_strategy: tuple[Any, ...] = row(
@@ -163,16 +166,17 @@ class ConsumerConfig(ClientConfig):
             raise ConfigError(f"heartbeat.interval.ms is {self.heartbeat_interval_ms}: {above}")
         if self.group_id is None and self.enable_auto_commit:
             raise ConfigError("enable.auto.commit needs a group", hint="set group_id, or leave enable_auto_commit out")
-        self._warn_of_ignored(given)
+        self._warn_of_ignored()
 
-    def _warn_of_ignored(self, given: frozenset[str]) -> None:
-        if self.group_protocol == "auto":
-            return
+    def ignored_by(self, protocol: str) -> list[str]:
+        """The settings that were given and mean nothing to a group protocol."""
         rows = table(type(self))
-        ignored = [name for name in sorted(given) if self.group_protocol not in (rows[name].protocols or {self.group_protocol})]
+        return [dotted(name) for name in sorted(self.given) if protocol not in (rows[name].protocols or {protocol})]
+
+    def _warn_of_ignored(self) -> None:
+        ignored = self.ignored_by(self.group_protocol) if self.group_protocol != "auto" else []
         if ignored:
-            listed = ", ".join(map(dotted, ignored))
-            message = f"group.protocol={self.group_protocol} ignores {listed}"
+            message = f"group.protocol={self.group_protocol} ignores {', '.join(ignored)}"
             warnings.warn(message, OttlaConfigWarning, stacklevel=5)
 
 

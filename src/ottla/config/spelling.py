@@ -24,7 +24,7 @@ _KNOWN_TO_KAFKA = frozenset({
 
 def table(cls: type[Any]) -> Mapping[str, Setting]:
     """The rows of a config, by field."""
-    return {field.name: field.metadata["setting"] for field in dataclasses.fields(cls)}
+    return {field.name: field.metadata["setting"] for field in dataclasses.fields(cls) if "setting" in field.metadata}
 
 
 def spellings(cls: type[Any]) -> Mapping[str, tuple[str, bool]]:

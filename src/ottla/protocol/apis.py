@@ -161,6 +161,7 @@ class Fact(enum.Enum):
     GROUP_ERROR = "OffsetFetch: the reply can carry an error of a whole group"
     ANY_RESOURCE = "ListConfigResources: the request says which types; before, it asked for client metrics alone"
     MAKES_MEMBER_ID = "ConsumerGroupHeartbeat: the client makes its member id (KIP-1082)"
+    MATCHES_PATTERNS = "ConsumerGroupHeartbeat: a member can subscribe to a pattern"
     KNOWS_EPOCHS = "OffsetCommit: the request can come from a member of a consumer group"
     ZERO_FEATURES = "ApiVersions: the client reads features whose lowest level is 0"
     PRODUCER_FENCED = "the client knows PRODUCER_FENCED; older ones are told INVALID_PRODUCER_EPOCH"
@@ -180,6 +181,7 @@ _FACTS: Mapping[Fact, tuple[tuple[Api, int], ...]] = {
     Fact.GROUP_ERROR: ((Api.OFFSET_FETCH, 2),),
     Fact.ANY_RESOURCE: ((Api.LIST_CONFIG_RESOURCES, 1),),
     Fact.MAKES_MEMBER_ID: ((Api.CONSUMER_GROUP_HEARTBEAT, 1),),
+    Fact.MATCHES_PATTERNS: ((Api.CONSUMER_GROUP_HEARTBEAT, 1),),
     Fact.KNOWS_EPOCHS: ((Api.OFFSET_COMMIT, 9),),
     Fact.ZERO_FEATURES: ((Api.API_VERSIONS, 4),),
     Fact.PRODUCER_FENCED: (

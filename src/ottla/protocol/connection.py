@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from ottla.errors import ProtocolError, UnsupportedApiError, error_class
-from ottla.protocol.apis import SPOKEN, Api, Fact, VersionRange, without
+from ottla.protocol.apis import SPOKEN, Api, Fact, VersionRange, facts_of, without
 from ottla.protocol.codec import Message, RequestHeader, decode_response, encode_request
 from ottla.protocol.framing import MAX_FRAME, Frame, FrameReader, Piece
 from ottla.protocol.sasl import Ask, Login, Proof, Prove, log_in
@@ -55,6 +55,8 @@ class ClientConnection:
     def __init__(self, client_id: str, *, mechanism: str | None = None, max_frame: int = MAX_FRAME) -> None:
         self.state = ConnectionState.HANDSHAKE
         self.versions: Mapping[Api, VersionRange] = {}
+        self.features: Mapping[str, int] = {}
+        """Feature -> the level that is in force in the cluster; brokers that know of none tell none."""
         self.lifetime = 0
         """For how many milliseconds the login is good, from its end on; 0: for ever."""
         self._mechanism = mechanism
@@ -99,6 +101,9 @@ class ClientConnection:
                 f"the broker offers {api.name} versions {offered}; Ottla speaks {SPOKEN[api].minimum} to {SPOKEN[api].maximum}"
             )
         version = min(common.maximum, _newest_for(api, message))
+        needs, applies = _NEEDS.get(api, (None, None))
+        if needs is not None and applies is not None and needs not in facts_of(api, version) and applies(message):
+            raise UnsupportedApiError(f"the broker offers {api.name} up to version {common.maximum}; needed is more: {needs.value}")
         if version < common.minimum:
             raise UnsupportedApiError(f"{api.name} by topic name needs version {version}, the broker starts at {common}")
         if version < _STATIC_MEMBERS.get(api, 0) and message.group_instance_id is not None:
@@ -159,6 +164,7 @@ class ClientConnection:
             for item in message.api_keys
             if item.api_key in Api.__members__.values()
         }
+        self.features = {item.name: item.max_version_level for item in message.finalized_features}
         self.state = ConnectionState.READY
         if self._mechanism is not None:
             self._begin_login()
@@ -204,6 +210,12 @@ _TOPICS_OF: Mapping[Api, Any] = {
     Api.OFFSET_FETCH: lambda message: [topic for group in message.groups for topic in _asked_for(group)],
 }
 """APIs that name topics by id in their newest versions -> the topics of a request."""
+
+
+_NEEDS: Mapping[Api, tuple[Fact, Callable[[Any], bool]]] = {
+    Api.CONSUMER_GROUP_HEARTBEAT: (Fact.MATCHES_PATTERNS, lambda message: bool(message.subscribed_topic_regex)),
+}
+"""APIs whose older versions can not say what a message says -> what has to hold of a version, and for which messages."""
 
 
 def _asked_for(group: Any) -> Any:

@@ -166,16 +166,23 @@ class FixedMembership:
 
     def __init__(self) -> None:
         self.signs: MemberIdentity | OttlaError = MemberIdentity(7, "member", None)
+        self.reads: MemberIdentity = NOBODY
         self.refusals: list[tuple[int, MemberIdentity]] = []
+        self.may_sign_anew = False
 
     def identity(self) -> MemberIdentity:
         if isinstance(self.signs, OttlaError):
             raise self.signs
         return self.signs
 
+    def reader(self) -> MemberIdentity:
+        return self.reads
+
     def commit_refused(self, code: int, sent_by: MemberIdentity, now: Now) -> OttlaError:
         self.refusals.append((code, sent_by))
-        return broker_error(code, "refused")
+        error = broker_error(code, "refused")
+        error.retriable = self.may_sign_anew
+        return error
 
 
 class Replies:

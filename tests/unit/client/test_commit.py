@@ -8,6 +8,7 @@ import pytest
 
 from ottla.client.commit import CommitManager
 from ottla.client.effects import ToCoordinator
+from ottla.client.membership import MemberIdentity
 from ottla.errors import CommitFailedError, DisconnectedError, OttlaTimeoutError, error_class
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
@@ -307,3 +308,54 @@ def test_without_auto_commit_polls_commit_nothing() -> None:
     commits.mono = 60_000
     commits.manager.polled(AT_5, commits.now)
     assert commits.poll() == []
+
+
+@pytest.mark.parametrize("code", [22, 25, 27, 82, 110, 113])
+def test_what_is_about_the_signature_is_for_the_membership_to_judge(commits: Commits, code: int) -> None:
+    replies = commits.commit()
+    commits.answer(commits.one(Api.OFFSET_COMMIT), committed((T0, code)))
+    assert commits.membership.refusals == [(code, commits.membership.signs)]
+    assert type(replies.error) is error_class(code)
+
+
+def test_a_commit_that_may_be_signed_anew_is_sent_again_if_it_is_to_be_insisted_on(commits: Commits) -> None:
+    commits.membership.may_sign_anew = True
+    once, insisting = commits.commit(retry=False), commits.commit()
+    commits.answer(commits.poll()[0], committed((T0, 113)))
+    assert type(once.error) is error_class(113)
+    commits.answer(commits.sent[-1], committed((T0, 113)))
+    commits.membership.signs = commits.membership.signs._replace(generation=8)  # type: ignore[union-attr]
+    send = commits.one(Api.OFFSET_COMMIT, 100)
+    assert send.message.generation_id_or_member_epoch == 8
+    commits.answer(send, committed((T0, 0)))
+    assert insisting.value == AT_5
+
+
+@pytest.mark.parametrize("code", [3, 100])
+def test_a_topic_that_is_gone_does_not_hold_a_revocation_up(commits: Commits, code: int) -> None:
+    replies = Replies()
+    commits.manager.commit(AT_5, 60_000, True, replies, revoking=True)
+    commits.answer(commits.one(Api.OFFSET_COMMIT), committed((T0, code)))
+    assert type(replies.error) is error_class(code)
+
+
+def test_look_ups_are_signed_by_who_is_a_member(commits: Commits) -> None:
+    commits.fetch(T0)
+    group = commits.one(Api.OFFSET_FETCH).message.groups[0]
+    assert (group.member_id, group.member_epoch) == (None, -1)
+    commits.membership.reads = MemberIdentity(8, "member")
+    commits.fetch(T1)
+    group = commits.one(Api.OFFSET_FETCH).message.groups[0]
+    assert (group.member_id, group.member_epoch) == ("member", 8)
+
+
+@pytest.mark.parametrize("code", [25, 113])
+def test_a_look_up_by_who_is_somebody_else_by_now_is_signed_anew(commits: Commits, code: int) -> None:
+    commits.membership.reads = MemberIdentity(8, "member")
+    replies = commits.fetch(T0, deadline=None)
+    commits.answer(commits.one(Api.OFFSET_FETCH), fetched(error=code))
+    commits.membership.reads = MemberIdentity(9, "member")
+    send = commits.one(Api.OFFSET_FETCH, 100)
+    assert send.message.groups[0].member_epoch == 9
+    commits.answer(send, fetched((T0, 9, 0)))
+    assert replies.value

@@ -1,0 +1,106 @@
+"""The heartbeats of a member of a consumer group: only what the coordinator does not know yet is said.
+
+Owns how the fields of ConsumerGroupHeartbeat are filled, and what was said last. Must not know states or timers. Invariant: a field
+is left out only if the coordinator has heard it since the member joined or the last heartbeat failed.
+
+Sources: KIP-848 (fields left out mean no change), KIP-1082 (the client makes its member id).
+"""
+
+from __future__ import annotations
+
+import base64
+import uuid
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from ottla.client.backoff import RandomPort
+from ottla.client.subscription import Subscription
+from ottla.config import ConsumerConfig
+from ottla.protocol import duration
+
+JOIN, LEAVE, LEAVE_FOR_A_WHILE = 0, -1, -2
+"""Member epochs that ask for something. The last is a static member's: its partitions wait for it."""
+
+_UNCHANGED = -1
+"""What stands for "as before" where a number can not be left out."""
+
+
+class Assignment(NamedTuple):
+    """Partitions by topic id. ``number`` tells assignments of the same partitions apart: each is acknowledged."""
+
+    number: int
+    partitions: Mapping[uuid.UUID, frozenset[int]]
+
+
+def new_member_id(random: RandomPort) -> str:
+    """An id that no other member has: 16 random bytes, in the 22 letters that Kafka writes ids in."""
+    data = bytes(int(random.random() * 256) for _ in range(16))
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+class Heartbeats:
+    """Makes the heartbeats of one member. ``forget()`` after one that may not have been heard."""
+
+    def __init__(self, config: ConsumerConfig, subscription: Subscription, member_id: str) -> None:
+        self._config = config
+        self._subscription = subscription
+        self._member_id = member_id
+        self._said: dict[str, Any] = {}
+        self._had_pattern = False
+
+    def forget(self) -> None:
+        """Say everything in the next heartbeat."""
+        self._said.clear()
+
+    @property
+    def has_news(self) -> bool:
+        """Whether the coordinator has not heard yet what is subscribed to."""
+        return any(self._said.get(name, value) != value for name, value in self._wish().items())
+
+    def beat(self, epoch: int, held: Assignment | None) -> Any:
+        """The next heartbeat of a member that holds this; ``None``: nothing was taken on yet. To join, it says everything."""
+        if epoch == JOIN:
+            self.forget()
+        values = {"rebalance_timeout": duration(self._config.max_poll_interval_ms), **self._wish(), "topic_partitions": held}
+        news = {name: value for name, value in values.items() if name not in self._said or self._said[name] != value}
+        self._said.update(values)
+        if "topic_partitions" in news:
+            news["topic_partitions"] = _topic_partitions(held)
+        return self._message(epoch, **news)
+
+    def farewell(self) -> Any:
+        """The last heartbeat. A static member's partitions are kept for it until its session ends."""
+        self.forget()
+        return self._message(LEAVE if self._config.group_instance_id is None else LEAVE_FOR_A_WHILE)
+
+    def _wish(self) -> dict[str, Any]:
+        """What the member wants to read, and who is to share it out."""
+        pattern = self._subscription.pattern
+        wish: dict[str, Any] = {"subscribed_topic_names": () if pattern is not None else tuple(sorted(self._subscription.topics))}
+        self._had_pattern = self._had_pattern or pattern is not None
+        if self._had_pattern:
+            wish["subscribed_topic_regex"] = pattern or ""
+        if self._config.group_remote_assignor is not None:
+            wish["server_assignor"] = self._config.group_remote_assignor
+        return wish
+
+    def _message(self, epoch: int, **news: Any) -> Any:
+        from ottla.protocol.messages import consumer_group_heartbeat_request
+
+        fields = {"rebalance_timeout": duration(_UNCHANGED), "topic_partitions": None, **news}
+        return consumer_group_heartbeat_request.ConsumerGroupHeartbeatRequest(
+            group_id=self._config.group_id or "",
+            member_id=self._member_id,
+            member_epoch=epoch,
+            instance_id=self._config.group_instance_id,
+            **fields,
+        )
+
+
+def _topic_partitions(held: Assignment | None) -> tuple[Any, ...]:
+    from ottla.protocol.messages import consumer_group_heartbeat_request
+
+    return tuple(
+        consumer_group_heartbeat_request.TopicPartitions(topic_id=topic_id, partitions=tuple(sorted(numbers)))
+        for topic_id, numbers in (held.partitions if held is not None else {}).items()
+    )

@@ -1,0 +1,88 @@
+"""A group of two at work, and what has to hold of it whatever goes wrong.
+
+Owns the checks that any fault has to leave true. Must not know which fault strikes, nor the group's protocol. Invariant: what is
+checked is checked all the time, not only at the end.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ottla.broker.faults.rules import Action
+from ottla.protocol.apis import Api
+from ottla.types import TopicPartition
+from tests.scenarios.world import App, World, member
+
+PARTITIONS = 4
+ALL = [TopicPartition("t", number) for number in range(PARTITIONS)]
+
+
+class Group:
+    """Two members that commit after each poll, and what has to hold of them all the time."""
+
+    def __init__(self, world: World, **settings: Any) -> None:
+        self.world = world
+        self.settings = settings
+        self.apps: list[App] = []
+        self.committed: dict[int, int] = {}
+
+    def join(self, name: str) -> App:
+        times = {"request_timeout_ms": 3_000, "default_api_timeout_ms": 10_000}
+        app = self.world.app(name, group_id="g", max_poll_records=20, **times, **self.settings)
+        self.apps.append(app)
+        app.start(member(app, commits=True))
+        return app
+
+    def run(self, duration: int) -> None:
+        for _ in range(duration // 250):
+            self.world.run(250)
+            self.check()
+
+    def check(self) -> None:
+        """No commit goes back, and none is ahead of what was handled."""
+        if self.world.broker.core.faults.active:
+            return  # the answer to this question could be what the fault strikes
+        now = self.world.committed("g", "t", PARTITIONS)
+        for partition, offset in now.items():
+            assert offset >= self.committed.get(partition, 0)
+            handled = {record.offset for app in self.apps for record in app.handled if record.partition == partition}
+            assert set(range(offset)) <= handled
+        self.committed = now
+
+    def heal(self, limit: int = 60_000) -> None:
+        """Without faults all that was produced is read and committed, by members that share the partitions."""
+        self.world.broker.clear_faults()
+        self.produce(10)
+        end = self.world.now.mono + limit
+        while not self.is_well():
+            assert self.world.now.mono < end, (
+                self.committed,
+                [app.errors for app in self.apps],
+                [app.calls.owned for app in self.apps],
+            )
+            self.run(250)
+
+    def is_well(self) -> bool:
+        owned = sorted(tp for app in self.apps for tp in app.calls.owned)
+        stable = all(app.assembly.membership.state.name == "STABLE" for app in self.apps)
+        return owned == ALL and stable and list(self.committed.values()) == [self.world.produced[tp] for tp in ALL]
+
+    def produce(self, count: int) -> None:
+        for partition in range(PARTITIONS):
+            self.world.produce("t", partition, count)
+
+
+def play(group: Group, action: Action, api: Api, times: int | None, *, forming: bool) -> None:
+    """A fault that strikes while a group forms or while it works, for some seconds, and the end of it."""
+    if forming:
+        group.world.broker.set_fault(action, api, times=times)
+    group.join("a")
+    group.run(2_000)
+    group.join("b")
+    group.run(3_000)
+    if not forming:
+        group.world.broker.set_fault(action, api, times=times)
+    group.produce(50)
+    group.run(7_000)
+    assert group.world.broker.struck >= 1
+    group.heal()

@@ -1,0 +1,157 @@
+"""Members of consumer groups (KIP-848) and a broker that does scripted things wrong, as in ``test_faults``. Time is virtual."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ottla.broker.faults.rules import (
+    Action,
+    Delay,
+    Drop,
+    ExpireMember,
+    Fail,
+    FailAppends,
+    Freeze,
+    LoseReply,
+    Moment,
+    MoveCoordinator,
+)
+from ottla.errors import error_class
+from ottla.protocol import ErrorCode
+from ottla.protocol.apis import Api
+from tests.scenarios.faults import PARTITIONS, Group, play
+from tests.scenarios.world import QUICK_GROUPS, World
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Group:
+    world = World(tmp_path, **QUICK_GROUPS)
+    world.create_topic("t", PARTITIONS)
+    group = Group(world, group_protocol="consumer")
+    group.produce(50)
+    return group
+
+
+def working(group: Group) -> Group:
+    """A group of two that has read all there is."""
+    group.join("a")
+    group.join("b")
+    group.heal()
+    return group
+
+
+@pytest.mark.parametrize(
+    "action",
+    [LoseReply(), Drop(Moment.REQUEST), Drop(Moment.REPLY), Drop(Moment.HALFWAY), Delay(1_500), Delay(5_000)],
+    ids=["lost", "dropped-request", "dropped-reply", "half-reply", "late", "too-late"],
+)
+@pytest.mark.parametrize(
+    ("api", "forming"),
+    [
+        (Api.CONSUMER_GROUP_HEARTBEAT, True),
+        (Api.CONSUMER_GROUP_HEARTBEAT, False),
+        (Api.OFFSET_FETCH, True),
+        (Api.OFFSET_COMMIT, False),
+    ],
+    ids=["first-heartbeats", "heartbeats", "look-ups", "commits"],
+)
+def test_answers_that_do_not_come(group: Group, action: Action, api: Api, forming: bool) -> None:
+    play(group, action, api, times=3, forming=forming)
+
+
+COORDINATOR = ("not_coordinator", "coordinator_not_available", "coordinator_load_in_progress")
+ERRORS = {
+    Api.CONSUMER_GROUP_HEARTBEAT: (
+        *COORDINATOR,
+        "unknown_member_id",
+        "fenced_member_epoch",
+        "group_id_not_found",
+        "topic_authorization_failed",
+    ),
+    Api.OFFSET_FETCH: (*COORDINATOR, "unstable_offset_commit", "stale_member_epoch", "unknown_member_id"),
+    Api.OFFSET_COMMIT: (
+        *COORDINATOR,
+        "stale_member_epoch",
+        "unknown_member_id",
+        "unknown_topic_or_partition",
+        "unknown_server_error",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("api", "error"),
+    [(api, error) for api, errors in ERRORS.items() for error in errors],
+    ids=lambda value: getattr(value, "name", value),
+)
+def test_answers_with_an_error(group: Group, api: Api, error: str) -> None:
+    play(group, Fail(ErrorCode[error]), api, times=None, forming=api is Api.OFFSET_FETCH)
+
+
+@pytest.mark.parametrize("lasts", [500, 5_000, 15_000])
+def test_a_coordinator_that_moves_away_and_comes_back(group: Group, lasts: int) -> None:
+    working(group).world.broker.set_fault(MoveCoordinator("g"), times=None)
+    group.produce(50)
+    group.run(lasts)
+    assert group.world.broker.struck >= 1
+    group.heal()
+    # The group was kept in the log with its members: they need not join anew.
+    assert all("lost" not in [what for what, _ in app.told] for app in group.apps)
+
+
+@pytest.mark.parametrize("lasts", [500, 5_000, 15_000])
+def test_a_broker_that_stands_still(group: Group, lasts: int) -> None:
+    working(group).world.broker.set_fault(Freeze(), times=None)
+    group.run(lasts)
+    group.heal()
+
+
+def test_a_member_that_is_thrown_out_comes_back(group: Group) -> None:
+    first, second = working(group).apps
+    member_id = first.assembly.membership.metadata().member_id
+    assert group.world.broker.expire(ExpireMember("g", client_id="a")) == 1
+    group.heal()
+    assert [what for what, _ in first.told].count("lost") == 1
+    assert "lost" not in [what for what, _ in second.told]
+    assert first.assembly.membership.metadata().member_id == member_id
+
+
+def test_a_full_disk_under_the_groups(group: Group) -> None:
+    working(group).world.broker.set_fault(FailAppends("__consumer_offsets"), times=None)
+    group.produce(50)
+    group.run(10_000)
+    assert group.world.broker.struck >= 1
+    group.heal()
+
+
+FATAL = (
+    "group_authorization_failed",
+    "invalid_request",
+    "unsupported_version",
+    "group_max_size_reached",
+    "unsupported_assignor",
+    "invalid_regular_expression",
+    "unreleased_instance_id",
+    "fenced_instance_id",
+    "unknown_server_error",
+)
+
+
+@pytest.mark.parametrize("error", FATAL)
+def test_an_error_that_ends_a_membership_says_what_to_do(group: Group, error: str) -> None:
+    app = group.join("a")
+    group.run(3_000)
+    group.world.broker.set_fault(Fail(ErrorCode[error]), Api.CONSUMER_GROUP_HEARTBEAT)
+    group.run(5_000)
+    assert {type(one) for one in app.errors} == {error_class(ErrorCode[error])}
+    assert all(one.fatal and one.hint for one in app.errors)  # type: ignore[attr-defined]
+    assert len(app.errors) > 3, "each poll says so"
+    assert [what for what, _ in app.told] == ["assign", "lost"]
+    beats = [at for at, api, _ in group.world.broker.seen if api is Api.CONSUMER_GROUP_HEARTBEAT]
+    group.run(5_000)
+    assert [at for at, api, _ in group.world.broker.seen if api is Api.CONSUMER_GROUP_HEARTBEAT] == beats
+    app.stop = True
+    group.world.run_until(lambda: not app.running)
+    assert app.error is None

@@ -1,0 +1,199 @@
+"""Which protocol a member speaks: ``auto`` and its reasons, and groups that change their protocol member by member at work."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ottla.broker.faults.rules import ExpireMember, Fail
+from ottla.client.calls import Listeners
+from ottla.client.classic import ClassicMembership
+from ottla.client.consumer_membership import ConsumerMembership
+from ottla.protocol import ErrorCode
+from ottla.protocol.apis import Api
+from ottla.types import TopicPartition
+from tests.scenarios.world import QUICK_GROUPS, App, World, member
+
+PARTITIONS = 4
+ALL = [TopicPartition("t", number) for number in range(PARTITIONS)]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    world = World(tmp_path, **QUICK_GROUPS)
+    world.create_topic("t", PARTITIONS)
+    return world
+
+
+def join(world: World, name: str, protocol: str = "auto", **settings: Any) -> App:
+    app = world.app(name, group_id="g", group_protocol=protocol, **settings)
+    app.start(member(app, commits=True, timeout=200))
+    return app
+
+
+def settle(world: World, *apps: App) -> None:
+    """Until these members share all partitions and each has some, and for a while after."""
+
+    def settled() -> bool:
+        return all(app.calls.owned for app in apps) and sorted(tp for app in apps for tp in app.calls.owned) == ALL
+
+    world.run_until(settled)
+    world.run(3_000)
+    assert settled()
+
+
+def speaks(app: App) -> type[Any]:
+    return type(app.assembly.membership.chosen)
+
+
+def stop(world: World, app: App) -> None:
+    app.stop = True
+    world.run_until(lambda: not app.running)
+    assert app.error is None
+
+
+@pytest.fixture(autouse=True)
+def _log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "ottla.client.group_protocol")
+
+
+def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """The lines that say what was chosen."""
+    return [line for line in caplog.messages if "group.protocol=auto chose" in line]
+
+
+def test_a_new_group_is_a_consumer_group_and_one_line_says_so(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    first, second = join(world, "a"), join(world, "b")
+    settle(world, first, second)
+    assert {speaks(first), speaks(second)} == {ConsumerMembership}
+    assert len(said(caplog)) == 2
+    assert "group 'g': group.protocol=auto chose consumer" in said(caplog)[0]
+    assert len([api for _, api, _ in world.broker.seen if api is Api.DESCRIBE_GROUPS]) == 2, "one question a join"
+    assert [api for _, api, _ in world.broker.seen if api is Api.JOIN_GROUP] == []
+
+
+def test_a_live_classic_group_is_joined_as_it_is(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    first = join(world, "a", "classic")
+    settle(world, first)
+    second = join(world, "b")
+    settle(world, first, second)
+    assert speaks(second) is ClassicMembership
+    (line,) = said(caplog)
+    assert line.endswith("chose classic: the group is a classic one of 1 member")
+    assert [api for _, api, _ in world.broker.seen if api is Api.CONSUMER_GROUP_HEARTBEAT] == []
+
+
+def test_a_classic_assignor_that_was_set_means_a_classic_group(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    app = join(world, "a", partition_assignment_strategy=["roundrobin"])
+    settle(world, app)
+    assert speaks(app) is ClassicMembership
+    assert "chose classic: partition.assignment.strategy is set" in said(caplog)[0]
+
+
+def test_what_the_choice_ignores_is_said(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    settle(world, join(world, "a", session_timeout_ms=20_000))
+    assert said(caplog)[0].endswith("it ignores session.timeout.ms")
+
+
+def test_where_the_group_can_not_be_asked_the_member_is_a_classic_one(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    world.broker.set_fault(Fail(ErrorCode.unknown_server_error), Api.DESCRIBE_GROUPS)
+    app = join(world, "a")
+    settle(world, app)
+    assert speaks(app) is ClassicMembership
+    assert "can not be asked" in said(caplog)[0]
+
+
+@pytest.mark.parametrize("error", ["not_coordinator", "coordinator_not_available", "coordinator_load_in_progress"])
+def test_a_question_that_meets_a_moving_coordinator_is_asked_again(
+    world: World, error: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.broker.set_fault(Fail(ErrorCode[error]), Api.DESCRIBE_GROUPS, times=3)
+    app = join(world, "a")
+    settle(world, app)
+    assert speaks(app) is ConsumerMembership
+    assert len(said(caplog)) == 1
+
+
+def test_the_choice_is_made_anew_with_the_next_join(world: World) -> None:
+    first = join(world, "a", "classic")
+    settle(world, first)
+    app = world.app("b", group_id="g", group_protocol="auto")
+
+    def polls(until: Any) -> Any:
+        while not until():
+            app.handled.extend((yield from app.calls.poll(200, app.now)))
+
+    def program() -> Any:
+        yield from app.calls.subscribe(["t"], Listeners(), app.now)
+        yield from polls(lambda: app.calls.owned)
+        assert speaks(app) is ClassicMembership
+        first.stop = True
+        yield from polls(lambda: len(app.calls.owned) == PARTITIONS)
+        assert speaks(app) is ClassicMembership, "alone now, but a member still"
+        yield from app.calls.unsubscribe(app.now)
+        yield from app.calls.subscribe(["t"], Listeners(), app.now)
+        yield from polls(lambda: app.calls.owned)
+        assert speaks(app) is ConsumerMembership
+
+    world.call(app, program())
+
+
+def test_who_is_thrown_out_does_not_convert_a_group_that_went_classic(world: World) -> None:
+    first = join(world, "a")
+    settle(world, first)
+    second = join(world, "b", "classic")
+    settle(world, first, second)
+    assert world.broker.expire(ExpireMember("g", client_id="a")) == 1
+    world.run_until(lambda: first.told[-1][0] == "lost")
+    settle(world, first, second)
+    assert speaks(first) is ClassicMembership
+    assert "lost" in [what for what, _ in first.told]
+
+
+def test_a_group_moves_to_the_consumer_protocol_and_back_member_by_member(world: World) -> None:
+    """As an operator does it: one instance after the other is replaced, and the others work on."""
+    everybody: list[App] = []
+    produced = 0
+
+    def produce() -> None:
+        nonlocal produced
+        for partition in range(PARTITIONS):
+            world.produce("t", partition, 10)
+        produced += 10
+
+    def replace(before: App | None, name: str, protocol: str) -> App:
+        after = join(world, name, protocol, max_poll_records=5)
+        everybody.append(after)
+        produce()
+        world.run(4_000)
+        if before is not None:
+            stop(world, before)
+        produce()
+        world.run(4_000)
+        return after
+
+    one, two = replace(None, "a1", "classic"), replace(None, "b1", "classic")
+    settle(world, one, two)
+    one = replace(one, "a2", "consumer")
+    settle(world, one, two)
+    two = replace(two, "b2", "consumer")
+    settle(world, one, two)
+    auto = replace(None, "c1", "auto")
+    settle(world, one, two, auto)
+    assert speaks(auto) is ConsumerMembership
+    one = replace(one, "a3", "classic")
+    stop(world, auto)
+    settle(world, one, two)
+    two = replace(two, "b3", "classic")
+    settle(world, one, two)
+    produce()
+    world.run(5_000)
+    handled = [(record.partition, record.offset) for app in everybody for record in app.handled]
+    assert sorted(set(handled)) == [(p, o) for p in range(PARTITIONS) for o in range(produced)]
+    assert len(handled) == len(set(handled)), "and nothing twice, as each committed before it let go"
+    assert world.committed("g", "t", PARTITIONS) == dict.fromkeys(range(PARTITIONS), produced)
+    assert [app.errors for app in everybody if any(not one.retriable for one in app.errors)] == []
+    assert all("lost" not in [what for what, _ in app.told] for app in everybody)
