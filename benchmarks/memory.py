@@ -1,0 +1,88 @@
+"""How much memory a consumer takes that reads a large backlog one record at a time, with default settings.
+
+Method: a topic is filled once; a process of its own reads all of it with ``for record in consumer`` and gives the highest resident
+set it ever had (Linux: VmHWM), its size before the first fetch, and how long it took. Slow handlers (``--pause``, microseconds a
+record) change nothing, since what is fetched and not consumed is bounded by ``fetch_buffer_bytes``. Exits 1 where the promise
+(150 MB) is missed.
+
+    python benchmarks/memory.py [--gigabytes 2] [--size 1000] [--partitions 4] [--pause 0] [--buffer BYTES]
+                                [--bootstrap-servers HOST:PORT]
+
+Without ``--bootstrap-servers`` it starts a real Kafka by itself (Java 17 and Maven; see ``tools/kafka``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from _cluster import cluster
+from consumer import fill
+
+from ottla import Consumer, TopicPartition
+
+PORTS = range(19_700, 19_790, 2)
+PROMISE = 150_000_000
+"""Bytes of resident memory, at most."""
+
+
+def resident(what: str) -> int:
+    """``VmRSS`` or ``VmHWM`` of this process, in bytes."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{what}:"):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError(f"{what} is not told here: this needs Linux")
+
+
+def read(servers: str, topic: str, partitions: int, records: int, pause: float, settings: dict[str, object]) -> None:
+    """What the process of its own does."""
+    before, began, seen, size = resident("VmRSS"), time.perf_counter(), 0, 0
+    with Consumer(bootstrap_servers=servers, auto_offset_reset="earliest", **settings) as consumer:
+        consumer.assign(TopicPartition(topic, number) for number in range(partitions))
+        for record in consumer:
+            seen += 1
+            size += len(record.value)
+            if pause:
+                time.sleep(pause)
+            if seen == records:
+                break
+    took = time.perf_counter() - began
+    print(json.dumps({"before": before, "highest": resident("VmHWM"), "bytes": size, "seconds": took}))
+
+
+def main() -> None:
+    """Fill, read, tell."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--gigabytes", type=float, default=2.0)
+    parser.add_argument("--size", type=int, default=1_000, help="bytes of a value")
+    parser.add_argument("--partitions", type=int, default=4)
+    parser.add_argument("--pause", type=float, default=0.0, help="microseconds that each record takes to handle")
+    parser.add_argument("--buffer", type=int, help="fetch_buffer_bytes, where it is not to be the default")
+    parser.add_argument("--bootstrap-servers")
+    parser.add_argument("--read", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    records = int(args.gigabytes * 1e9 / args.size)
+    settings = {} if args.buffer is None else {"fetch_buffer_bytes": args.buffer}
+    if args.read:
+        read(args.bootstrap_servers, args.read, args.partitions, records, args.pause / 1e6, settings)
+        return
+    with cluster(args.bootstrap_servers, PORTS) as servers:
+        topic = fill(servers, records, args.size, args.partitions)
+        command = [sys.executable, __file__, *sys.argv[1:], "--read", topic, "--bootstrap-servers", servers]
+        found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    megabytes = {name: found[name] / 1e6 for name in ("before", "highest", "bytes")}
+    print(
+        f"{megabytes['bytes']:,.0f} MB of values one record at a time in {found['seconds']:.1f} s:"
+        f" {megabytes['highest']:.0f} MB resident at most, {megabytes['before']:.0f} MB before the first fetch"
+    )
+    if found["highest"] > PROMISE:
+        print(f"more than the {PROMISE / 1e6:.0f} MB promised", file=sys.stderr)
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()
