@@ -53,8 +53,11 @@ class Ledger:
         return Listeners(take, lambda partitions: give("revoke", partitions), lambda partitions: give("lost", partitions))
 
 
-def join(world: World, ledger: Ledger, name: str, strategy: object = COOPERATIVE, **more: object) -> App:
-    app = world.app(name, group_id="g", group_protocol="classic", partition_assignment_strategy=strategy)
+def join(
+    world: World, ledger: Ledger, name: str, strategy: object = COOPERATIVE, group_instance_id: str | None = None, **more: object
+) -> App:
+    settings = {"group_protocol": "classic", "partition_assignment_strategy": strategy, "group_instance_id": group_instance_id}
+    app = world.app(name, group_id="g", **settings)
     listeners = ledger.listeners(app)
     app.listeners = lambda: listeners  # type: ignore[method-assign]
     app.start(member(app, **more))
@@ -254,3 +257,25 @@ def test_a_rolling_upgrade_from_eager_to_cooperative(tmp_path: Path, seed: int) 
     newcomer = join(world, ledger, "newcomer")
     settle(world, newcomer, *generation)
     assert all(app.calls.owned <= had for app, had in zip(generation, before, strict=True))
+
+
+@pytest.mark.parametrize("place", [0, 1], ids=["the leader", "another one"])
+def test_a_static_member_comes_back_to_what_it_had_and_nobody_else_notices(world: World, place: int) -> None:
+    """KIP-345; to the leader the coordinator says that the assignment stands (KIP-814)."""
+    ledger = Ledger()
+    apps = [join(world, ledger, "a", group_instance_id="a")]
+    settle(world, *apps)
+    apps.append(join(world, ledger, "b", group_instance_id="b"))
+    settle(world, *apps)
+    gone, other = apps[place], apps[1 - place]
+    had, generation = gone.calls.owned, other.assembly.membership.metadata().generation_id
+    told = len(other.told)
+    gone.kill()
+    for tp in had:
+        del ledger.owners[tp]
+    back = join(world, ledger, f"{gone.name}2", group_instance_id=gone.name)
+    world.run_until(lambda: back.calls.owned == had)
+    world.run(5_000)
+    assert other.assembly.membership.metadata().generation_id == generation
+    assert len(other.told) == told
+    assert settled(back, other)
