@@ -16,7 +16,7 @@ from ottla.types import TopicPartition
 from tests.scenarios.world import App, Program, Sleep, World, member
 
 TOPIC, PARTITIONS, RECORDS = "t", 2, 20
-PROTOCOLS = ("classic",)
+PROTOCOLS = ("classic", "consumer")
 
 
 @pytest.fixture(params=PROTOCOLS)

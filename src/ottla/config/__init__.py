@@ -53,25 +53,39 @@ class ClientConfig(SecurityConfig):
     """What every client has to know. Durations are milliseconds."""
 
     bootstrap_servers: tuple[HostPort, ...] = row((), servers)
+    """The brokers to begin with, ``HOST:PORT`` separated by commas, or a list. The others are learnt from them."""
     client_id: str = row("ottla", text)
+    """How this client calls itself, in the logs of brokers and in the ids of members. Kafka's default is empty."""
     client_dns_lookup: str = row("use_all_dns_ips", one_of("use_all_dns_ips"))
+    """Every address of a name is tried."""
     request_timeout_ms: int = milliseconds(30_000, 1)
+    """How long one request may take."""
     default_api_timeout_ms: int = milliseconds(60_000)
+    """How long a call may take that is given no ``timeout``."""
     retry_backoff_ms: int = milliseconds(100)
+    """The first pause before a request is tried again; each later one is longer."""
     retry_backoff_max_ms: int = milliseconds(1_000)
+    """The longest of those pauses."""
     reconnect_backoff_ms: int = milliseconds(50)
+    """The first pause before a broker is connected to again."""
     reconnect_backoff_max_ms: int = milliseconds(1_000)
+    """The longest of those pauses."""
     socket_connection_setup_timeout_ms: int = milliseconds(10_000, 1)
+    """How long a connection may take to be made, the first time."""
     socket_connection_setup_timeout_max_ms: int = milliseconds(30_000, 1)
+    """And at most, after failures."""
     connections_max_idle_ms: int = milliseconds(540_000, -1)
-    """-1: never."""
+    """A connection that was not used for so long is closed; -1: never."""
     metadata_max_age_ms: int = milliseconds(300_000)
+    """After this time the cluster is asked anew what it looks like: how late a new topic of a pattern may be seen."""
     metadata_recovery_strategy: str = row("rebootstrap", one_of("rebootstrap", "none"))
+    """Whether to begin anew with ``bootstrap.servers`` when no broker that is known can be reached (KIP-899, KIP-1102)."""
     metadata_recovery_rebootstrap_trigger_ms: int = milliseconds(300_000)
+    """How long that has to be so."""
     send_buffer_bytes: int = count(-1, -1)
-    """-1: what the operating system thinks best."""
+    """The buffer of a socket; -1: what the operating system thinks best."""
     receive_buffer_bytes: int = count(-1, -1)
-    """-1: what the operating system thinks best."""
+    """The same for what is received; -1: what the operating system thinks best."""
     given: frozenset[str] = dataclasses.field(default=frozenset(), repr=False, compare=False)
     """The fields that the user has set; no setting."""
 
@@ -123,37 +137,57 @@ class ConsumerConfig(ClientConfig):
     """What ``Consumer`` takes."""
 
     group_id: str | None = row(None, not_empty)
+    """The group that ``subscribe()`` and ``commit()`` are about. None: only ``assign()``."""
     group_instance_id: str | None = row(None, instance_id)
+    """Makes a static member (KIP-345): a restart within the session causes no rebalance. Each member needs another."""
     group_protocol: str = row("auto", one_of("auto", "consumer", "classic"))
+    """Which generation of the group protocol is spoken; ``auto`` finds out."""
     session_timeout_ms: int = milliseconds(45_000, 1, protocols=frozenset({"classic"}))
+    """After so long without a heartbeat the coordinator gives a member up. In ``consumer`` groups it is a setting of the broker."""
     heartbeat_interval_ms: int = milliseconds(3_000, 1, protocols=frozenset({"classic"}))
+    """How often heartbeats leave; below the session timeout. In ``consumer`` groups it is a setting of the broker."""
     partition_assignment_strategy: tuple[Any, ...] = row(
         ("range", "cooperative-sticky"), assignors, protocols=frozenset({"classic"})
     )
-    """Names, and ``ottla.assignors.ConsumerPartitionAssignor``s."""
+    """How partitions are shared out, the favourite first: names, and ``ottla.assignors.ConsumerPartitionAssignor``s."""
     group_remote_assignor: str | None = row(None, not_empty, protocols=frozenset({"consumer"}))
+    """Which of the broker's assignors is to be used."""
     max_poll_records: int = count(500, 1)
+    """How many records a ``poll()`` hands out at most. It does not change what is fetched."""
     max_poll_interval_ms: int = milliseconds(300_000, 1)
+    """The one deadline of your code: how long it may take between two polls, and how long a rebalance waits for it. See [long
+    jobs](consumer.md#long-jobs)."""
     enable_auto_commit: bool = row(True, boolean)
-    """Off where there is no group."""
+    """Whether a poll commits, now and then, what a previous poll handed out. Off where there is no group."""
     auto_commit_interval_ms: int = milliseconds(5_000)
+    """How often that happens."""
     auto_offset_reset: str | timedelta = row("latest", offset_reset)  # noqa: RUF009 - a field
-    """``earliest``, ``latest``, ``none`` or ``by_duration:`` with a duration of ISO 8601; a ``timedelta`` is as good."""
+    """Where to begin without a committed position: ``earliest``, ``latest``, ``none`` (an error), or ``by_duration:`` with a
+    duration of ISO 8601 (KIP-1106); a ``timedelta`` is as good."""
     allow_auto_create_topics: bool = row(True, boolean)
+    """Whether asking for a topic may create it, where brokers allow that."""
     exclude_internal_topics: bool = row(True, boolean)
     """Whether a pattern leaves the cluster's own topics out."""
     isolation_level: IsolationLevel = row(IsolationLevel.READ_UNCOMMITTED, isolation)  # noqa: RUF009 - a field
+    """Whether records of open and aborted transactions are left out (``read_committed``)."""
     fetch_min_bytes: int = count(1)
+    """A broker answers when it has so much, or when ``fetch.max.wait.ms`` is over."""
     fetch_max_bytes: int = count(52_428_800)
+    """How much one answer of a broker may hold; one batch that is larger is delivered even so."""
     fetch_buffer_bytes: int = count(67_108_864, 1)
     """What may be fetched and not yet consumed, over all brokers and partitions; as it was fetched, so compressed."""
     fetch_max_wait_ms: int = milliseconds(500)
+    """How long a broker may wait for ``fetch.min.bytes``."""
     max_partition_fetch_bytes: int = count(1_048_576)
+    """How much of one partition an answer may hold; one batch that is larger is delivered even so."""
     client_rack: str = row("", text)
     """Where this consumer is: partitions are fetched from a replica in the same place where there is one (KIP-392)."""
     check_crcs: bool = row(True, boolean)
+    """Whether checksums of batches are verified. It costs next to nothing."""
     key_deserializer: Deserializer | None = row(None, a_callable)  # noqa: RUF009 - a field
+    """A callable that is given the bytes of a key, or ``None``, where ``record.key`` is first asked for. None: bytes."""
     value_deserializer: Deserializer | None = row(None, a_callable)  # noqa: RUF009 - a field
+    """The same for ``record.value``."""
 
     @classmethod
     def _implied(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -12,14 +12,9 @@ from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any
 
+from ottla.config.left_out import reason
 from ottla.config.rows import Setting
 from ottla.errors import ConfigError
-
-_KNOWN_TO_KAFKA = frozenset({
-    "interceptor.classes", "metric.reporters", "metrics.num.samples",
-    "metrics.sample.window.ms", "metrics.recording.level", "enable.metrics.push", "config.providers", "security.providers",
-})  # fmt: skip
-"""Settings of Kafka's consumer that are not honoured here; all of ``ssl.*`` and ``sasl.*`` besides."""
 
 
 def table(cls: type[Any]) -> Mapping[str, Setting]:
@@ -52,8 +47,9 @@ def field_of(cls: type[Any], spelling: str, others: Iterable[type[Any]]) -> tupl
     if spelling in known:
         return known[spelling]
     kafkas = dotted(str(spelling))
-    if kafkas in _KNOWN_TO_KAFKA or kafkas.startswith(("ssl.", "sasl.")):
-        raise ConfigError(f"{spelling} is a setting of Kafka's clients that Ottla does not honour", hint="leave it out")
+    why = reason(kafkas)
+    if why is not None:
+        raise ConfigError(f"{spelling} is a setting of Kafka's clients that Ottla does not honour: {why}", hint="leave it out")
     owner = next((other for other in others if spelling in spellings(other)), None)
     if owner is not None:
         raise ConfigError(

@@ -1,0 +1,130 @@
+"""docs/config.md says what the table of settings says, and no setting of Kafka's consumer is without an answer."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ottla.config import ClientConfig, ConsumerConfig, SecurityConfig
+from ottla.config.left_out import LEFT_OUT, LEFT_OUT_BY_PREFIX, reason
+from ottla.config.spelling import spellings
+from ottla.errors import ConfigError
+
+ROOT = Path(__file__).parents[2]
+
+OF_KAFKA = [
+    "bootstrap.servers",
+    "client.id",
+    "group.id",
+    "group.instance.id",
+    "client.rack",
+    "group.protocol",
+    "session.timeout.ms",
+    "heartbeat.interval.ms",
+    "partition.assignment.strategy",
+    "group.remote.assignor",
+    "max.poll.records",
+    "max.poll.interval.ms",
+    "enable.auto.commit",
+    "auto.commit.interval.ms",
+    "auto.offset.reset",
+    "exclude.internal.topics",
+    "allow.auto.create.topics",
+    "fetch.min.bytes",
+    "fetch.max.bytes",
+    "fetch.max.wait.ms",
+    "max.partition.fetch.bytes",
+    "check.crcs",
+    "isolation.level",
+    "request.timeout.ms",
+    "default.api.timeout.ms",
+    "retry.backoff.ms",
+    "retry.backoff.max.ms",
+    "reconnect.backoff.ms",
+    "reconnect.backoff.max.ms",
+    "socket.connection.setup.timeout.ms",
+    "socket.connection.setup.timeout.max.ms",
+    "connections.max.idle.ms",
+    "metadata.max.age.ms",
+    "metadata.recovery.strategy",
+    "metadata.recovery.rebootstrap.trigger.ms",
+    "client.dns.lookup",
+    "send.buffer.bytes",
+    "receive.buffer.bytes",
+    "key.deserializer",
+    "value.deserializer",
+    "interceptor.classes",
+    "metric.reporters",
+    "metrics.num.samples",
+    "metrics.sample.window.ms",
+    "metrics.recording.level",
+    "enable.metrics.push",
+    "config.providers",
+    "security.protocol",
+    "security.providers",
+    "ssl.cipher.suites",
+    "ssl.enabled.protocols",
+    "ssl.endpoint.identification.algorithm",
+    "ssl.engine.factory.class",
+    "ssl.key.password",
+    "ssl.keymanager.algorithm",
+    "ssl.keystore.certificate.chain",
+    "ssl.keystore.key",
+    "ssl.keystore.location",
+    "ssl.keystore.password",
+    "ssl.keystore.type",
+    "ssl.protocol",
+    "ssl.provider",
+    "ssl.secure.random.implementation",
+    "ssl.trustmanager.algorithm",
+    "ssl.truststore.certificates",
+    "ssl.truststore.location",
+    "ssl.truststore.password",
+    "ssl.truststore.type",
+    "sasl.mechanism",
+    "sasl.jaas.config",
+    "sasl.client.callback.handler.class",
+    "sasl.login.callback.handler.class",
+    "sasl.login.class",
+    "sasl.kerberos.service.name",
+    "sasl.login.refresh.window.factor",
+    "sasl.oauthbearer.token.endpoint.url",
+    "sasl.oauthbearer.jwks.endpoint.url",
+]
+"""The settings of the consumer of Apache Kafka 4.3, some of the many of Kerberos and OAuth standing for their kind."""
+
+
+@pytest.fixture(scope="module")
+def tool() -> dict[str, Any]:
+    return runpy.run_path(str(ROOT / "tools" / "write_config_page.py"))
+
+
+def test_the_page_is_what_the_table_says(tool: dict[str, Any]) -> None:
+    assert (ROOT / "docs" / "config.md").read_text(encoding="utf-8") == tool["page"](), "run python tools/write_config_page.py"
+
+
+def test_every_setting_says_what_it_does(tool: dict[str, Any]) -> None:
+    """But for those of security, which have a page of their own."""
+    silent = [
+        name for cls in (ClientConfig, ConsumerConfig) for name, meaning in tool["descriptions"](cls).items() if not meaning.strip()
+    ]
+    assert silent == []
+
+
+@pytest.mark.parametrize("name", OF_KAFKA)
+def test_each_setting_of_kafka_is_honoured_or_left_out_for_a_reason(name: str) -> None:
+    assert (name in spellings(ConsumerConfig)) is not (reason(name) is not None and name not in spellings(ConsumerConfig))
+    if name not in spellings(ConsumerConfig):
+        with pytest.raises(ConfigError) as refused:
+            ConsumerConfig.parse({"bootstrap.servers": "localhost:1", name: "x"})
+        assert reason(name) in str(refused.value)
+
+
+def test_nothing_is_left_out_that_is_honoured() -> None:
+    honoured = spellings(ConsumerConfig).keys() | spellings(SecurityConfig).keys()
+    assert [name for name in LEFT_OUT if name in honoured] == []
+    assert reason("no.setting.of.kafka") is None
+    assert all(prefix.endswith(".") for prefix in LEFT_OUT_BY_PREFIX)

@@ -1,0 +1,107 @@
+"""Write docs/config.md from the tables of settings in ``ottla.config``: ``python tools/write_config_page.py``.
+
+A test compares the page with what this would write.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import enum
+import inspect
+import textwrap
+from pathlib import Path
+from typing import Any
+
+from ottla.config import ClientConfig, ConsumerConfig, SecurityConfig
+from ottla.config.left_out import LEFT_OUT, LEFT_OUT_BY_PREFIX
+from ottla.config.rows import Setting
+from ottla.config.spelling import dotted, table
+
+PAGE = Path(__file__).parents[1] / "docs" / "config.md"
+
+OPENING = """# The settings of a consumer
+
+This page is written by `tools/write_config_page.py` from the one table of settings, `ottla.config`.
+
+Each setting goes by Kafka's own name, with dots in a mapping (`Consumer({"max.poll.records": 100})`) or with underscores as a
+keyword (`Consumer(max_poll_records=100)`). Durations are milliseconds under that name. Without the suffix `_ms` they are seconds,
+or a `datetime.timedelta`: `max_poll_interval=300` is `max_poll_interval_ms=300_000`; giving both is an error. An unknown name is an
+error that names the nearest one, and a setting that the chosen protocol or security does not heed causes a warning. `None` is as
+good as leaving a setting out.
+"""
+
+SECTIONS = (
+    ("Groups, polls and records", ConsumerConfig, "Defaults of durations are in milliseconds."),
+    ("The cluster and the connections", ClientConfig, "These are those of `Admin`, too."),
+    ("Security", SecurityConfig, "The names of librdkafka are understood where they differ."),
+)
+
+
+def descriptions(cls: type[Any]) -> dict[str, str]:
+    """The docstring below each field that the class itself defines."""
+    body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
+    assert isinstance(body, ast.ClassDef)
+    found: dict[str, str] = {}
+    for field, following in zip(body.body, [*body.body[1:], None], strict=True):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+            told = isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant)
+            found[field.target.id] = inspect.cleandoc(following.value.value) if told else ""  # type: ignore[union-attr]
+    return found
+
+
+def expected(setting: Setting) -> str:
+    """What a value has to be, in the words of the error that refuses another."""
+    try:
+        setting.parse(object())
+    except ValueError as error:
+        return str(error).partition(". A Java")[0]
+    return ""
+
+
+def default(value: Any) -> str:
+    """A default as it would be written."""
+    match value:
+        case None:
+            return "none"
+        case "" | ():
+            return "empty"
+        case enum.Enum():
+            return f"`{value.name.lower()}`"
+        case bool():
+            return f"`{str(value).lower()}`"
+        case tuple():
+            return f"`{','.join(map(str, value))}`"
+    return f"`{value}`"
+
+
+def row(field: dataclasses.Field[Any], setting: Setting, meaning: str) -> str:
+    """One line of a table."""
+    notes = [" ".join(meaning.split()).replace("``", "`")] if meaning else []
+    if setting.protocols is not None:
+        notes.append(f"Heeded by `{'`, `'.join(sorted(setting.protocols))}` groups.")
+    if setting.aliases:
+        notes.append(f"Also `{'`, `'.join(setting.aliases)}`.")
+    if setting.secret:
+        notes.append("Never shown.")
+    cells = (f"`{dotted(field.name)}`", default(field.default), expected(setting), " ".join(notes))
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def page() -> str:
+    """The whole page."""
+    parts = [OPENING]
+    for title, cls, remark in SECTIONS:
+        rows, meanings = table(cls), descriptions(cls)
+        parts.append(f"\n## {title}\n\n{remark}\n\n| setting | default | value | what it does |\n|---|---|---|---|\n")
+        fields = [field for field in dataclasses.fields(cls) if field.name in meanings and field.name in rows]
+        parts += [row(field, rows[field.name], meanings[field.name]) + "\n" for field in fields]
+    parts.append("\n## What Kafka's consumer has and Ottla has not\n\nA consumer refuses these, with the reason.\n\n")
+    parts.append("| setting | why not |\n|---|---|\n")
+    parts += [f"| `{name}` | {why} |\n" for name, why in LEFT_OUT.items()]
+    parts += [f"| `{prefix}*` that are not above | {why} |\n" for prefix, why in LEFT_OUT_BY_PREFIX.items()]
+    return "".join(parts)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
