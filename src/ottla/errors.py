@@ -127,6 +127,8 @@ class TlsError(AuthenticationError):
 class ProtocolError(OttlaError):
     """The peer sent bytes that are not a valid message of Kafka's protocol."""
 
+    hint = "is it a Kafka port, and does anything in between change what is sent?"
+
 
 class CorruptRecordError(ProtocolError):
     """A record batch fails its checksum, its declared lengths or its codec."""
@@ -134,6 +136,8 @@ class CorruptRecordError(ProtocolError):
 
 class UnsupportedApiError(ProtocolError):
     """There is no version of a request that both sides know."""
+
+    hint = "the broker is too old, or too new, for this: Ottla speaks to Apache Kafka from 2.4 on"
 
 
 class RecordDeserializationError(OttlaError):
@@ -324,6 +328,7 @@ ERROR_CODES: dict[int, tuple[str, str]] = {
 
 _HINTS: dict[str, str] = {
     "UNKNOWN_TOPIC_OR_PARTITION": "create the topic, or check its name and partition",
+    "LEADER_NOT_AVAILABLE": "are the brokers that hold its replicas up? see ottla topic describe",
     "OFFSET_OUT_OF_RANGE": 'seek() to an offset that exists, or set auto_offset_reset to "earliest" or "latest"',
     "OFFSET_METADATA_TOO_LARGE": "commit shorter metadata: the broker's offset.metadata.max.bytes is 4096 unless set",
     "FENCED_INSTANCE_ID": "another member runs with the same group_instance_id: give each its own",
@@ -337,8 +342,8 @@ _HINTS: dict[str, str] = {
     "TOPIC_ALREADY_EXISTS": "pick another name or delete the topic first",
     "NON_EMPTY_GROUP": "stop the members of the group first",
     "MESSAGE_TOO_LARGE": "see max.message.bytes of the topic",
-    "TOPIC_AUTHORIZATION_FAILED": "the principal lacks an ACL for the topic",
-    "GROUP_AUTHORIZATION_FAILED": "the principal lacks an ACL for the group",
+    "TOPIC_AUTHORIZATION_FAILED": "let an administrator allow this principal to DESCRIBE and READ the topic",
+    "GROUP_AUTHORIZATION_FAILED": "let an administrator allow this principal to READ the group",
     "UNSUPPORTED_VERSION": "the broker is too old for this request",
 }
 

@@ -11,7 +11,12 @@ from dataclasses import dataclass, field
 
 import pytest
 from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
     AdminClient,
+    ResourcePatternType,
+    ResourceType,
     ScramCredentialInfo,
     ScramMechanism,
     UserScramCredentialUpsertion,
@@ -24,6 +29,8 @@ USER, PASSWORD = "alice", "alice's secret"
 """May do everything."""
 STRANGER = "bob"
 """Has the same password, and may do nothing."""
+READER = "carol"
+"""Has the same password, and may read topics, but not in a group."""
 
 LISTENERS = {
     "PLAINTEXT": "PLAINTEXT",
@@ -64,7 +71,7 @@ def _settings(addresses: dict[str, str], controller: int, authority: Authority) 
     }
     stores["MUTUAL"] = stores["LOGINTLS"] = stores["TLS"]
     kinds = {**LISTENERS, "CONTROLLER": "PLAINTEXT"}
-    accounts = f'{_PLAIN} user_{USER}="{PASSWORD}" user_{STRANGER}="{PASSWORD}";'
+    accounts = f'{_PLAIN} user_{USER}="{PASSWORD}" user_{STRANGER}="{PASSWORD}" user_{READER}="{PASSWORD}";'
     listed = ",".join(f"{name}://{address}" for name, address in addresses.items())
     settings = [
         f"listeners={listed},CONTROLLER://127.0.0.1:{controller}",
@@ -113,6 +120,17 @@ def secured(kafka_tool: KafkaTool, tmp_path_factory: pytest.TempPathFactory) -> 
             ]
             for done in admin.alter_user_scram_credentials(wanted).values():
                 done.result(30)
+        allowed = AclBinding(
+            ResourceType.TOPIC,
+            "t-",
+            ResourcePatternType.PREFIXED,
+            f"User:{READER}",
+            "*",
+            AclOperation.READ,
+            AclPermissionType.ALLOW,
+        )
+        for done in admin.create_acls([allowed]).values():
+            done.result(30)
         yield Secured(addresses, authority, admin)
     finally:
         node.stop()

@@ -37,6 +37,7 @@ PATIENCE = 1_500
 
 _RESET_TO: Mapping[str, Reset | None] = {"earliest": EARLIEST, "latest": LATEST, "none": None}
 _UNKNOWN_TOPIC_OR_PARTITION = 3
+_LEADER_NOT_AVAILABLE = 5
 
 
 class ConsumerAssembly:
@@ -242,7 +243,7 @@ class Publisher:
     def poll(self, now: Now) -> Poll:
         """Publish what changed."""
         self._follow_topics()
-        problem = self._unreachable(now) or self._refused() or self._missing_topics()
+        problem = self._unreachable(now) or self._refused() or self._missing_topics() or self._leaderless()
         if str(problem) != str(self._problem):
             self._problem = problem
             self._subscription.version += 1
@@ -312,3 +313,14 @@ class Publisher:
             return None
         names = ", ".join(sorted(wanted))
         return broker_error(_UNKNOWN_TOPIC_OR_PARTITION, f"no topic that is subscribed to exists: {names}")
+
+    def _leaderless(self) -> OttlaError | None:
+        """Why nothing will come of an assignment: none of its partitions has a leader."""
+        metadata = self._core.metadata
+        partitions = self._subscription.partitions
+        described = [info for tp in partitions if (info := metadata.partition(tp)) is not None]
+        if not described or len(described) < len(partitions) or any(info.leader is not None for info in described):
+            return None
+        names = ", ".join(f"{info.topic}-{info.partition}" for info in described[:5])
+        more = f" and {len(described) - 5} more" if len(described) > 5 else ""
+        return broker_error(_LEADER_NOT_AVAILABLE, f"no partition that is assigned has a leader: {names}{more}")

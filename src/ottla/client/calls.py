@@ -35,7 +35,7 @@ from ottla.client.processing import Processing
 from ottla.client.rebalancing import Listeners, Rebalancing
 from ottla.client.subscription import Mode, Snapshot
 from ottla.config import ConsumerConfig
-from ottla.errors import ConnectionFailedError, IllegalStateError, OttlaError, OttlaTimeoutError
+from ottla.errors import ConnectionFailedError, IllegalStateError, OttlaError, OttlaTimeoutError, error_class
 from ottla.records import Records
 from ottla.types import Now, TopicPartition
 
@@ -50,6 +50,8 @@ PROBLEM_GRACE = 3_000
 
 UNREACHABLE_GRACE = 500
 """Milliseconds before an empty poll says that no broker can be reached: less than the second that most polls wait."""
+
+_LEADER_NOT_AVAILABLE = 5
 
 
 class ConsumerCalls(CommitCalls, LookupCalls):
@@ -164,6 +166,8 @@ class ConsumerCalls(CommitCalls, LookupCalls):
         if isinstance(problem, ConnectionFailedError):
             known_to_work = self.snapshot.was_connected
             return self._config.default_api_timeout_ms if known_to_work else UNREACHABLE_GRACE
+        if isinstance(problem, error_class(_LEADER_NOT_AVAILABLE)):
+            return self._config.default_api_timeout_ms  # a broker that restarts is no news
         return PROBLEM_GRACE if problem.retriable else 0
 
     # -- notifications ----------------------------------------------------------------------------------------------------

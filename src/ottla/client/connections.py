@@ -84,7 +84,6 @@ class Connections:
         self._next_id = 0
         self._requests = RequestQueue()
         self._effects: list[Effect] = []
-        self._alarms: list[OttlaError] = []
 
     def __repr__(self) -> str:
         return f"<Connections {list(self.links)}, {len(self._requests)} unsent>"
@@ -112,11 +111,6 @@ class Connections:
     def take_completions(self) -> list[Completion]:
         """What has come to an end since the last call, in order."""
         return self._requests.take_completions()
-
-    def take_alarms(self) -> list[OttlaError]:
-        """What brokers sent since the last call that can not be Kafka's protocol, on connections that were in use."""
-        alarms, self._alarms = self._alarms, []
-        return alarms
 
     def set_nodes(self, nodes: Mapping[int, Node], now: Now) -> None:
         """What the cluster's metadata says now. Links to brokers that moved are let go."""
@@ -390,8 +384,6 @@ class Connections:
         self._close(link, str(error))
         if link.state not in ESTABLISHED_STATES:
             return self._failed_to_open(link, error, now)
-        if isinstance(error, ProtocolError):
-            self._alarms.append(error)
         return self._disconnected(link, str(error), now, first=error)
 
     def _release(self, link: Link, reason: str, now: Now) -> None:

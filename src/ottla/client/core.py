@@ -120,8 +120,6 @@ class ClientCore:
         return poll.wake_at
 
     def _deliver(self, now: Now) -> None:
-        for alarm in self.connections.take_alarms():
-            self.notify(ErrorNotification(alarm))
         for completion in self.connections.take_completions():
             request, message, error = completion
             try:

@@ -39,9 +39,9 @@ _OF_ANOTHER_HOST = (62, 63, 64)
 _REASONS: Mapping[str, tuple[str, str]] = {
     "WRONG_VERSION_NUMBER": ("the broker does not answer in TLS", _NO_TLS),
     "HTTP_REQUEST": ("the broker does not answer in TLS", _NO_TLS),
-    "CERTIFICATE_REQUIRED": ("the broker wants a certificate of this client", _OURS),
+    "CERTIFICATE_REQUIRED": ("the broker wants a certificate of this client, which has none", _OURS),
     "UNKNOWN_CA": ("the broker does not trust the certificate of this client", _OURS),
-    "BAD_CERTIFICATE": ("the broker does not accept the certificate of this client, or its lack of one", _OURS),
+    "BAD_CERTIFICATE": ("the broker wants a certificate of this client, which has none or another", _OURS),
     "CERTIFICATE_UNKNOWN": ("the broker does not accept the certificate of this client", _OURS),
     "CERTIFICATE_EXPIRED": ("the certificate of this client has expired", _OURS),
     "HANDSHAKE_FAILURE": ("the broker agrees to no cipher of this client", "see ssl.cipher.suites and ssl.enabled.protocols"),
@@ -134,7 +134,8 @@ def _told_as_setting(name: str, path: str | None) -> Iterator[None]:
         )
         raise ConfigError(f"{shown} can not be used", hint=hint, cause=error) from error
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{shown} can not be read: {getattr(error, 'strerror', None) or error}", cause=error) from error
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"{shown} can not be used: {reason}", hint="check the path and the value", cause=error) from error
 
 
 def _store_hint(path: str | None) -> str | None:

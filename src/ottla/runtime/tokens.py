@@ -61,7 +61,8 @@ class Tokens:
         except AuthenticationError:
             raise
         except Exception as error:
-            raise AuthenticationError(f"the token provider raised {error!r}", cause=error) from error
+            hint = "it has to give a token, or to raise for as long as there is none"
+            raise AuthenticationError(f"the token provider raised {error!r}", hint=hint, cause=error) from error
         token = OAuthToken(given) if isinstance(given, str) else given
         if not isinstance(token, OAuthToken) or not token.value:
             wanted = "a string or an ottla.OAuthToken"
@@ -98,7 +99,8 @@ def _post(url: str, config: ClientConfig) -> Any:
         raise AuthenticationError(f"{url} refused a token: HTTP {error.code} {said}".strip(), hint=hint, cause=error) from error
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", None) or error
-        raise AuthenticationError(f"no token from {url}: {reason}", cause=error) from error
+        hint = "check sasl.oauthbearer.token.endpoint.url"
+        raise AuthenticationError(f"no token from {url}: {reason}", hint=hint, cause=error) from error
 
 
 def _context(url: str, config: ClientConfig) -> ssl.SSLContext | None:

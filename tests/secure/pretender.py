@@ -1,0 +1,84 @@
+"""A broker that says what a test wants it to say: versions of another age, partitions without leaders, frames that are too large.
+
+Owns the socket and its threads. Must not know what is tested. Invariant: what is not asked for otherwise is answered as a healthy,
+empty cluster of one broker would.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+from ottla.protocol import ErrorCode
+from ottla.protocol.apis import SPOKEN, Api, VersionRange
+from ottla.protocol.codec import decode_request, encode_response
+from ottla.protocol.framing import FrameReader
+from ottla.protocol.messages import api_versions_response, metadata_response
+
+ZERO = timedelta(0)
+TOPIC = "without-a-leader"
+FAR_TOO_LARGE = struct.pack(">i", 200_000_000)
+
+
+@contextmanager
+def pretending(versions: Mapping[Api, VersionRange] = SPOKEN, instead: Mapping[Api, bytes] | None = None) -> Iterator[str]:
+    """The address of a broker that offers ``versions`` and answers some requests with these bytes ``instead``."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+
+        def serve(peer: socket.socket) -> None:
+            reader = FrameReader()
+            with peer, contextlib.suppress(OSError):
+                while data := peer.recv(65_536):
+                    for frame in reader.feed(data):
+                        header, _ = decode_request(bytes(frame))
+                        if instead is not None and header.api in instead:
+                            peer.sendall(instead[header.api])
+                        elif header.api in _ANSWERS:
+                            answer = _ANSWERS[header.api](port, versions)
+                            peer.sendall(b"".join(map(bytes, encode_response(header, answer))))
+
+        def accept() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    threading.Thread(target=serve, args=(server.accept()[0],), daemon=True).start()
+
+        threading.Thread(target=accept, daemon=True).start()
+        yield f"127.0.0.1:{port}"
+        server.shutdown(socket.SHUT_RDWR)
+
+
+def _versions(port: int, versions: Mapping[Api, VersionRange]) -> Any:
+    del port
+    keys = tuple(
+        api_versions_response.ApiVersion(api_key=int(api), min_version=low, max_version=high)
+        for api, (low, high) in versions.items()
+    )
+    return api_versions_response.ApiVersionsResponse(error_code=ErrorCode.none, api_keys=keys, throttle_time=ZERO)
+
+
+def _metadata(port: int, versions: Mapping[Api, VersionRange]) -> Any:
+    del versions
+    partition = metadata_response.MetadataResponsePartition(
+        error_code=ErrorCode.leader_not_available,
+        partition_index=0,
+        leader_id=-1,
+        replica_nodes=(2,),
+        isr_nodes=(),
+        offline_replicas=(2,),
+    )
+    topic = metadata_response.MetadataResponseTopic(
+        error_code=ErrorCode.none, name=TOPIC, topic_id=uuid.UUID(int=7), is_internal=False, partitions=(partition,)
+    )
+    broker = metadata_response.MetadataResponseBroker(node_id=1, host="127.0.0.1", port=port)
+    return metadata_response.MetadataResponse(throttle_time=ZERO, brokers=(broker,), topics=(topic,), error_code=ErrorCode.none)
+
+
+_ANSWERS: Mapping[Api, Callable[[int, Mapping[Api, VersionRange]], Any]] = {Api.API_VERSIONS: _versions, Api.METADATA: _metadata}
