@@ -196,9 +196,10 @@ def test_a_row(trouble: str, secured: Secured, topic: str, tmp_path: Path) -> No
             # Polling again is no different, and raises again for as long as nothing has changed.
             with pytest.raises(expected):
                 poll(consumer, trouble, read)
+        timeout = 0.6 if raised.value.retriable else PATIENCE
         if trouble not in ASKED_BY_POLL_ALONE:
             with pytest.raises(expected) as raised:
-                consumer.partitions_for(read, timeout=0.6 if raised.value.retriable else PATIENCE)
+                consumer.partitions_for(read, timeout=timeout)
             check(raised.value, row)
 
 
