@@ -1,0 +1,104 @@
+"""The mechanisms, against what their RFCs say and against a SCRAM server of somebody else's."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from scramp import ScramMechanism
+
+from ottla.config import ClientConfig
+from ottla.errors import AuthenticationError
+from ottla.protocol.sasl import Proof, Prove
+from ottla.runtime.login import Logins, NotProved, OAuthBearer, Plain, Proved, Scram, logins_of
+from ottla.runtime.tokens import Tokens
+from ottla.types import OAuthToken
+
+
+def test_plain_is_one_message() -> None:
+    exchange = Plain("alicé", "pass")
+    assert exchange.answer(b"") == "\0alicé\0pass".encode()
+    assert exchange.answer(b"") is None
+
+
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
+@pytest.mark.parametrize("user", ["alice", "a,b=c"])
+def test_scram_convinces_a_server_and_is_convinced(mechanism: str, user: str) -> None:
+    server_side = ScramMechanism(mechanism)
+    salt, stored_key, server_key, iterations = server_side.make_auth_info("secret", iteration_count=4096)
+    server = server_side.make_server(lambda name: (salt, stored_key, server_key, iterations) if name == user else None)
+    exchange = Scram(mechanism, user, "secret")
+    server.set_client_first((exchange.answer(b"") or b"").decode())
+    proof = exchange.answer(server.get_server_first().encode())
+    server.set_client_final((proof or b"").decode())
+    assert exchange.answer(server.get_server_final().encode()) is None
+
+
+@pytest.mark.parametrize("last", [b"v=AAAA", b"e=other-error", b"\xff", b""])
+def test_a_server_that_does_not_know_the_password_is_found_out(last: bytes) -> None:
+    server_side = ScramMechanism("SCRAM-SHA-256")
+    info = server_side.make_auth_info("secret", iteration_count=4096)
+    server = server_side.make_server(lambda name: info)
+    exchange = Scram("SCRAM-SHA-256", "alice", "secret")
+    server.set_client_first((exchange.answer(b"") or b"").decode())
+    exchange.answer(server.get_server_first().encode())
+    with pytest.raises(AuthenticationError, match="could not prove"):
+        exchange.answer(last)
+
+
+def test_a_bearer_says_its_token_and_its_extensions() -> None:
+    exchange = OAuthBearer(Tokens(lambda: OAuthToken("abc", None, {"logicalCluster": "lkc-1"})))
+    assert exchange.answer(b"") == b"n,,\x01auth=Bearer abc\x01logicalCluster=lkc-1\x01\x01"
+    assert exchange.answer(b"") is None
+
+
+def test_a_bearer_that_is_refused_lets_the_broker_say_so() -> None:
+    exchange = OAuthBearer(Tokens(lambda: "abc"))
+    exchange.answer(b"")
+    assert exchange.answer(b'{"status":"invalid_token"}') == b"\x01"
+
+
+def outcome(logins: Logins, question: Prove) -> Proved | NotProved:
+    """What is reported, and that another thread did the work."""
+    reports: list[Any] = []
+    done = threading.Event()
+
+    def report(item: Proved | NotProved) -> None:
+        reports.append((item, threading.current_thread().name))
+        done.set()
+
+    logins.prove_in_background(7, question, report)
+    assert done.wait(10)
+    (found,) = reports
+    assert found[1] == "ottla-login-7"
+    assert found[0].connection_id == 7
+    result: Proved | NotProved = found[0]
+    return result
+
+
+def test_questions_are_answered_on_another_thread() -> None:
+    config = ClientConfig.parse(
+        bootstrap_servers="a:1", security_protocol="SASL_SSL", sasl_mechanism="PLAIN", sasl_username="u", sasl_password="p"
+    )
+    logins = logins_of(config)
+    assert logins is not None
+    first = outcome(logins, Prove(None, b""))
+    assert isinstance(first, Proved)
+    assert first.proof.token == b"\0u\0p"
+    second = outcome(logins, Prove(first.proof.exchange, b""))
+    assert second == Proved(7, Proof(first.proof.exchange, None))
+
+
+def test_a_mechanism_that_fails_is_reported_too() -> None:
+    def broken() -> Plain:
+        raise ZeroDivisionError
+
+    failed = outcome(Logins(broken), Prove(None, b""))
+    assert isinstance(failed, NotProved)
+    assert isinstance(failed.error, AuthenticationError)
+    assert isinstance(failed.error.cause, ZeroDivisionError)
+
+
+def test_without_sasl_there_is_no_login() -> None:
+    assert logins_of(ClientConfig.parse(bootstrap_servers="a:1")) is None

@@ -1,0 +1,149 @@
+"""Tokens: when a new one is fetched, and what an identity provider is asked and answers."""
+
+from __future__ import annotations
+
+import base64
+import http.server
+import json
+import threading
+import urllib.parse
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from ottla.config import ClientConfig
+from ottla.errors import AuthenticationError
+from ottla.runtime.tokens import Tokens
+from ottla.types import Now, OAuthToken
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.wall = 1_700_000_000_000
+
+    def __call__(self) -> Now:
+        return Now(self.wall, self.wall)
+
+
+def test_a_token_is_used_for_four_fifths_of_its_life() -> None:
+    clock = Clock()
+    made: list[float] = []
+
+    def provider() -> OAuthToken:
+        made.append(clock.wall / 1000)
+        return OAuthToken(f"token {len(made)}", clock.wall / 1000 + 100)
+
+    tokens = Tokens(provider, clock)
+    assert tokens.get().value == "token 1"
+    clock.wall += 79_000
+    assert tokens.get().value == "token 1"
+    clock.wall += 2_000
+    assert tokens.get().value == "token 2"
+
+
+def test_a_token_that_tells_no_end_is_used_once() -> None:
+    given = iter(["a", "b"])
+    tokens = Tokens(lambda: next(given), Clock())
+    assert [tokens.get().value, tokens.get().value] == ["a", "b"]
+
+
+@pytest.mark.parametrize("given", [None, "", 7, b"token", OAuthToken("")])
+def test_what_is_no_token_is_refused(given: Any) -> None:
+    with pytest.raises(AuthenticationError, match="the token provider gave") as raised:
+        Tokens(lambda: given, Clock()).get()
+    assert raised.value.hint
+
+
+def test_a_provider_that_raises_is_the_cause() -> None:
+    def sealed() -> str:
+        raise RuntimeError("the vault is sealed")
+
+    with pytest.raises(AuthenticationError, match="the vault is sealed") as raised:
+        Tokens(sealed, Clock()).get()
+    assert isinstance(raised.value.cause, RuntimeError)
+
+
+def test_many_threads_share_one_token() -> None:
+    calls: list[int] = []
+    begun = threading.Event()
+
+    def provider() -> OAuthToken:
+        calls.append(1)
+        begun.wait(5)
+        return OAuthToken("shared", 2_000_000_000.0)
+
+    tokens = Tokens(provider, Clock())
+    found: list[str] = []
+    threads = [threading.Thread(target=lambda: found.append(tokens.get().value)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    begun.set()
+    for thread in threads:
+        thread.join(10)
+    assert found == ["shared"] * 8
+    assert len(calls) == 1
+
+
+def test_a_token_is_not_shown() -> None:
+    assert "secret" not in repr(OAuthToken("secret"))
+
+
+@contextmanager
+def identity_provider(status: int, answer: bytes) -> Iterator[tuple[str, list[tuple[str, dict[str, list[str]]]]]]:
+    """Its address, and what it was asked: the authorization and the form."""
+    asked: list[tuple[str, dict[str, list[str]]]] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            form = self.rfile.read(int(self.headers["Content-Length"])).decode()
+            asked.append((self.headers["Authorization"], urllib.parse.parse_qs(form)))
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Quietly."""
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/token", asked
+        server.shutdown()
+
+
+def tokens_from(url: str, **more: str) -> Tokens:
+    settings = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "OAUTHBEARER", "sasl_oauthbearer_token_endpoint_url": url}
+    client = {f"sasl_oauthbearer_client_credentials_client_{part}": f"the {part}" for part in ("id", "secret")}
+    return Tokens.of(ClientConfig.parse(bootstrap_servers="a:1", **settings, **client, **more))
+
+
+def test_client_credentials() -> None:
+    answer = json.dumps({"access_token": "abc", "expires_in": 3600, "token_type": "Bearer"}).encode()
+    with identity_provider(200, answer) as (url, asked):
+        tokens = tokens_from(url, sasl_oauthbearer_scope="kafka read")
+        assert tokens.get().value == tokens.get().value == "abc"
+    basic = base64.b64encode(b"the%20id:the%20secret").decode()
+    assert asked == [(f"Basic {basic}", {"grant_type": ["client_credentials"], "scope": ["kafka read"]})]
+
+
+@pytest.mark.parametrize(
+    ("status", "answer", "says"),
+    [
+        (401, b'{"error": "invalid_client"}', "HTTP 401.*invalid_client"),
+        (500, b"", "HTTP 500"),
+        (200, b"<html>", "no token from"),
+        (200, b'{"token": "abc"}', "without an access_token"),
+        (200, b'["abc"]', "without an access_token"),
+    ],
+)
+def test_an_identity_provider_that_gives_none(status: int, answer: bytes, says: str) -> None:
+    with identity_provider(status, answer) as (url, _), pytest.raises(AuthenticationError, match=says) as raised:
+        tokens_from(url).get()
+    assert raised.value.cause is not None
+    assert "the secret" not in str(raised.value)
+
+
+def test_an_identity_provider_that_is_not_there() -> None:
+    with pytest.raises(AuthenticationError, match=r"no token from http://127\.0\.0\.1:1/: .*refused"):
+        tokens_from("http://127.0.0.1:1/").get()
