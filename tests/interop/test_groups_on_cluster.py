@@ -15,8 +15,8 @@ from tests.interop.cluster.stage import CLUSTER_SETTINGS, Stage
 from tests.interop.cluster.troubles import SHORT, endless
 from tests.interop.real_kafka import KafkaCluster, KafkaTool
 
-PROTOCOLS = ("classic",)
-"""The group protocols that our consumer speaks."""
+KINDS = (("classic", "range"), ("classic", "cooperative-sticky"))
+"""Protocol and assignor of each group: all of them live through the same story."""
 SECONDS = float(os.environ.get("OTTLA_ENDURANCE_SECONDS", "600"))
 SEED = int(os.environ.get("OTTLA_ENDURANCE_SEED", "1"))
 
@@ -32,7 +32,7 @@ def cluster(kafka_tool: KafkaTool) -> Iterator[KafkaCluster]:
 
 @pytest.mark.timeout(400)
 def test_a_minute_of_troubles(cluster: KafkaCluster, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    stage = Stage(cluster, tmp_path, PROTOCOLS)
+    stage = Stage(cluster, tmp_path, KINDS)
     assert stage.play(SHORT) == []
     request.node.user_properties.append(("cluster, short", stage.figures.row()))
 
@@ -40,6 +40,6 @@ def test_a_minute_of_troubles(cluster: KafkaCluster, tmp_path: Path, request: py
 @pytest.mark.endurance
 @pytest.mark.timeout(SECONDS + 1200)
 def test_troubles_without_end(cluster: KafkaCluster, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    stage = Stage(cluster, tmp_path, PROTOCOLS)
+    stage = Stage(cluster, tmp_path, KINDS)
     assert stage.play(endless(SEED), SECONDS) == []
     request.node.user_properties.append((f"cluster, {SECONDS:.0f} s from seed {SEED}", stage.figures.row()))

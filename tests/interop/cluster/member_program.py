@@ -38,6 +38,8 @@ class Settings:
     protocol: str
     session_timeout_ms: int
     heartbeat_interval_ms: int
+    assignor: str
+    """By its name on the wire; of classic groups."""
 
 
 class Teller:
@@ -111,7 +113,11 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     settings = Settings(**json.loads(sys.argv[1]))
     teller = Teller(settings.member)
-    classic = {"session_timeout_ms": settings.session_timeout_ms, "heartbeat_interval_ms": settings.heartbeat_interval_ms}
+    classic = {
+        "session_timeout_ms": settings.session_timeout_ms,
+        "heartbeat_interval_ms": settings.heartbeat_interval_ms,
+        "partition_assignment_strategy": [settings.assignor],
+    }
     consumer = ottla.Consumer(
         bootstrap_servers=settings.servers,
         group_id=settings.group,

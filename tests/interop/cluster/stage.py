@@ -76,17 +76,18 @@ SETTLED = 60.0
 class Group:
     """A group and its members, the oldest first."""
 
-    name: str
     protocol: str
+    assignor: str
     lives: list[Player] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self.name = f"{self.protocol}-{self.assignor}"
         self._names: dict[int, str] = {}
 
     def enter(self, servers: str, folder: Path) -> None:
         """Start another member."""
         member = f"{self.name}-{len(self.lives)}"
-        settings = Settings(servers, [STEADY, VOLATILE], self.name, member, self.protocol, SESSION, HEARTBEAT)
+        settings = Settings(servers, [STEADY, VOLATILE], self.name, member, self.protocol, SESSION, HEARTBEAT, self.assignor)
         command = [sys.executable, "-m", "tests.interop.cluster.member_program", json.dumps(asdict(settings))]
         player = Player(command, folder / f"{member}.errors")
         self._names[id(player)] = member
@@ -128,13 +129,13 @@ class Figures:
 
 
 class Stage:
-    """One story. ``protocols``: there is a group for each."""
+    """One story. ``kinds``: protocol and assignor of each group."""
 
-    def __init__(self, cluster: KafkaCluster, folder: Path, protocols: Iterable[str]) -> None:
+    def __init__(self, cluster: KafkaCluster, folder: Path, kinds: Iterable[tuple[str, str]]) -> None:
         self._cluster, self._folder = cluster, folder
         self._incarnations = {name: Incarnation(name, 1) for name in PARTITIONS}
         self._partitions = dict(PARTITIONS)
-        self._groups = [Group(f"group-{protocol}", protocol) for protocol in protocols]
+        self._groups = [Group(*kind) for kind in kinds]
         self._downs = 0
         self.figures = Figures()
 
