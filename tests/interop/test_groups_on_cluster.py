@@ -15,7 +15,7 @@ from tests.interop.cluster.stage import CLUSTER_SETTINGS, Stage
 from tests.interop.cluster.troubles import SHORT, endless
 from tests.interop.real_kafka import KafkaCluster, KafkaTool
 
-KINDS = (("classic", "range"), ("classic", "cooperative-sticky"))
+KINDS = (("classic", "range"), ("classic", "cooperative-sticky"), ("consumer", "uniform"))
 """Protocol and assignor of each group: all of them live through the same story."""
 SECONDS = float(os.environ.get("OTTLA_ENDURANCE_SECONDS", "600"))
 SEED = int(os.environ.get("OTTLA_ENDURANCE_SEED", "1"))
