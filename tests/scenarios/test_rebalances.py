@@ -15,11 +15,16 @@ from tests.scenarios.world import App, Program, Sleep, World, member
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> World:
+@pytest.fixture(params=["classic", "cooperative", "consumer"])
+def world(tmp_path: Path, request: pytest.FixtureRequest) -> World:
     world = World(tmp_path)
+    world.protocol = request.param
     world.create_topic("t", 2)
     return world
+
+
+def protocol_of(world: World) -> str:
+    return "consumer" if world.protocol == "consumer" else "classic"
 
 
 def rebalances(app: App) -> tuple[Rebalance, ...]:
@@ -27,8 +32,16 @@ def rebalances(app: App) -> tuple[Rebalance, ...]:
     return app.assembly.recorder.records
 
 
-def join(world: World, name: str, **settings: object) -> App:
-    app = world.app(name, group_id="g", group_protocol="classic", **settings)
+def app_of(world: World, name: str) -> App:
+    """A member: eager by ``range``, cooperative, or of a consumer group."""
+    if world.protocol == "consumer":
+        return world.app(name, group_id="g", group_protocol="consumer")
+    assignor = "range" if world.protocol == "classic" else "cooperative-sticky"
+    return world.app(name, group_id="g", group_protocol="classic", partition_assignment_strategy=assignor)
+
+
+def join(world: World, name: str) -> App:
+    app = app_of(world, name)
     app.start(member(app))
     world.run_until(lambda: bool(app.calls.owned))
     return app
@@ -42,7 +55,7 @@ def test_the_first_one_tells_who_joined_and_what_came(world: World, caplog: pyte
     (record,) = rebalances(app)
     group = app.calls.snapshot.group
     assert group is not None
-    assert (record.protocol, record.member_id, record.epoch) == ("classic", group.member_id, group.generation_id)
+    assert (record.protocol, record.member_id, record.epoch) == (protocol_of(world), group.member_id, group.generation_id)
     assert (record.assigned, record.revoked, record.lost, record.completed) == ((T0, T1), (), (), True)
     assert record.reason == "the member joins the group"
     assert began <= record.began * 1000 <= world.now.wall
@@ -57,20 +70,28 @@ def test_the_first_one_tells_who_joined_and_what_came(world: World, caplog: pyte
 def test_one_that_somebody_else_set_off_tells_what_stood_still_and_for_how_long(world: World) -> None:
     first = join(world, "a")
     second = join(world, "b")
-    world.run_until(lambda: len(rebalances(first)) == 2 and len(rebalances(second)) == 1)
-    record = rebalances(first)[1]
-    assert record.reason == "group is already rebalancing"
-    assert record.revoked == (T0, T1)
-    assert len(record.assigned) == 1
-    assert record.epoch == rebalances(second)[0].epoch
-    # What was kept stood still from the first word of the rebalance until on_assign had returned: all of it.
-    kept = record.assigned[0]
-    assert 0 < record.unfetched[kept] <= record.duration
-    assert record.unfetched.keys() == {T0, T1}
+    world.run_until(lambda: len(first.calls.owned) == len(second.calls.owned) == 1)
+    world.run(10_000)
+    records = rebalances(first)[1:]
+    assert records[0].reason in ("group is already rebalancing", "the coordinator has assigned anew")
+    assert records[-1].epoch >= rebalances(first)[0].epoch
+    (kept,), (gone,) = first.calls.owned, second.calls.owned
+    revoked = {tp for record in records for tp in record.revoked}
+    unfetched = {tp: spent for record in records for tp, spent in record.unfetched.items()}
+    if world.protocol == "classic":
+        # Eager: everything is given up, and what is kept stands still until on_assign has returned.
+        (record,) = records
+        assert (record.revoked, record.assigned) == ((T0, T1), (kept,))
+        assert 0 < unfetched[kept] <= record.duration
+        assert gone in unfetched
+    else:
+        assert revoked == {gone}
+        assert [record.assigned for record in records if record.assigned] == []
+        assert kept not in unfetched, "what stays is fetched all the time"
 
 
 def test_the_time_that_listeners_took_is_told_whatever_they_raise(world: World) -> None:
-    app = world.app("a", group_id="g", group_protocol="classic")
+    app = app_of(world, "a")
 
     def failing(partitions: list[TopicPartition]) -> None:
         app.busy(2_000)
@@ -98,7 +119,7 @@ def test_the_time_that_listeners_took_is_told_whatever_they_raise(world: World) 
 
 
 def test_a_member_that_was_too_slow_lost_its_partitions_and_when_it_came_back(world: World) -> None:
-    app = world.app("a", group_id="g", group_protocol="classic")
+    app = app_of(world, "a")
 
     def program() -> Program:
         yield from app.calls.subscribe(["t"], app.listeners(), app.now)
@@ -111,7 +132,8 @@ def test_a_member_that_was_too_slow_lost_its_partitions_and_when_it_came_back(wo
     world.run_until(lambda: len(rebalances(app)) == 2)
     record = rebalances(app)[1]
     assert (record.lost, record.revoked, record.assigned) == ((T0, T1), (), (T0, T1))
-    assert record.reason == "consumer pro-actively leaving the group"
+    reason = {"classic": "consumer pro-actively leaving the group", "consumer": "the application did not poll in time"}
+    assert record.reason == reason[protocol_of(world)]
     assert record.unfetched[T0] == pytest.approx(record.duration, abs=0.1)
     assert record.duration > 4
 

@@ -1,0 +1,34 @@
+"""A consumer that is closed ends in its time, whatever has become of the cluster."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+from confluent_kafka import Producer
+
+from ottla import Consumer
+from tests.end_to_end.programs import broker
+
+PATIENCE = 60.0
+SLACK = 20.0
+"""Seconds that a busy machine may take beyond what was allowed."""
+
+
+def test_close_does_not_hang_when_the_cluster_is_dead(tmp_path: Path) -> None:
+    with broker("--data-dir", str(tmp_path), "--set", "group.initial.rebalance.delay.ms=0") as (process, address):
+        producer = Producer({"bootstrap.servers": address})
+        producer.produce("orders", b"one")
+        assert producer.flush(PATIENCE) == 0
+        consumer = Consumer(bootstrap_servers=address, group_id="billing", auto_offset_reset="earliest")
+        consumer.subscribe(["orders"])
+        deadline = time.monotonic() + PATIENCE
+        while not len(consumer.poll(0.5)):
+            assert time.monotonic() < deadline
+        process.kill()
+        process.wait(PATIENCE)
+    began = time.monotonic()
+    consumer.close(timeout=2)
+    assert time.monotonic() - began < 2 + SLACK
+    assert [thread.name for thread in threading.enumerate() if thread is consumer._network._thread] == []  # type: ignore[union-attr]

@@ -1,0 +1,113 @@
+"""Commits that race with rebalances: each is right or refused, none takes a position back, and nobody stalls."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ottla.client.rebalancing import Listeners
+from ottla.errors import CommitFailedError, OttlaError, error_class
+from ottla.types import OffsetAndMetadata, TopicPartition
+from tests.scenarios.world import App, Program, Sleep, World
+
+RebalanceInProgressError = error_class(27)
+PARTITIONS, RECORDS = 3, 60
+REFUSALS = (CommitFailedError, RebalanceInProgressError)
+KINDS: dict[str, dict[str, Any]] = {
+    "eager": {"group_protocol": "classic", "partition_assignment_strategy": "range"},
+    "cooperative": {"group_protocol": "classic", "partition_assignment_strategy": "cooperative-sticky"},
+    "consumer": {"group_protocol": "consumer"},
+}
+
+
+@pytest.fixture(params=KINDS)
+def apps(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[App]:
+    """One member after the other of a group whose topic has records."""
+    world = World(tmp_path)
+    world.create_topic("t", PARTITIONS)
+    for partition in range(PARTITIONS):
+        world.produce("t", partition, RECORDS)
+    settings = {"enable_auto_commit": False, "max_poll_records": 3, **KINDS[request.param]}
+    return (world.app(name, group_id="g", **settings) for name in "abcdefgh")
+
+
+def eager_committer(app: App, refused: list[OttlaError]) -> Program:
+    """Commits all that it can, whenever it can: after each poll, in each listener, and just after an assignment."""
+
+    def commit(partitions: list[TopicPartition]) -> None:
+        try:
+            app.inside(app.calls.commit(None, 5_000, app.now))
+        except REFUSALS as error:
+            refused.append(error)
+
+    yield from app.calls.subscribe(["t"], Listeners(commit, commit, commit), app.now)
+    while not app.stop:
+        records = yield from app.calls.poll(200, app.now)
+        app.handled.extend(records)
+        yield Sleep(20)
+        try:
+            yield from app.calls.commit(None, 5_000, app.now)
+        except REFUSALS as error:
+            refused.append(error)
+    yield from app.calls.close(10_000, app.now)
+
+
+def world_of(app: App) -> World:
+    return app._world
+
+
+def test_no_position_jumps_back_and_nobody_stalls_while_members_come_and_go(apps: Iterator[App]) -> None:
+    refused: list[OttlaError] = []
+    members = [next(apps)]
+    world = world_of(members[0])
+    members[0].start(eager_committer(members[0], refused))
+    history: list[dict[int, int]] = []
+
+    def live(duration: int) -> None:
+        for _ in range(duration // 50):
+            world.run(50)
+            history.append(world.committed("g", "t", PARTITIONS))
+
+    live(400)
+    for step in range(5):
+        if step % 2:
+            leaver = members.pop(0)
+            leaver.stop = True
+        else:
+            members.append(next(apps))
+            members[-1].start(eager_committer(members[-1], refused))
+        live(700)
+    for _ in range(40):
+        if history[-1] == dict.fromkeys(range(PARTITIONS), RECORDS):
+            break
+        live(1_000)
+    assert history[-1] == dict.fromkeys(range(PARTITIONS), RECORDS)
+    for earlier, later in itertools.pairwise(history):
+        assert all(later.get(partition, -1) >= offset for partition, offset in earlier.items())
+    for app in world.apps.values():
+        assert app.error is None
+    handled = {(record.partition, record.offset) for app in world.apps.values() for record in app.handled}
+    assert len(handled) == PARTITIONS * RECORDS
+
+
+def test_a_commit_just_after_the_assignment_takes_nothing_back(apps: Iterator[App]) -> None:
+    """What the group has committed and this member has not looked up yet is nothing to commit."""
+    app = next(apps)
+    world = world_of(app)
+    world.call(app, app.calls.assign([TopicPartition("t", p) for p in range(PARTITIONS)], app.now))
+    world.call(app, app.calls.commit({TopicPartition("t", p): OffsetAndMetadata(40) for p in range(PARTITIONS)}, 5_000, app.now))
+    world.call(app, app.calls.close(5_000, app.now))
+    refused: list[OttlaError] = []
+    other = next(apps)
+    other.start(eager_committer(other, refused))
+    seen = []
+    for _ in range(60):
+        world.run(50)
+        seen.append(world.committed("g", "t", PARTITIONS))
+    assert all(offset >= 40 for found in seen for offset in found.values())
+    assert refused == []
+    assert min(record.offset for record in other.handled) == 40
