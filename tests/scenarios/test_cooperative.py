@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
@@ -35,20 +36,30 @@ class Ledger:
 
     def __init__(self) -> None:
         self.owners: dict[TopicPartition, str] = {}
-        self.moves = 0
+        self.ignored: set[str] = set()
+        """Those whose session is over without their knowing: what they believe to have is somebody else's by now."""
+
+    def forget(self, app: App) -> None:
+        """It is gone, or about to hear that it is: what it had is free."""
+        self.ignored.add(app.name)
+        self.owners = {tp: name for tp, name in self.owners.items() if name != app.name}
 
     def listeners(self, app: App) -> Listeners:
         def take(partitions: list[TopicPartition]) -> None:
             app.told.append(("assign", partitions))
+            if app.name in self.ignored:
+                return
             for tp in partitions:
                 assert tp not in self.owners, f"{tp} is still of {self.owners[tp]}"
                 self.owners[tp] = app.name
-                self.moves += 1
 
         def give(what: str, partitions: list[TopicPartition]) -> None:
             app.told.append((what, partitions))
-            for tp in partitions:
-                assert self.owners.pop(tp) == app.name
+            if app.name not in self.ignored:
+                for tp in partitions:
+                    assert self.owners.pop(tp) == app.name
+            elif what == "lost":
+                self.ignored.discard(app.name)
 
         return Listeners(take, lambda partitions: give("revoke", partitions), lambda partitions: give("lost", partitions))
 
@@ -279,3 +290,42 @@ def test_a_static_member_comes_back_to_what_it_had_and_nobody_else_notices(world
     assert other.assembly.membership.metadata().generation_id == generation
     assert len(other.told) == told
     assert settled(back, other)
+
+
+@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 60))])
+def test_members_come_go_die_stall_and_are_dropped_in_any_order(tmp_path: Path, seed: int) -> None:
+    """Nobody is ever given what another one still has, and in the end everything was read."""
+    dice = random.Random(seed)
+    world = World(tmp_path, seed)
+    world.create_topic("t", PARTITIONS)
+    ledger = Ledger()
+    living = [join(world, ledger, f"m{place}", work=dice.choice((5, 50, 900))) for place in range(3)]
+    for step in range(14):
+        for partition in range(PARTITIONS):
+            world.produce("t", partition, 5)
+        what = dice.choice(("join", "leave", "kill", "cut", "expire", "nothing"))
+        if what == "join" and len(living) < 5:
+            living.append(join(world, ledger, f"s{step}", work=dice.choice((5, 50, 900))))
+        elif what in ("leave", "kill", "cut") and len(living) > 1:
+            victim = living.pop(dice.randrange(len(living)))
+            if what == "leave":
+                victim.stop = True
+            elif what == "kill":
+                victim.kill()
+                ledger.forget(victim)
+            else:
+                victim.cut()
+                ledger.forget(victim)
+                world.run(15_000)
+                victim.kill()
+        elif what == "expire":
+            victim = dice.choice(living)
+            if world.broker.expire(ExpireMember("g", victim.assembly.membership.metadata().member_id)):
+                ledger.forget(victim)
+        world.run(dice.choice((20, 300, 2_000, 7_000)))
+    settle(world, *living)
+    world.run_until(lambda: read_by(world) == {(p, o) for p in range(PARTITIONS) for o in range(70)}, 60_000)
+
+
+def read_by(world: World) -> set[tuple[int, int]]:
+    return {(record.partition, record.offset) for app in world.apps.values() for record in app.handled}
