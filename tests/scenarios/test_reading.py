@@ -118,6 +118,18 @@ def test_what_is_paused_is_not_delivered_and_goes_on_where_it_was(world: World) 
     assert sorted(first + seen) == [(partition, offset) for partition in (0, 1) for offset in range(30)]
 
 
+def test_a_seek_after_a_pause_drops_what_was_fetched_before_both(world: World) -> None:
+    world.produce("t", 0, 30)
+    app = assigned(world, TP0, max_poll_records=10)
+    assert poll(world, app)[-1] == (0, 9)
+    world.call(app, app.calls.pause((TP0,), world.now))
+    assert poll(world, app, timeout=300) == []
+    world.call(app, app.calls.seek({TP0: OffsetAndMetadata(25)}, world.now))
+    assert poll(world, app, timeout=300) == []
+    world.call(app, app.calls.resume((TP0,), world.now))
+    assert poll(world, app) == [(0, offset) for offset in range(25, 30)]
+
+
 def test_reassigning_keeps_the_position_of_what_stays(world: World) -> None:
     world.produce("t", 0, 20)
     world.produce("t", 1, 20)

@@ -231,6 +231,18 @@ def test_other_errors_are_problems_until_a_fetch_succeeds(code: int) -> None:
     assert fetches.state(T0).problem is None
 
 
+def test_what_fails_of_one_partition_takes_nothing_from_the_others() -> None:
+    fetches = Fetches(T0, T2)
+    fetches.answer(fetches.one(Api.FETCH), fetched(data(T0, code=29), data(T2, batch(10)), session=7))
+    (response,) = fetches.fetched()
+    assert [part.tp for part in response.partitions] == [T2]
+    send = fetches.one(Api.FETCH)
+    assert asked(send) == {T2: 15}
+    assert [gone.partitions for gone in send.message.forgotten_topics_data] == [(0,)]
+    fetches.answer(send, fetched(data(T2), session=7))
+    assert asked(fetches.one(Api.FETCH, 100)) == {T0: 10}
+
+
 def test_out_of_range_resets_only_when_all_that_was_fetched_is_consumed() -> None:
     fetches = Fetches(T0)
     fetches.answer(fetches.one(Api.FETCH), fetched(data(T0, batch(10))))

@@ -282,3 +282,20 @@ def test_a_reset_by_duration_goes_to_the_end_where_nothing_is_as_young() -> None
     assert send.message.topics[0].partitions[0].timestamp == LATEST
     offsets.answer(send, listed((T0, 44, 0)))
     assert offsets.subscription.partitions[T0].fetch == 44
+
+
+def test_a_look_up_under_way_is_not_repeated_and_what_comes_meanwhile_gets_its_own() -> None:
+    offsets = Offsets(store=True)
+    assert offsets.store is not None
+    offsets.subscription.set_partitions([T0])
+    for mono in range(5):
+        assert offsets.poll(mono) == []
+    offsets.subscription.set_partitions([T0, T1])
+    assert offsets.poll() == []
+    (first, first_reply), (second, second_reply) = offsets.store.asked
+    assert (first, second) == ({T0}, {T1})
+    first_reply({T0: OffsetAndMetadata(7)}, None)
+    assert offsets.poll() == []
+    assert [offsets.phase(tp) for tp in (T0, T1)] == [Phase.FETCHING, Phase.INITIALIZING]
+    second_reply({T1: None}, None)
+    offsets.one(Api.LIST_OFFSETS)

@@ -184,6 +184,21 @@ def test_an_aborted_transaction_that_begins_later_hides_nothing_yet() -> None:
     assert values(reader(data, isolation_level=COMMITTED, aborted=[(1, 2)])) == [b"c"]
 
 
+def test_read_committed_where_an_aborted_transaction_is_compacted_but_for_its_end() -> None:
+    rest = (
+        transactional(2, 1, b"a2") + marker(3, 1, ControlType.ABORT) + transactional(4, 1, b"c4") + marker(5, 1, ControlType.COMMIT)
+    )
+    assert values(reader(rest, isolation_level=COMMITTED, aborted=[(1, 0)])) == [b"c4"]
+    only_the_end = marker(3, 1, ControlType.ABORT) + transactional(4, 1, b"c4") + marker(5, 1, ControlType.COMMIT)
+    assert values(reader(only_the_end, isolation_level=COMMITTED, aborted=[(1, 0)])) == [b"c4"]
+
+
+def test_an_abort_of_nobody_ends_nothing_of_others() -> None:
+    data = transactional(0, 1, b"a") + marker(1, 2, ControlType.ABORT) + transactional(2, 1, b"a") + marker(3, 1, ControlType.ABORT)
+    read = reader(data + batch(4, b"plain"), isolation_level=COMMITTED, aborted=[(1, 0)])
+    assert (values(read), read.next_offset) == ([b"plain"], 5)
+
+
 def test_a_whole_response_of_aborted_records_moves_the_position() -> None:
     data = reader(transactional(0, 1, b"a", b"a"), isolation_level=COMMITTED, aborted=[(1, 0)])
     assert (data.read(10), data.next_offset, data.exhausted) == (None, 2, True)
