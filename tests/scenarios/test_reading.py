@@ -213,6 +213,17 @@ def test_polling_nothing_is_a_mistake(world: World) -> None:
         world.call(app, app.calls.seek({TP0: OffsetAndMetadata(0)}, world.now))
 
 
+def test_partitions_by_hand_and_a_subscription_do_not_mix(world: World) -> None:
+    app = world.app("a", group_id="g")
+    world.call(app, app.calls.assign((TP0,), world.now))
+    with pytest.raises(IllegalStateError, match=r"by hand .*unsubscribe"):
+        world.call(app, app.calls.subscribe(("t",), app.listeners(), world.now))
+    world.call(app, app.calls.unsubscribe(world.now))
+    world.call(app, app.calls.subscribe(("t",), app.listeners(), world.now))
+    with pytest.raises(IllegalStateError, match=r"from the group .*unsubscribe"):
+        world.call(app, app.calls.assign((TP0,), world.now))
+
+
 def test_an_unreachable_cluster_is_named_within_the_time_given(world: World) -> None:
     world.broker.kill()
     app = assigned(world, TP0)
