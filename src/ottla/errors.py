@@ -127,11 +127,13 @@ class TlsError(AuthenticationError):
 class ProtocolError(OttlaError):
     """The peer sent bytes that are not a valid message of Kafka's protocol."""
 
-    hint = "is it a Kafka port, and does anything in between change what is sent?"
+    hint: str | None = "is it a Kafka port, and does anything in between change what is sent?"
 
 
 class CorruptRecordError(ProtocolError):
     """A record batch fails its checksum, its declared lengths or its codec."""
+
+    hint: str | None = None
 
 
 class UnsupportedApiError(ProtocolError):
