@@ -6,12 +6,15 @@ leads to the same broker and the same topics; what differs is how one gets in.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import pytest
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import (
     AclBinding,
+    AclBindingFilter,
     AclOperation,
     AclPermissionType,
     AdminClient,
@@ -29,6 +32,8 @@ USER, PASSWORD = "alice", "alice's secret"
 """May do everything."""
 STRANGER = "bob"
 """Has the same password, and may do nothing."""
+LATECOMER = "dave"
+"""May do everything, once he is let in."""
 READER = "carol"
 """Has the same password, and may read topics, but not in a group."""
 
@@ -53,6 +58,21 @@ _SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
 _UNSECURED = 'org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub="broker";'
 
 
+def wait_for(there: Callable[[], bool]) -> None:
+    """Until the broker has heard of something."""
+    give_up_at = time.monotonic() + 60
+    while not _quietly(there):
+        assert time.monotonic() < give_up_at
+        time.sleep(0.05)
+
+
+def _quietly(there: Callable[[], bool]) -> bool:
+    try:
+        return there()
+    except KafkaException:
+        return False
+
+
 @dataclass(frozen=True)
 class Secured:
     """How to get in: ``addresses`` by the name of the listener."""
@@ -60,6 +80,15 @@ class Secured:
     addresses: dict[str, str]
     authority: Authority
     admin: AdminClient = field(repr=False)
+
+    def let_in(self, user: str) -> None:
+        """Give a user the password, for both kinds of SCRAM."""
+        for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):  # both in one request are refused
+            credential = UserScramCredentialUpsertion(user, ScramCredentialInfo(mechanism, 4096), PASSWORD.encode())
+            for done in self.admin.alter_user_scram_credentials([credential]).values():
+                done.result(30)
+        # The controller has it; the broker learns of it a moment later.
+        wait_for(lambda: len(self.admin.describe_user_scram_credentials([user])[user].result(30).scram_credential_infos) == 2)
 
 
 def _settings(addresses: dict[str, str], controller: int, authority: Authority) -> list[str]:
@@ -79,7 +108,7 @@ def _settings(addresses: dict[str, str], controller: int, authority: Authority) 
         "listener.security.protocol.map=" + ",".join(f"{name}:{kind}" for name, kind in kinds.items()),
         "inter.broker.listener.name=PLAINTEXT",
         "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        f"super.users=User:ANONYMOUS;User:{USER};User:CN=client;User:CN=locked",
+        f"super.users=User:ANONYMOUS;User:{USER};User:{LATECOMER};User:CN=client;User:CN=locked",
         "connection.failed.authentication.delay.ms=50",
         "listener.name.mutual.ssl.client.auth=required",
         f"listener.name.short.connections.max.reauth.ms={LIFETIME}",
@@ -113,13 +142,6 @@ def secured(kafka_tool: KafkaTool, tmp_path_factory: pytest.TempPathFactory) -> 
     node = OwnKafka(port, *_settings(addresses, port + 1, authority))
     try:
         admin = AdminClient({"bootstrap.servers": addresses["PLAINTEXT"], "log_level": 0})
-        for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):  # two for a user at once are refused
-            wanted = [
-                UserScramCredentialUpsertion(user, ScramCredentialInfo(mechanism, 4096), PASSWORD.encode())
-                for user in (USER, STRANGER)
-            ]
-            for done in admin.alter_user_scram_credentials(wanted).values():
-                done.result(30)
         allowed = AclBinding(
             ResourceType.TOPIC,
             "t-",
@@ -131,6 +153,13 @@ def secured(kafka_tool: KafkaTool, tmp_path_factory: pytest.TempPathFactory) -> 
         )
         for done in admin.create_acls([allowed]).values():
             done.result(30)
-        yield Secured(addresses, authority, admin)
+        asked = AclBindingFilter(
+            ResourceType.TOPIC, None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY
+        )
+        wait_for(lambda: bool(admin.describe_acls(asked).result(30)))
+        everything = Secured(addresses, authority, admin)
+        for user in (USER, STRANGER):
+            everything.let_in(user)
+        yield everything
     finally:
         node.stop()

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import logging
+import re
 import ssl
+import sys
 import time
+import types
 import uuid
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
 
-from ottla import Admin, Consumer, OAuthToken, TopicPartition
+from ottla import Admin, AsyncConsumer, Consumer, OAuthToken, TopicPartition
+from ottla.errors import AuthenticationError
+from ottla.runtime import sockets
 from ottla.runtime.sockets import Sockets
-from tests.secure.kafka import LIFETIME, PASSWORD, USER, Secured
+from tests.secure.kafka import LATECOMER, LIFETIME, PASSWORD, USER, Secured
 
 COUNT = 50
 
@@ -178,3 +186,90 @@ def test_a_login_is_renewed_on_the_same_connection(
             assert got
         assert len(connects) == opened
     assert caplog.messages == []
+
+
+def test_much_data_by_tls_in_small_portions(secured: Secured, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sockets, "READ_BUDGET", 100_000)
+    name, count, size = f"t-{uuid.uuid4().hex[:8]}", 1_500, 8_000
+    with Admin(bootstrap_servers=secured.addresses["PLAINTEXT"]) as admin:
+        admin.create_topics({name: 1})
+    producer = Producer({"bootstrap.servers": secured.addresses["PLAINTEXT"], "log_level": 0})
+    for number in range(count):
+        producer.produce(name, number.to_bytes(4, "big") * (size // 4))
+    assert producer.flush(60) == 0
+    config = {"bootstrap_servers": secured.addresses["TLS"], "security_protocol": "SSL"}
+    with Consumer(config, ssl_truststore_location=secured.authority.file, auto_offset_reset="earliest") as consumer:
+        consumer.assign([TopicPartition(name, 0)])
+        seen = 0
+        give_up_at = time.monotonic() + 60
+        while seen < count and time.monotonic() < give_up_at:
+            for record in consumer.poll(1.0):
+                assert record.value == seen.to_bytes(4, "big") * (size // 4)
+                seen += 1
+    assert seen == count
+
+
+def test_polling_goes_on_once_the_password_is_right(secured: Secured, topic: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "ottla")
+    settings = {**login("SCRAM-SHA-256"), "sasl_username": LATECOMER, "security_protocol": "SASL_PLAINTEXT"}
+    config = {"bootstrap_servers": secured.addresses["LOGIN"], **settings}
+    with Consumer(config, auto_offset_reset="earliest") as consumer:
+        consumer.assign([TopicPartition(topic, 0)])
+        for _ in range(5):
+            with pytest.raises(AuthenticationError):
+                _poll_for(consumer, 10)
+        complaints = [message for message in caplog.messages if "login was refused" in message]
+        assert len(complaints) == 1, "logged once, however often it is tried"
+        secured.let_in(LATECOMER)
+        give_up_at = time.monotonic() + 30
+        got = 0
+        while not got and time.monotonic() < give_up_at:
+            with suppress(AuthenticationError):
+                got = len(consumer.poll(0.5))
+    assert got
+    assert [message for message in caplog.messages if "answers again" in message]
+
+
+def _poll_for(consumer: Consumer, seconds: float) -> None:
+    give_up_at = time.monotonic() + seconds
+    while time.monotonic() < give_up_at:
+        consumer.poll(0.5)
+
+
+def test_the_program_for_amazon_msk_in_the_documents(secured: Secured, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Amazon's signer is played: it signs for a user of this Kafka, and the program of the page is run up to its consumer."""
+    page = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
+    (program,) = [text for text in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "MSKAuthTokenProvider" in text]
+    regions: list[str] = []
+
+    class MSKAuthTokenProvider:
+        @staticmethod
+        def generate_auth_token(region: str) -> tuple[str, int]:
+            regions.append(region)
+            token = unsecured_token(USER)
+            return token.value, round((token.expires_at or 0) * 1000)
+
+    signer = types.ModuleType("aws_msk_iam_sasl_signer")
+    signer.MSKAuthTokenProvider = MSKAuthTokenProvider  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "aws_msk_iam_sasl_signer", signer)
+    names: dict[str, Any] = {}
+    exec(compile(program, "docs/security.md", "exec"), names)
+    config = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "OAUTHBEARER"}
+    with Admin(config, bootstrap_servers=secured.addresses["TOKEN"], sasl_oauthbearer_token_provider=names["msk_token"]) as admin:
+        assert topic in admin.list_topics()
+    assert set(regions) == {"eu-central-1"}
+
+
+async def _read(config: dict[str, Any], topic: str) -> int:
+    async with AsyncConsumer(config, auto_offset_reset="earliest") as consumer:
+        await consumer.assign([TopicPartition(topic, 0)])
+        seen = 0
+        give_up_at = time.monotonic() + 30
+        while seen < COUNT and time.monotonic() < give_up_at:
+            seen += len(await consumer.poll(1.0))
+        return seen
+
+
+def test_an_async_consumer_gets_in_the_same_way(secured: Secured, topic: str) -> None:
+    listener, settings = ways(secured)["SCRAM-SHA-512 over tls"]
+    assert asyncio.run(_read({"bootstrap_servers": secured.addresses[listener], **settings}, topic)) == COUNT

@@ -11,13 +11,15 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from ottla.client.connections import Close, Connect, Effect, Resolve, Write
+from ottla.client.connections import Authenticate, Close, Connect, Effect, Resolve, Write
 from ottla.client.link import Address
+from ottla.errors import OttlaError
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import SPOKEN, Api, VersionRange
 from ottla.protocol.codec import RequestHeader, decode_request, encode_response
 from ottla.protocol.framing import FrameReader
 from ottla.protocol.messages import api_versions_response
+from ottla.protocol.sasl import Proof, Prove
 from ottla.types import Now
 
 Answer = Callable[[RequestHeader, Any], Any]
@@ -36,6 +38,8 @@ class Peer:
     versions: dict[Api, VersionRange] = field(default_factory=lambda: dict(SPOKEN))
     requests: list[tuple[Api, Any]] = field(default_factory=list)
     connects: int = 0
+    tls_error: OttlaError | None = None
+    """What becomes of the TLS handshake."""
 
     def respond(self, header: RequestHeader, message: Any) -> Any:
         if header.api is Api.API_VERSIONS:
@@ -63,6 +67,8 @@ class VirtualNetwork:
         self.peers: dict[Address, Peer] = {}
         self.log: list[str] = []
         """What was done, in order, with the time it was done at."""
+        self.prove: Callable[[Prove], Proof | OttlaError] | None = None
+        """The mechanism of a login."""
         self._poll = poll
         self._connections = connections
         self._readers: dict[int, FrameReader] = {}
@@ -127,6 +133,13 @@ class VirtualNetwork:
             case Connect(connection_id, address):
                 self.log.append(f"{self.mono} connect {address}")
                 self._connect(connection_id, address)
+            case Authenticate(connection_id, question):
+                assert self.prove is not None
+                proof = self.prove(question)
+                if isinstance(proof, OttlaError):
+                    self._connections.on_not_proved(connection_id, proof, self.now)
+                else:
+                    self._connections.on_proved(connection_id, proof, self.now)
             case Write(connection_id, pieces):
                 if connection_id in self._open:
                     self._write(connection_id, b"".join(map(bytes, pieces)))
@@ -141,6 +154,9 @@ class VirtualNetwork:
         peer.connects += 1
         if peer.mode == "silent":
             return None
+        if peer.tls_error is not None:
+            self._connections.on_securing(connection_id, self.now)
+            return self._connections.on_tls_failed(connection_id, peer.tls_error, self.now)
         self._open[connection_id], self._readers[connection_id] = peer, FrameReader()
         return self._connections.on_connected(connection_id, self.now)
 
