@@ -176,7 +176,7 @@ class Bench:
 
     def _rates(self, pairs: list[tuple[Case, Case, float]], size: int = 100, codec: str = "none") -> Iterator[Verdict]:
         cases = dict.fromkeys(case for pair in pairs for case in pair[:2])
-        records = max(10_000, self._records * 100 // max(size, 100))
+        records = max(40_000, self._records * 100 // size)
         readings = self._readings(cases, records, size, codec)
         rates = {case: statistics.median(one.records / one.seconds for one in readings[case]) / 1e6 for case in cases}
         what = "".join([f", {codec}"] * (codec != "none") + [f", {size} B"] * (size != 100))
