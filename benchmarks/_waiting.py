@@ -62,7 +62,9 @@ def follow_ottla(servers: str, topic: str, partitions: int) -> Iterator[bytes]:
 def follow_confluent(servers: str, topic: str, partitions: int) -> Iterator[bytes]:
     """``poll()``, from the end on."""
     consumer = confluent_kafka.Consumer({"bootstrap.servers": servers, "group.id": "bench", "enable.auto.commit": False})
-    consumer.assign([confluent_kafka.TopicPartition(topic, number, confluent_kafka.OFFSET_END) for number in range(partitions)])
+    _, end = consumer.get_watermark_offsets(confluent_kafka.TopicPartition(topic, 0), timeout=60)
+    others = [confluent_kafka.TopicPartition(topic, number, confluent_kafka.OFFSET_END) for number in range(1, partitions)]
+    consumer.assign([confluent_kafka.TopicPartition(topic, 0, end), *others])
     consumer.poll(1.0)
     yield b""
     try:
