@@ -317,9 +317,13 @@ class Publisher:
     def _leaderless(self) -> OttlaError | None:
         """Why nothing will come of an assignment: none of its partitions has a leader."""
         metadata = self._core.metadata
-        partitions = self._subscription.partitions
-        described = [info for tp in partitions if (info := metadata.partition(tp)) is not None]
-        if not described or len(described) < len(partitions) or any(info.leader is not None for info in described):
+        described = []
+        for tp in self._subscription.partitions:
+            info = metadata.partition(tp)
+            if info is None or info.leader is not None:  # asked in every pass: of a thousand partitions mostly one is looked at
+                return None
+            described.append(info)
+        if not described:
             return None
         names = ", ".join(f"{info.topic}-{info.partition}" for info in described[:5])
         more = f" and {len(described) - 5} more" if len(described) > 5 else ""
