@@ -1,9 +1,10 @@
-"""A consumer that is closed ends in its time, whatever has become of the cluster."""
+"""Whose thread runs what, and that a consumer which is closed ends in its time, whatever has become of the cluster."""
 
 from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from confluent_kafka import Producer
@@ -32,3 +33,29 @@ def test_close_does_not_hang_when_the_cluster_is_dead(tmp_path: Path) -> None:
     consumer.close(timeout=2)
     assert time.monotonic() - began < 2 + SLACK
     assert [thread.name for thread in threading.enumerate() if thread is consumer._network._thread] == []  # type: ignore[union-attr]
+
+
+def test_all_of_the_users_code_runs_on_the_users_thread(served: str, topic: Callable[..., str]) -> None:
+    name = topic(1, "key:value")
+    threads: dict[str, int] = {}
+
+    def note(what: str) -> None:
+        threads[what] = threading.get_ident()
+
+    def decoded(data: bytes | None) -> bytes | None:
+        note("deserializer")
+        return data
+
+    with Consumer(
+        bootstrap_servers=served, group_id=f"group-of-{name}", auto_offset_reset="earliest", value_deserializer=decoded
+    ) as consumer:
+        consumer.subscribe([name], on_assign=lambda *_: note("on_assign"), on_revoke=lambda *_: note("on_revoke"))
+        deadline = time.monotonic() + PATIENCE
+        while not (records := consumer.poll(0.5)):
+            assert time.monotonic() < deadline
+        assert [record.value for record in records] == [b"value"]
+        consumer.commit_async(callback=lambda offsets, error: note("callback"))
+        while "callback" not in threads:
+            consumer.poll(0.1)
+            assert time.monotonic() < deadline
+    assert threads == dict.fromkeys(("deserializer", "on_assign", "callback", "on_revoke"), threading.get_ident())

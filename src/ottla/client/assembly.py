@@ -207,6 +207,9 @@ class ConsumerAssembly:
     def _commit(self, command: commands.Commit, now: Now) -> None:
         del now
         assert self.commits is not None
+        for tp, position in command.offsets.items():
+            if position.leader_epoch is not None:
+                self.core.metadata_manager.observe_epoch(tp, position.leader_epoch)
         reply = self._reply_to(command)
         self.commits.commit(command.offsets, command.deadline, command.retry, reply, revoking=command.revoking)
 

@@ -222,3 +222,25 @@ def test_only_a_consumer_asks_for_topics_to_be_created() -> None:
     now = Now(0, 0)
     assert consumer.metadata_manager.poll(now).sends[0].message.allow_auto_topic_creation
     assert not other.metadata_manager.poll(now).sends[0].message.allow_auto_topic_creation
+
+
+def test_the_earliest_wish_decides_when_everybody_is_asked_again() -> None:
+    world = World()
+
+    class Patient:
+        def __init__(self, wake_at: int | None) -> None:
+            self.wake_at = wake_at
+
+        def poll(self, now: Now) -> Poll:
+            return Poll(wake_at=self.wake_at)
+
+    def next_pass(*wishes: int | None) -> int | None:
+        core = ClientCore(ClientConfig.parse(bootstrap_servers="10.0.0.1:9092"), random.Random(3))
+        for wish in wishes:
+            core.add_manager(Patient(wish))  # type: ignore[arg-type]
+        return core.poll(world.network.now).wake_at
+
+    now = world.network.now.mono
+    alone = next_pass()
+    assert next_pass(None, now + 50, now + 20) == now + 20
+    assert next_pass(None, None) == alone

@@ -1,0 +1,218 @@
+"""The calls of the application, as Kafka's own tests look at theirs: wake-ups, callbacks, errors from behind, and the end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ottla.broker.faults.rules import Delay, Fail
+from ottla.client.notifications import ErrorNotification
+from ottla.client.rebalancing import Listeners
+from ottla.errors import IllegalStateError, OttlaError, OttlaTimeoutError, WakeupError, error_class
+from ottla.protocol.apis import Api
+from ottla.types import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from tests.scenarios.world import App, Program, World, member
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+FencedInstanceIdError = error_class(82)
+
+
+@pytest.fixture(params=["classic", "consumer"])
+def world(tmp_path: Path, request: pytest.FixtureRequest) -> World:
+    world = World(tmp_path)
+    world.protocol = request.param
+    world.create_topic("t", 2)
+    world.produce("t", 0, 5)
+    world.produce("t", 1, 5)
+    return world
+
+
+def app_of(world: World, name: str = "a", **settings: object) -> App:
+    return world.app(name, group_id="g", group_protocol=world.protocol, **settings)
+
+
+def joined(world: World, app: App, listeners: Listeners | None = None) -> App:
+    """A member that has its partitions and has read the records."""
+
+    def program() -> Program:
+        yield from app.calls.subscribe(["t"], listeners or app.listeners(), app.now)
+        while len(app.handled) < 10:
+            app.handled.extend((yield from app.calls.poll(500, app.now)))
+
+    world.call(app, program())
+    return app
+
+
+def by_hand(world: World, **settings: object) -> App:
+    app = app_of(world, enable_auto_commit=False, **settings)
+    world.call(app, app.calls.assign([T0, T1], app.now))
+    return app
+
+
+# -- wake-ups -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_wakeup_does_not_end_the_last_commit(world: World) -> None:
+    app = joined(world, app_of(world))
+    app.wakeup()
+    app.start(app.calls.close(5_000, app.now))
+    app.wakeup()
+    world.run_until(lambda: not app.running)
+    assert app.error is None
+    assert world.committed("g", "t", 2) == {0: 5, 1: 5}
+
+
+def test_a_wakeup_that_comes_when_a_commit_is_done_ends_the_next_call(world: World) -> None:
+    app = by_hand(world)
+    app.start(app.calls.commit({T0: OffsetAndMetadata(1)}, 5_000, app.now))
+    world.run_until(lambda: world.committed("g", "t", 2) == {0: 1})
+    while app.running:
+        world.run(1)
+    assert app.error is None
+    app.wakeup()
+    with pytest.raises(WakeupError):
+        world.call(app, app.calls.poll(5_000, app.now))
+    world.call(app, app.calls.poll(0, app.now))
+
+
+# -- liveness -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_poll_that_waits_for_long_is_a_sign_of_life_all_the_while(world: World) -> None:
+    app = joined(world, app_of(world))
+    empty = world.call(app, app.calls.poll(60_000, app.now))
+    assert len(empty) == 0
+    assert [what for what, _ in app.told] == ["assign"]
+
+
+# -- commits --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("nothing", [True, False])
+def test_a_commit_waits_for_the_asynchronous_ones_before_it(world: World, nothing: bool) -> None:
+    app = by_hand(world)
+    world.broker.set_fault(Delay(1_000), Api.OFFSET_COMMIT)
+    heard: list[object] = []
+    world.call(app, app.calls.commit_async({T0: OffsetAndMetadata(1)}, lambda offsets, error: heard.append(error), app.now))
+    began = world.now.mono
+    world.call(app, app.calls.commit({} if nothing else {T0: OffsetAndMetadata(2)}, 5_000, app.now))
+    assert heard == [None]
+    assert world.now.mono - began >= 1_000
+
+
+def test_an_asynchronous_commit_that_fails_does_not_fail_the_one_after_it(world: World) -> None:
+    app = by_hand(world)
+    world.call(app, app.calls.committed([T0], 5_000, app.now))
+    world.broker.set_fault(Fail(29), Api.OFFSET_COMMIT)
+    heard: list[object] = []
+    world.call(app, app.calls.commit_async({T0: OffsetAndMetadata(1)}, lambda offsets, error: heard.append(type(error)), app.now))
+    world.call(app, app.calls.commit({T0: OffsetAndMetadata(2)}, 5_000, app.now))
+    assert heard == [error_class(29)]
+    assert world.committed("g", "t", 2) == {0: 2}
+
+
+@pytest.mark.parametrize("world", ["classic"], indirect=True)
+def test_who_was_fenced_learns_it_from_every_call(world: World) -> None:
+    older = joined(world, app_of(world, "a", group_instance_id="one"))
+    newer = app_of(world, "b", group_instance_id="one")
+    newer.start(member(newer))
+    world.run_until(lambda: bool(newer.calls.owned))
+    heard: list[object] = []
+    world.call(older, older.calls.commit_async(None, lambda offsets, error: heard.append(type(error)), older.now))
+    world.run(500)
+    for call in (older.calls.poll(0, older.now), older.calls.commit(None, 1_000, older.now)):
+        with pytest.raises(FencedInstanceIdError):
+            world.call(older, call)
+    assert heard == [FencedInstanceIdError]
+
+
+def test_the_epoch_of_a_commit_is_news_of_the_leader(world: World) -> None:
+    app = by_hand(world)
+    world.call(app, app.calls.poll(5_000, app.now))
+    world.call(app, app.calls.commit({T0: OffsetAndMetadata(1, leader_epoch=7)}, 5_000, app.now))
+    assert app.assembly.core.metadata_manager.current.last_seen_epoch(T0) == 7
+
+
+# -- errors from behind ---------------------------------------------------------------------------------------------------
+
+
+def test_of_several_errors_from_behind_the_first_is_raised_and_the_rest_is_logged(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = by_hand(world)
+    app._notifications += [ErrorNotification(OttlaError("the first")), ErrorNotification(OttlaError("the second"))]
+    with pytest.raises(OttlaError, match="the first"):
+        world.call(app, app.calls.poll(0, app.now))
+    assert any("the second" in record.getMessage() for record in caplog.records)
+    world.call(app, app.calls.poll(0, app.now))
+
+
+def test_what_was_wrong_with_a_subscription_is_no_matter_to_who_leaves(world: World) -> None:
+    app = joined(world, app_of(world))
+    app._notifications.append(ErrorNotification(error_class(17)("invalid topic")))
+    world.call(app, app.calls.unsubscribe(app.now))
+    world.call(app, app.calls.close(5_000, app.now))
+
+
+# -- subscriptions --------------------------------------------------------------------------------------------------------
+
+
+def test_to_subscribe_to_nothing_is_to_unsubscribe(world: World) -> None:
+    app = joined(world, app_of(world))
+    world.call(app, app.calls.subscribe([], Listeners(), app.now))
+    assert app.calls.owned == frozenset()
+    assert [what for what, _ in app.told] == ["assign", "revoke"]
+    with pytest.raises(IllegalStateError, match="neither subscribed nor assigned"):
+        world.call(app, app.calls.poll(0, app.now))
+
+
+def test_after_unsubscribe_it_is_nobody_of_the_group(world: World) -> None:
+    app = joined(world, app_of(world))
+    assert app.calls.group_metadata().generation_id > 0
+    world.call(app, app.calls.unsubscribe(app.now))
+    nobody = app.calls.group_metadata()
+    assert nobody.generation_id == ConsumerGroupMetadata("g").generation_id == -1
+
+
+# -- the end --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_close_commits_what_was_handed_out_only_if_that_is_automatic(world: World, enabled: bool) -> None:
+    app = joined(world, app_of(world, enable_auto_commit=enabled, auto_commit_interval_ms=3_600_000))
+    world.call(app, app.calls.close(5_000, app.now))
+    assert world.committed("g", "t", 2) == ({0: 5, 1: 5} if enabled else {})
+
+
+def test_close_says_if_an_asynchronous_commit_was_not_answered_and_is_over_in_time(world: World) -> None:
+    app = by_hand(world)
+    world.call(app, app.calls.committed([T0], 5_000, app.now))
+    world.broker.set_fault(Delay(60_000), Api.OFFSET_COMMIT)
+    world.call(app, app.calls.commit_async({T0: OffsetAndMetadata(1)}, None, app.now))
+    began = world.now.mono
+    with pytest.raises(OttlaTimeoutError, match="1 asynchronous commits"):
+        world.call(app, app.calls.close(3_000, app.now))
+    assert world.now.mono - began <= 3_000
+
+
+def test_a_listener_that_fails_in_close_is_heard_and_the_member_leaves_all_the_same(world: World) -> None:
+    def fail(partitions: list[TopicPartition]) -> None:
+        raise ValueError("can not let go")
+
+    app = joined(world, app_of(world), Listeners(on_revoke=fail))
+    with pytest.raises(ValueError, match="can not let go"):
+        world.call(app, app.calls.close(5_000, app.now))
+    other = app_of(world, "b")
+    other.start(member(other))
+    world.run_until(lambda: len(other.calls.owned) == 2, 3_000)
+
+
+def test_a_question_without_time_ends_at_once_and_says_so(world: World) -> None:
+    """``None`` would say that there is no such offset, so it is no answer to a question that was not asked."""
+    app = by_hand(world)
+    world.call(app, app.calls.poll(5_000, app.now))
+    began = world.now.mono
+    with pytest.raises(OttlaTimeoutError):
+        world.call(app, app.calls.list_offsets({T0: 1}, 0, app.now))
+    assert world.now.mono - began <= 1_000
