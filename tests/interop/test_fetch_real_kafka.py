@@ -10,10 +10,10 @@ import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from ottla import Broker, Consumer, TopicPartition
+from ottla import Broker, Consumer, OffsetAndMetadata, TopicPartition
 from ottla.client.fetch import FetchManager
 from ottla.client.fetch_session import Phase
-from ottla.errors import RecordDeserializationError
+from ottla.errors import LogTruncationError, RecordDeserializationError
 from tests.interop.peers import create_topic
 from tests.interop.real_kafka import KafkaCluster, KafkaTool
 
@@ -102,6 +102,27 @@ def test_lag_ends_where_a_transaction_is_open(servers: str) -> None:
         producer.commit_transaction(PATIENCE)
         reader.seek(tp, 4)
         assert read(reader, 3) == [b"open"] * 3
+
+
+def test_a_position_is_checked_against_the_log(servers: str) -> None:
+    topic = f"epochs-{next(_numbers)}"
+    create_topic(servers, topic, 1)
+    tp = TopicPartition(topic, 0)
+    produce(servers, topic, [b"%d" % number for number in range(10)])
+    with consumer(servers, auto_offset_reset="none") as reader:
+        reader.assign([tp])
+        reader.seek(tp, OffsetAndMetadata(4, leader_epoch=0))
+        assert read(reader, 6) == [b"%d" % number for number in range(4, 10)]
+        reader.seek(tp, OffsetAndMetadata(4, leader_epoch=9))  # a log that this one never was
+        with pytest.raises(LogTruncationError, match="offset 4") as caught:
+            read(reader, 1)
+        assert (caught.value.topic, caught.value.partition, caught.value.divergent_offset) == (topic, 0, None)
+        reader.seek(tp, 9)
+        assert read(reader, 1) == [b"9"]
+    with consumer(servers) as reader:
+        reader.assign([tp])
+        reader.seek(tp, OffsetAndMetadata(4, leader_epoch=9))
+        assert read(reader, 10) == [b"%d" % number for number in range(10)]
 
 
 def test_for_record_in_consumer_goes_past_what_can_not_be_deserialized(servers: str) -> None:
