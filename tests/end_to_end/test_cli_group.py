@@ -56,12 +56,12 @@ def test_a_group_at_work_and_at_rest(served: str, topic: Callable[..., str]) -> 
 
     assert ottla("produce", "-t", name, bootstrap_servers=served, stdin="more\n").returncode == 0
     document = described(group, served)
-    assert (document["state"], document["members"], document["assignor"]) == ("Empty", [], None)
+    assert (document["state"], document["members"], document["assignor"]) == ("Empty", [], "uniform")
     assert [row["member_id"] for row in document["partitions"]] == [None, None]
     assert sum(row["lag"] for row in document["partitions"]) == 1
 
     listed = json.loads(ottla("group", "list", "--format", "json", bootstrap_servers=served).stdout)
-    assert {"group": group, "state": "Empty", "protocol": "classic"} in listed
+    assert {"group": group, "state": "Empty", "protocol": "consumer"} in listed
     assert group in ottla("group", "list", bootstrap_servers=served).stdout
 
 

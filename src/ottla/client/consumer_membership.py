@@ -281,6 +281,8 @@ class ConsumerMembership:
         if target is None or self._in_flight or self._due_at() > now.mono:
             return []
         self._in_flight = self._was_asked = True
+        if self.state is State.JOINING:
+            self._heartbeats.forget()
         message = self._heartbeats.beat(self.epoch, self._partitions.held)
         if self.state is State.ACKNOWLEDGING:
             self._move(Input.ACKNOWLEDGED if self._partitions.reached else Input.TARGET)

@@ -58,9 +58,7 @@ class Heartbeats:
         return any(self._said.get(name, value) != value for name, value in self._wish().items())
 
     def beat(self, epoch: int, held: Assignment | None) -> Any:
-        """The next heartbeat of a member that holds this; ``None``: nothing was taken on yet. To join, it says everything."""
-        if epoch == JOIN:
-            self.forget()
+        """The next heartbeat of a member that holds this; ``None``: nothing was taken on yet."""
         values = {"rebalance_timeout": duration(self._config.max_poll_interval_ms), **self._wish(), "topic_partitions": held}
         news = {name: value for name, value in values.items() if name not in self._said or self._said[name] != value}
         self._said.update(values)
@@ -74,12 +72,14 @@ class Heartbeats:
         return self._message(LEAVE if self._config.group_instance_id is None else LEAVE_FOR_A_WHILE)
 
     def _wish(self) -> dict[str, Any]:
-        """What the member wants to read, and who is to share it out."""
+        """What the member wants to read and from where, and who is to share it out."""
         pattern = self._subscription.pattern
         wish: dict[str, Any] = {"subscribed_topic_names": () if pattern is not None else tuple(sorted(self._subscription.topics))}
         self._had_pattern = self._had_pattern or pattern is not None
         if self._had_pattern:
             wish["subscribed_topic_regex"] = pattern or ""
+        if self._config.client_rack:
+            wish["rack_id"] = self._config.client_rack
         if self._config.group_remote_assignor is not None:
             wish["server_assignor"] = self._config.group_remote_assignor
         return wish

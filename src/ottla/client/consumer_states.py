@@ -1,7 +1,7 @@
 """The states of a member of a consumer group (KIP-848), what moves it from one to the next, and what error codes mean to it.
 
-Owns the tables and nothing else: the diagram in the documentation is drawn from ``TRANSITIONS``. Must not know requests, timers
-or who moves a member. Invariant: what is not in a table does not happen.
+Owns the tables and nothing else. Must not know requests, timers or who moves a member. Invariant: what is not in a table does not
+happen.
 """
 
 from __future__ import annotations

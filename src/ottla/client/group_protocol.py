@@ -101,13 +101,13 @@ class AutoMembership:
 
     def poll(self, now: Now) -> Poll:
         """Ask before each join; in between, what the chosen member wants."""
-        if not self.chosen.joins_anew:
-            self._decided = False
-        elif not self._decided:
+        if self.chosen.joins_anew and not self._decided:
             self._decide_by_settings(now)
         if not self._is_decided:
             return self._ask(now)
         sends, wake_at = self.chosen.poll(now)
+        # A choice is good for one attempt.
+        self._decided = self._decided and self.chosen.joins_anew
         return Poll(tuple(dataclasses.replace(send, tag=_Tag(self.chosen, send.tag)) for send in sends), wake_at)
 
     def on_response(self, tag: Any, message: Any, now: Now) -> None:

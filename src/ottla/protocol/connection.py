@@ -103,7 +103,8 @@ class ClientConnection:
         version = min(common.maximum, _newest_for(api, message))
         needs, applies = _NEEDS.get(api, (None, None))
         if needs is not None and applies is not None and needs not in facts_of(api, version) and applies(message):
-            raise UnsupportedApiError(f"the broker offers {api.name} up to version {common.maximum}; needed is more: {needs.value}")
+            text = f"the broker offers {api.name} up to version {common.maximum}, and newer ones are needed: {needs.value}"
+            raise UnsupportedApiError(text, hint="subscribe to topics by name, or upgrade the brokers")
         if version < common.minimum:
             raise UnsupportedApiError(f"{api.name} by topic name needs version {version}, the broker starts at {common}")
         if version < _STATIC_MEMBERS.get(api, 0) and message.group_instance_id is not None:

@@ -15,6 +15,7 @@ from ottla.protocol.connection import ClientConnection, ConnectionState
 from ottla.protocol.framing import Piece
 from ottla.protocol.messages import (
     api_versions_response,
+    consumer_group_heartbeat_request,
     fetch_request,
     fetch_response,
     find_coordinator_request,
@@ -167,3 +168,23 @@ def test_an_http_server_is_not_kafka() -> None:
     connection.start()
     with pytest.raises(ProtocolError, match="announces"):
         connection.receive(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+
+def test_a_pattern_needs_a_version_that_knows_patterns() -> None:
+    message = consumer_group_heartbeat_request.ConsumerGroupHeartbeatRequest(
+        group_id="g", member_id="m", member_epoch=0, subscribed_topic_regex="t.*", topic_partitions=()
+    )
+    assert ready(consumer_group_heartbeat=VersionRange(0, 1)).version_for(Api.CONSUMER_GROUP_HEARTBEAT, message) == 1
+    with pytest.raises(UnsupportedApiError, match=r"up to version 0.*a member can subscribe to a pattern"):
+        ready(consumer_group_heartbeat=VersionRange(0, 0)).version_for(Api.CONSUMER_GROUP_HEARTBEAT, message)
+
+
+def test_what_is_in_force_in_the_cluster_is_known() -> None:
+    connection = ClientConnection("me")
+    header, _ = decode_request(joined(connection.start())[4:])
+    feature = api_versions_response.FinalizedFeatureKey(name="group.version", max_version_level=1, min_version_level=1)
+    message = api_versions_response.ApiVersionsResponse(
+        error_code=ErrorCode.none, api_keys=(), throttle_time=NO_THROTTLE, finalized_features=(feature,)
+    )
+    connection.receive(joined(encode_response(header, message)))
+    assert connection.features == {"group.version": 1}
