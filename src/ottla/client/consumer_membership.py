@@ -263,7 +263,7 @@ class ConsumerMembership:
             return None
         self._in_flight = False
         if isinstance(error, UnsupportedApiError):
-            error.hint = error.hint or HINTS[UNSUPPORTED_VERSION]
+            error.hint = HINTS[UNSUPPORTED_VERSION] if error.hint == UnsupportedApiError.hint else error.hint
             return self._fail(error)
         if not error.retriable:
             self._notify(ErrorNotification(error))
