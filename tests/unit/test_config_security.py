@@ -41,13 +41,15 @@ def test_a_line_of_jaas_pastes_in(line: str, username: str, password: str) -> No
 
 
 def test_a_line_of_jaas_for_tokens() -> None:
-    line = f'{JAAS}.oauthbearer.OAuthBearerLoginModule required clientId="billing" clientSecret="{SECRET}" scope="kafka";'
+    client = f'clientId="billing" clientSecret="{SECRET}" scope="kafka"'
+    line = f'{JAAS}.oauthbearer.OAuthBearerLoginModule required {client} extension_logicalCluster="lkc-1";'
     url = "https://login.example/token"
     settings = {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER", "sasl.jaas.config": line}
     config = parse({**settings, "sasl.oauthbearer.token.endpoint.url": url})
     assert config.sasl_oauthbearer_client_credentials_client_id == "billing"
     assert config.sasl_oauthbearer_client_credentials_client_secret == SECRET
     assert config.sasl_oauthbearer_scope == "kafka"
+    assert config.sasl_oauthbearer_extensions == (("logicalCluster", "lkc-1"),)
 
 
 def test_names_of_librdkafka() -> None:
@@ -82,6 +84,15 @@ def test_values_of_java() -> None:
         ({**LOGIN, "sasl.mechanism": "OAUTHBEARER"}, "needs a source of tokens"),
         ({**LOGIN, "sasl.jaas.config": "PlainLoginModule required username=bob;"}, r"sasl\.username is given twice"),
         ({**LOGIN, "sasl.jaas.config": "PlainLoginModule"}, "expected a line as"),
+        (
+            {
+                "security.protocol": "SASL_SSL",
+                "sasl.mechanism": "SCRAM-SHA-256",
+                "sasl.jaas.config": "ScramLoginModule required tokenauth=true;",
+            },
+            "does not honour: tokenauth",
+        ),
+        ({**LOGIN, "sasl.oauthbearer.extensions": "logicalCluster"}, "name=value"),
         ({**LOGIN, "sasl.jaas.config": "Krb5LoginModule required a=b;"}, "names Krb5LoginModule"),
         (
             {

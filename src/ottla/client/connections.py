@@ -48,6 +48,7 @@ from ottla.errors import (
     OttlaError,
     OttlaTimeoutError,
     ProtocolError,
+    TlsError,
 )
 from ottla.protocol import milliseconds
 from ottla.protocol.connection import ClientConnection, ConnectionState
@@ -491,7 +492,8 @@ _HUNG_UP: Mapping[LinkState, str] = {
 
 def _told_of(link: Link, error: AuthenticationError) -> AuthenticationError:
     """The same error, which says where it happened."""
-    return type(error)(f"{link.who} at {link.address}: {error.args[0]}", hint=error.hint, cause=error.cause)
+    kind = TlsError if isinstance(error, TlsError) else AuthenticationError  # a user's own class may want other arguments
+    return kind(f"{link.who} at {link.address}: {error.args[0]}", hint=error.hint, cause=error.cause)
 
 
 def _as_ottla_error(error: Exception) -> OttlaError:

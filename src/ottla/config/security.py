@@ -78,6 +78,15 @@ def _context(value: Any) -> Any:
     return value
 
 
+def _extensions(value: Any) -> tuple[tuple[str, str], ...]:
+    if isinstance(value, Mapping):
+        return tuple((str(name), str(one)) for name, one in value.items())
+    pairs = [str(item).partition("=") for item in items(value)]
+    if not all(name.strip().isalpha() and one.strip() for name, _, one in pairs):
+        raise ValueError("name=value, separated by commas; a name has letters only")
+    return tuple((name.strip(), one.strip()) for name, _, one in pairs)
+
+
 def _secret() -> Any:
     return row(None, not_empty, secret=True)
 
@@ -105,6 +114,9 @@ _OF_MODULE: Mapping[str, Mapping[str, str]] = {
 }
 """Login module of Java -> its options and the settings that they are here."""
 
+_EXTENSION = "extension_"
+_OF_NO_EFFECT = frozenset({"module", "serviceName", "debug"})
+
 
 @dataclass(frozen=True, kw_only=True)
 class SecurityConfig:
@@ -122,6 +134,8 @@ class SecurityConfig:
         None, not_empty, secret=True, aliases=("sasl.oauthbearer.client.secret",)
     )
     sasl_oauthbearer_scope: str | None = row(None, text)
+    sasl_oauthbearer_extensions: tuple[tuple[str, str], ...] = row((), _extensions)
+    """``name=value`` with commas: told to the broker beside a token that an identity provider gave (KIP-342)."""
     ssl_context: ssl.SSLContext | None = row(None, _context)  # noqa: RUF009 - a field
     ssl_truststore_location: str | None = row(None, _pem_file, aliases=("ssl.ca.location",))
     ssl_truststore_certificates: str | None = row(None, _pem_text, aliases=("ssl.ca.pem",))
@@ -158,7 +172,13 @@ class SecurityConfig:
         names = _OF_MODULE.get(line["module"])
         if names is None:
             raise ConfigError(f"sasl.jaas.config names {line['module']}", hint=f"spoken here are {', '.join(_OF_MODULE)}")
-        implied = {names[option]: value for option, value in line.items() if option in names}
+        implied: dict[str, Any] = {names[option]: value for option, value in line.items() if option in names}
+        extensions = {option.removeprefix(_EXTENSION): line[option] for option in line if option.startswith(_EXTENSION)}
+        if extensions:
+            implied["sasl_oauthbearer_extensions"] = tuple(extensions.items())
+        for option in line:
+            if option not in names and option not in _OF_NO_EFFECT and not option.startswith(_EXTENSION):
+                raise ConfigError(f"sasl.jaas.config has an option that Ottla does not honour: {option}")
         for name in implied.keys() & given.keys():
             raise ConfigError(f"{name.replace('_', '.')} is given twice, by itself and in sasl.jaas.config: give one of them")
         return implied

@@ -120,8 +120,8 @@ class Logins:
             return Proved(connection_id, self.prove(question))
         except OttlaError as error:
             return NotProved(connection_id, error)
-        except Exception as bug:
-            return NotProved(connection_id, AuthenticationError(f"the login failed: {bug!r}", cause=bug))
+        except BaseException as error:  # whatever ends this thread, somebody waits for its report
+            return NotProved(connection_id, AuthenticationError(f"the login failed: {error!r}", cause=error))
 
     def prove(self, question: Prove) -> Proof:
         """Answer a question here and now."""

@@ -183,13 +183,13 @@ class Sockets:
                 self.close(link.connection_id)
                 return self._connections.on_connect_failed(link.connection_id, os.strerror(code), self._clock())
             link.connecting = False
-            if self._context is not None:
+        try:
+            if self._context is not None and link.tls is None:
                 self._begin_tls(link, self._context)
-        if link.tls is not None:
-            try:
+            if link.tls is not None:
                 link.securing = not link.tls.handshake()
-            except (OSError, TlsError) as error:
-                return self._lost(link, error)
+        except (OSError, TlsError) as error:
+            return self._lost(link, error)
         self._selector.modify(link.sock, link.interest, link)
         if not link.securing:
             self._connections.on_connected(link.connection_id, self._clock())
@@ -198,11 +198,11 @@ class Sockets:
     def _begin_tls(self, link: _Socket, context: ssl.SSLContext) -> None:
         from ottla.runtime.tls import TlsSocket
 
-        self._selector.unregister(link.sock)
+        self._connections.on_securing(link.connection_id, self._clock())
         link.tls = TlsSocket(link.sock, context, link.host)
+        self._selector.unregister(link.sock)
         link.sock, link.receive, link.securing = link.tls.sock, link.tls.recv_into, True
         self._selector.register(link.sock, link.interest, link)
-        self._connections.on_securing(link.connection_id, self._clock())
 
     def _read(self, link: _Socket) -> bool:
         """Read until the socket is empty, the budget is spent or the connection of no more use; whether it completed anything."""

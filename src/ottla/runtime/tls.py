@@ -150,12 +150,18 @@ def _store_hint(path: str | None) -> str | None:
 
 
 class TlsSocket:
-    """A socket that speaks TLS, with the calls that a plain one has; nothing blocks."""
+    """A socket that speaks TLS, with the calls that a plain one has; nothing blocks.
+
+    Making one raises ``TlsError``, ``OSError``.
+    """
 
     def __init__(self, sock: socket.socket, context: ssl.SSLContext, host: str) -> None:
         self._host = host
         name = host.rstrip(".") or None
-        self.sock = context.wrap_socket(sock, do_handshake_on_connect=False, server_hostname=name)
+        try:
+            self.sock = context.wrap_socket(sock, do_handshake_on_connect=False, server_hostname=name)
+        except ValueError as error:
+            raise TlsError(f"{host} is no name that a certificate can have: {error}", cause=error) from error
         self.wants_write = False
         """Whether the handshake waits to send, not to receive."""
 

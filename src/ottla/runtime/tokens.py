@@ -78,7 +78,7 @@ def fetch_token(config: ClientConfig) -> OAuthToken:
         value, life = answer["access_token"], float(answer.get("expires_in", 0))
     except (KeyError, TypeError, ValueError) as error:
         raise AuthenticationError(f"{url} answered without an access_token", cause=error) from error
-    return OAuthToken(value, clock.now().wall / 1000 + life)
+    return OAuthToken(value, clock.now().wall / 1000 + life, dict(config.sasl_oauthbearer_extensions))
 
 
 def _post(url: str, config: ClientConfig) -> Any:

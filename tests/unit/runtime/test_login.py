@@ -90,14 +90,15 @@ def test_questions_are_answered_on_another_thread() -> None:
     assert second == Proved(7, Proof(first.proof.exchange, None))
 
 
-def test_a_mechanism_that_fails_is_reported_too() -> None:
+@pytest.mark.parametrize("kind", [ZeroDivisionError, SystemExit])
+def test_a_mechanism_that_fails_is_reported_too(kind: type[BaseException]) -> None:
     def broken() -> Plain:
-        raise ZeroDivisionError
+        raise kind
 
     failed = outcome(Logins(broken), Prove(None, b""))
     assert isinstance(failed, NotProved)
     assert isinstance(failed.error, AuthenticationError)
-    assert isinstance(failed.error.cause, ZeroDivisionError)
+    assert isinstance(failed.error.cause, kind)
 
 
 def test_without_sasl_there_is_no_login() -> None:

@@ -121,8 +121,9 @@ def tokens_from(url: str, **more: str) -> Tokens:
 def test_client_credentials() -> None:
     answer = json.dumps({"access_token": "abc", "expires_in": 3600, "token_type": "Bearer"}).encode()
     with identity_provider(200, answer) as (url, asked):
-        tokens = tokens_from(url, sasl_oauthbearer_scope="kafka read")
+        tokens = tokens_from(url, sasl_oauthbearer_scope="kafka read", sasl_oauthbearer_extensions="logicalCluster=lkc,pool=p")
         assert tokens.get().value == tokens.get().value == "abc"
+        assert tokens.get().extensions == {"logicalCluster": "lkc", "pool": "p"}
     basic = base64.b64encode(b"the%20id:the%20secret").decode()
     assert asked == [(f"Basic {basic}", {"grant_type": ["client_credentials"], "scope": ["kafka read"]})]
 
