@@ -83,7 +83,7 @@ def check_metrics(server: HealthServer, reader: Consumer, name: str) -> None:
         for sample in family.samples
     }
     assert samples["kafka_consumer_fetch_manager_records_consumed_total", None] == 3
-    assert samples["kafka_consumer_coordinator_rebalance_total", None] == 1
+    assert samples["kafka_consumer_coordinator_rebalance_total", None] >= 1
     assert samples["kafka_consumer_fetch_manager_records_lag", "0"] == 0
     assert samples["ottla_consumer_healthy", None] == 1
     assert f'topic="{name}"' in text
