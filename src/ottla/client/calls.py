@@ -252,6 +252,8 @@ class ConsumerCalls(CommitCalls, LookupCalls):
             yield from self._mailbox.settle(command, reason, deadline, wakeable=False)
         except OttlaTimeoutError as error:
             _log.warning("leaving group %r was not answered in time: %s", self._config.group_id, error)
+        # What was asked while the request to leave was on its way concerns a membership that is over.
+        self._rebalancing.forget()
         self._rebalancing.listeners = Listeners()
         self._errors.clear()
         if failure is not None:

@@ -100,12 +100,16 @@ class Rebalancing:
                 yield from self._accept(self._assignment)
             self._mailbox.take()
 
+    def forget(self) -> None:
+        """Whatever was asked is void."""
+        self._rebalance = self._question = self._assignment = None
+
     def leave(self) -> Call[None]:
         """Give everything up, because the application wants out: ``given_up`` is what has to be said of it."""
         gone, lost = self.owned, self.lost
         self._in_listeners = 0
         self.owned = frozenset()
-        self._rebalance = self._question = self._assignment = None
+        self.forget()
         try:
             if gone:
                 yield from self._listen(lambda: self.listeners.gone(gone, lost=lost))
