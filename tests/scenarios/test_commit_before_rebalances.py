@@ -1,0 +1,158 @@
+"""The commit before a rebalance, and wakeups in the middle of one: under both protocols, eager and cooperative."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ottla.broker.faults.rules import Delay, Fail
+from ottla.errors import WakeupError
+from ottla.protocol import ErrorCode
+from ottla.protocol.apis import Api
+from ottla.types import TopicPartition
+from tests.scenarios.world import QUICK_GROUPS, App, Program, World, member
+
+PARTITIONS = 4
+ALL = [TopicPartition("t", number) for number in range(PARTITIONS)]
+KINDS = {
+    "eager": {"group_protocol": "classic", "partition_assignment_strategy": "range"},
+    "cooperative": {"group_protocol": "classic", "partition_assignment_strategy": "cooperative-sticky"},
+    "consumer": {"group_protocol": "consumer"},
+}
+JOINS = {"eager": Api.JOIN_GROUP, "cooperative": Api.JOIN_GROUP, "consumer": Api.CONSUMER_GROUP_HEARTBEAT}
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    world = World(tmp_path, **QUICK_GROUPS)
+    world.create_topic("t", PARTITIONS)
+    for partition in range(PARTITIONS):
+        world.produce("t", partition, 100)
+    return world
+
+
+@pytest.fixture(params=sorted(KINDS))
+def kind(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+def join(world: World, name: str, kind: str, **settings: Any) -> App:
+    """A member that commits automatically, and never just because the time has come."""
+    app = world.app(name, group_id="g", **{"auto_commit_interval_ms": 600_000, **KINDS[kind], **settings})
+    app.start(member(app))
+    return app
+
+
+def settle(world: World, *apps: App, limit: int = 60_000) -> None:
+    """Until these members share all partitions, each has some, and all have settled."""
+
+    def settled() -> bool:
+        owned = [tp for app in apps for tp in app.calls.owned]
+        stable = all(app.calls.owned and app.assembly.membership.state.name == "STABLE" for app in apps)
+        return sorted(owned) == ALL and stable
+
+    world.run_until(settled, limit)
+
+
+def reading(world: World, kind: str) -> App:
+    """A member that has read everything and committed nothing."""
+    app = join(world, "a", kind)
+    settle(world, app)
+    world.run(3_000)
+    assert len(app.handled) == 100 * PARTITIONS
+    assert world.committed("g", "t", PARTITIONS) == {}
+    return app
+
+
+def read_by(app: App) -> list[tuple[int, int]]:
+    return sorted((record.partition, record.offset) for record in app.handled)
+
+
+def test_what_was_read_is_committed_before_a_partition_goes(world: World, kind: str) -> None:
+    first = reading(world, kind)
+    second = join(world, "b", kind)
+    settle(world, first, second)
+    world.run(3_000)
+    assert read_by(second) == []
+
+
+@pytest.mark.parametrize("error", ["coordinator_load_in_progress", "not_coordinator"])
+def test_a_commit_before_a_rebalance_is_tried_again_after_what_passes(world: World, kind: str, error: str) -> None:
+    first = reading(world, kind)
+    world.broker.set_fault(Fail(ErrorCode[error]), Api.OFFSET_COMMIT, times=2)
+    second = join(world, "b", kind)
+    settle(world, first, second)
+    world.run(3_000)
+    assert read_by(second) == []
+    assert world.broker.struck == 2
+
+
+def test_a_commit_before_a_rebalance_that_can_not_succeed_holds_nobody_up(world: World, kind: str) -> None:
+    first = reading(world, kind)
+    world.broker.set_fault(Fail(ErrorCode.group_authorization_failed), Api.OFFSET_COMMIT, times=None)
+    began = world.now.mono
+    second = join(world, "b", kind)
+    settle(world, first, second)
+    assert world.now.mono - began < 6_000
+    world.run(3_000)
+    again = {(tp.partition, offset) for tp in second.calls.owned for offset in range(100)}
+    assert set(read_by(second)) == again, "repeated, not lost"
+
+
+def test_a_commit_before_a_rebalance_that_is_never_answered_well_does_not_outlast_the_group_s_patience(
+    world: World, kind: str
+) -> None:
+    first = join(world, "a", kind, max_poll_interval_ms=8_000)
+    settle(world, first)
+    world.run(3_000)
+    world.broker.set_fault(Fail(ErrorCode.coordinator_load_in_progress), Api.OFFSET_COMMIT, times=None)
+    began = world.now.mono
+    second = join(world, "b", kind, max_poll_interval_ms=8_000)
+    settle(world, first, second)
+    assert world.now.mono - began < 20_000
+    world.broker.clear_faults()
+    world.run(3_000)
+    assert set(read_by(first)) | set(read_by(second)) == {(tp.partition, offset) for tp in ALL for offset in range(100)}
+
+
+def test_a_commit_of_the_interval_that_is_under_way_does_not_take_the_place_of_the_one_before_a_rebalance(
+    world: World, kind: str
+) -> None:
+    first = join(world, "a", kind, auto_commit_interval_ms=5_000, max_poll_records=20)
+    settle(world, first)
+    world.broker.set_fault(Delay(1_500), Api.OFFSET_COMMIT, times=1)
+    world.run_until(lambda: world.broker.struck == 1)
+    for partition in range(PARTITIONS):
+        world.produce("t", partition, 10)
+    second = join(world, "b", kind, auto_commit_interval_ms=600_000)
+    settle(world, first, second)
+    world.run(10_000)
+    assert sorted(read_by(first) + read_by(second)) == [(tp.partition, offset) for tp in ALL for offset in range(110)]
+
+
+def test_wakeups_in_the_middle_of_a_join_repeat_nothing(world: World, kind: str) -> None:
+    first = reading(world, kind)
+    second = world.app("b", group_id="g", **KINDS[kind])
+    woken: list[WakeupError] = []
+
+    def program() -> Program:
+        yield from second.calls.subscribe(["t"], second.listeners(), second.now)
+        while not second.stop:
+            try:
+                second.handled.extend((yield from second.calls.poll(500, second.now)))
+            except WakeupError as error:
+                woken.append(error)
+
+    second.start(program())
+    for _ in range(20):
+        world.run(20)
+        second.wakeup()
+    settle(world, first, second)
+    assert woken
+    joined = [one for _, api, one in world.broker.seen if api is JOINS[kind] and (kind != "consumer" or one.member_epoch == 0)]
+    mine = second.assembly.membership.metadata().member_id
+    assert len([one for one in joined if one.member_id == mine]) <= (1 if kind != "cooperative" else 2)
+    assert [what for what, partitions in second.told if partitions] == ["assign"]
