@@ -176,6 +176,20 @@ def test_a_returning_static_leader_lets_the_assignment_stand(member: Member) -> 
     assert member.one(Api.SYNC_GROUP).message.assignments == ()
 
 
+def test_a_static_leader_that_came_back_still_looks_after_new_partitions() -> None:
+    member = Member(group_instance_id="one")
+    member.polled()
+    wish = join_group_response.JoinGroupResponseMember(member_id="m-1", metadata=encode_subscription(Wish(("t",))))
+    member.joined(member.one(Api.JOIN_GROUP), leader="m-1", members=(wish,), skip_assignment=True)
+    member.synced(member.one(Api.SYNC_GROUP), T0, T1, T2)
+    member.manager.accepted(member.tell(AssignmentReceived).token)
+    member.cluster.tell()
+    assert member.poll() == []
+    member.cluster.tell(leaders={T0: 1, T1: 1, T2: 1, T2._replace(partition=3): 1})
+    member.poll()
+    assert member.tell(RebalanceNeeded).lost is False
+
+
 def test_new_partitions_make_the_leader_rejoin(member: Member) -> None:
     member.polled()
     wish = join_group_response.JoinGroupResponseMember(member_id="m-1", metadata=encode_subscription(Wish(("t",))))

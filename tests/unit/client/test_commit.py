@@ -359,3 +359,24 @@ def test_a_look_up_by_who_is_somebody_else_by_now_is_signed_anew(commits: Commit
     assert send.message.groups[0].member_epoch == 9
     commits.answer(send, fetched((T0, 9, 0)))
     assert replies.value
+
+
+def test_a_failure_of_several_partitions_is_one_failure(commits: Commits) -> None:
+    replies = commits.commit({T0: OffsetAndMetadata(1), T1: OffsetAndMetadata(1)}, deadline=10_000)
+    commits.answer(commits.one(Api.OFFSET_COMMIT), committed((T0, 14), (T1, 14)))
+    send = commits.one(Api.OFFSET_COMMIT, 100)
+    commits.answer(send, committed((T0, 14), (T1, 0)))
+    assert commits.poll(299) == []
+    commits.answer(commits.one(Api.OFFSET_COMMIT, 300), committed((T0, 0), (T1, 0)))
+    assert set(replies.value) == {T0, T1}
+
+
+def test_all_that_is_on_its_way_to_a_coordinator_that_goes_is_answered_once(commits: Commits) -> None:
+    replies = [commits.commit({T0: OffsetAndMetadata(offset)}, retry=False) for offset in range(50)]
+    sends = commits.poll()
+    assert len(sends) == 50
+    for send in sends:
+        commits.fail(send, DisconnectedError("broke"))
+    assert [type(one.error) for one in replies] == [DisconnectedError] * 50
+    assert commits.coordinator.doubts == ["broke"], "doubted once"
+    assert commits.poll(10_000) == []
