@@ -10,16 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from ottla.assignors import ASSIGNORS
-from tests.interop.groups.scenarios import COOPERATIVE, EAGER, Scenario, beside_ours_everywhere
+from tests.interop.groups.scenarios import COOPERATIVE, EAGER, Scenario, beside_ours_everywhere, migrations
 from tests.interop.groups.stage import Stage, settings
 from tests.interop.real_kafka import KafkaTool, OwnKafka, free_port_pair
 
 SESSION = 6_000
 """Milliseconds."""
-OURS = {assignor: peers for assignor, peers in {**EAGER, **COOPERATIVE}.items() if assignor in ASSIGNORS}
-"""What our consumer has of the assignors that others have."""
-MATRIX = beside_ours_everywhere(("classic",), OURS)
+MATRIX = [*beside_ours_everywhere(("classic", "consumer"), {**EAGER, **COOPERATIVE}), *migrations()]
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import random
 from dataclasses import dataclass
 
 CLIENTS = ("confluent", "kafka-python", "aiokafka", "java", "ottla")
-PROTOCOLS = {"classic": CLIENTS, "consumer": ("confluent", "java")}
+PROTOCOLS = {"classic": CLIENTS, "consumer": ("confluent", "java", "ottla")}
 """Group protocol -> the clients that speak it."""
 SIZES = (1, 3, 8)
 
@@ -169,6 +169,20 @@ def beside_ours_everywhere(protocols: tuple[str, ...], assignors: dict[str, tupl
         peers = ("confluent", "java")
         found += [*(beside_ours(peer, "consumer", "range") for peer in peers), all_beside_ours("consumer", "range", peers)]
     return found
+
+
+def migrations() -> list[Scenario]:
+    """Groups whose members speak both protocols: from classic to consumer and back while they work, ours on either side."""
+    story = {
+        "ours-converts": (Join(("java", "java")), Join(("ottla@consumer",)), Leave(0), Leave(1), Return(0), Leave(2)),
+        "theirs-converts": (Join(("ottla", "ottla")), Join(("java@consumer",)), Leave(0), Return(0), Leave(2), Kill(0), Return(0)),
+        "member-by-member": (Join(("ottla", "ottla")), Join(("ottla@consumer",)), Leave(0), Leave(1), Join(("ottla",)), Leave(2)),
+    }
+    return [
+        Scenario(f"both-{name}-{assignor}", "classic", steps, assignor=assignor)
+        for name, steps in story.items()
+        for assignor in ("range", "cooperative-sticky")
+    ]
 
 
 def torture(seed: int, protocol: str, kills: int = 12) -> Scenario:
