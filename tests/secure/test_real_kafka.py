@@ -161,31 +161,30 @@ def test_an_admin_gets_in_the_same_way(secured: Secured, topic: str, way: str) -
     ids=lambda settings: settings["sasl_mechanism"],
 )
 def test_a_login_is_renewed_on_the_same_connection(
-    secured: Secured, topic: str, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    secured: Secured, topic: str, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    connects: list[int] = []
+    connected: list[float] = []
     connect = Sockets.connect
 
-    def counted(self: Sockets, connection_id: int, *more: Any) -> None:
-        connects.append(connection_id)
-        connect(self, connection_id, *more)
+    def noted(self: Sockets, *more: Any) -> None:
+        connected.append(time.monotonic())
+        connect(self, *more)
 
-    monkeypatch.setattr(Sockets, "connect", counted)
-    caplog.set_level(logging.WARNING, "ottla")
+    monkeypatch.setattr(Sockets, "connect", noted)
     config = {"bootstrap_servers": secured.addresses["SHORT"], "security_protocol": "SASL_PLAINTEXT", **settings}
     with Consumer(config) as consumer:
         consumer.assign([TopicPartition(topic, 0)])
         consumer.poll(1.0)
-        began, opened = time.monotonic(), len(connects)
-        while time.monotonic() - began < 2.2 * LIFETIME / 1000:
+        give_up_at = time.monotonic() + 40
+        # A broker ends the connection of who asks for anything after the end of his login, so a connection that is not renewed is
+        # never twice as old as that. One that a busy machine renewed too late is made anew, and has to grow old in its turn.
+        while time.monotonic() - connected[-1] < 2.2 * LIFETIME / 1000:
+            assert time.monotonic() < give_up_at, f"{len(connected)} connections"
             consumer.seek(TopicPartition(topic, 0), 0)
             got = 0
-            give_up_at = time.monotonic() + 10
             while not got and time.monotonic() < give_up_at:
                 got = len(consumer.poll(0.2))
             assert got
-        assert len(connects) == opened
-    assert caplog.messages == []
 
 
 def test_much_data_by_tls_in_small_portions(secured: Secured, monkeypatch: pytest.MonkeyPatch) -> None:
