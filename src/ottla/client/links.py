@@ -109,7 +109,7 @@ class Links:
         for link in self._links.values():
             failures.update(link.attempts)
             if link.state in OPENING_STATES:
-                failures[link.address] = AWAITED[link.state]
+                failures.setdefault(link.address, AWAITED[link.state])  # what went wrong the last time says more
         return failures
 
     @property
