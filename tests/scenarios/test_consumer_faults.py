@@ -67,7 +67,6 @@ ERRORS = {
         *COORDINATOR,
         "unknown_member_id",
         "fenced_member_epoch",
-        "group_id_not_found",
         "topic_authorization_failed",
     ),
     Api.OFFSET_FETCH: (*COORDINATOR, "unstable_offset_commit", "stale_member_epoch", "unknown_member_id"),
@@ -116,6 +115,15 @@ def test_a_member_that_is_thrown_out_comes_back(group: Group) -> None:
     assert [what for what, _ in first.told].count("lost") == 1
     assert "lost" not in [what for what, _ in second.told]
     assert first.assembly.membership.metadata().member_id == member_id
+
+
+def test_a_group_that_is_gone_is_joined_anew(group: Group) -> None:
+    """It was deleted, or the others made a classic one of it while this member was away."""
+    working(group).world.broker.set_fault(Fail(ErrorCode.group_id_not_found), Api.CONSUMER_GROUP_HEARTBEAT, client_id="a")
+    group.run(3_000)
+    assert group.world.broker.struck == 1
+    group.heal()
+    assert [[what for what, _ in app.told].count("lost") for app in group.apps] == [1, 0]
 
 
 def test_a_full_disk_under_the_groups(group: Group) -> None:
