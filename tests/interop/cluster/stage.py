@@ -340,7 +340,7 @@ class Stage:
             tenures = [one for player in group.lives for one in own.tenures(group.name_of(player), list(player.events))]
             broken = [
                 *(f"two owners: {one}" for one in rules.two_owners(commits)),
-                *(f"went back: {one}" for one in rules.going_back(commits)),
+                *(f"went back: {one}" for one in rules.going_back(own.without_late_twins(commits))),
                 *(f"forgotten: {one}" for one in rules.forgotten(commits, lives)),
                 *(f"not read: {one}" for one in rules.unread(commits, lives)),
                 *(f"missed: {one}" for one in rules.missed({k: v for k, v in acknowledged.items() if k in keys}, lives)),

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.interop.cluster.verdict import begun_elsewhere, late_for_its_topic, out_of_order, shared_badly, tenures
-from tests.interop.groups.verdict import Commit, Told
+from tests.interop.cluster.verdict import (
+    begun_elsewhere,
+    late_for_its_topic,
+    out_of_order,
+    shared_badly,
+    tenures,
+    without_late_twins,
+)
+from tests.interop.groups.verdict import Commit, Told, going_back
 
 
 def assigned(*partitions: str) -> dict[str, Any]:
@@ -38,6 +45,13 @@ def test_a_partition_that_was_given_up_may_be_read_again_from_the_commit() -> No
     assert out_of_order(found) == []
     assert begun_elsewhere(found, [commit("t.1-0", 4)]) == []
     assert begun_elsewhere(found, [commit("t.1-0", 5)]) == ["t.1-0: a began at 4, which nobody has committed"]
+
+
+def test_a_copy_that_is_taken_up_late_is_no_step_back() -> None:
+    sound = [commit("t.1-0", 4), commit("t.1-0", 5), commit("t.1-0", 4), commit("t.1-0", 6)]
+    assert going_back(sound) != []
+    assert going_back(without_late_twins(sound)) == []
+    assert going_back(without_late_twins([commit("t.1-0", 5), commit("t.1-0", 4)])) != []
 
 
 def test_a_topic_made_anew_begins_at_its_beginning() -> None:
