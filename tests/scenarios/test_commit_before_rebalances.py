@@ -11,11 +11,9 @@ from ottla.broker.faults.rules import Delay, Fail
 from ottla.errors import WakeupError
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
-from ottla.types import TopicPartition
+from tests.scenarios.groups import ALL, PARTITIONS, filled, settle
 from tests.scenarios.world import QUICK_GROUPS, App, Program, World, member
 
-PARTITIONS = 4
-ALL = [TopicPartition("t", number) for number in range(PARTITIONS)]
 KINDS = {
     "eager": {"group_protocol": "classic", "partition_assignment_strategy": "range"},
     "cooperative": {"group_protocol": "classic", "partition_assignment_strategy": "cooperative-sticky"},
@@ -26,11 +24,7 @@ JOINS = {"eager": Api.JOIN_GROUP, "cooperative": Api.JOIN_GROUP, "consumer": Api
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    world = World(tmp_path, **QUICK_GROUPS)
-    world.create_topic("t", PARTITIONS)
-    for partition in range(PARTITIONS):
-        world.produce("t", partition, 100)
-    return world
+    return filled(tmp_path, **QUICK_GROUPS)
 
 
 @pytest.fixture(params=sorted(KINDS))
@@ -44,17 +38,6 @@ def join(world: World, name: str, kind: str, **settings: Any) -> App:
     app = world.app(name, group_id="g", **{"auto_commit_interval_ms": 600_000, **KINDS[kind], **settings})
     app.start(member(app))
     return app
-
-
-def settle(world: World, *apps: App, limit: int = 60_000) -> None:
-    """Until these members share all partitions, each has some, and all have settled."""
-
-    def settled() -> bool:
-        owned = [tp for app in apps for tp in app.calls.owned]
-        stable = all(app.calls.owned and app.assembly.membership.state.name == "STABLE" for app in apps)
-        return sorted(owned) == ALL and stable
-
-    world.run_until(settled, limit)
 
 
 def reading(world: World, kind: str) -> App:

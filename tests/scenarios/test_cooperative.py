@@ -14,6 +14,7 @@ from ottla.errors import error_class
 from ottla.protocol.apis import Api
 from ottla.protocol.consumer_protocol import decode_subscription
 from ottla.types import TopicPartition
+from tests.scenarios.groups import filled
 from tests.scenarios.world import App, Program, Sleep, World, member
 
 PARTITIONS = 6
@@ -24,11 +25,7 @@ RebalanceInProgressError = error_class(27)
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    world = World(tmp_path)
-    world.create_topic("t", PARTITIONS)
-    for partition in range(PARTITIONS):
-        world.produce("t", partition, 100)
-    return world
+    return filled(tmp_path, PARTITIONS)
 
 
 class Ledger:

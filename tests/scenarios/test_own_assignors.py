@@ -13,20 +13,15 @@ from ottla.client.classic_states import State
 from ottla.errors import AssignmentError
 from ottla.protocol.apis import Api
 from ottla.types import ConsumerGroupMetadata, TopicPartition
+from tests.scenarios.groups import ALL, PARTITIONS, filled
 from tests.scenarios.world import App, World, member
 
-PARTITIONS = 4
-ALL = [TopicPartition("t", number) for number in range(PARTITIONS)]
 Members = Mapping[str, MemberSubscription]
 
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    world = World(tmp_path)
-    world.create_topic("t", PARTITIONS)
-    for partition in range(PARTITIONS):
-        world.produce("t", partition, 10)
-    return world
+    return filled(tmp_path, records=10)
 
 
 class Weighted(ConsumerPartitionAssignor):

@@ -1,0 +1,141 @@
+"""Members of a group at work, in either protocol: joining, settling, and what each protocol's requests look like to the broker.
+
+Owns the topic that they read and the one table of how a protocol joins, beats and says good-bye. Must not know what goes wrong
+with them. Invariant: what a listener was told, in turns, is what its consumer holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ottla.client import classic_states, consumer_states
+from ottla.protocol.apis import Api
+from ottla.types import TopicPartition
+from tests.scenarios.world import App, World, member
+
+PARTITIONS = 4
+ALL = [TopicPartition("t", number) for number in range(PARTITIONS)]
+STABLE = (classic_states.State.STABLE, consumer_states.State.STABLE)
+
+
+def filled(path: Path, partitions: int = PARTITIONS, records: int = 100, **settings: object) -> World:
+    """A world with a topic ``t`` of so many partitions, of so many records each."""
+    world = World(path, **settings)
+    world.create_topic("t", partitions)
+    for partition in range(partitions):
+        world.produce("t", partition, records)
+    return world
+
+
+def new(world: World, name: str, **settings: object) -> App:
+    """One that may become a member: in the world's protocol."""
+    return world.app(name, group_id="g", **{"group_protocol": world.protocol, **settings})
+
+
+def join(world: World, name: str, **settings: object) -> App:
+    """A member that runs ``member`` in the background."""
+    program: dict[str, Any] = {key: settings.pop(key) for key in ("topics", "work", "commits", "timeout") if key in settings}
+    app = new(world, name, **settings)
+    app.start(member(app, **program))
+    return app
+
+
+def settle(world: World, *apps: App, limit: int = 60_000) -> None:
+    """Until these members share all partitions, each has some, and all have settled."""
+
+    def settled() -> bool:
+        owned = [tp for app in apps for tp in app.calls.owned]
+        return sorted(owned) == ALL and all(app.calls.owned and app.assembly.membership.state in STABLE for app in apps)
+
+    world.run_until(settled, limit)
+
+
+def check_told(app: App) -> None:
+    """Each partition was assigned, then revoked or lost, in turns."""
+    held: set[TopicPartition] = set()
+    for what, partitions in app.told:
+        if what == "assign":
+            assert held.isdisjoint(partitions)
+            held |= set(partitions)
+        else:
+            assert held >= set(partitions)
+            held -= set(partitions)
+    assert held == app.calls.owned
+
+
+class Goodbye(NamedTuple):
+    """A request with which a member left."""
+
+    at: int
+    member_id: str
+    reason: str | None
+    """``None``: the protocol does not say why."""
+
+
+class Wording(NamedTuple):
+    """What members say in one protocol: the api of each thing, and what they mean by it."""
+
+    joins: Api
+    is_join: Callable[[Any], bool]
+    beats: Api
+    leaves: Api
+    goodbye: Callable[[int, Any], Goodbye | None]
+    """What a request says that came at a time, if it is a good-bye."""
+
+
+HEARTBEAT = Api.CONSUMER_GROUP_HEARTBEAT
+WORDINGS = {
+    "classic": Wording(
+        Api.JOIN_GROUP,
+        lambda message: True,
+        Api.HEARTBEAT,
+        Api.LEAVE_GROUP,
+        lambda at, message: Goodbye(at, message.members[0].member_id, message.members[0].reason),
+    ),
+    "consumer": Wording(
+        HEARTBEAT,
+        lambda message: message.member_epoch == 0,
+        HEARTBEAT,
+        HEARTBEAT,
+        lambda at, message: Goodbye(at, message.member_id, None) if message.member_epoch < 0 else None,
+    ),
+}
+
+
+def sent(world: World, api: Api, since: int = 0) -> list[tuple[int, Any]]:
+    """The requests of a kind that the broker has seen, and when."""
+    return [(at, message) for at, one, message in world.broker.seen if one is api and at >= since]
+
+
+def joins(world: World, since: int = 0) -> list[tuple[int, Any]]:
+    """The requests with which anybody joins."""
+    wording = WORDINGS[world.protocol]
+    return [(at, message) for at, message in sent(world, wording.joins, since) if wording.is_join(message)]
+
+
+def beats(world: World, member_id: str, since: int = 0) -> list[tuple[int, Any]]:
+    """The heartbeats of one member."""
+    assert member_id, "who is no member has no heartbeats to look for"
+    api = WORDINGS[world.protocol].beats
+    return [(at, message) for at, message in sent(world, api, since) if message.member_id == member_id]
+
+
+def goodbyes(world: World) -> list[Goodbye]:
+    """Whoever has left."""
+    wording = WORDINGS[world.protocol]
+    said = [wording.goodbye(at, message) for at, message in sent(world, wording.leaves)]
+    return [one for one in said if one is not None]
+
+
+def the_goodbye(world: World) -> Goodbye:
+    """The only good-bye that anybody has said; the member has kept silent since."""
+    (goodbye,) = goodbyes(world)
+    assert beats(world, goodbye.member_id, goodbye.at + 1) == []
+    return goodbye
+
+
+def reason(world: World, text: str) -> str | None:
+    """What a good-bye says where its reason is this."""
+    return None if world.protocol == "consumer" else text

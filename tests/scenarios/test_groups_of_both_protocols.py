@@ -1,0 +1,272 @@
+"""What holds of a group in either protocol: handing over, death, slow handlers, commits, closing, and the broker's restart.
+
+What only one of them does is in ``test_groups`` (classic) and ``test_consumer_groups`` (KIP-848).
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from ottla.client.calls import Listeners
+from ottla.errors import CommitFailedError, IllegalStateError
+from ottla.types import OffsetAndMetadata, TopicPartition
+from tests.scenarios.groups import (
+    ALL,
+    PARTITIONS,
+    beats,
+    check_told,
+    filled,
+    goodbyes,
+    join,
+    joins,
+    new,
+    reason,
+    settle,
+    the_goodbye,
+)
+from tests.scenarios.world import QUICK_GROUPS, App, Program, Sleep, World, offsets
+
+
+@pytest.fixture(params=["classic", "consumer"])
+def world(tmp_path: Path, request: pytest.FixtureRequest) -> World:
+    world = filled(tmp_path, **QUICK_GROUPS)
+    world.protocol = request.param
+    return world
+
+
+def subscribed(app: App) -> Program:
+    """Subscribe, and poll until records have come."""
+    yield from app.calls.subscribe(["t"], app.listeners(), app.now)
+    while not (yield from app.calls.poll(500, app.now)):
+        pass
+
+
+def test_one_member_gets_everything_and_reads_it(world: World) -> None:
+    app = join(world, "a")
+    settle(world, app)
+    world.run(3_000)
+    assert app.told == [("assign", ALL)]
+    for partition in range(PARTITIONS):
+        assert offsets(app.handled, partition) == list(range(100))
+
+
+def test_a_member_that_closes_commits_and_hands_over(world: World) -> None:
+    first, second = join(world, "a"), join(world, "b")
+    settle(world, first, second)
+    world.run(1_000)
+    member_id, owned = first.assembly.membership.metadata().member_id, first.calls.owned
+    assert world.committed("g", "t", PARTITIONS) == {}, "it is closing that commits"
+    first.stop = True
+    closed_at = world.now.mono
+    settle(world, second)
+    assert world.now.mono - closed_at < 2_500
+    assert not first.running
+    assert first.error is None
+    assert first.told[-1][0] == "revoke"
+    goodbye = the_goodbye(world)
+    assert (goodbye.member_id, goodbye.reason) == (member_id, reason(world, "the consumer is being closed"))
+    assert world.committed("g", "t", PARTITIONS).items() >= {tp.partition: 100 for tp in owned}.items()
+    world.run(6_000)
+    assert world.committed("g", "t", PARTITIONS) == dict.fromkeys(range(PARTITIONS), 100)
+    world.produce("t", 0, 5)
+    world.run(2_000)
+    assert offsets(second.handled, 0)[-5:] == list(range(100, 105))
+    assert len(offsets(second.handled, 0) + offsets(first.handled, 0)) == 105
+    check_told(second)
+
+
+def test_a_member_that_dies_is_missed_after_its_session(world: World) -> None:
+    first, second = join(world, "a", commits=True), join(world, "b", commits=True)
+    settle(world, first, second)
+    world.run(2_000)
+    first.kill()
+    killed_at = world.now.mono
+    settle(world, second)
+    assert 4_000 < world.now.mono - killed_at < 8_000
+    world.produce("t", 3, 1)
+    world.produce("t", 0, 1)
+    world.run(2_000)
+    assert offsets(second.handled, 0)[-1] == 100
+    assert offsets(second.handled, 3)[-1] == 100
+
+
+def test_heartbeats_go_on_however_slow_the_handler_is(world: World) -> None:
+    app = join(world, "a", work=15_000)
+    settle(world, app)
+    start = world.now.mono
+    world.run(60_000)
+    assert joins(world, start) == []
+    assert len(beats(world, app.assembly.membership.metadata().member_id, start)) >= 59
+    assert [what for what, _ in app.told] == ["assign"]
+
+
+def test_a_handler_beyond_the_poll_interval_leaves_once_and_is_told_why(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    slow = new(world, "slow", max_poll_records=7)
+    quick = join(world, "quick")
+
+    def handle_slowly() -> Program:
+        yield from subscribed(slow)
+        yield Sleep(30_000)
+        with pytest.raises(CommitFailedError, match="max_poll_interval"):
+            yield from slow.calls.commit(None, 5_000, slow.now)
+        slow.told.append(("polls again", []))
+        while not slow.stop:
+            yield from slow.calls.poll(500, slow.now)
+
+    with caplog.at_level(logging.WARNING, "ottla.client.liveness"):
+        slow.start(handle_slowly())
+        world.run_until(lambda: bool(slow.told and slow.told[-1][1]))
+        asleep_since = world.now.mono
+        settle(world, quick)
+    assert 19_000 < world.now.mono - asleep_since < 23_000
+    (line,) = [record.getMessage() for record in caplog.records if "since its last poll()" in record.getMessage()]
+    assert "20.0 s since its last poll(), max_poll_interval is 20.0 s" in line
+    assert "max_poll_records is 7" in line
+    world.run(5_000)
+    assert the_goodbye(world).reason == reason(world, "consumer poll timeout has expired.")
+    assert {what for what, _ in slow.told} == {"assign"}, "it sleeps still"
+    settle(world, slow, quick)
+    # A member of a consumer group may be told as well that nothing came.
+    told = [what for what, partitions in slow.told if partitions or what != "assign" or world.protocol == "classic"]
+    assert told == ["assign", "polls again", "lost", "assign"]
+    check_told(slow)
+    check_told(quick)
+
+
+def test_commit_in_on_revoke_is_accepted(world: World) -> None:
+    first = new(world, "a", enable_auto_commit=False)
+    committed: list[dict[TopicPartition, OffsetAndMetadata]] = []
+
+    def commit(partitions: list[TopicPartition]) -> None:
+        committed.append(first.inside(first.calls.commit(None, 5_000, first.now)))
+
+    def program() -> Program:
+        yield from first.calls.subscribe(["t"], Listeners(on_revoke=commit), first.now)
+        while True:
+            yield from first.calls.poll(500, first.now)
+
+    first.start(program())
+    world.run(2_000)
+    settle(world, first, join(world, "b"))
+    assert committed == [{tp: OffsetAndMetadata(100, leader_epoch=0) for tp in ALL}]
+    assert world.committed("g", "t", PARTITIONS) == dict.fromkeys(range(PARTITIONS), 100)
+
+
+def test_a_commit_by_nobody_of_the_group_is_refused(world: World) -> None:
+    app = new(world, "a")
+    world.call(app, app.calls.subscribe(["t"], app.listeners(), world.now))
+    with pytest.raises(CommitFailedError, match="no member of group 'g'"):
+        world.call(app, app.calls.commit({ALL[0]: OffsetAndMetadata(1)}, 2_000, world.now))
+
+
+def test_a_topic_that_appears_later_is_assigned(world: World) -> None:
+    # A classic member finds it itself, as its view of the cluster ages; the members of a consumer group are told.
+    ages = {"metadata_max_age_ms": 2_000} if world.protocol == "classic" else {}
+    app = join(world, "a", topics=("t", "later"), allow_auto_create_topics=False, **ages)
+    settle(world, app)
+    world.create_topic("later", 1)
+    world.run_until(lambda: TopicPartition("later", 0) in app.calls.owned, 5_000)
+    check_told(app)
+
+
+def test_unsubscribe_leaves_at_once_and_subscribing_joins_again(world: World) -> None:
+    app = new(world, "a")
+
+    def program() -> Program:
+        yield from subscribed(app)
+        yield from app.calls.unsubscribe(app.now)
+        with pytest.raises(IllegalStateError, match="neither subscribed nor assigned"):
+            yield from app.calls.poll(500, app.now)
+        the_goodbye(world)
+        assert app.told == [("assign", ALL), ("revoke", ALL)]
+        assert app.assembly.membership.metadata().member_id == ""
+        yield from app.calls.subscribe(["t"], app.listeners(), app.now)
+        while not app.calls.owned:
+            yield from app.calls.poll(500, app.now)
+
+    world.call(app, program())
+    assert len(goodbyes(world)) == 1
+    assert app.told == [("assign", ALL), ("revoke", ALL), ("assign", ALL)]
+
+
+@pytest.mark.parametrize("timeout", [0, 300, 10_000])
+def test_close_leaves_and_commits_even_with_little_time(world: World, timeout: int) -> None:
+    app = new(world, "a")
+
+    def program() -> Program:
+        yield from subscribed(app)
+        yield Sleep(500)
+        yield from app.calls.close(timeout, app.now)
+
+    world.call(app, program())
+    world.run(100)
+    the_goodbye(world)
+    assert app.told == [("assign", ALL), ("revoke", ALL)]
+    if timeout:
+        assert sum(world.committed("g", "t", PARTITIONS).values()) > 0
+
+
+def test_close_ends_within_its_time_without_a_coordinator(world: World) -> None:
+    app = new(world, "a")
+
+    def program() -> Program:
+        yield from subscribed(app)
+        world.broker.kill()
+        yield from app.calls.close(5_000, app.now)
+
+    before = world.now.mono
+    world.call(app, program())
+    assert world.now.mono - before < 8_000
+    assert app.told == [("assign", ALL), ("revoke", ALL)]
+
+
+def test_a_listener_that_raises_does_not_stop_the_rebalance(world: World) -> None:
+    app = new(world, "a")
+
+    def fail(partitions: list[TopicPartition]) -> None:
+        raise ZeroDivisionError(partitions)
+
+    def program() -> Program:
+        yield from app.calls.subscribe(["t"], Listeners(on_assign=fail), app.now)
+        with pytest.raises(ZeroDivisionError):
+            yield from app.calls.poll(5_000, app.now)
+        while len(app.handled) < 400:
+            app.handled.extend((yield from app.calls.poll(500, app.now)))
+
+    world.call(app, program())
+    assert sorted(app.calls.owned) == ALL
+
+
+def test_a_restarted_broker_finds_the_group_as_it_was(world: World) -> None:
+    first, second = join(world, "a", commits=True), join(world, "b", commits=True)
+    settle(world, first, second)
+    world.run(2_000)
+    world.broker.kill()
+    world.run(2_000)
+    world.broker.start()
+    restarted_at = world.now.mono
+    for partition in range(PARTITIONS):
+        world.produce("t", partition, 20)
+    world.run(10_000)
+    settle(world, first, second)
+    assert joins(world, restarted_at) == []
+    for partition in range(PARTITIONS):
+        assert offsets(first.handled + second.handled, partition) == list(range(120))
+
+
+def test_a_member_that_was_cut_off_loses_its_partitions_and_comes_back(world: World) -> None:
+    first, second = join(world, "a", commits=True), join(world, "b", commits=True)
+    settle(world, first, second)
+    first.cut()
+    cut_at = world.now.mono
+    world.run_until(lambda: sorted(second.calls.owned) == ALL, 20_000)
+    assert world.now.mono - cut_at < 10_000
+    first.heal()
+    world.run(10_000)
+    settle(world, first, second)
+    assert "lost" in [what for what, _ in first.told]
+    check_told(first)
+    check_told(second)
