@@ -227,7 +227,7 @@ class Dialogue:
             self._fail(error)
             return
         if reaction is Reaction.LOOK_UP:
-            self._coordinator.mark_unknown(error.name, now)
+            self._coordinator.mark_moved(error.name)
         if reaction in (Reaction.LATER, Reaction.LOOK_UP):
             self._try_later(now)
         elif reaction is Reaction.ADOPT:

@@ -60,7 +60,7 @@ class Session:
             return None
         reaction = HEARTBEAT_REACTIONS.get(code, Reaction.LATER)
         if reaction is Reaction.LOOK_UP:
-            self._coordinator.mark_unknown(broker_error(code).name, now)
+            self._coordinator.mark_moved(broker_error(code).name)
             return None
         if tag.generation != generation:
             return None

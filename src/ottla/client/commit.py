@@ -1,21 +1,23 @@
 """Commits and committed positions: OffsetCommit, OffsetFetch, and the commits that happen by themselves.
 
 Owns the queue of commits, the look-ups of committed offsets and the timer of auto-commit. Must not know how a membership works,
-nor what becomes of a position. Invariants: commits leave in the order they were asked for; nothing is sent while the coordinator
-is unknown; one auto-commit at most is under way; auto-commit commits only what came with a ``Polled``, so never a record that a
-poll has not handed out before.
+nor what becomes of a position. Invariants: commits leave in the order they were asked for, and one that is sent again never takes a
+later one back; nothing is sent while the coordinator is unknown; one auto-commit at most is under way; auto-commit commits only
+what came with a ``Polled``, so never a record that a poll has not handed out before.
 """
 
 from __future__ import annotations
 
 import enum
 import logging
+from bisect import insort
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ottla.client.backoff import ExponentialBackoff
 from ottla.client.commands import Offsets
+from ottla.client.commit_order import CommitOrder
 from ottla.client.coordinator import CoordinatorManager
 from ottla.client.effects import Poll, Send
 from ottla.client.membership import MemberIdentity, Membership, Reply
@@ -101,6 +103,7 @@ class _Job:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class _CommitJob(_Job):
+    number: int
     offsets: Offsets
     revoking: bool = False
     signed: MemberIdentity | None = None
@@ -128,6 +131,7 @@ class CommitManager:
         self._metadata = metadata
         self._backoff = backoff
         self._queue: list[_CommitJob] = []
+        self._order = CommitOrder()
         self._lookups: dict[frozenset[TopicPartition], _FetchJob] = {}
         self._asked: set[frozenset[TopicPartition]] = set()
         self._auto_due: int | None = None
@@ -145,7 +149,7 @@ class CommitManager:
         ``revoking``: others wait for the partitions, so nothing is waited for that may never come.
         """
         if offsets:
-            self._queue.append(_CommitJob(deadline, retry, [reply], offsets=offsets, revoking=revoking))
+            self._queue.append(_CommitJob(deadline, retry, [reply], number=self._order.next(), offsets=offsets, revoking=revoking))
         else:
             reply(offsets, None)
 
@@ -200,10 +204,11 @@ class CommitManager:
         if target is None:
             return Poll(wake_at=self._wake_at(now))
         sends: list[Send] = []
-        while self._queue and self._queue[0].not_before <= now.mono:
+        while self._queue and self._queue[0].not_before <= now.mono and self._order.may_leave(self._queue[0].number):
             job = self._queue.pop(0)
             message = self._commit_request(job)
             if message is not None:
+                self._order.sent(job.number)
                 sends.append(Send(Api.OFFSET_COMMIT, message, target, job, self._request_timeout(job, now)))
         for partitions, lookup in self._lookups.items():
             if partitions not in self._asked and lookup.not_before <= now.mono:
@@ -224,6 +229,8 @@ class CommitManager:
         """No answer: whoever does not answer may not be the coordinator any more."""
         if isinstance(tag, _FetchJob):
             self._asked.discard(tag.partitions)
+        elif isinstance(tag, _CommitJob):
+            self._order.ended(tag.number)
         if isinstance(error, DisconnectedError | OttlaTimeoutError):
             self._coordinator.mark_unknown(str(error), now)
         self._failed(tag, error, now)
@@ -233,13 +240,17 @@ class CommitManager:
     def _commit_request(self, job: _CommitJob) -> Any:
         from ottla.protocol.messages import offset_commit_request
 
+        left = self._order.left(job.number, job.offsets)
+        if not left:
+            job.done(job.offsets, None)
+            return None
         try:
             signed = job.signed = self._membership.identity()
         except OttlaError as error:
             job.done(None, error)
             return None
         topics: dict[str, list[Any]] = {}
-        for tp, position in job.offsets.items():
+        for tp, position in left.items():
             epoch = -1 if position.leader_epoch is None else position.leader_epoch
             topics.setdefault(tp.topic, []).append(
                 offset_commit_request.OffsetCommitRequestPartition(
@@ -290,16 +301,18 @@ class CommitManager:
 
     def _on_committed(self, job: _CommitJob, message: Any, now: Now) -> None:
         """The first failing partition decides, but lacking authorisations are named together."""
-        denied = []
-        for topic in message.topics:
-            name = topic.name or self._metadata.current.topic_name(topic.topic_id) or str(topic.topic_id)
-            for part in topic.partitions:
-                code = int(part.error_code)
-                if code == _TOPIC_AUTHORIZATION_FAILED:
-                    denied.append(name)
-                elif code:
-                    what = f"committing {name}-{part.partition_index} for group {self._config.group_id!r}"
-                    return self._commit_failed(job, code, what, now)
+        codes = {
+            TopicPartition(
+                topic.name or self._metadata.current.topic_name(topic.topic_id) or str(topic.topic_id), part.partition_index
+            ): int(part.error_code)
+            for topic in message.topics
+            for part in topic.partitions
+        }
+        self._order.ended(job.number, (tp for tp, code in codes.items() if not code))
+        denied = [tp.topic for tp, code in codes.items() if code == _TOPIC_AUTHORIZATION_FAILED]
+        for tp, code in codes.items():
+            if code not in (0, _TOPIC_AUTHORIZATION_FAILED):
+                return self._commit_failed(job, code, f"committing {tp} for group {self._config.group_id!r}", now)
         if denied:
             topics = ", ".join(sorted(set(denied)))
             return job.done(None, broker_error(_TOPIC_AUTHORIZATION_FAILED, f"committing offsets of {topics}"))
@@ -343,7 +356,7 @@ class CommitManager:
             self._finish(job, error)
             return
         if reaction is Reaction.LOOK_UP:
-            self._coordinator.mark_unknown(str(error), now)
+            self._coordinator.mark_moved(str(error))
         error.retriable = error.retriable or reaction is Reaction.SIGN_ANEW
         self._failed(job, error, now)
 
@@ -356,7 +369,7 @@ class CommitManager:
         job.not_before = now.mono + self._backoff.delay(job.attempts)
         job.attempts += 1
         if isinstance(job, _CommitJob):
-            self._queue.insert(0, job)
+            insort(self._queue, job, key=lambda job: job.number)
 
     # -- endings ----------------------------------------------------------------------------------------------------------
 

@@ -320,7 +320,7 @@ class ConsumerMembership:
             error.hint = HINTS.get(code) or error.hint or UNKNOWN_HINT
             return self._fail(error)
         if reaction is Reaction.LOOK_UP:
-            self._coordinator.mark_unknown(error.name, now)
+            self._coordinator.mark_moved(error.name)
         elif reaction is Reaction.TELL:
             self._notify(ErrorNotification(error))
         return self._try_later(error, now)

@@ -1,11 +1,14 @@
 """Who coordinates the group: the look-up, and the doubt about it.
 
 Owns FindCoordinator. Must not know what the coordinator is asked for. Invariants: at most one look-up is in flight; none is made
-unless a manager needed the coordinator since the last one was found; a look-up that failed is not repeated before its back-off.
+unless a manager needed the coordinator since the last one was found; a look-up that failed is not repeated before its back-off; a
+broker that answers is not hung up on before another is known to be the coordinator: what it was sent it may still act upon, later
+than upon what it is sent anew over another connection.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +18,8 @@ from ottla.config import ConsumerConfig
 from ottla.errors import OttlaError, broker_error
 from ottla.protocol.apis import Api
 from ottla.types import Node, Now
+
+_log = logging.getLogger(__name__)
 
 _GROUP = 0
 """The key type of a group in FindCoordinator."""
@@ -46,6 +51,8 @@ class CoordinatorManager:
         self._learn_node = learn_node
         self._disconnect = disconnect
         self._observers: list[Callable[[OttlaError, Now], None]] = []
+        self._former: int | None = None
+        """Who answered that it is not the coordinator, until the look-up says who is."""
         self._needed = self._in_flight = False
         self._attempts = 0
         self._not_before = 0
@@ -73,9 +80,19 @@ class CoordinatorManager:
             self._disconnect(ToCoordinator(self.node_id), reason, now)
 
     def mark_unknown(self, reason: str, now: Now) -> None:
-        """The broker is not, or can not be reached as, the coordinator."""
+        """The coordinator does not answer. What is in flight there fails at once."""
+        self.mark_moved(reason)
+        self._let_go(reason, now)
+
+    def mark_moved(self, reason: str) -> None:
+        """The broker answered that it is not the coordinator, or not yet: it will answer the rest as well."""
         if self.node_id is not None:
-            node_id, self.node_id = self.node_id, None
+            _log.debug("group %r: node %d is not the coordinator: %s", self._group_id, self.node_id, reason)
+            self._former, self.node_id = self.node_id, None
+
+    def _let_go(self, reason: str, now: Now) -> None:
+        if self._former is not None:
+            node_id, self._former = self._former, None
             self._disconnect(ToCoordinator(node_id), reason, now)
 
     def poll(self, now: Now) -> Poll:
@@ -100,6 +117,9 @@ class CoordinatorManager:
         if answer.error_code:
             what = f"looking up the coordinator of group {self._group_id!r}"
             return self._failed(broker_error(int(answer.error_code), f"{what}: {answer.error_message or 'refused'}"), now)
+        if answer.node_id != self._former:
+            self._let_go(f"node {answer.node_id} is the coordinator now", now)
+        self._former = None
         self._learn_node(Node(answer.node_id, answer.host, answer.port), now)
         self.node_id, self.failure, self._attempts, self._needed = answer.node_id, None, 0, False
         self._not_before = now.mono + self._backoff.delay(0)

@@ -183,7 +183,7 @@ class AutoMembership:
 
     def _try_later(self, error: OttlaError, now: Now) -> None:
         if isinstance(error, BrokerError) and error.action == COORDINATOR:
-            self._coordinator.mark_unknown(str(error), now)
+            self._coordinator.mark_moved(str(error))
         self._not_before = now.mono + self._backoff.delay(self._attempts)
         self._attempts += 1
 

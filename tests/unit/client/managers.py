@@ -154,6 +154,11 @@ class FixedCoordinator:
             self.doubts.append(reason)
             self.node_id = None
 
+    def mark_moved(self, reason: str) -> None:
+        if self.node_id is not None:
+            self.doubts.append(reason)
+            self.node_id = None
+
     def hang_up(self, reason: str, now: Now) -> None:
         self.hung_up.append(reason)
 

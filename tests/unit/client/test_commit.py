@@ -380,3 +380,35 @@ def test_all_that_is_on_its_way_to_a_coordinator_that_goes_is_answered_once(comm
     assert [type(one.error) for one in replies] == [DisconnectedError] * 50
     assert commits.coordinator.doubts == ["broke"], "doubted once"
     assert commits.poll(10_000) == []
+
+
+def offsets_of(send: Any) -> dict[int, int]:
+    return {part.partition_index: part.committed_offset for topic in send.message.topics for part in topic.partitions}
+
+
+def test_commits_that_fail_together_are_sent_again_in_their_order(commits: Commits) -> None:
+    first, second = commits.commit(AT_5), commits.commit({T0: OffsetAndMetadata(6)})
+    one, two = commits.poll()
+    commits.answer(one, committed((T0, 14)))
+    assert commits.poll(500) == [], "what becomes of the second has to be known first"
+    commits.answer(two, committed((T0, 14)))
+    again = commits.poll(999)
+    assert [offsets_of(send) for send in again] == [{0: 5}, {0: 6}]
+    for send in again:
+        commits.answer(send, committed((T0, 0)))
+    assert (first.value, second.value) == (AT_5, {T0: OffsetAndMetadata(6)})
+
+
+def test_a_commit_that_is_sent_again_takes_no_later_one_back(commits: Commits) -> None:
+    both = {T0: OffsetAndMetadata(5), T1: OffsetAndMetadata(50)}
+    first, second, third = commits.commit(AT_5), commits.commit(both), commits.commit({T0: OffsetAndMetadata(6)})
+    sends = commits.poll()
+    commits.fail(sends[0], DisconnectedError("gone"))
+    commits.answer(sends[1], committed((T0, 14), (T1, 0)))
+    commits.answer(sends[2], committed((T0, 0)))
+    commits.coordinator.node_id = 1
+    assert commits.poll(999) == [], "nothing of them is left to say"
+    assert (first.value, second.value, third.value) == (AT_5, both, {T0: OffsetAndMetadata(6)})
+    on_purpose = commits.commit(AT_5)
+    commits.answer(commits.one(Api.OFFSET_COMMIT, 999), committed((T0, 0)))
+    assert on_purpose.value == AT_5

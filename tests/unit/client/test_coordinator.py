@@ -108,6 +108,26 @@ def test_a_doubted_coordinator_is_hung_up_on_and_looked_up_after_a_pause(look_up
     assert look_up.manager.found == 2
 
 
+@pytest.mark.parametrize(("found", "hung_up"), [(4, []), (5, [ToCoordinator(4)])])
+def test_a_broker_that_answers_is_hung_up_on_only_for_another(look_up: LookUp, found: int, hung_up: list[ToCoordinator]) -> None:
+    """What it was sent it may still act upon: sent anew over another connection, that could overtake."""
+    look_up.manager.target()
+    look_up.answer(look_up.one(Api.FIND_COORDINATOR), look_up.found(4))
+    look_up.manager.mark_moved("it said so")
+    assert look_up.manager.target() is None
+    assert look_up.disconnected == []
+    look_up.answer(look_up.one(Api.FIND_COORDINATOR, 100), look_up.found(found))
+    assert look_up.disconnected == hung_up
+
+
+def test_a_broker_that_first_denies_and_then_is_silent_is_hung_up_on(look_up: LookUp) -> None:
+    look_up.manager.target()
+    look_up.answer(look_up.one(Api.FIND_COORDINATOR), look_up.found(4))
+    look_up.manager.mark_moved("it said so")
+    look_up.manager.mark_unknown("no answer", look_up.now)
+    assert look_up.disconnected == [ToCoordinator(4)]
+
+
 def test_hanging_up_is_no_doubt(look_up: LookUp) -> None:
     look_up.manager.hang_up("nobody is there", look_up.now)
     look_up.manager.target()
