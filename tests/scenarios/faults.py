@@ -1,34 +1,43 @@
 """A group of two at work, and what has to hold of it whatever goes wrong.
 
-Owns the checks that any fault has to leave true. Must not know which fault strikes, nor the group's protocol. Invariant: what is
-checked is checked all the time, not only at the end.
+Owns the checks that any fault has to leave true. Must not know which fault strikes. Invariant: what is checked is checked all the
+time, not only at the end.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
 
-from ottla.broker.faults.rules import Action
+from ottla.broker.faults.rules import Action, Delay, Drop, LoseReply, Moment
 from ottla.protocol.apis import Api
-from ottla.types import TopicPartition
-from tests.scenarios.world import App, World, member
+from tests.scenarios.groups import ALL, PARTITIONS, filled
+from tests.scenarios.world import QUICK_GROUPS, App, World, member
 
-PARTITIONS = 4
-ALL = [TopicPartition("t", number) for number in range(PARTITIONS)]
+NO_ANSWER: dict[str, Action] = {
+    "lost": LoseReply(),
+    "dropped-request": Drop(Moment.REQUEST),
+    "dropped-reply": Drop(Moment.REPLY),
+    "half-reply": Drop(Moment.HALFWAY),
+    "late": Delay(1_500),
+    "too-late": Delay(5_000),
+}
+"""The ways in which an answer does not come, or not in time."""
+
+COORDINATOR = ("not_coordinator", "coordinator_not_available", "coordinator_load_in_progress")
+"""The errors with which a broker says that a group is not its own, or not yet."""
 
 
 class Group:
     """Two members that commit after each poll, and what has to hold of them all the time."""
 
-    def __init__(self, world: World, **settings: Any) -> None:
+    def __init__(self, world: World) -> None:
         self.world = world
-        self.settings = settings
         self.apps: list[App] = []
         self.committed: dict[int, int] = {}
 
     def join(self, name: str) -> App:
         times = {"request_timeout_ms": 3_000, "default_api_timeout_ms": 10_000}
-        app = self.world.app(name, group_id="g", max_poll_records=20, **times, **self.settings)
+        app = self.world.app(name, group_id="g", max_poll_records=20, group_protocol=self.world.protocol, **times)
         self.apps.append(app)
         app.start(member(app, commits=True))
         return app
@@ -70,6 +79,21 @@ class Group:
     def produce(self, count: int) -> None:
         for partition in range(PARTITIONS):
             self.world.produce("t", partition, count)
+
+
+def supplied(path: Path, protocol: str) -> Group:
+    """A group without members yet, and something to read."""
+    world = filled(path, records=50, **QUICK_GROUPS)
+    world.protocol = protocol
+    return Group(world)
+
+
+def working(group: Group) -> Group:
+    """A group of two that has read all there is."""
+    group.join("a")
+    group.join("b")
+    group.heal()
+    return group
 
 
 def play(group: Group, action: Action, api: Api, times: int | None, *, forming: bool) -> None:

@@ -8,45 +8,20 @@ import pytest
 
 from ottla.broker.faults.rules import (
     Action,
-    Delay,
-    Drop,
-    ExpireMember,
     Fail,
-    FailAppends,
-    Freeze,
-    LoseReply,
-    Moment,
-    MoveCoordinator,
 )
 from ottla.errors import error_class
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
-from tests.scenarios.faults import PARTITIONS, Group, play
-from tests.scenarios.world import QUICK_GROUPS, World
+from tests.scenarios.faults import COORDINATOR, NO_ANSWER, Group, play, supplied, working
 
 
 @pytest.fixture
 def group(tmp_path: Path) -> Group:
-    world = World(tmp_path, **QUICK_GROUPS)
-    world.create_topic("t", PARTITIONS)
-    group = Group(world, group_protocol="consumer")
-    group.produce(50)
-    return group
+    return supplied(tmp_path, "consumer")
 
 
-def working(group: Group) -> Group:
-    """A group of two that has read all there is."""
-    group.join("a")
-    group.join("b")
-    group.heal()
-    return group
-
-
-@pytest.mark.parametrize(
-    "action",
-    [LoseReply(), Drop(Moment.REQUEST), Drop(Moment.REPLY), Drop(Moment.HALFWAY), Delay(1_500), Delay(5_000)],
-    ids=["lost", "dropped-request", "dropped-reply", "half-reply", "late", "too-late"],
-)
+@pytest.mark.parametrize("action", NO_ANSWER.values(), ids=NO_ANSWER)
 @pytest.mark.parametrize(
     ("api", "forming"),
     [
@@ -61,7 +36,6 @@ def test_answers_that_do_not_come(group: Group, action: Action, api: Api, formin
     play(group, action, api, times=3, forming=forming)
 
 
-COORDINATOR = ("not_coordinator", "coordinator_not_available", "coordinator_load_in_progress")
 ERRORS = {
     Api.CONSUMER_GROUP_HEARTBEAT: (
         *COORDINATOR,
@@ -89,34 +63,6 @@ def test_answers_with_an_error(group: Group, api: Api, error: str) -> None:
     play(group, Fail(ErrorCode[error]), api, times=None, forming=api is Api.OFFSET_FETCH)
 
 
-@pytest.mark.parametrize("lasts", [500, 5_000, 15_000])
-def test_a_coordinator_that_moves_away_and_comes_back(group: Group, lasts: int) -> None:
-    working(group).world.broker.set_fault(MoveCoordinator("g"), times=None)
-    group.produce(50)
-    group.run(lasts)
-    assert group.world.broker.struck >= 1
-    group.heal()
-    # The group was kept in the log with its members: they need not join anew.
-    assert all("lost" not in [what for what, _ in app.told] for app in group.apps)
-
-
-@pytest.mark.parametrize("lasts", [500, 5_000, 15_000])
-def test_a_broker_that_stands_still(group: Group, lasts: int) -> None:
-    working(group).world.broker.set_fault(Freeze(), times=None)
-    group.run(lasts)
-    group.heal()
-
-
-def test_a_member_that_is_thrown_out_comes_back(group: Group) -> None:
-    first, second = working(group).apps
-    member_id = first.assembly.membership.metadata().member_id
-    assert group.world.broker.expire(ExpireMember("g", client_id="a")) == 1
-    group.heal()
-    assert [what for what, _ in first.told].count("lost") == 1
-    assert "lost" not in [what for what, _ in second.told]
-    assert first.assembly.membership.metadata().member_id == member_id
-
-
 def test_a_group_that_is_gone_is_joined_anew(group: Group) -> None:
     """It was deleted, or the others made a classic one of it while this member was away."""
     working(group).world.broker.set_fault(Fail(ErrorCode.group_id_not_found), Api.CONSUMER_GROUP_HEARTBEAT, client_id="a")
@@ -124,14 +70,6 @@ def test_a_group_that_is_gone_is_joined_anew(group: Group) -> None:
     assert group.world.broker.struck == 1
     group.heal()
     assert [[what for what, _ in app.told].count("lost") for app in group.apps] == [1, 0]
-
-
-def test_a_full_disk_under_the_groups(group: Group) -> None:
-    working(group).world.broker.set_fault(FailAppends("__consumer_offsets"), times=None)
-    group.produce(50)
-    group.run(10_000)
-    assert group.world.broker.struck >= 1
-    group.heal()
 
 
 FATAL = (

@@ -1,0 +1,56 @@
+"""What no fault of the broker does to a group, in either protocol. Time is virtual.
+
+Faults of single requests are in ``test_faults`` (classic) and ``test_consumer_faults`` (KIP-848).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ottla.broker.faults.rules import ExpireMember, FailAppends, Freeze, MoveCoordinator
+from tests.scenarios.faults import Group, supplied, working
+
+
+@pytest.fixture(params=["classic", "consumer"])
+def group(tmp_path: Path, request: pytest.FixtureRequest) -> Group:
+    return supplied(tmp_path, request.param)
+
+
+@pytest.mark.parametrize("lasts", [500, 5_000, 15_000])
+def test_a_coordinator_that_moves_away_and_comes_back(group: Group, lasts: int) -> None:
+    working(group).world.broker.set_fault(MoveCoordinator("g"), times=None)
+    group.produce(50)
+    group.run(lasts)
+    assert group.world.broker.struck >= 1
+    group.heal()
+    # The group was kept in the log with its members: they need not join anew.
+    assert all("lost" not in [what for what, _ in app.told] for app in group.apps)
+
+
+@pytest.mark.parametrize("lasts", [500, 5_000, 15_000])
+def test_a_broker_that_stands_still(group: Group, lasts: int) -> None:
+    working(group).world.broker.set_fault(Freeze(), times=None)
+    group.run(lasts)
+    group.heal()
+
+
+def test_a_member_that_is_thrown_out_comes_back(group: Group) -> None:
+    first, second = working(group).apps
+    member_id = first.assembly.membership.metadata().member_id
+    assert group.world.broker.expire(ExpireMember("g", client_id="a")) == 1
+    group.heal()
+    assert [what for what, _ in first.told].count("lost") == 1
+    assert "lost" not in [what for what, _ in second.told]
+    # The coordinator names a classic member, and that one anew; a member of a consumer group names itself.
+    kept = first.assembly.membership.metadata().member_id == member_id
+    assert kept is (group.world.protocol == "consumer")
+
+
+def test_a_full_disk_under_the_groups(group: Group) -> None:
+    working(group).world.broker.set_fault(FailAppends("__consumer_offsets"), times=None)
+    group.produce(50)
+    group.run(10_000)
+    assert group.world.broker.struck >= 1
+    group.heal()
