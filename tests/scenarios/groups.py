@@ -52,8 +52,8 @@ def settle(world: World, *apps: App, limit: int = 60_000) -> None:
     world.run_until(settled, limit)
 
 
-def check_told(app: App) -> None:
-    """Each partition was assigned, then revoked or lost, in turns."""
+def told_to_hold(app: App) -> set[TopicPartition]:
+    """What a listener was told comes to this; each partition was assigned, then revoked or lost, in turns."""
     held: set[TopicPartition] = set()
     for what, partitions in app.told:
         if what == "assign":
@@ -62,7 +62,12 @@ def check_told(app: App) -> None:
         else:
             assert held >= set(partitions)
             held -= set(partitions)
-    assert held == app.calls.owned
+    return held
+
+
+def check_told(app: App) -> None:
+    """A listener was told all that came and went, in turns, and nothing else."""
+    assert told_to_hold(app) == app.calls.owned
 
 
 class Goodbye(NamedTuple):

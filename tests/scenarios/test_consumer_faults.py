@@ -6,10 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.broker.faults.rules import (
-    Action,
-    Fail,
-)
+from ottla.broker.faults.rules import Action, Fail
 from ottla.errors import error_class
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api

@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from ottla.client.classic_states import TRANSITIONS, State
 from ottla.errors import CommitFailedError, ConnectionFailedError, IllegalStateError, OttlaTimeoutError, error_class
 from ottla.types import OffsetAndMetadata, TopicPartition
+from tests.scenarios.groups import told_to_hold
 from tests.scenarios.world import Program, Sleep, World
 
 PARTITIONS = 3
@@ -123,14 +124,7 @@ class Checks:
     def told_in_turns(self) -> None:
         """Every partition that was assigned is revoked or lost once before it is assigned again."""
         for member in self.members:
-            held: set[TopicPartition] = set()
-            for what, partitions in member.app.told:
-                if what == "assign":
-                    assert held.isdisjoint(partitions)
-                    held |= set(partitions)
-                else:
-                    assert held >= set(partitions)
-                    held -= set(partitions)
+            told_to_hold(member.app)
 
     def states_follow_the_table(self) -> None:
         """Seen at the ends of passes, a state may be several transitions from the one before."""

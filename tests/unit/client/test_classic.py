@@ -12,8 +12,6 @@ from ottla.client.classic_states import TRANSITIONS, Input, State
 from ottla.client.effects import Send
 from ottla.client.membership import NOBODY
 from ottla.client.notifications import AssignmentReceived, ErrorNotification, RebalanceNeeded
-from ottla.client.poll_watch import PollWatch
-from ottla.client.subscription import Subscription
 from ottla.errors import CommitFailedError, DisconnectedError, OttlaError, OttlaTimeoutError, error_class
 from ottla.protocol import ErrorCode, milliseconds
 from ottla.protocol.apis import Api
@@ -27,46 +25,23 @@ from ottla.protocol.consumer_protocol import (
 )
 from ottla.protocol.messages import heartbeat_response, join_group_response, leave_group_response, sync_group_response
 from ottla.types import ConsumerGroupMetadata
-from tests.unit.client.managers import NO_THROTTLE, T0, T1, T2, Asked, Cluster, FixedCoordinator, Replies, backoff, config
+from tests.unit.client.managers import NO_THROTTLE, T0, T1, T2, Replies
+from tests.unit.client.members import GroupMember
 
 RebalanceInProgressError, FencedInstanceIdError = error_class(27), error_class(82)
 
 
-class Member(Asked):
+class Member(GroupMember):
     """A member, and the coordinator's answers to it."""
 
+    manager: ClassicMembership
+
     def __init__(self, **settings: Any) -> None:
-        self.subscription = Subscription(None)
-        self.coordinator = FixedCoordinator()
-        self.cluster = Cluster()
-        self.told: list[Any] = []
-        defaults = {"session_timeout_ms": 6_000, "heartbeat_interval_ms": 1_000, "max_poll_interval_ms": 20_000}
-        chosen = config(**{**defaults, **settings})
-        manager = ClassicMembership(
-            chosen,
-            self.subscription,
-            self.coordinator,  # type: ignore[arg-type]
-            self.cluster.manager,
-            self.told.append,
-            backoff(),
-            PollWatch(chosen),
-        )
-        super().__init__(manager)
-        self.manager: ClassicMembership
-        self.subscription.subscribe(frozenset({"t"}))
+        super().__init__(ClassicMembership, **{"session_timeout_ms": 6_000, "heartbeat_interval_ms": 1_000, **settings})
 
     @property
     def state(self) -> State:
         return self.manager.state
-
-    def tell(self, kind: type[Any]) -> Any:
-        """The only notification of a kind since the last look."""
-        (found,) = [item for item in self.told if isinstance(item, kind)]
-        self.told.clear()
-        return found
-
-    def polled(self) -> None:
-        self.manager.polled(self.now)
 
     def joined(self, send: Send, *, member: str = "m-1", leader: str = "m-9", generation: int = 4, **fields: Any) -> None:
         values = {

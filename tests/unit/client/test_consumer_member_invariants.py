@@ -14,73 +14,28 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from ottla.client.consumer_membership import ConsumerMembership
 from ottla.client.consumer_requests import new_member_id
 from ottla.client.consumer_states import BEATING, TRANSITIONS, Input, State
 from ottla.client.effects import Send
 from ottla.client.membership import NOBODY
 from ottla.client.notifications import AssignmentReceived, ErrorNotification, RebalanceNeeded
-from ottla.client.poll_watch import PollWatch
-from ottla.client.subscription import Subscription
 from ottla.errors import CommitFailedError, DisconnectedError, UnsupportedApiError, error_class
 from ottla.protocol import ErrorCode, duration, milliseconds
-from ottla.protocol.apis import Api
 from ottla.protocol.messages import consumer_group_heartbeat_response as messages
-from tests.unit.client.managers import (
-    LEADERS,
-    NO_THROTTLE,
-    T0,
-    T1,
-    T2,
-    TOPIC_ID,
-    Asked,
-    Cluster,
-    FixedCoordinator,
-    backoff,
-    config,
-    metadata_answer,
-)
+from tests.unit.client.managers import LEADERS, NO_THROTTLE, T0, T1, T2, TOPIC_ID, metadata_answer
+from tests.unit.client.members import ConsumerGroupMember
 
 OTHER_ID = uuid.UUID(int=6)
 INTERVAL = 1_000
 Given = Mapping[uuid.UUID, set[int]]
 
 
-class Member(Asked):
+class Member(ConsumerGroupMember):
     """A member, and the coordinator's answers to it."""
 
     def __init__(self, **settings: Any) -> None:
-        self.subscription = Subscription(None)
-        self.coordinator = FixedCoordinator()
-        self.cluster = Cluster()
-        self.told: list[Any] = []
-        self.config = config(**{"max_poll_interval_ms": 20_000, "group_protocol": "consumer", **settings})
-        manager = ConsumerMembership(
-            self.config,
-            self.subscription,
-            self.coordinator,  # type: ignore[arg-type]
-            self.cluster.manager,
-            self.told.append,
-            backoff(),
-            PollWatch(self.config),
-        )
-        super().__init__(manager)
-        self.manager: ConsumerMembership
+        super().__init__(**settings)
         self.epoch = 1
-        self.subscription.subscribe(frozenset({"t"}))
-
-    @property
-    def state(self) -> State:
-        return self.manager.state
-
-    def tell(self, kind: type[Any]) -> Any:
-        """The only notification of a kind since the last look."""
-        (found,) = [item for item in self.told if isinstance(item, kind)]
-        self.told.clear()
-        return found
-
-    def polled(self) -> None:
-        self.manager.polled(self.now)
 
     def beaten(self, send: Send, given: Given | None = None, code: int = 0, epoch: int | None = None) -> None:
         """Answer a heartbeat."""
@@ -101,9 +56,6 @@ class Member(Asked):
             **fields,
         }
         self.answer(send, messages.ConsumerGroupHeartbeatResponse(**values))
-
-    def beat(self, at: int | None = None) -> Send:
-        return self.one(Api.CONSUMER_GROUP_HEARTBEAT, at)
 
     def join(self, *numbers: int) -> None:
         """All the way to STABLE, with the acknowledgement answered."""

@@ -9,71 +9,21 @@ from typing import Any
 
 import pytest
 
-from ottla.client.consumer_membership import ConsumerMembership
 from ottla.client.consumer_states import HEARTBEAT_REACTIONS, TRANSITIONS, Input, Reaction, State
 from ottla.client.effects import Send
 from ottla.client.notifications import AssignmentReceived, ErrorNotification, RebalanceNeeded
-from ottla.client.poll_watch import PollWatch
-from ottla.client.subscription import Subscription
 from ottla.errors import CommitFailedError, DisconnectedError, OttlaTimeoutError, error_class
 from ottla.protocol import ErrorCode, milliseconds
-from ottla.protocol.apis import Api
 from ottla.protocol.messages import consumer_group_heartbeat_response as messages
-from tests.unit.client.managers import (
-    NO_THROTTLE,
-    T0,
-    T1,
-    T2,
-    TOPIC_ID,
-    Asked,
-    Cluster,
-    FixedCoordinator,
-    Replies,
-    backoff,
-    config,
-)
+from tests.unit.client.managers import NO_THROTTLE, T0, T1, T2, TOPIC_ID, Replies
+from tests.unit.client.members import ConsumerGroupMember
 
 OTHER = uuid.UUID(int=6)
 INTERVAL = 1_000
 
 
-class Member(Asked):
+class Member(ConsumerGroupMember):
     """A member, and the coordinator's answers to it."""
-
-    def __init__(self, **settings: Any) -> None:
-        self.subscription = Subscription(None)
-        self.coordinator = FixedCoordinator()
-        self.cluster = Cluster()
-        self.told: list[Any] = []
-        chosen = config(**{"group_protocol": "consumer", "max_poll_interval_ms": 20_000, **settings})
-        manager = ConsumerMembership(
-            chosen,
-            self.subscription,
-            self.coordinator,  # type: ignore[arg-type]
-            self.cluster.manager,
-            self.told.append,
-            backoff(),
-            PollWatch(chosen),
-        )
-        super().__init__(manager)
-        self.manager: ConsumerMembership
-        self.subscription.subscribe(frozenset({"t"}))
-
-    @property
-    def state(self) -> State:
-        return self.manager.state
-
-    def polled(self) -> None:
-        self.manager.polled(self.now)
-
-    def beat(self, at: int | None = None) -> Send:
-        return self.one(Api.CONSUMER_GROUP_HEARTBEAT, at)
-
-    def tell(self, kind: type[Any]) -> Any:
-        """The only notification of a kind since the last look."""
-        (found,) = [item for item in self.told if isinstance(item, kind)]
-        self.told.clear()
-        return found
 
     def given(
         self, send: Send, partitions: Mapping[uuid.UUID, tuple[int, ...]] | None = None, *, epoch: int = 4, code: int = 0
