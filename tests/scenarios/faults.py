@@ -6,7 +6,10 @@ time, not only at the end.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+
+import pytest
 
 from ottla.broker.faults.rules import Action, Delay, Drop, LoseReply, Moment
 from ottla.protocol.apis import Api
@@ -25,6 +28,12 @@ NO_ANSWER: dict[str, Action] = {
 
 COORDINATOR = ("not_coordinator", "coordinator_not_available", "coordinator_load_in_progress")
 """The errors with which a broker says that a group is not its own, or not yet."""
+
+
+def each_of(errors: Mapping[Api, Iterable[str]]) -> pytest.MarkDecorator:
+    """A test of ``api`` and ``error`` for each error of each api."""
+    pairs = [(api, error) for api, names in errors.items() for error in names]
+    return pytest.mark.parametrize(("api", "error"), pairs, ids=lambda value: getattr(value, "name", value))
 
 
 class Group:

@@ -10,7 +10,7 @@ from ottla.broker.faults.rules import Action, Fail
 from ottla.errors import error_class
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
-from tests.scenarios.faults import COORDINATOR, NO_ANSWER, Group, play, supplied, working
+from tests.scenarios.faults import COORDINATOR, NO_ANSWER, Group, each_of, play, supplied, working
 
 
 @pytest.fixture
@@ -51,11 +51,7 @@ ERRORS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("api", "error"),
-    [(api, error) for api, errors in ERRORS.items() for error in errors],
-    ids=lambda value: getattr(value, "name", value),
-)
+@each_of(ERRORS)
 def test_answers_with_an_error(group: Group, api: Api, error: str) -> None:
     play(group, Fail(ErrorCode[error]), api, times=None, forming=api is Api.OFFSET_FETCH)
 
