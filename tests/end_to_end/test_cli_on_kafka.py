@@ -23,7 +23,7 @@ def test_a_topic_and_a_group_from_beginning_to_end(real_kafka: str) -> None:
     assert sum(row["end"] for row in partitions) == 4
     assert {row["leader"] for row in partitions} == {real_kafka}
     group = json.loads(run("group", "describe", "cli-group", "--format", "json"))
-    assert (group["group"], group["state"], group["protocol"], group["members"]) == ("cli-group", "Empty", "classic", [])
+    assert (group["group"], group["state"], group["protocol"], group["members"]) == ("cli-group", "Empty", "consumer", [])
     assert sum(row["lag"] for row in group["partitions"]) == 1
     assert ["cli-group", "Empty", "classic"] in [line.split() for line in run("group", "list").splitlines()]
     assert run("topic", "delete", "cli", "--execute") == "deleted topic cli\n"
