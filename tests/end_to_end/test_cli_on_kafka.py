@@ -25,6 +25,6 @@ def test_a_topic_and_a_group_from_beginning_to_end(real_kafka: str) -> None:
     group = json.loads(run("group", "describe", "cli-group", "--format", "json"))
     assert (group["group"], group["state"], group["protocol"], group["members"]) == ("cli-group", "Empty", "consumer", [])
     assert sum(row["lag"] for row in group["partitions"]) == 1
-    assert ["cli-group", "Empty", "classic"] in [line.split() for line in run("group", "list").splitlines()]
+    assert ["cli-group", "Empty", "consumer"] in [line.split() for line in run("group", "list").splitlines()]
     assert run("topic", "delete", "cli", "--execute") == "deleted topic cli\n"
     assert "cli" not in run("topic", "list").split()
