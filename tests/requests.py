@@ -23,6 +23,9 @@ from ottla.records import NewRecord, encode_batch
 NOT_UTF8, _BROKEN = "¤¤", b"\xff\xfe\xfd\xfc"
 """A word that ``frame`` turns into bytes that are none."""
 
+LOGIN = frozenset({Api.SASL_HANDSHAKE, Api.SASL_AUTHENTICATE})
+"""What only a client of ours speaks: the embedded broker asks nobody who he is."""
+
 MANY = 3_000
 """The length of a giant array."""
 

@@ -363,7 +363,9 @@ class Dialogue:
             one.take(news)
         for side in (self.both.kafka, self.both.ours):
             side.news.clear()
-        return True
+        # Who waits for an answer can not tell whether its request has arrived, and the next one takes another connection.
+        waits = any(one.waits for one in self.members)
+        return not waits or self.both.ask_until_same("describe", 6, unless=self._leaders_differ) is not None
 
     def _leaders_differ(self) -> bool:
         leaders = (self.both.kafka.leader(), self.both.ours.leader())

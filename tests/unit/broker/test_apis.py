@@ -29,11 +29,10 @@ from ottla.protocol.messages import (
     produce_request,
 )
 from ottla.records import Compression
+from tests.requests import LOGIN
 from tests.unit.broker.harness import START, CoreUnderTest, batch
 
 NO_WAIT = timedelta(0)
-LOGIN = {Api.SASL_HANDSHAKE, Api.SASL_AUTHENTICATE}
-"""What only a client of ours speaks: the embedded broker asks nobody who he is."""
 
 
 @pytest.fixture
