@@ -64,6 +64,13 @@ class Node(NamedTuple):
     rack: str | None = None
 
 
+class Leader(NamedTuple):
+    """Who leads a partition, and since which epoch (``None``: the broker is too old to say)."""
+
+    node: Node
+    epoch: int | None
+
+
 class PartitionInfo(NamedTuple):
     """What the metadata says of one partition; ``leader`` is ``None`` while there is none."""
 

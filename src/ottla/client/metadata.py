@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from ottla.client.backoff import ExponentialBackoff, RandomPort
 from ottla.client.effects import AnyNode, Poll, Send
@@ -20,16 +20,9 @@ from ottla.client.notifications import TopicErrorNotification
 from ottla.config import ClientConfig
 from ottla.errors import BrokerError, OttlaError, broker_error
 from ottla.protocol.apis import Api
-from ottla.types import Node, Now, PartitionInfo, TopicPartition
+from ottla.types import Leader, Node, Now, PartitionInfo, TopicPartition
 
 _REBOOTSTRAP_REQUIRED = 129
-
-
-class Leader(NamedTuple):
-    """Who leads a partition, and since which epoch (``None``: the broker is too old to say)."""
-
-    node: Node
-    epoch: int | None
 
 
 @dataclass(frozen=True, slots=True)

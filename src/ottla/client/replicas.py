@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ottla.client.metadata import Leader, MetadataManager
-from ottla.types import Now, TopicPartition
+from ottla.client.metadata import MetadataManager
+from ottla.types import Leader, Now, TopicPartition
 
 
 class _Lease(NamedTuple):

@@ -13,13 +13,10 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from ottla.errors import OttlaError
-from ottla.types import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
-
-if TYPE_CHECKING:
-    from ottla.client.metadata import Leader
+from ottla.types import ConsumerGroupMetadata, Leader, OffsetAndMetadata, TopicPartition
 
 EARLIEST = -2
 LATEST = -1

@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 
 from ottla.client.backoff import ExponentialBackoff
 from ottla.client.effects import Poll, Send, ToNode
-from ottla.client.metadata import Leader, Metadata, MetadataManager
+from ottla.client.metadata import Metadata, MetadataManager
 from ottla.client.subscription import EARLIEST, PartitionState, Phase, Subscription
 from ottla.config import ConsumerConfig
 from ottla.errors import BrokerError, LogTruncationError, OttlaError, UnsupportedApiError, broker_error
 from ottla.protocol.apis import Api
-from ottla.types import Now, OffsetAndMetadata, TopicPartition
+from ottla.types import Leader, Now, OffsetAndMetadata, TopicPartition
 
 _log = logging.getLogger(__name__)
 
