@@ -172,6 +172,22 @@ def test_a_topic_that_appears_later_is_assigned(world: World) -> None:
     check_told(app)
 
 
+def test_who_gains_partitions_again_and_again_commits_by_itself_all_the_same(world: World) -> None:
+    """Topics appear more often than an automatic commit comes: no rebalance may put it off."""
+    later = [f"later-{number}" for number in range(6)]
+    ages = {"metadata_max_age_ms": 500} if world.protocol == "classic" else {}
+    app = join(
+        world, "a", topics=("t", *later), allow_auto_create_topics=False, auto_commit_interval_ms=5_000, commits=False, **ages
+    )
+    settle(world, app)
+    world.run_until(lambda: len(app.handled) == 400)
+    for topic in later:
+        world.create_topic(topic, 1)
+        world.run_until(lambda topic=topic: TopicPartition(topic, 0) in app.calls.owned, 5_000)
+        world.run(2_000)
+    assert set(world.committed("g", "t", PARTITIONS).values()) == {100}
+
+
 def test_unsubscribe_leaves_at_once_and_subscribing_joins_again(world: World) -> None:
     app = new(world, "a")
 

@@ -174,15 +174,17 @@ class ConsumerAssembly:
             self.membership.assigned(command)
 
     def _prepared(self, command: commands.RebalancePrepared, now: Now) -> None:
-        if self.membership is not None and self.recorder is not None:
+        if self.membership is not None and self.commits is not None and self.recorder is not None:
             self.recorder.gave_up(command.given_up, now)
             self.membership.prepared(command.token, now)
+            if command.given_up.partitions and not command.given_up.lost:
+                # That committed all that was done with. Who only gains partitions has not committed: its interval runs on.
+                self.commits.restart_auto_commit(now)
 
     def _accepted(self, command: commands.AssignmentAccepted, now: Now) -> None:
-        if self.membership is not None and self.commits is not None and self.recorder is not None:
+        if self.membership is not None and self.recorder is not None:
             self.recorder.took(command.added, command.in_listeners, now)
             self.membership.accepted(command.token)
-            self.commits.restart_auto_commit(now)
 
     def _seek(self, command: commands.Seek, now: Now) -> None:
         del now
