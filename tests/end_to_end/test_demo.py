@@ -109,6 +109,7 @@ def test_with_spark_every_figure_adds_up(tmp_path: Path) -> None:
     assert "figures add up" in printed
 
 
+@pytest.mark.slow
 def test_without_java_all_but_spark_is_done_also_where_a_run_was_interrupted(tmp_path: Path) -> None:
     out = tmp_path / "out"
     with demo(out) as (process, mark):
@@ -128,10 +129,11 @@ def test_without_java_all_but_spark_is_done_also_where_a_run_was_interrupted(tmp
     assert not (out / "delays.png").exists()
 
 
-MOMENTS = ["load the flights", "start a broker ...", "start a broker: done", "share the partitions", "member-2 is killed"]
+MOMENTS = ["load the flights", "start a broker ...", "start a broker: done", "share the partitions"]
+LATE = pytest.param("member-2 is killed", marks=pytest.mark.slow)
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("moment", [*MOMENTS, LATE])
 def test_ctrl_c_leaves_no_process_behind(tmp_path: Path, moment: str) -> None:
     with demo(tmp_path / "out") as (process, mark):
         read_until(process, moment)
