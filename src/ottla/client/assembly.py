@@ -21,6 +21,7 @@ from ottla.client.fetch import FetchManager
 from ottla.client.group_protocol import membership_of
 from ottla.client.inspection import Inspection
 from ottla.client.membership import Membership, Reply
+from ottla.client.neighbours import Neighbours
 from ottla.client.notifications import Completed, Published
 from ottla.client.offsets import OffsetsManager
 from ottla.client.poll_watch import InHand, PollWatch, nothing_in_hand
@@ -55,8 +56,8 @@ class ConsumerAssembly:
         metadata = core.metadata_manager
         if config.group_id is not None:
             self.coordinator = CoordinatorManager(config, backoff, core.learn_node, core.connections.disconnect)
-            parts = (config, self.subscription, self.coordinator, metadata, core.notify, backoff, self.polls)
-            self.membership = membership_of(*parts, link_to=core.connections.links.get)
+            neighbours = Neighbours(config, self.subscription, self.coordinator, metadata, core.notify, backoff, self.polls)
+            self.membership = membership_of(neighbours, link_to=core.connections.links.get)
             self.commits = CommitManager(config, self.coordinator, self.membership, metadata, backoff)
             self.recorder = RebalanceRecorder(config, self.subscription, self.membership)
         unreachable = core.connections.links.connection_failure

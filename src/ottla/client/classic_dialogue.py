@@ -7,12 +7,10 @@ code. Invariants: all transitions are those of ``TRANSITIONS``; an answer that b
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from typing import Any
 
 from ottla.assignors import MemberAssignment, strategy
 from ottla.client import classic_requests as requests
-from ottla.client.backoff import ExponentialBackoff
 from ottla.client.classic_handover import Handover
 from ottla.client.classic_leaving import Leaving
 from ottla.client.classic_requests import PROTOCOL_TYPE, Tag
@@ -28,15 +26,11 @@ from ottla.client.classic_states import (
     Reaction,
     State,
 )
-from ottla.client.coordinator import CoordinatorManager
 from ottla.client.effects import Send, ToCoordinator
 from ottla.client.leader import Leadership
-from ottla.client.metadata import MetadataManager
+from ottla.client.neighbours import Neighbours
 from ottla.client.notifications import AssignmentNeeded, ErrorNotification
 from ottla.client.patterns import PatternTopics
-from ottla.client.poll_watch import PollWatch
-from ottla.client.subscription import Subscription
-from ottla.config import ConsumerConfig
 from ottla.errors import (
     OttlaError,
     ProtocolError,
@@ -57,16 +51,8 @@ _INT_MAX = 2**31 - 1
 class Dialogue:
     """See the module. The base of ``ClassicMembership``, which says when to join and when to leave."""
 
-    def __init__(
-        self,
-        config: ConsumerConfig,
-        subscription: Subscription,
-        coordinator: CoordinatorManager,
-        metadata: MetadataManager,
-        notify: Callable[[object], None],
-        backoff: ExponentialBackoff,
-        polls: PollWatch,
-    ) -> None:
+    def __init__(self, neighbours: Neighbours) -> None:
+        config, subscription, coordinator, metadata, notify, backoff, polls = neighbours
         self.state = State.UNJOINED
         self.generation = Generation()
         self.failure: OttlaError | None = None

@@ -19,10 +19,9 @@ one that it has not heard of. Sources: KIP-848, KIP-1082 (member ids), KIP-1251 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from ottla.client.backoff import ExponentialBackoff
 from ottla.client.commands import Assigned
 from ottla.client.consumer_requests import JOIN, Heartbeats, new_member_id
 from ottla.client.consumer_states import (
@@ -39,15 +38,12 @@ from ottla.client.consumer_states import (
     Reaction,
     State,
 )
-from ottla.client.coordinator import CoordinatorManager
 from ottla.client.effects import Poll, Send
 from ottla.client.membership import NOBODY, MemberIdentity, Reply, Standing, not_a_member
-from ottla.client.metadata import MetadataManager
+from ottla.client.neighbours import Neighbours
 from ottla.client.notifications import ErrorNotification
-from ottla.client.poll_watch import PollWatch
 from ottla.client.reconciliation import Reconciliation
-from ottla.client.subscription import Mode, Subscription
-from ottla.config import ConsumerConfig
+from ottla.client.subscription import Mode
 from ottla.errors import BrokerError, DisconnectedError, OttlaError, OttlaTimeoutError, UnsupportedApiError, broker_error
 from ottla.protocol import milliseconds
 from ottla.protocol.apis import Api
@@ -70,16 +66,8 @@ class ConsumerMembership:
     group_topics: frozenset[str] = frozenset()
     """See ``Membership``: the coordinator assigns, so nobody else's topics matter."""
 
-    def __init__(
-        self,
-        config: ConsumerConfig,
-        subscription: Subscription,
-        coordinator: CoordinatorManager,
-        metadata: MetadataManager,
-        notify: Callable[[object], None],
-        backoff: ExponentialBackoff,
-        polls: PollWatch,
-    ) -> None:
+    def __init__(self, neighbours: Neighbours) -> None:
+        config, subscription, coordinator, metadata, notify, backoff, polls = neighbours
         self.state = State.UNSUBSCRIBED
         self.epoch = JOIN
         self.member_id = new_member_id(backoff.random)

@@ -14,18 +14,13 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from ottla.client.backoff import ExponentialBackoff
 from ottla.client.classic import ClassicMembership
 from ottla.client.commands import Assigned
 from ottla.client.consumer_membership import ConsumerMembership
-from ottla.client.coordinator import CoordinatorManager
 from ottla.client.effects import Poll, Send, ToCoordinator
 from ottla.client.link import Link
 from ottla.client.membership import MemberIdentity, Membership, Reply, Standing
-from ottla.client.metadata import MetadataManager
-from ottla.client.poll_watch import PollWatch
-from ottla.client.subscription import Subscription
-from ottla.config import ConsumerConfig
+from ottla.client.neighbours import Neighbours
 from ottla.errors import COORDINATOR, BrokerError, DisconnectedError, OttlaError, OttlaTimeoutError, broker_error
 from ottla.protocol.apis import Api
 from ottla.types import ConsumerGroupMetadata, Now
@@ -43,24 +38,14 @@ LinkTo = Callable[[ToCoordinator], Link | None]
 """The way to the coordinator, which knows what it offers."""
 
 
-def membership_of(
-    config: ConsumerConfig,
-    subscription: Subscription,
-    coordinator: CoordinatorManager,
-    metadata: MetadataManager,
-    notify: Callable[[object], None],
-    backoff: ExponentialBackoff,
-    polls: PollWatch,
-    *,
-    link_to: LinkTo,
-) -> Membership:
+def membership_of(neighbours: Neighbours, *, link_to: LinkTo) -> Membership:
     """The membership that ``group.protocol`` asks for."""
-    parts = (config, subscription, coordinator, metadata, notify, backoff, polls)
-    if config.group_protocol == "classic":
-        return ClassicMembership(*parts)
-    if config.group_protocol == "consumer":
-        return ConsumerMembership(*parts)
-    return AutoMembership(config, coordinator, backoff, link_to, ClassicMembership(*parts), ConsumerMembership(*parts))
+    protocol = neighbours.config.group_protocol
+    if protocol == "classic":
+        return ClassicMembership(neighbours)
+    if protocol == "consumer":
+        return ConsumerMembership(neighbours)
+    return AutoMembership(neighbours, link_to)
 
 
 class _Tag(NamedTuple):
@@ -73,22 +58,14 @@ class _Tag(NamedTuple):
 class AutoMembership:
     """See the module. Everything else is the chosen member's."""
 
-    def __init__(
-        self,
-        config: ConsumerConfig,
-        coordinator: CoordinatorManager,
-        backoff: ExponentialBackoff,
-        link_to: LinkTo,
-        classic: ClassicMembership,
-        consumer: ConsumerMembership,
-    ) -> None:
-        self.chosen: Membership = classic
-        self._config = config
-        self._coordinator = coordinator
-        self._backoff = backoff
+    def __init__(self, neighbours: Neighbours, link_to: LinkTo) -> None:
+        self._config = neighbours.config
+        self._coordinator = neighbours.coordinator
+        self._backoff = neighbours.backoff
         self._link_to = link_to
-        self._classic = classic
-        self._consumer = consumer
+        self._classic = ClassicMembership(neighbours)
+        self._consumer = ConsumerMembership(neighbours)
+        self.chosen: Membership = self._classic
         self._decided = False
         self._in_flight = False
         self._attempts = 0

@@ -12,6 +12,7 @@ from typing import Any
 from ottla.client.consumer_membership import ConsumerMembership
 from ottla.client.consumer_states import State
 from ottla.client.effects import Send
+from ottla.client.neighbours import Neighbours
 from ottla.client.poll_watch import PollWatch
 from ottla.client.subscription import Subscription
 from ottla.protocol.apis import Api
@@ -21,22 +22,22 @@ from tests.unit.client.managers import Asked, Cluster, FixedCoordinator, backoff
 class GroupMember(Asked):
     """A member that subscribes to ``t``; ``told`` is what it said to the application."""
 
-    def __init__(self, membership: Callable[..., Any], **settings: Any) -> None:
+    def __init__(self, membership: Callable[[Neighbours], Any], **settings: Any) -> None:
         self.subscription = Subscription(None)
         self.coordinator = FixedCoordinator()
         self.cluster = Cluster()
         self.told: list[Any] = []
         self.config = config(**{"max_poll_interval_ms": 20_000, **settings})
-        manager = membership(
+        neighbours = Neighbours(
             self.config,
             self.subscription,
-            self.coordinator,
+            self.coordinator,  # type: ignore[arg-type]
             self.cluster.manager,
             self.told.append,
             backoff(),
             PollWatch(self.config),
         )
-        super().__init__(manager)
+        super().__init__(membership(neighbours))
         self.subscription.subscribe(frozenset({"t"}))
 
     def tell(self, kind: type[Any]) -> Any:

@@ -12,6 +12,7 @@ from ottla.client.consumer_membership import ConsumerMembership
 from ottla.client.effects import ToCoordinator
 from ottla.client.group_protocol import FEATURE, AutoMembership, membership_of
 from ottla.client.link import Link, LinkState
+from ottla.client.neighbours import Neighbours
 from ottla.client.poll_watch import PollWatch
 from ottla.client.subscription import Subscription
 from ottla.errors import DisconnectedError, UnsupportedApiError
@@ -37,7 +38,7 @@ class Auto(Asked):
         self.link = link or offering()
         self.told: list[Any] = []
         parsed = config(**settings)
-        manager = membership_of(
+        neighbours = Neighbours(
             parsed,
             self.subscription,
             self.coordinator,  # type: ignore[arg-type]
@@ -45,8 +46,8 @@ class Auto(Asked):
             self.told.append,
             backoff(),
             PollWatch(parsed),
-            link_to=lambda target: self.link,
         )
+        manager = membership_of(neighbours, link_to=lambda target: self.link)
         super().__init__(manager)
         self.subscription.subscribe(frozenset({"t"}))
         self.manager.polled(self.now)
