@@ -15,9 +15,9 @@ _HOMES = {
     "Consumer": "ottla.consumer",
     "AsyncConsumer": "ottla.async_consumer",
     "Admin": "ottla.admin",
-    "Health": "ottla.client.health",
-    "MetricName": "ottla.client.metrics",
-    "Rebalance": "ottla.client.rebalances",
+    "Health": "ottla.client.health.verdicts",
+    "MetricName": "ottla.client.health.metrics",
+    "Rebalance": "ottla.client.groups.rebalances",
     "Record": "ottla.records",
     "Records": "ottla.records",
     "ConsumerGroupMetadata": "ottla.types",
@@ -51,9 +51,9 @@ def __dir__() -> list[str]:
 if TYPE_CHECKING:
     from ottla.admin import Admin as Admin
     from ottla.async_consumer import AsyncConsumer as AsyncConsumer
-    from ottla.client.health import Health as Health
-    from ottla.client.metrics import MetricName as MetricName
-    from ottla.client.rebalances import Rebalance as Rebalance
+    from ottla.client.groups.rebalances import Rebalance as Rebalance
+    from ottla.client.health.metrics import MetricName as MetricName
+    from ottla.client.health.verdicts import Health as Health
     from ottla.consumer import Consumer as Consumer
     from ottla.embedded import Broker as Broker
     from ottla.errors import OttlaError as OttlaError

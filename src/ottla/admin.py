@@ -13,11 +13,11 @@ from collections.abc import Collection, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self, cast
 
-from ottla.client import admin_calls as calls
-from ottla.client.admin_groups import describe_groups
-from ottla.client.admin_log_dirs import describe_log_dirs
-from ottla.client.admin_manager import AdminManager, BeginCall, CallEnded
-from ottla.client.admin_results import (
+from ottla.client.admin import calls
+from ottla.client.admin.groups import describe_groups
+from ottla.client.admin.log_dirs import describe_log_dirs
+from ottla.client.admin.manager import AdminManager, BeginCall, CallEnded
+from ottla.client.admin.results import (
     ClusterDescription,
     ConfigEntry,
     GroupDescription,

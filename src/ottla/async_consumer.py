@@ -19,9 +19,9 @@ from typing import Any, Self
 
 from ottla import arguments
 from ottla.arguments import Offset, Partitions, Timeout
-from ottla.client.commit_calls import CommitCallback
-from ottla.client.mailbox import Await, Call, T, Wait
-from ottla.client.rebalancing import Listeners
+from ottla.client.calls.commits import CommitCallback
+from ottla.client.calls.mailbox import Await, Call, T, Wait
+from ottla.client.calls.rebalancing import Listeners
 from ottla.client.subscription import EARLIEST, LATEST
 from ottla.consumer_base import CLOSE_TIMEOUT, ConsumerBase
 from ottla.errors import ConcurrentAccessError, IllegalStateError, OttlaError

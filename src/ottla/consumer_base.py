@@ -16,14 +16,14 @@ from typing import Any
 
 from ottla.arguments import Timeout, milliseconds
 from ottla.client.assembly import ConsumerAssembly
-from ottla.client.calls import ConsumerCalls
+from ottla.client.calls.calls import ConsumerCalls
+from ottla.client.calls.processing import Job
+from ottla.client.calls.rebalancing import Listener
 from ottla.client.commands import Inspect
-from ottla.client.health import Assessor, Health, NetworkView, consumed_metrics
-from ottla.client.metrics import MetricName
+from ottla.client.groups.rebalances import Rebalance
+from ottla.client.health.metrics import MetricName
+from ottla.client.health.verdicts import Assessor, Health, NetworkView, consumed_metrics
 from ottla.client.notifications import WakeupRequested
-from ottla.client.processing import Job
-from ottla.client.rebalances import Rebalance
-from ottla.client.rebalancing import Listener
 from ottla.client.subscription import Mode
 from ottla.config import ConsumerConfig
 from ottla.errors import IllegalStateError

@@ -21,8 +21,8 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Protocol, Self
 
-from ottla.client.health import Health, PartitionHealth, WaitsFor
-from ottla.client.metrics import MetricName
+from ottla.client.health.metrics import MetricName
+from ottla.client.health.verdicts import Health, PartitionHealth, WaitsFor
 from ottla.consumer_base import STUCK_AFTER
 
 PAGES = ("/live", "/ready", "/health", "/metrics")

@@ -36,6 +36,13 @@ def test_every_import_goes_through_a_door() -> None:
         ("assignors/burglar", "import ottla.client", "ottla.assignors is not allowed to import ottla.client"),
         ("errors", "import ottla.protocol", "ottla.errors is not allowed to import ottla.protocol"),
         ("client/burglar", "import time", "ottla.client is not allowed to import time"),
+        ("client/fetch/burglar", "import ottla.client.groups", "ottla.client.fetch is not allowed to import ottla.client.groups"),
+        (
+            "client/groups/classic/burglar",
+            "import ottla.client.groups.consumer",
+            "ottla.client.groups.classic is not allowed to import ottla.client.groups.consumer",
+        ),
+        ("client/burglar", "", "ottla.client.burglar"),
         ("coordinator/burglar", "from random import random", "ottla.coordinator is not allowed to import random"),
         ("broker/burglar", "import os.path", "ottla.broker is not allowed to import os"),
         ("broker/burglar", "from kio.schema import types", "ottla.broker is not allowed to import kio"),

@@ -121,7 +121,7 @@ def test_members_share_and_hand_over_what_has_to_go_and_nothing_else(servers: st
 
 @pytest.mark.interop
 def test_auto_joins_a_live_classic_group_as_it_is(servers: str, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "ottla.client.group_protocol")
+    caplog.set_level(logging.INFO, "ottla.client.groups.protocol")
     topic = new_topic(servers)
     settings = {"bootstrap.servers": servers, "group.id": f"g-{topic}", "partition.assignment.strategy": "range"}
     classic = confluent_kafka.Consumer({**settings, "auto.offset.reset": "earliest", "heartbeat.interval.ms": 200})

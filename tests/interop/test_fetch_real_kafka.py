@@ -11,8 +11,8 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from ottla import Broker, Consumer, OffsetAndMetadata, TopicPartition
-from ottla.client.fetch import FetchManager
-from ottla.client.fetch_session import Phase
+from ottla.client.fetch.manager import FetchManager
+from ottla.client.fetch.session import Phase
 from ottla.errors import LogTruncationError, RecordDeserializationError
 from tests.interop.peers import create_topic
 from tests.interop.real_kafka import KafkaCluster, KafkaTool

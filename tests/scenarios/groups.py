@@ -10,7 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ottla.client import classic_states, consumer_states
+from ottla.client.groups.classic import states as classic_states
+from ottla.client.groups.consumer import states as consumer_states
 from ottla.protocol.apis import Api
 from ottla.types import TopicPartition
 from tests.scenarios.world import App, World, member

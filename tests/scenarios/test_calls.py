@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from ottla.broker.faults.rules import Delay, Fail
+from ottla.client.calls.rebalancing import Listeners
 from ottla.client.notifications import ErrorNotification
-from ottla.client.rebalancing import Listeners
 from ottla.errors import IllegalStateError, OttlaError, OttlaTimeoutError, WakeupError, error_class
 from ottla.protocol.apis import Api
 from ottla.types import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition

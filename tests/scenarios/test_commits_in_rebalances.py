@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ottla.client.rebalancing import Listeners
+from ottla.client.calls.rebalancing import Listeners
 from ottla.errors import CommitFailedError, OttlaError, error_class
 from ottla.types import OffsetAndMetadata, TopicPartition
 from tests.scenarios.world import App, Program, Sleep, World

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from ottla.broker.faults.rules import ExpireMember
-from ottla.client.calls import Listeners
-from ottla.client.classic_states import State
+from ottla.client.calls.calls import Listeners
+from ottla.client.groups.classic.states import State
 from ottla.errors import error_class
 from ottla.protocol.apis import Api
 from ottla.protocol.consumer_protocol import decode_subscription

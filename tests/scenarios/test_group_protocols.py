@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from ottla.broker.faults.rules import ExpireMember, Fail
-from ottla.client.calls import Listeners
-from ottla.client.classic import ClassicMembership
-from ottla.client.consumer_membership import ConsumerMembership
+from ottla.client.calls.calls import Listeners
+from ottla.client.groups.classic.membership import ClassicMembership
+from ottla.client.groups.consumer.membership import ConsumerMembership
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.types import TopicPartition
@@ -57,7 +57,7 @@ def stop(world: World, app: App) -> None:
 
 @pytest.fixture(autouse=True)
 def _log(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "ottla.client.group_protocol")
+    caplog.set_level(logging.INFO, "ottla.client.groups.protocol")
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[str]:

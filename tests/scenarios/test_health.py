@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from ottla.broker.faults.rules import Fail
-from ottla.client.health import Assessor, Health, WaitsFor
-from ottla.client.metrics import COORDINATOR, FETCH, MetricName
+from ottla.client.health.metrics import COORDINATOR, FETCH, MetricName
+from ottla.client.health.verdicts import Assessor, Health, WaitsFor
 from ottla.protocol.apis import Api
 from ottla.types import TopicPartition
 from tests.scenarios.world import App, Program, Sleep, World, member

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ottla.assignors import Cluster, ConsumerPartitionAssignor, MemberAssignment, MemberSubscription, RebalanceProtocol
-from ottla.client.classic_states import State
+from ottla.client.groups.classic.states import State
 from ottla.errors import AssignmentError
 from ottla.protocol.apis import Api
 from ottla.types import ConsumerGroupMetadata, TopicPartition

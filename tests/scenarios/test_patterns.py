@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.client.classic_states import State
+from ottla.client.groups.classic.states import State
 from ottla.errors import ConfigError, IllegalStateError
 from ottla.protocol.apis import Api
 from tests.scenarios.world import App, World, member
@@ -133,7 +133,7 @@ def test_what_is_no_regular_expression_is_refused_at_once(world: World) -> None:
 
 
 def test_what_a_pattern_matches_is_said_once_each_time_it_changes(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "ottla.client.patterns")
+    caplog.set_level(logging.INFO, "ottla.client.cluster.patterns")
     app = join(world, metadata_max_age_ms=2_000)
     settle(world, app, {"orders-eu", "orders-us"})
     world.run(10_000)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ottla.client.rebalances import KEPT, Rebalance
-from ottla.client.rebalancing import Listeners
+from ottla.client.calls.rebalancing import Listeners
+from ottla.client.groups.rebalances import KEPT, Rebalance
 from ottla.types import TopicPartition
 from tests.scenarios.world import App, Program, Sleep, World, member
 
@@ -48,7 +48,7 @@ def join(world: World, name: str) -> App:
 
 
 def test_the_first_one_tells_who_joined_and_what_came(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "ottla.client.rebalances")
+    caplog.set_level(logging.INFO, "ottla.client.groups.rebalances")
     began = world.now.wall
     app = join(world, "a")
     world.run(100)
@@ -60,7 +60,7 @@ def test_the_first_one_tells_who_joined_and_what_came(world: World, caplog: pyte
     assert record.reason == "the member joins the group"
     assert began <= record.began * 1000 <= world.now.wall
     assert 0 < record.duration < 10
-    (line,) = [item.getMessage() for item in caplog.records if item.name == "ottla.client.rebalances"]
+    (line,) = [item.getMessage() for item in caplog.records if item.name == "ottla.client.groups.rebalances"]
     assert "\n" not in line
     assert all(
         part in line for part in ("group 'g'", group.member_id, "the member joins the group", "assigned t-0 t-1", "lost none")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.client.processing import Job
+from ottla.client.calls.processing import Job
 from ottla.errors import CommitFailedError, IllegalStateError
 from ottla.protocol.apis import Api
 from ottla.types import TopicPartition

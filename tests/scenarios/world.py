@@ -24,11 +24,11 @@ from ottla.broker.core import BrokerCore, Endpoint
 from ottla.broker.effects import CancelTimer, CloseConnection, HalfReply, NoReply, Reply, RunJob, SetTimer, Struck
 from ottla.broker.faults.rules import Action, AddFault, ExpireMember, Match, RemoveFaults, Rule
 from ottla.client.assembly import ConsumerAssembly
-from ottla.client.calls import ConsumerCalls
-from ottla.client.connections import Close, Connect, Write
-from ottla.client.mailbox import Wait
+from ottla.client.calls.calls import ConsumerCalls
+from ottla.client.calls.mailbox import Wait
+from ottla.client.calls.rebalancing import Listeners
+from ottla.client.connections.connections import Close, Connect, Write
 from ottla.client.notifications import WakeupRequested
-from ottla.client.rebalancing import Listeners
 from ottla.config import ConsumerConfig
 from ottla.errors import OttlaError
 from ottla.protocol.apis import SPOKEN, Api

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from ottla.admin import Admin
-from ottla.client import admin_calls as calls
-from ottla.client.admin_groups import describe_groups
-from ottla.client.admin_log_dirs import describe_log_dirs
-from ottla.client.admin_manager import AdminManager, BeginCall, CallEnded
+from ottla.client.admin import calls
+from ottla.client.admin.groups import describe_groups
+from ottla.client.admin.log_dirs import describe_log_dirs
+from ottla.client.admin.manager import AdminManager, BeginCall, CallEnded
 from ottla.client.core import ClientCore
 from ottla.config import AdminConfig
 from ottla.errors import (

@@ -13,22 +13,23 @@ from typing import Any
 
 from ottla.client import commands
 from ottla.client.backoff import ExponentialBackoff, RandomPort
-from ottla.client.commit import CommitManager
-from ottla.client.coordinator import CoordinatorManager
+from ottla.client.cluster.topics import TopicsManager
+from ottla.client.commands import Reply
 from ottla.client.core import ClientCore
 from ottla.client.effects import Poll
-from ottla.client.fetch import FetchManager
-from ottla.client.group_protocol import membership_of
-from ottla.client.inspection import Inspection
-from ottla.client.membership import Membership, Reply
-from ottla.client.neighbours import Neighbours
+from ottla.client.fetch.manager import FetchManager
+from ottla.client.groups.coordinator import CoordinatorManager
+from ottla.client.groups.membership import Membership
+from ottla.client.groups.neighbours import Neighbours
+from ottla.client.groups.protocol import membership_of
+from ottla.client.groups.rebalances import RebalanceRecorder
+from ottla.client.health.inspection import Inspection
 from ottla.client.notifications import Completed, Published
-from ottla.client.offsets import OffsetsManager
 from ottla.client.poll_watch import InHand, PollWatch, nothing_in_hand
-from ottla.client.rebalances import RebalanceRecorder
+from ottla.client.positions.commit import CommitManager
+from ottla.client.positions.offsets import OffsetsManager
+from ottla.client.positions.validation import PositionValidator
 from ottla.client.subscription import EARLIEST, LATEST, Ago, Mode, Reset, Snapshot, Subscription
-from ottla.client.topics import TopicsManager
-from ottla.client.validation import PositionValidator
 from ottla.config import ConsumerConfig
 from ottla.errors import OttlaError, broker_error
 from ottla.types import Now

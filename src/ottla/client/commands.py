@@ -18,6 +18,9 @@ from ottla.types import OffsetAndMetadata, TopicPartition
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 """Positions or commits: for each partition the next offset to read."""
 
+Reply = Callable[[Any, OttlaError | None], None]
+"""How the outcome of something asked for comes back: a value, or an error."""
+
 
 class GivenUp(NamedTuple):
     """What a listener was told of as gone, whether it was lost, and how long the listener took (ms)."""

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ottla.client.backoff import RandomPort
-from ottla.client.connection_effects import Completion
-from ottla.client.connections import Connections, Effect
+from ottla.client.cluster.metadata import Metadata, MetadataManager
+from ottla.client.connections.connections import Connections, Effect
+from ottla.client.connections.effects import Completion
 from ottla.client.effects import RequestManager
-from ottla.client.metadata import Metadata, MetadataManager
 from ottla.client.notifications import ErrorNotification
 from ottla.config import ClientConfig, ConsumerConfig
 from ottla.errors import OttlaError

@@ -12,7 +12,7 @@ from typing import Any
 
 from ottla.assignors import Cluster, MemberAssignment, MemberSubscription
 from ottla.client.commands import Completion
-from ottla.client.fetch_buffer import FetchedResponse
+from ottla.client.fetched import FetchedResponse
 from ottla.client.subscription import Snapshot
 from ottla.errors import OttlaError
 from ottla.types import ConsumerGroupMetadata, TopicPartition

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ottla.client.connections import Authenticate, Close, Connect, Effect, Resolve, Write
+from ottla.client.connections.connections import Authenticate, Close, Connect, Effect, Resolve, Write
 from ottla.client.core import ClientCore
 from ottla.client.notifications import ErrorNotification
 from ottla.config import ClientConfig

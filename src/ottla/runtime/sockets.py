@@ -15,8 +15,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ottla.client.connections import Connections
-from ottla.client.link import Address
+from ottla.client.connections.connections import Connections
+from ottla.client.connections.link import Address
 from ottla.config import ClientConfig
 from ottla.errors import TlsError
 from ottla.protocol.connection import ClientConnection

@@ -14,7 +14,7 @@ from typing import Any
 
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from ottla.client.classic_states import TRANSITIONS, State
+from ottla.client.groups.classic.states import TRANSITIONS, State
 from ottla.errors import CommitFailedError, ConnectionFailedError, IllegalStateError, OttlaTimeoutError, error_class
 from ottla.types import OffsetAndMetadata, TopicPartition
 from tests.scenarios.groups import told_to_hold

@@ -14,8 +14,8 @@ from typing import Any
 
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from ottla.client.collector import Collector
-from ottla.client.fetch_buffer import FetchedPartition, FetchedResponse
+from ottla.client.calls.collector import Collector
+from ottla.client.fetched import FetchedPartition, FetchedResponse
 from ottla.client.subscription import Mode, PartitionView, Snapshot
 from ottla.records import ControlType, NewRecord, encode_batch, encode_end_transaction
 from ottla.types import OffsetAndMetadata, TopicPartition

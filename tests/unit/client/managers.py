@@ -13,9 +13,9 @@ from datetime import timedelta
 from typing import Any
 
 from ottla.client.backoff import ExponentialBackoff
+from ottla.client.cluster.metadata import MetadataManager
 from ottla.client.effects import Send, ToCoordinator
-from ottla.client.membership import NOBODY, MemberIdentity
-from ottla.client.metadata import MetadataManager
+from ottla.client.groups.membership import NOBODY, MemberIdentity
 from ottla.config import ConsumerConfig
 from ottla.errors import OttlaError, broker_error
 from ottla.protocol import ErrorCode

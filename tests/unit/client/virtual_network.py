@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from ottla.client.connections import Authenticate, Close, Connect, Effect, Resolve, Write
-from ottla.client.link import Address
+from ottla.client.connections.connections import Authenticate, Close, Connect, Effect, Resolve, Write
+from ottla.client.connections.link import Address
 from ottla.errors import OttlaError
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import SPOKEN, Api, VersionRange

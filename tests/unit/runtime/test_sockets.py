@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ottla.client.connections import Close, Connect, Connections, Write
+from ottla.client.connections.connections import Close, Connect, Connections, Write
 from ottla.client.effects import AnyNode, Poll, Send
 from ottla.config import ClientConfig
 from ottla.errors import OttlaError

@@ -1,0 +1,522 @@
+"""The calls of an ``Admin``, each a dialogue: a generator that asks brokers and returns what it learned.
+
+Owns what is asked of whom and what an answer means. Must not know time, retries, connections or threads. Invariant: a
+call may be begun again after any failure: what is done already it does not do twice, nor take for an error.
+
+A dialogue yields a tuple of ``Ask`` and gets the answers in the same order. It raises ``Refused`` for an error that
+trying again can not mend, and any other ``OttlaError`` to be begun again where that is ``retriable``.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Generator, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ottla.client.admin.results import (
+    ClusterDescription,
+    ConfigEntry,
+    GroupListing,
+    TopicDescription,
+)
+from ottla.errors import BrokerError, OttlaError, broker_error, error_class
+from ottla.protocol import duration
+from ottla.protocol.apis import Api
+from ottla.types import IsolationLevel, Node, OffsetAndMetadata, OffsetAndTimestamp, PartitionInfo, TopicPartition
+
+EARLIEST, LATEST = -2, -1
+"""The two times that mean no time: the first offset there is, and the one after the last."""
+
+_UNKNOWN_TOPIC = 3
+_TOPIC_EXISTS = 36
+_INVALID_PARTITIONS = 37
+_LEADER_NOT_AVAILABLE = 5
+
+_SET, _DELETE = 0, 1
+"""What IncrementalAlterConfigs does to a setting."""
+
+RESOURCES: Mapping[str, int] = {"topic": 2, "broker": 4, "group": 32}
+"""What has a configuration -> its number in the protocol."""
+
+_SOURCES: Mapping[int, str] = {
+    1: "topic", 2: "dynamic broker", 3: "dynamic default", 4: "broker", 5: "default", 6: "logger", 7: "client metrics", 8: "group",
+}  # fmt: skip
+
+
+class Refused(Exception):
+    """Trying again will not help: ``error`` is what the caller gets."""
+
+    def __init__(self, error: OttlaError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class Pending(OttlaError):
+    """Done, but not to be seen everywhere yet: look again."""
+
+    retriable = True
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One request; ``node=None``: any broker will do."""
+
+    api: Api
+    message: Any
+    node: Node | None = None
+
+
+Dialogue = Generator[tuple[Ask, ...], list[Any], Any]
+Call = Callable[[], Dialogue]
+"""Begins the dialogue, each time anew."""
+
+
+# -- topics ---------------------------------------------------------------------------------------------------------------
+
+
+def create_topics(
+    topics: Mapping[str, int], replication_factor: int, configs: Mapping[str, str], validate_only: bool, timeout: int
+) -> Call:
+    """Create topics, and wait until brokers name a leader for each partition."""
+    missing = dict(topics)
+    asked: set[str] = set()
+
+    def dialogue() -> Dialogue:
+        from ottla.protocol.messages import create_topics_request as m
+
+        if missing:
+            controller, _ = yield from cluster()
+            settings = tuple(m.CreatableTopicConfig(name=name, value=value) for name, value in configs.items())
+            wanted = tuple(
+                m.CreatableTopic(
+                    name=name, num_partitions=count, replication_factor=replication_factor, assignments=(), configs=settings
+                )
+                for name, count in missing.items()
+            )
+            message = m.CreateTopicsRequest(topics=wanted, timeout=duration(timeout), validate_only=validate_only)
+            again = set(asked)
+            asked.update(missing)
+            (answer,) = yield (Ask(Api.CREATE_TOPICS, message, controller),)
+            _settle(missing, {item.name: item for item in answer.topics}, "topic", {_TOPIC_EXISTS} if again else set())
+        if validate_only:
+            return None
+        found = yield from _topics(list(topics))
+        for topic in found.values():
+            if not topic.partitions or any(part.leader is None for part in topic.partitions):
+                raise Pending(f"topic {topic.name!r} is new and has no leader yet")
+        return found
+
+    return dialogue
+
+
+def delete_topics(names: Iterable[str], timeout: int) -> Call:
+    """Delete topics, and wait until brokers do not name them any more, or name others of the same name."""
+    left = dict.fromkeys(names)
+    asked: set[str] = set()
+    deleted: dict[str, Any] = {}
+
+    def dialogue() -> Dialogue:
+        from ottla.protocol.messages import delete_topics_request as m
+
+        if left:
+            controller, _ = yield from cluster()
+            topics = tuple(m.DeleteTopicState(name=name, topic_id=None) for name in left)
+            again = set(asked)
+            asked.update(left)
+            message = m.DeleteTopicsRequest(topics=topics, timeout=duration(timeout))
+            (answer,) = yield (Ask(Api.DELETE_TOPICS, message, controller),)
+            deleted.update((item.name, item.topic_id) for item in answer.responses if not item.error_code)
+            _settle(left, {item.name: item for item in answer.responses}, "topic", {_UNKNOWN_TOPIC} if again else set())
+        found = yield from _metadata(deleted)
+        for topic in found.topics:
+            if not topic.error_code and deleted[topic.name] in (None, topic.topic_id):
+                raise Pending(f"topic {topic.name!r} is not gone yet")
+
+    return dialogue
+
+
+def list_topics(include_internal: bool) -> Call:
+    """All topics, by name."""
+
+    def dialogue() -> Dialogue:
+        found = yield from _topics(None)
+        return {name: topic for name, topic in sorted(found.items()) if include_internal or not topic.is_internal}
+
+    return dialogue
+
+
+def describe_topics(names: Iterable[str]) -> Call:
+    """These topics, by name."""
+    wanted = list(dict.fromkeys(names))
+
+    def dialogue() -> Dialogue:
+        found = yield from _topics(wanted, refuse_unknown=True)
+        return {name: found[name] for name in wanted}
+
+    return dialogue
+
+
+def describe_cluster() -> Call:
+    """The brokers and the controller."""
+
+    def dialogue() -> Dialogue:
+        answer = yield from _metadata(())
+        nodes = tuple(sorted(_nodes(answer).values()))
+        controller = next((node for node in nodes if node.node_id == answer.controller_id), None)
+        return ClusterDescription(answer.cluster_id, controller, nodes)
+
+    return dialogue
+
+
+def describe_configs(kind: str, name: str) -> Call:
+    """All settings of one topic, broker or group."""
+
+    def dialogue() -> Dialogue:
+        from ottla.protocol.messages import describe_configs_request as m
+
+        node = yield from _keeper(kind, name)
+        resource = m.DescribeConfigsResource(resource_type=RESOURCES[kind], resource_name=name, configuration_keys=None)
+        (answer,) = yield (Ask(Api.DESCRIBE_CONFIGS, m.DescribeConfigsRequest(resources=(resource,)), node),)
+        (result,) = answer.results
+        if result.error_code:
+            raise Refused(broker_error(int(result.error_code), result.error_message or f"{kind} {name!r}"))
+        return {
+            item.name: ConfigEntry(
+                item.name, item.value, _SOURCES.get(item.config_source, "unknown"), item.read_only, item.is_sensitive
+            )
+            for item in sorted(result.configs, key=lambda item: str(item.name))
+        }
+
+    return dialogue
+
+
+def create_partitions(counts: Mapping[str, int], validate_only: bool, timeout: int) -> Call:
+    """Let topics have so many partitions, and wait until brokers name a leader for each."""
+    missing = dict(counts)
+    asked: set[str] = set()
+
+    def dialogue() -> Dialogue:
+        from ottla.protocol.messages import create_partitions_request as m
+
+        if missing:
+            controller, _ = yield from cluster()
+            topics = tuple(m.CreatePartitionsTopic(name=name, count=count, assignments=None) for name, count in missing.items())
+            again = set(asked)
+            asked.update(missing)
+            message = m.CreatePartitionsRequest(topics=topics, timeout=duration(timeout), validate_only=validate_only)
+            (answer,) = yield (Ask(Api.CREATE_PARTITIONS, message, controller),)
+            _settle(missing, {item.name: item for item in answer.results}, "topic", {_INVALID_PARTITIONS} if again else set())
+        if validate_only:
+            return
+        found = yield from _topics(list(counts))
+        for topic in found.values():
+            if len(topic.partitions) < counts[topic.name] or any(part.leader is None for part in topic.partitions):
+                raise Pending(f"topic {topic.name!r} has new partitions without a leader")
+
+    return dialogue
+
+
+def delete_records(offsets: Mapping[TopicPartition, int], timeout: int) -> Call:
+    """Give up the records before an offset, -1 meaning all; returns where each partition begins then."""
+    found: dict[TopicPartition, int] = {}
+
+    def dialogue() -> Dialogue:
+        from ottla.protocol.messages import delete_records_request as m
+
+        left = [tp for tp in offsets if tp not in found]
+        leaders = yield from _leaders(left)
+        asks = []
+        for node in dict.fromkeys(leaders.values()):
+            topics = tuple(
+                m.DeleteRecordsTopic(
+                    name=name,
+                    partitions=tuple(m.DeleteRecordsPartition(partition_index=tp.partition, offset=offsets[tp]) for tp in tps),
+                )
+                for name, tps in _by_topic(tp for tp in left if leaders[tp] == node).items()
+            )
+            asks.append(Ask(Api.DELETE_RECORDS, m.DeleteRecordsRequest(topics=topics, timeout=duration(timeout)), node))
+        answers = yield tuple(asks)
+        for answer in answers:
+            for topic in answer.topics:
+                for part in topic.partitions:
+                    check(part.error_code, f"the records of {topic.name}-{part.partition_index}")
+                    found[TopicPartition(topic.name, part.partition_index)] = part.low_watermark
+        return {tp: found[tp] for tp in offsets}
+
+    return dialogue
+
+
+def alter_configs(kind: str, name: str, changes: Mapping[str, str | None], validate_only: bool) -> Call:
+    """Change settings of one topic, broker or group; ``None`` takes one back. The others stay as they are."""
+
+    def dialogue() -> Dialogue:
+        from ottla.protocol.messages import incremental_alter_configs_request as m
+
+        node = yield from _keeper(kind, name)
+        configs = tuple(
+            m.AlterableConfig(name=setting, config_operation=_DELETE if value is None else _SET, value=value)
+            for setting, value in changes.items()
+        )
+        resource = m.AlterConfigsResource(resource_type=RESOURCES[kind], resource_name=name, configs=configs)
+        message = m.IncrementalAlterConfigsRequest(resources=(resource,), validate_only=validate_only)
+        (answer,) = yield (Ask(Api.INCREMENTAL_ALTER_CONFIGS, message, node),)
+        (result,) = answer.responses
+        check(result.error_code, result.error_message or f"{kind} {name!r}", {_UNKNOWN_TOPIC})
+
+    return dialogue
+
+
+# -- groups ---------------------------------------------------------------------------------------------------------------
+
+
+def list_groups() -> Call:
+    """The groups of all brokers."""
+
+    def dialogue() -> Dialogue:
+        from ottla.protocol.messages import list_groups_request as m
+
+        _, nodes = yield from cluster()
+        answers = yield tuple(Ask(Api.LIST_GROUPS, m.ListGroupsRequest(), node) for node in nodes.values())
+        for answer in answers:
+            check(answer.error_code, "the groups of a broker")
+        found = {
+            item.group_id: GroupListing(item.group_id, item.protocol_type, item.group_state, item.group_type)
+            for answer in answers
+            for item in answer.groups
+        }
+        return tuple(found[group_id] for group_id in sorted(found))
+
+    return dialogue
+
+
+def delete_groups(group_ids: Iterable[str]) -> Call:
+    """Delete groups that have no members."""
+    left = dict.fromkeys(group_ids)
+
+    def dialogue() -> Dialogue:
+        from ottla.protocol.messages import delete_groups_request as m
+
+        coordinators = yield from coordinators_of(left)
+        asks = tuple(
+            Ask(Api.DELETE_GROUPS, m.DeleteGroupsRequest(groups_names=(name,)), node) for name, node in coordinators.items()
+        )
+        answers = yield asks
+        _settle(left, {item.group_id: item for answer in answers for item in answer.results}, "group", set())
+
+    return dialogue
+
+
+def group_offsets(group_id: str) -> Call:
+    """All that a group has committed."""
+
+    def dialogue() -> Dialogue:
+        from ottla.protocol.messages import offset_fetch_request as m
+
+        coordinators = yield from coordinators_of([group_id])
+        group = m.OffsetFetchRequestGroup(group_id=group_id, topics=None)
+        (answer,) = yield (Ask(Api.OFFSET_FETCH, m.OffsetFetchRequest(groups=(group,)), coordinators[group_id]),)
+        (result,) = answer.groups
+        check(result.error_code, f"group {group_id!r}")
+        offsets = {}
+        for topic in result.topics:
+            for part in topic.partitions:
+                check(part.error_code, f"the offset of {topic.name}-{part.partition_index}")
+                if part.committed_offset >= 0:
+                    epoch = part.committed_leader_epoch if part.committed_leader_epoch >= 0 else None
+                    offset = OffsetAndMetadata(part.committed_offset, part.metadata or "", epoch)
+                    offsets[TopicPartition(topic.name, part.partition_index)] = offset
+        return dict(sorted(offsets.items()))
+
+    return dialogue
+
+
+def alter_group_offsets(group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> Call:
+    """Commit for a group that has no members."""
+
+    def dialogue() -> Dialogue:
+        from ottla.protocol.messages import offset_commit_request as m
+
+        coordinators = yield from coordinators_of([group_id])
+        topics = tuple(
+            m.OffsetCommitRequestTopic(
+                name=topic,
+                partitions=tuple(
+                    m.OffsetCommitRequestPartition(
+                        partition_index=tp.partition,
+                        committed_offset=offsets[tp].offset,
+                        committed_leader_epoch=-1 if (epoch := offsets[tp].leader_epoch) is None else epoch,
+                        committed_metadata=offsets[tp].metadata,
+                    )
+                    for tp in partitions
+                ),
+            )
+            for topic, partitions in _by_topic(offsets).items()
+        )
+        message = m.OffsetCommitRequest(group_id=group_id, member_id="", topics=topics)
+        (answer,) = yield (Ask(Api.OFFSET_COMMIT, message, coordinators[group_id]),)
+        for topic in answer.topics:
+            for part in topic.partitions:
+                what = f"the offset of {topic.name}-{part.partition_index} of group {group_id!r}"
+                check(part.error_code, what, final={_UNKNOWN_TOPIC})
+
+    return dialogue
+
+
+# -- offsets --------------------------------------------------------------------------------------------------------------
+
+
+def list_offsets(times: Mapping[TopicPartition, int], isolation: IsolationLevel) -> Call:
+    """For each partition the first offset at or after a time; ``None`` where there is none."""
+    found: dict[TopicPartition, OffsetAndTimestamp | None] = {}
+
+    def dialogue() -> Dialogue:
+        left = [tp for tp in times if tp not in found]
+        leaders = yield from _leaders(left)
+        by_node: dict[Node, list[TopicPartition]] = defaultdict(list)
+        for tp in left:
+            by_node[leaders[tp]].append(tp)
+        answers = yield tuple(Ask(Api.LIST_OFFSETS, _times_of(tps, times, isolation), node) for node, tps in by_node.items())
+        for answer in answers:
+            for topic in answer.topics:
+                for part in topic.partitions:
+                    check(part.error_code, f"the offsets of {topic.name}-{part.partition_index}")
+                    epoch = part.leader_epoch if part.leader_epoch >= 0 else None
+                    known = OffsetAndTimestamp(part.offset, part.timestamp, epoch) if part.offset >= 0 else None
+                    found[TopicPartition(topic.name, part.partition_index)] = known
+        return {tp: found[tp] for tp in times}
+
+    return dialogue
+
+
+def _times_of(tps: list[TopicPartition], times: Mapping[TopicPartition, int], isolation: IsolationLevel) -> Any:
+    from ottla.protocol.messages import list_offsets_request as m
+
+    topics = tuple(
+        m.ListOffsetsTopic(
+            name=name,
+            partitions=tuple(m.ListOffsetsPartition(partition_index=tp.partition, timestamp=times[tp]) for tp in partitions),
+        )
+        for name, partitions in _by_topic(tps).items()
+    )
+    return m.ListOffsetsRequest(replica_id=-1, isolation_level=int(isolation), topics=topics, timeout=duration(30_000))
+
+
+# -- what several calls need ----------------------------------------------------------------------------------------------
+
+
+def _metadata(names: Iterable[str] | None) -> Dialogue:
+    from ottla.protocol.messages import metadata_request as m
+
+    topics = None if names is None else tuple(m.MetadataRequestTopic(topic_id=None, name=name) for name in names)
+    message = m.MetadataRequest(topics=topics, allow_auto_topic_creation=False, include_topic_authorized_operations=False)
+    (answer,) = yield (Ask(Api.METADATA, message),)
+    check(answer.error_code, "the cluster")
+    return answer
+
+
+def _nodes(answer: Any) -> dict[int, Node]:
+    return {item.node_id: Node(item.node_id, item.host, item.port, item.rack) for item in answer.brokers}
+
+
+def cluster() -> Generator[tuple[Ask, ...], list[Any], tuple[Node | None, dict[int, Node]]]:
+    """The controller, ``None`` if no broker names one, and all brokers."""
+    answer = yield from _metadata(())
+    nodes = _nodes(answer)
+    return nodes.get(answer.controller_id), nodes
+
+
+def _keeper(kind: str, name: str) -> Generator[Any, Any, Node | None]:
+    """Who is asked about the settings of a resource: a broker about its own, else whoever."""
+    _, nodes = yield from cluster()
+    node = nodes.get(int(name)) if kind == "broker" and name.isdecimal() else None
+    if kind == "broker" and node is None:
+        raise Refused(error_class(42)(f"there is no broker {name!r}, only {', '.join(map(str, sorted(nodes)))}"))
+    return node
+
+
+def _topics(names: list[str] | None, *, refuse_unknown: bool = False) -> Generator[Any, Any, dict[str, TopicDescription]]:
+    answer = yield from _metadata(names)
+    return {topic.name: _topic(topic, refuse_unknown) for topic in answer.topics}
+
+
+def _topic(topic: Any, refuse_unknown: bool) -> TopicDescription:
+    check(topic.error_code, f"topic {topic.name!r}", final={_UNKNOWN_TOPIC} if refuse_unknown else frozenset())
+    partitions = tuple(
+        PartitionInfo(
+            topic.name,
+            part.partition_index,
+            part.leader_id if part.leader_id >= 0 else None,
+            part.leader_epoch if part.leader_epoch >= 0 else None,
+            tuple(part.replica_nodes),
+            tuple(part.isr_nodes),
+        )
+        for part in sorted(topic.partitions, key=lambda part: int(part.partition_index))
+    )
+    return TopicDescription(topic.name, topic.topic_id, topic.is_internal, partitions)
+
+
+def _leaders(tps: Iterable[TopicPartition]) -> Generator[Any, Any, dict[TopicPartition, Node]]:
+    wanted = list(tps)
+    answer = yield from _metadata(dict.fromkeys(tp.topic for tp in wanted))
+    nodes = _nodes(answer)
+    leaders: dict[TopicPartition, int | None] = {}
+    for topic in answer.topics:
+        for part in _topic(topic, refuse_unknown=True).partitions:
+            leaders[TopicPartition(part.topic, part.partition)] = part.leader
+    for tp in wanted:
+        if tp not in leaders:
+            raise Refused(broker_error(_UNKNOWN_TOPIC, f"topic {tp.topic!r} has no partition {tp.partition}"))
+        if leaders[tp] not in nodes:
+            raise broker_error(_LEADER_NOT_AVAILABLE, f"partition {tp}")
+    return {tp: nodes[leader] for tp in wanted if (leader := leaders[tp]) is not None}
+
+
+def coordinators_of(group_ids: Iterable[str]) -> Generator[Any, Any, dict[str, Node]]:
+    from ottla.protocol.messages import find_coordinator_request as m
+
+    wanted = list(group_ids)
+    # One key in each request: brokers before 2.8 take no more.
+    answers = yield tuple(
+        Ask(Api.FIND_COORDINATOR, m.FindCoordinatorRequest(key_type=0, coordinator_keys=(key,))) for key in wanted
+    )
+    found = {}
+    for group_id, answer in zip(wanted, answers, strict=True):
+        (item,) = answer.coordinators
+        check(item.error_code, item.error_message or f"the coordinator of group {group_id!r}")
+        found[group_id] = Node(item.node_id, item.host, item.port)
+    return found
+
+
+def _by_topic(tps: Iterable[TopicPartition]) -> dict[str, list[TopicPartition]]:
+    topics: dict[str, list[TopicPartition]] = defaultdict(list)
+    for tp in tps:
+        topics[tp.topic].append(tp)
+    return topics
+
+
+def check(code: Any, what: str, final: Iterable[int] = ()) -> None:
+    if code:
+        error = broker_error(int(code), what)
+        raise Refused(error) if int(code) in final or not error.retriable else error
+
+
+def _settle(left: dict[str, Any], results: Mapping[str, Any], kind: str, already: set[int]) -> None:
+    """Take what is done out of ``left`` (a code in ``already`` says that an earlier try did it) and raise for what is not."""
+    errors: dict[str, BrokerError] = {}
+    for name, item in results.items():
+        code = int(item.error_code)
+        if not code or code in already:
+            left.pop(name, None)
+        else:
+            said = getattr(item, "error_message", None)
+            errors[name] = broker_error(code, f"{kind} {name!r}: {said}" if said else f"{kind} {name!r}")
+    final = [error for error in errors.values() if not error.retriable or error.code == _UNKNOWN_TOPIC]
+    if final:
+        raise Refused(type(final[0])("; ".join(_said(error) for error in errors.values())))
+    for error in errors.values():
+        raise error
+
+
+def _said(error: BrokerError) -> str:
+    return str(error.args[0]).removesuffix(f" [{error.name}]")

@@ -1,0 +1,95 @@
+"""Groups of both protocols, described: a call of an ``Admin``.
+
+Owns what is asked of whom and what an answer means. Must not know time, retries or connections. Invariant: who asks need not know
+which protocol a group has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from ottla.client.admin.calls import Ask, Call, Dialogue, Refused, check, coordinators_of
+from ottla.client.admin.results import GroupDescription, GroupMember
+from ottla.errors import ProtocolError, error_class
+from ottla.protocol.apis import Api
+from ottla.protocol.consumer_protocol import decode_assignment
+from ottla.types import Node, TopicPartition
+
+_GROUP_ID_NOT_FOUND = 69
+
+
+def describe_groups(group_ids: Iterable[str]) -> Call:
+    """Groups and their members, by group id.
+
+    DescribeGroups knows classic groups alone. One that it says is not there is asked for again as a consumer group; brokers that
+    say so (from version 6, Kafka 4.0 on) have that API.
+    """
+    wanted = list(dict.fromkeys(group_ids))
+
+    def dialogue() -> Dialogue:
+        from ottla.protocol.messages import consumer_group_describe_request as newer, describe_groups_request as m
+
+        nodes = yield from coordinators_of(wanted)
+        answers = yield tuple(
+            Ask(Api.DESCRIBE_GROUPS, m.DescribeGroupsRequest(groups=(group_id,), include_authorized_operations=False), node)
+            for group_id, node in nodes.items()
+        )
+        found = {group.group_id: group for answer in answers for group in answer.groups}
+        missing = [group_id for group_id, group in found.items() if group.error_code == _GROUP_ID_NOT_FOUND]
+        if missing:
+            answers = yield tuple(
+                Ask(
+                    Api.CONSUMER_GROUP_DESCRIBE,
+                    newer.ConsumerGroupDescribeRequest(group_ids=(group_id,), include_authorized_operations=False),
+                    nodes[group_id],
+                )
+                for group_id in missing
+            )
+            found |= {group.group_id: group for answer in answers for group in answer.groups}
+        return {group_id: _described(group, nodes[group_id]) for group_id, group in found.items()}
+
+    return dialogue
+
+
+def _described(group: Any, coordinator: Node) -> GroupDescription:
+    if group.error_code == _GROUP_ID_NOT_FOUND or (not group.error_code and group.group_state == "Dead"):
+        raise Refused(error_class(_GROUP_ID_NOT_FOUND)(f"there is no group {group.group_id!r}"))
+    check(group.error_code, group.error_message or f"group {group.group_id!r}")
+    if hasattr(group, "assignor_name"):
+        return _consumer_group(group, coordinator)
+    members = tuple(
+        GroupMember(
+            member.member_id,
+            member.client_id,
+            member.client_host,
+            member.group_instance_id,
+            _assigned(group.protocol_type, member.member_assignment),
+        )
+        for member in group.members
+    )
+    return GroupDescription(group.group_id, group.group_state, group.protocol_type, group.protocol_data, coordinator, members)
+
+
+def _consumer_group(group: Any, coordinator: Node) -> GroupDescription:
+    def assigned(member: Any) -> tuple[TopicPartition, ...]:
+        topics = member.assignment.topic_partitions
+        return tuple(sorted(TopicPartition(topic.topic_name, number) for topic in topics for number in topic.partitions))
+
+    members = tuple(
+        GroupMember(member.member_id, member.client_id, member.client_host, member.instance_id, assigned(member))
+        for member in group.members
+    )
+    return GroupDescription(
+        group.group_id, group.group_state, "consumer", group.assignor_name, coordinator, members, group_type="consumer"
+    )
+
+
+def _assigned(protocol_type: str, blob: bytes) -> tuple[TopicPartition, ...]:
+    """The partitions in a member's assignment; other protocol types (Connect) and unreadable blobs have none that we know."""
+    if protocol_type != "consumer":
+        return ()
+    try:
+        return tuple(sorted(decode_assignment(blob).partitions))
+    except ProtocolError:
+        return ()

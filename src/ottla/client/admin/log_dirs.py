@@ -1,0 +1,58 @@
+"""What brokers say of the directories that they keep their logs in: a call of an ``Admin``.
+
+Owns what is asked of whom and what an answer means. Must not know time, retries or connections. Invariant: each broker is asked
+about its own directories only, as nobody else knows them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from ottla.client.admin.calls import Ask, Call, Dialogue, Refused, check, cluster
+from ottla.client.admin.results import LogDirDescription
+from ottla.errors import broker_error, error_class
+from ottla.protocol.apis import Api
+from ottla.types import TopicPartition
+
+_BROKER_ID_NOT_REGISTERED = 102
+_UNKNOWN_SIZE = -1
+
+
+def describe_log_dirs(brokers: Collection[int] | None) -> Call:
+    """The log directories of these brokers, or of all, by node id and path."""
+
+    def dialogue() -> Dialogue:
+        from ottla.protocol.messages import describe_log_dirs_request as m
+
+        _, nodes = yield from cluster()
+        asked = sorted(nodes) if brokers is None else list(dict.fromkeys(brokers))
+        missing = [number for number in asked if number not in nodes]
+        if missing:
+            known = ", ".join(map(str, sorted(nodes)))
+            raise Refused(error_class(_BROKER_ID_NOT_REGISTERED)(f"there is no broker {missing[0]}, only {known}"))
+        message = m.DescribeLogDirsRequest(topics=None)
+        answers = yield tuple(Ask(Api.DESCRIBE_LOG_DIRS, message, nodes[number]) for number in asked)
+        for number, answer in zip(asked, answers, strict=True):
+            check(answer.error_code, f"the log directories of broker {number}")
+        return {
+            number: {result.log_dir: _described(result) for result in answer.results}
+            for number, answer in zip(asked, answers, strict=True)
+        }
+
+    return dialogue
+
+
+def _described(result: Any) -> LogDirDescription:
+    return LogDirDescription(
+        path=result.log_dir,
+        error=broker_error(int(result.error_code), result.log_dir) if result.error_code else None,
+        total_bytes=None if result.total_bytes == _UNKNOWN_SIZE else result.total_bytes,
+        usable_bytes=None if result.usable_bytes == _UNKNOWN_SIZE else result.usable_bytes,
+        sizes={
+            TopicPartition(topic.name, part.partition_index): part.partition_size
+            for topic in result.topics
+            for part in topic.partitions
+            if not part.is_future_key
+        },
+    )

@@ -1,0 +1,155 @@
+"""Carries the calls of an ``Admin`` through: asks, waits, begins again, gives up in time.
+
+Owns the calls that are open and their deadlines. Must not know what a call is about. Invariant: each call that was
+begun ends with exactly one ``CallEnded``, at its deadline at the latest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ottla.client.admin.calls import Ask, Call, Dialogue, Refused
+from ottla.client.backoff import ExponentialBackoff, RandomPort
+from ottla.client.effects import AnyNode, Poll, Send, ToNode
+from ottla.config import ClientConfig
+from ottla.errors import ConnectionFailedError, OttlaError, OttlaTimeoutError
+from ottla.types import Node, Now
+
+
+@dataclass(frozen=True, slots=True)
+class BeginCall:
+    """A command: begin a call. ``timeout`` is in milliseconds; ``name`` is for the error of a call that takes longer."""
+
+    call_id: int
+    name: str
+    call: Call
+    timeout: int
+
+
+@dataclass(frozen=True, slots=True)
+class CallEnded:
+    """A notification: what became of a call."""
+
+    call_id: int
+    value: Any = None
+    error: OttlaError | None = None
+
+
+@dataclass(eq=False, slots=True)
+class _Open:
+    """A call that has not ended: its dialogue if one is going on, and the answers of the present round of it."""
+
+    command: BeginCall
+    deadline: int
+    dialogue: Dialogue | None = None
+    answers: list[Any] = field(default_factory=list)
+    missing: int = 0
+    attempts: int = 0
+    begin_at: int = 0
+    last_error: OttlaError | None = None
+
+
+_Tag = tuple[_Open, Dialogue, int]
+"""Which call, which dialogue of it (an answer to an older one is of no use), and which of its questions."""
+
+
+class AdminManager:
+    """A ``RequestManager``; ``learn_node`` is told of each broker before it is asked."""
+
+    def __init__(
+        self,
+        config: ClientConfig,
+        random: RandomPort,
+        notify: Callable[[object], None],
+        learn_node: Callable[[Node, Now], None],
+    ) -> None:
+        self._config = config
+        self._backoff = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms, random)
+        self._notify = notify
+        self._learn_node = learn_node
+        self._open: list[_Open] = []
+        self._sends: list[Send] = []
+
+    def begin(self, command: BeginCall, now: Now) -> None:
+        """Handle a command."""
+        self._open.append(_Open(command, now.mono + command.timeout, begin_at=now.mono))
+
+    def poll(self, now: Now) -> Poll:
+        """Begin what is due, give up what is late; questions that are under way end at the deadline by themselves."""
+        for call in list(self._open):
+            if call.dialogue is None and call.begin_at <= now.mono:
+                call.dialogue = call.command.call()
+                self._go_on(call, None, now)
+            elif call.dialogue is None and call.deadline <= now.mono:
+                self._give_up(call)
+        sends, self._sends = tuple(self._sends), []
+        wake_at = [min(call.begin_at, call.deadline) if call.dialogue is None else call.deadline for call in self._open]
+        return Poll(sends, min((at for at in wake_at if at > now.mono), default=None))
+
+    def on_response(self, tag: _Tag, message: Any, now: Now) -> None:
+        """One answer; the last of a round lets the dialogue go on."""
+        call, dialogue, index = tag
+        if call.dialogue is not dialogue:
+            return
+        call.answers[index] = message
+        call.missing -= 1
+        if not call.missing:
+            self._go_on(call, call.answers, now)
+
+    def on_failure(self, tag: _Tag, error: OttlaError, now: Now) -> None:
+        """One question without an answer: the dialogue is over."""
+        call, dialogue, _ = tag
+        if call.dialogue is dialogue:
+            dialogue.close()
+            self._failed(call, error, now)
+
+    def _go_on(self, call: _Open, answers: list[Any] | None, now: Now) -> None:
+        dialogue = call.dialogue
+        assert dialogue is not None
+        try:
+            asks = next(dialogue) if answers is None else dialogue.send(answers)
+            while not asks:
+                asks = dialogue.send([])
+        except StopIteration as done:
+            self._end(call, value=done.value)
+        except Refused as refused:
+            self._end(call, error=refused.error)
+        except OttlaError as error:
+            self._failed(call, error, now)
+        except Exception as bug:
+            self._end(call, error=OttlaError(f"{call.command.name} failed: {bug!r}", cause=bug))
+        else:
+            call.answers, call.missing = [None] * len(asks), len(asks)
+            timeout = max(min(self._config.request_timeout_ms, call.deadline - now.mono), 1)
+            for index, ask in enumerate(asks):
+                self._sends.append(self._send(ask, (call, dialogue, index), timeout, now))
+
+    def _send(self, ask: Ask, tag: _Tag, timeout: int, now: Now) -> Send:
+        if ask.node is None:
+            return Send(ask.api, ask.message, AnyNode(), tag, timeout)
+        self._learn_node(ask.node, now)
+        return Send(ask.api, ask.message, ToNode(ask.node.node_id), tag, timeout)
+
+    def _failed(self, call: _Open, error: OttlaError, now: Now) -> None:
+        call.dialogue, call.missing, call.last_error = None, 0, error
+        if not error.retriable:
+            return self._end(call, error=error)
+        if now.mono >= call.deadline:
+            return self._give_up(call)
+        call.begin_at = now.mono + self._backoff.delay(call.attempts)
+        call.attempts += 1
+        return None
+
+    def _give_up(self, call: _Open) -> None:
+        cause = call.last_error
+        if isinstance(cause, ConnectionFailedError):
+            return self._end(call, error=cause)
+        within = f"{call.command.name} did not finish within {call.command.timeout / 1000:g} s"
+        return self._end(call, error=OttlaTimeoutError(f"{within}: {cause}" if cause else within, cause=cause))
+
+    def _end(self, call: _Open, value: Any = None, error: OttlaError | None = None) -> None:
+        self._open.remove(call)
+        call.dialogue = None
+        self._notify(CallEnded(call.command.call_id, value, error))

@@ -1,0 +1,47 @@
+"""What every call of a consumer needs, whatever it is about: the settings, the mailbox, the collector, and what has to hold.
+
+Owns the checks that several calls make. Must not know any one call. Invariant: a call that may not be made is refused before
+anything was asked of the network thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ottla.client.calls.collector import Collector
+from ottla.client.calls.mailbox import Mailbox
+from ottla.client.subscription import Snapshot
+from ottla.config import ConsumerConfig
+from ottla.errors import IllegalStateError, error_class
+from ottla.types import TopicPartition
+
+
+class CallBase:
+    """The base of the groups of calls. They share one consumer's state and are one object: ``ConsumerCalls``."""
+
+    def __init__(self, config: ConsumerConfig, mailbox: Mailbox, collector: Collector) -> None:
+        self.collector = collector
+        self._config = config
+        self._mailbox = mailbox
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The subscription as it was last told."""
+        return self.collector.snapshot
+
+    def _deadline(self) -> int:
+        return self._mailbox.now.mono + self._config.default_api_timeout_ms
+
+    def _raise_failure(self) -> None:
+        if self.snapshot.failure is not None:
+            raise self.snapshot.failure
+
+    def _require_group(self, what: str) -> None:
+        if self._config.group_id is None:
+            raise error_class(24)(f"{what} needs a group", hint="set group_id")
+
+    def _require_assigned(self, partitions: Iterable[TopicPartition]) -> None:
+        missing = sorted(tp for tp in partitions if tp not in self.snapshot.partitions)
+        if missing:
+            listed = ", ".join(map(str, missing))
+            raise IllegalStateError(f"not assigned to this consumer: {listed}", hint="only assigned partitions have a position")

@@ -1,0 +1,281 @@
+"""The application's half of a consumer: each public call as a generator that says what it waits for.
+
+Owns what a poll does and in which order, what it raises when, subscribing, and the end; the other calls are in ``commits``,
+``positions`` and ``lookups``, a rebalance in ``rebalancing``. Must not know how anybody waits: a driver runs the
+generators (``Consumer`` on a thread, tests under a virtual clock). Invariant: user code runs only inside a call.
+
+A generator yields ``Wait(for_, until)`` and is sent the time when something has arrived or ``until`` has come; it returns the
+result.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from ottla.client import commands
+from ottla.client.calls.assigning import Assigning
+from ottla.client.calls.collector import Collector, Delivery
+from ottla.client.calls.commits import CommitCalls
+from ottla.client.calls.lookups import LookupCalls
+from ottla.client.calls.mailbox import Call, Mailbox
+from ottla.client.calls.processing import Processing
+from ottla.client.calls.rebalancing import Listeners, Rebalancing
+from ottla.client.cluster import patterns
+from ottla.client.health.verdicts import Consumed
+from ottla.client.notifications import (
+    AssignmentNeeded,
+    AssignmentReceived,
+    ErrorNotification,
+    Fetched,
+    Published,
+    RebalanceNeeded,
+    TopicErrorNotification,
+)
+from ottla.client.subscription import Mode, Snapshot
+from ottla.config import ConsumerConfig
+from ottla.errors import ConnectionFailedError, IllegalStateError, OttlaError, OttlaTimeoutError, error_class
+from ottla.records import Records
+from ottla.types import Now, TopicPartition
+
+_log = logging.getLogger(__name__)
+
+POST_INTERVAL = 50
+"""Milliseconds between two signs of life while polls find records without waiting: a poll of few records must not cost a round
+trip."""
+
+PROBLEM_GRACE = 3_000
+"""Milliseconds before a problem that may pass (a topic that is just being created) is raised by an empty poll."""
+
+UNREACHABLE_GRACE = 500
+"""Milliseconds before an empty poll says that no broker can be reached: less than the second that most polls wait."""
+
+_LEADER_NOT_AVAILABLE = 5
+
+
+class ConsumerCalls(CommitCalls, LookupCalls):
+    """See the module. ``submit`` sends a command to the network thread, ``drain`` takes what it has told."""
+
+    def __init__(self, config: ConsumerConfig, submit: Callable[[object], None], drain: Callable[[], list[Any]]) -> None:
+        handlers: dict[type[Any], Callable[[Any], None]] = {
+            Fetched: lambda item: self.collector.on_fetched(item.response),
+            Published: lambda item: self._on_published(item.snapshot),
+            RebalanceNeeded: lambda item: self._rebalancing.needed(item),
+            AssignmentReceived: lambda item: self._rebalancing.received(item),
+            AssignmentNeeded: lambda item: self._rebalancing.asked(item),
+            ErrorNotification: lambda item: self._errors.append(item.error),
+            TopicErrorNotification: self._on_topic_error,
+        }
+        super().__init__(config, Mailbox(submit, drain, handlers), Collector(config))
+        self.jobs = Processing(submit)
+        self._errors: deque[OttlaError] = deque()
+        self._assigning = Assigning(config, self._errors.append)
+        self._rebalancing = Rebalancing(config, self._mailbox, self.collector, self._assigning)
+        self._posted_at: int | None = None
+        self.records_consumed = 0
+        """How many records were handed out."""
+        self._progress_at: dict[TopicPartition, int] = {}
+        """When the application was last handed records of a partition."""
+        self._problems: list[OttlaError] = []
+        """Everything that keeps records from coming, what concerns all partitions first."""
+        self._problem_since: dict[type[OttlaError], int] = {}
+
+    @property
+    def owned(self) -> frozenset[TopicPartition]:
+        """The partitions that ``on_assign`` was told of and that are not given up yet."""
+        return self._rebalancing.owned
+
+    # -- records ----------------------------------------------------------------------------------------------------------
+
+    def poll(self, timeout: int, now: Now) -> Call[Records]:
+        """Records, as soon as there are any; none when ``timeout`` (ms) is over. See ``Consumer.poll``."""
+        self._mailbox.now = now
+        deadline = now.mono + timeout
+        self.collector.acknowledge()
+        while True:
+            yield from self._serve()
+            self._mailbox.raise_wakeup()
+            delivery = self.collector.collect(self._config.max_poll_records)
+            if delivery is not None:
+                self._count(delivery)
+                return Records(part.records for part in delivery.parts)
+            self._post(waiting=True)
+            if self._mailbox.now.mono >= deadline:
+                self._explain_nothing()
+                return Records.empty()
+            yield from self._mailbox.wait("records", min(deadline, self._mailbox.now.mono + self._longest_wait()))
+
+    def _count(self, delivery: Delivery) -> None:
+        """Once a poll and partition, never once a record."""
+        for part in delivery.parts:
+            self.records_consumed += len(part.records)
+            self._progress_at[part.tp] = self._mailbox.now.mono
+
+    def consumed(self) -> dict[TopicPartition, Consumed]:
+        """How far the application is. Any thread may ask; each value is whole, and they are of about the same moment."""
+        collector, progress_at = self.collector, self._progress_at
+        return {
+            tp: Consumed(collector.handed_out(tp), collector.end(tp), progress_at.get(tp)) for tp in collector.snapshot.partitions
+        }
+
+    def service(self, now: Now) -> Call[None]:
+        """In the middle of walking records one by one: stay alive, and take part in a rebalance."""
+        self._mailbox.now = now
+        yield from self._serve()
+        self._mailbox.raise_wakeup()
+
+    def _serve(self) -> Call[None]:
+        """Everything that a poll does besides handing out records."""
+        self.jobs.check_idle()
+        self._mailbox.take()
+        yield from self._run_commit_callbacks()
+        if self._rebalancing.pending:
+            self._posted_at = None
+            yield from self._rebalancing.serve()
+        self._post(waiting=False)
+        self._raise_errors()
+        if self.snapshot.mode is Mode.NONE:
+            raise IllegalStateError(
+                "nothing to poll: the consumer is neither subscribed nor assigned", hint="call subscribe() or assign()"
+            )
+
+    def _post(self, *, waiting: bool) -> None:
+        """Tell the network thread that the application is alive, what it is done with, and what memory is free.
+
+        Not at every poll that finds records waiting; but before every wait, and whenever a response was drained.
+        """
+        due = self._posted_at is None or self._mailbox.now.mono - self._posted_at >= POST_INTERVAL
+        if due or self.collector.buffer.has_drained or (waiting and self._mailbox.now.mono != self._posted_at):
+            self._posted_at = self._mailbox.now.mono
+            positions = self.collector.positions(with_current=False) if self._config.enable_auto_commit else {}
+            self._mailbox.submit(commands.Polled(positions, self.collector.buffer.take_drained()))
+
+    def _longest_wait(self) -> int:
+        """A poll that waits is a sign of life too, to be given in time."""
+        return max(1, min(self._config.max_poll_interval_ms // 3, self._config.auto_commit_interval_ms or 1_000, 1_000))
+
+    def _explain_nothing(self) -> None:
+        """Nothing came within the time: if that is not for want of records, say why."""
+        for problem in self._problems:
+            since = self._problem_since.get(type(problem), self._mailbox.now.mono)
+            if self._mailbox.now.mono - since >= self._grace(problem):
+                raise problem
+
+    def _grace(self, problem: OttlaError) -> int:
+        if isinstance(problem, ConnectionFailedError):
+            known_to_work = self.snapshot.was_connected
+            return self._config.default_api_timeout_ms if known_to_work else UNREACHABLE_GRACE
+        if isinstance(problem, error_class(_LEADER_NOT_AVAILABLE)):
+            return self._config.default_api_timeout_ms  # a broker that restarts is no news
+        return PROBLEM_GRACE if problem.retriable else 0
+
+    # -- notifications ----------------------------------------------------------------------------------------------------
+
+    def _on_published(self, snapshot: Snapshot) -> None:
+        self.collector.on_snapshot(snapshot)
+        general = [snapshot.problem] if snapshot.problem is not None else []
+        self._problems = [*general, *snapshot.problems.values()]
+        kinds = {type(problem) for problem in self._problems}
+        self._problem_since = {kind: self._problem_since.get(kind, self._mailbox.now.mono) for kind in kinds}
+
+    def _on_topic_error(self, item: TopicErrorNotification) -> None:
+        if item.topic in self.snapshot.topics:
+            self._errors.append(item.error)
+
+    def _raise_errors(self) -> None:
+        """The first error is raised, the others are logged; an error that does not go away is raised each time."""
+        if self._errors:
+            first, *others = self._errors
+            self._errors.clear()
+            for other in others:
+                _log.error("another error besides the one raised: %s", other)
+            raise first
+        self._raise_failure()
+        for problem in self._problems:
+            if not problem.retriable and not self.collector.has_waiting:
+                raise problem
+
+    # -- what is read -----------------------------------------------------------------------------------------------------
+
+    def subscribe(self, topics: Iterable[str], listeners: Listeners, now: Now, pattern: str | None = None) -> Call[None]:
+        """See ``Consumer.subscribe``. Topics by name, or those that ``pattern`` matches."""
+        wanted = frozenset(topics)
+        if not wanted and pattern is None:
+            yield from self.unsubscribe(now)
+            return
+        self._mailbox.now = now
+        if self._config.group_id is None:
+            raise IllegalStateError("subscribe() needs a group", hint="set group_id, or choose partitions yourself with assign()")
+        if self.snapshot.mode is Mode.MANUAL:
+            raise IllegalStateError("the partitions were assigned by hand", hint="call unsubscribe() before subscribe()")
+        if self.snapshot.mode is Mode.TOPICS and (self.snapshot.pattern is None) is not (pattern is None):
+            before, after = ("names", "a pattern") if pattern is not None else ("a pattern", "names")
+            hint = "call unsubscribe() between the two"
+            raise IllegalStateError(f"topics are subscribed to by {before}, which does not mix with {after}", hint=hint)
+        if pattern is not None and self._config.group_protocol != "consumer":
+            patterns.check(pattern)
+        self._rebalancing.listeners = listeners
+        self._mailbox.submit(self._assigning.user_data(wanted))
+        yield from self._mailbox.ask(commands.Subscribe(wanted, pattern), "subscribe()", self._deadline())
+
+    def assign(self, partitions: Iterable[TopicPartition], now: Now) -> Call[None]:
+        """See ``Consumer.assign``."""
+        wanted = frozenset(partitions)
+        if not wanted:
+            yield from self.unsubscribe(now)
+            return
+        self._mailbox.now = now
+        if self.snapshot.mode is Mode.TOPICS:
+            raise IllegalStateError("the partitions come from the group", hint="call unsubscribe() before assign()")
+        self.collector.acknowledge()
+        positions = self.collector.positions(with_current=False)
+        yield from self._mailbox.ask(commands.Assign(wanted, positions), "assign()", self._deadline())
+
+    def unsubscribe(self, now: Now, reason: str = "the consumer unsubscribed from all topics") -> Call[None]:
+        """See ``Consumer.unsubscribe``."""
+        self._mailbox.now = now
+        yield from self._leave(reason, now.mono + self._config.default_api_timeout_ms)
+
+    def _leave(self, reason: str, deadline: int) -> Call[None]:
+        """Tell the listener, then leave; that the coordinator does not answer in time is no error."""
+        self._mailbox.take()
+        failure: Exception | None = None
+        try:
+            yield from self._rebalancing.leave()
+        except Exception as error:
+            failure = error
+        finally:
+            command = commands.Unsubscribe(reason, self._rebalancing.given_up)
+            self._mailbox.submit(command)
+        try:
+            yield from self._mailbox.settle(command, reason, deadline, wakeable=False)
+        except OttlaTimeoutError as error:
+            _log.warning("leaving group %r was not answered in time: %s", self._config.group_id, error)
+        # What was asked while the request to leave was on its way concerns a membership that is over.
+        self._rebalancing.forget()
+        self._rebalancing.listeners = Listeners()
+        self._errors.clear()
+        if failure is not None:
+            raise failure
+
+    # -- the end ----------------------------------------------------------------------------------------------------------
+
+    def close(self, timeout: int, now: Now, *, done_with_last: bool = True) -> Call[None]:
+        """Commit, if that is automatic, tell the listener, leave the group. See ``Consumer.close``.
+
+        ``done_with_last``: what was handed out last, and not come back for, counts as done with.
+        """
+        self._mailbox.now = now
+        deadline = now.mono + timeout
+        self._mailbox.disable_wakeups()
+        self._mailbox.take()
+        if self._config.enable_auto_commit and not self._rebalancing.lost and self.snapshot.failure is None:
+            yield from self._commit_on_close(deadline, done_with_last)
+        yield from self._await_async_commits(self._before(deadline), wakeable=False)
+        unfinished = len(self._async_commits)
+        if self.snapshot.mode is not Mode.NONE:
+            yield from self._leave("the consumer is being closed", self._before(deadline))
+        if unfinished:
+            raise OttlaTimeoutError(f"{unfinished} asynchronous commits were not answered before the consumer was closed")

@@ -1,0 +1,364 @@
+"""From fetched responses to the records of one poll, and the account of what the application has done with.
+
+Owns the consumed positions, for the application thread. Must not know the network thread, but for the snapshots it publishes.
+Invariants: records come only from partitions that are held, not paused and not being revoked, in the epoch that is current; a
+partition's records come in order and without a gap or a repetition, from its position on; a position that is committed by itself
+never covers a record that was not handed out, nor, while records are walked one by one, one that is not done with.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+from ottla.client.fetched import FetchBuffer, FetchedPartition, FetchedResponse
+from ottla.client.poll_watch import InHand
+from ottla.client.subscription import Snapshot
+from ottla.config import ConsumerConfig
+from ottla.errors import CorruptRecordError
+from ottla.records import PartitionReader, PartitionRecords, Record, Walk
+from ottla.types import OffsetAndMetadata, TopicPartition
+
+
+class HandedOut(NamedTuple):
+    """Records of one partition as they were handed out, with the position before them."""
+
+    tp: TopicPartition
+    epoch: int
+    start: OffsetAndMetadata
+    records: PartitionRecords
+
+    @property
+    def end(self) -> OffsetAndMetadata:
+        """The position after them."""
+        return OffsetAndMetadata(self.records.next_offset, leader_epoch=self.records.next_leader_epoch)
+
+
+class Delivery:
+    """What one poll handed out, and how much of it the application is done with.
+
+    Handed out whole, all of it counts as done with as soon as the application comes back. Walked record by record, ``at`` is the
+    part that the application is in.
+    """
+
+    def __init__(self, parts: list[HandedOut]) -> None:
+        self.parts = parts
+        self.at: int | None = None
+        self.walk: Walk | None = None
+
+    @property
+    def current(self) -> Record | None:
+        """The record that the application holds, while it walks."""
+        return None if self.walk is None else self.walk.current
+
+    def positions(self, *, with_current: bool) -> dict[TopicPartition, tuple[int, OffsetAndMetadata]]:
+        """Epoch and position of the partitions whose records are not all done with; ``with_current``: the one in hand is."""
+        at = 0 if self.at is None else self.at
+        undone: dict[TopicPartition, tuple[int, OffsetAndMetadata]] = {}
+        for number, part in enumerate(self.parts[at:], at):
+            position = part.start
+            if number == self.at and self.current is not None:
+                position = OffsetAndMetadata(self.current.offset + with_current, leader_epoch=self.current.leader_epoch)
+                if with_current and self.current.offset == part.records.last_offset:
+                    position = part.end
+            undone.setdefault(part.tp, (part.epoch, position))
+        return undone
+
+    def rest(self) -> list[HandedOut]:
+        """What has not been walked yet."""
+        if self.at is None:
+            return []
+        rest = self.parts[self.at :]
+        if rest and self.current is not None:
+            left = _behind(rest[0], self.current.offset)
+            rest = [left, *rest[1:]] if left is not None else rest[1:]
+        return rest
+
+
+def _behind(part: HandedOut, offset: int) -> HandedOut | None:
+    """The records of a part whose offsets are above ``offset``."""
+    segments = []
+    for index, start, stop in part.records.segments:
+        row = max(start, index.first_from(offset + 1))
+        if row < stop:
+            segments.append((index, row, stop))
+    count = sum(stop - start for _, start, stop in segments)
+    if not count:
+        return None
+    whole = part.records
+    records = PartitionRecords(whole.topic, whole.partition, segments, count, whole.next_offset, whole.next_leader_epoch)
+    return part._replace(start=OffsetAndMetadata(offset + 1, leader_epoch=part.start.leader_epoch), records=records)
+
+
+class _Open(NamedTuple):
+    """The partition response that is being read."""
+
+    number: int
+    part: FetchedPartition
+    reader: PartitionReader
+
+
+class _Waiting(NamedTuple):
+    """A partition response that is to be read, or to be read on."""
+
+    number: int
+    part: FetchedPartition
+    reader: PartitionReader | None = None
+
+
+class Collector:
+    """See the module."""
+
+    def __init__(self, config: ConsumerConfig) -> None:
+        self.snapshot = Snapshot()
+        self.buffer = FetchBuffer()
+        self.delivery: Delivery | None = None
+        self._config = config
+        self._positions: dict[TopicPartition, tuple[int, OffsetAndMetadata]] = {}
+        self._ends: dict[TopicPartition, tuple[int, int]] = {}
+        self._open: _Open | None = None
+        self._aside: deque[_Waiting] = deque()
+        """Not to be handed out for the time being, in the order they came: dropped, they would leave a gap."""
+        self._ready: deque[_Waiting] = deque()
+        """What was set aside and may be looked at again."""
+        self._corrupt: list[_Open] = []
+        self._leftover: deque[HandedOut] = deque()
+
+    def __repr__(self) -> str:
+        return f"<Collector {len(self._positions)} positions, {self.buffer}>"
+
+    # -- what arrives -----------------------------------------------------------------------------------------------------
+
+    def on_snapshot(self, snapshot: Snapshot) -> None:
+        """The subscription changed. Positions of older epochs are void from now on."""
+        self.snapshot = snapshot
+        self._ready.extendleft(reversed(self._aside))
+        self._aside.clear()
+        self._interrupt_walk()
+        for known in (self._positions, self._ends):
+            for tp in [tp for tp, (epoch, _) in known.items() if not self._is_current(tp, epoch)]:
+                del known[tp]
+
+    def on_fetched(self, response: FetchedResponse) -> None:
+        """Records arrived."""
+        for part in response.partitions:
+            self._ends[part.tp] = (part.epoch, part.end)
+        self.buffer.add(response)
+
+    # -- positions --------------------------------------------------------------------------------------------------------
+
+    def position(self, tp: TopicPartition) -> OffsetAndMetadata | None:
+        """The next offset that the application gets of a partition; ``None`` while it is not known."""
+        return self.positions(with_current=True).get(tp)
+
+    def positions(self, *, with_current: bool) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The position of each partition that has one.
+
+        ``with_current``: the record in hand, while records are walked, is done with.
+        """
+        undone = {} if self.delivery is None or self.delivery.at is None else self.delivery.positions(with_current=with_current)
+        return self._overlaid(undone)
+
+    def positions_before_delivery(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The positions without what was handed out last and not come back for: the record in hand, or all of the last poll."""
+        return self._overlaid({} if self.delivery is None else self.delivery.positions(with_current=False))
+
+    def _overlaid(self, undone: dict[TopicPartition, tuple[int, OffsetAndMetadata]]) -> dict[TopicPartition, OffsetAndMetadata]:
+        positions: dict[TopicPartition, OffsetAndMetadata] = {}
+        for left in self._leftover:
+            undone.setdefault(left.tp, (left.epoch, left.start))
+        for tp, view in self.snapshot.partitions.items():
+            epoch, position = undone.get(tp) or self._positions.get(tp) or (-1, None)
+            found = position if epoch == view.epoch else view.position
+            if found is not None:
+                positions[tp] = found
+        return positions
+
+    def end(self, tp: TopicPartition) -> int | None:
+        """Up to where the partition could be read when a broker last told; ``None`` if none has."""
+        known = self._ends.get(tp)
+        return known[1] if known is not None else None
+
+    def handed_out(self, tp: TopicPartition) -> int | None:
+        """The offset behind all that was handed out of a partition. Any thread may ask."""
+        view = self.snapshot.partitions.get(tp)
+        if view is None:
+            return None
+        epoch, position = self._positions.get(tp, (-1, view.position))
+        found = position if epoch == view.epoch else view.position
+        return None if found is None else found.offset
+
+    def in_hand(self) -> InHand:
+        """What the application was handed and has not come back for. Any thread may ask: a delivery's parts never change."""
+        delivery = self.delivery
+        if delivery is None:
+            return InHand()
+        parts = delivery.parts[delivery.at or 0 :]
+        return InHand(sum(len(part.records) for part in parts), tuple(dict.fromkeys(part.tp for part in parts)))
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether there may be records to hand out without anything having to arrive."""
+        return self._open is not None or bool(self._leftover or self._ready or len(self.buffer))
+
+    def acknowledge(self) -> None:
+        """The application came back: it is done with what it was given. What it was in the middle of walking is still to come."""
+        if self.delivery is not None:
+            self._leftover.extendleft(reversed(self.delivery.rest()))
+            self._interrupt_walk()
+            self.delivery = None
+
+    # -- records ----------------------------------------------------------------------------------------------------------
+
+    def collect(self, limit: int) -> Delivery | None:
+        """At most ``limit`` records, from what has arrived; ``None``: there is nothing.
+
+        Raises ``CorruptRecordError`` at a damaged batch, again and again until a seek, but never while other records can be had.
+        """
+        parts = self._take_leftover()
+        left = limit - sum(len(part.records) for part in parts)
+        while left > 0 and (self._open is not None or self._open_next()):
+            opened = self._open
+            assert opened is not None
+            part = self._read(opened, left)
+            if part is not None:
+                parts.append(part)
+                left -= len(part.records)
+        if not parts:
+            self._raise_corrupt()
+            return None
+        self.delivery = Delivery(parts)
+        return self.delivery
+
+    def walk(self, delivery: Delivery) -> Walk:
+        """The records of a delivery one by one, without those of partitions that are taken away or sought elsewhere meanwhile."""
+        walk = delivery.walk = Walk(self.go_on)
+        return walk
+
+    def go_on(self, walk: Walk) -> bool:
+        """Let a walk go on where it is, if that is still wanted, or with what comes next; False: with nothing of this delivery."""
+        delivery = self.delivery
+        if delivery is None or delivery.walk is not walk:
+            walk.take(())
+            return False
+        if delivery.at is not None and walk.has_more:
+            part = delivery.parts[delivery.at]
+            if self._is_wanted(part.tp, part.epoch):
+                return True
+            self._keep(part if walk.current is None else _behind(part, walk.current.offset))
+        for at in range(0 if delivery.at is None else delivery.at + 1, len(delivery.parts)):
+            part = delivery.parts[at]
+            if self._is_wanted(part.tp, part.epoch):
+                delivery.at = at
+                walk.take(part.records.segments)
+                return True
+            self._keep(part)
+        delivery.at = len(delivery.parts)
+        walk.take(())
+        return False
+
+    def _interrupt_walk(self) -> None:
+        if self.delivery is not None and self.delivery.walk is not None:
+            self.delivery.walk.interrupt()
+
+    def _keep(self, part: HandedOut | None) -> None:
+        """Records that may not be handed out now: their partition is about to be revoked. They must not count as done with."""
+        if part is not None and self._is_current(part.tp, part.epoch):
+            self._leftover.append(part)
+
+    def _take_leftover(self) -> list[HandedOut]:
+        parts = list(self._leftover)
+        self._leftover.clear()
+        for part in parts:
+            if not self._is_wanted(part.tp, part.epoch):
+                self._keep(part)
+        return [part for part in parts if self._is_wanted(part.tp, part.epoch)]
+
+    def _open_next(self) -> bool:
+        """Begin, or go on, with the next response that is still wanted; False: there is none."""
+        while (waiting := self._next_waiting()) is not None:
+            number, part, reader = waiting
+            if not part.data or not self._is_current(part.tp, part.epoch):
+                self.buffer.release(number)
+            elif not self._is_wanted(part.tp, part.epoch):
+                self._aside.append(waiting)
+            elif reader is None and part.offset != self._offset(part.tp):
+                self.buffer.release(number)
+            else:
+                self._open = _Open(number, part, self._reader(part) if reader is None else reader)
+                return True
+        return False
+
+    def _next_waiting(self) -> _Waiting | None:
+        if self._ready:
+            return self._ready.popleft()
+        popped = self.buffer.pop()
+        return _Waiting(*popped) if popped is not None else None
+
+    def _reader(self, part: FetchedPartition) -> PartitionReader:
+        config = self._config
+        return PartitionReader(
+            part.data,
+            topic=part.tp.topic,
+            partition=part.tp.partition,
+            fetch_offset=part.offset,
+            isolation_level=config.isolation_level,
+            aborted=part.aborted,
+            check_crcs=config.check_crcs,
+            key_deserializer=config.key_deserializer,
+            value_deserializer=config.value_deserializer,
+        )
+
+    def _read(self, opened: _Open, limit: int) -> HandedOut | None:
+        """Some records of the open response, which is closed at its end, or where it is damaged or no longer wanted."""
+        number, part, reader = opened
+        if not self._is_wanted(part.tp, part.epoch):
+            # Looked at again by ``_open_next``: dropped where it is of the past, else set aside.
+            self._open = None
+            self._ready.appendleft(_Waiting(number, part, reader))
+            return None
+        start = self._position(part.tp)
+        try:
+            records = reader.read(limit)
+        except CorruptRecordError:
+            self._open = None
+            self._corrupt.append(opened)
+            return None
+        end = OffsetAndMetadata(reader.next_offset, leader_epoch=reader.next_leader_epoch)
+        self._positions[part.tp] = (part.epoch, end)
+        if reader.exhausted:
+            self._close(number)
+        return None if records is None else HandedOut(part.tp, part.epoch, start, records)
+
+    def _close(self, number: int) -> None:
+        self._open = None
+        self.buffer.release(number)
+
+    def _raise_corrupt(self) -> None:
+        """Nothing else is left: say what is damaged, the next partition each time."""
+        for opened in list(self._corrupt):
+            if not self._is_current(opened.part.tp, opened.part.epoch):
+                self._corrupt.remove(opened)
+                self.buffer.release(opened.number)
+            elif self._is_wanted(opened.part.tp, opened.part.epoch):
+                self._corrupt.remove(opened)
+                self._corrupt.append(opened)
+                opened.reader.read(1)
+
+    def _position(self, tp: TopicPartition) -> OffsetAndMetadata:
+        view = self.snapshot.partitions[tp]
+        epoch, position = self._positions.get(tp, (-1, None))
+        found = position if epoch == view.epoch else view.position
+        assert found is not None
+        return found
+
+    def _offset(self, tp: TopicPartition) -> int:
+        return self._position(tp).offset
+
+    def _is_current(self, tp: TopicPartition, epoch: int) -> bool:
+        view = self.snapshot.partitions.get(tp)
+        return view is not None and view.epoch == epoch
+
+    def _is_wanted(self, tp: TopicPartition, epoch: int) -> bool:
+        view = self.snapshot.partitions.get(tp)
+        return view is not None and view.epoch == epoch and view.fetchable

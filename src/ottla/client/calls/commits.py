@@ -1,0 +1,106 @@
+"""Commits, as the application makes them: ``commit``, ``commit_async`` and its callbacks, the last commit of ``close``.
+
+Owns the asynchronous commits that are not answered yet. Must not know how a commit travels. Invariants: callbacks run in the order
+of their commits, on the application's thread, inside a call; those of earlier commits before a later ``commit()`` returns.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from ottla.client import commands
+from ottla.client.calls.base import CallBase
+from ottla.client.calls.collector import Collector
+from ottla.client.calls.mailbox import ANSWER_GRACE, Call, Mailbox
+from ottla.client.commands import Completion, Offsets
+from ottla.config import ConsumerConfig
+from ottla.errors import OttlaError
+from ottla.types import Now, OffsetAndMetadata, TopicPartition
+
+_log = logging.getLogger(__name__)
+
+CommitCallback = Callable[[Mapping[TopicPartition, OffsetAndMetadata], Exception | None], object]
+
+
+class _AsyncCommit(NamedTuple):
+    offsets: Offsets
+    completion: Completion
+    callback: CommitCallback | None
+
+
+class CommitCalls(CallBase):
+    """See the module."""
+
+    def __init__(self, config: ConsumerConfig, mailbox: Mailbox, collector: Collector) -> None:
+        super().__init__(config, mailbox, collector)
+        self._async_commits: deque[_AsyncCommit] = deque()
+
+    def commit(self, offsets: Offsets | None, timeout: int, now: Now) -> Call[dict[TopicPartition, OffsetAndMetadata]]:
+        """See ``Consumer.commit``."""
+        self._mailbox.now = now
+        self._require_group("commit()")
+        deadline = now.mono + timeout
+        self._mailbox.take()
+        self._raise_failure()
+        if offsets is None:
+            offsets = self.collector.positions(with_current=True)
+        command = commands.Commit(dict(offsets), deadline)
+        self._mailbox.submit(command)
+        try:
+            yield from self._await_async_commits(deadline)
+            committed = yield from self._mailbox.settle(command, "commit()", deadline)
+        except GeneratorExit:
+            # Nobody waits any more. What becomes of it is still to be heard of.
+            self._async_commits.append(_AsyncCommit(command.offsets, command.completion, None))
+            raise
+        return dict(committed)
+
+    def commit_async(self, offsets: Offsets | None, callback: CommitCallback | None, now: Now) -> Call[None]:
+        """See ``Consumer.commit_async``."""
+        self._mailbox.now = now
+        self._require_group("commit_async()")
+        self._mailbox.take()
+        self._raise_failure()
+        yield from self._run_commit_callbacks()
+        if offsets is None:
+            offsets = self.collector.positions(with_current=True)
+        command = commands.Commit(dict(offsets), now.mono + self._config.default_api_timeout_ms, retry=False)
+        self._async_commits.append(_AsyncCommit(command.offsets, command.completion, callback))
+        self._mailbox.submit(command)
+
+    def _await_async_commits(self, deadline: int, *, wakeable: bool = True) -> Call[None]:
+        """Callbacks come in the order of their commits, and before a later ``commit()`` returns."""
+        while self._async_commits and self._mailbox.now.mono < deadline + ANSWER_GRACE:
+            self._mailbox.take()
+            yield from self._run_commit_callbacks()
+            if self._async_commits:
+                if wakeable:
+                    self._mailbox.raise_wakeup()
+                yield from self._mailbox.wait(self._async_commits[0].completion, deadline + ANSWER_GRACE)
+
+    def _run_commit_callbacks(self) -> Call[None]:
+        while self._async_commits and self._async_commits[0].completion.done:
+            offsets, completion, callback = self._async_commits.popleft()
+            if callback is not None:
+                yield from self._mailbox.outcome(callback(offsets, completion.error))
+            elif completion.error is not None:
+                _log.warning("an asynchronous commit of group %r failed: %s", self._config.group_id, completion.error)
+
+    def _commit_on_close(self, deadline: int, done_with_last: bool) -> Call[None]:
+        collector = self.collector
+        offsets = collector.positions(with_current=True) if done_with_last else collector.positions_before_delivery()
+        if not offsets:
+            return
+        try:
+            yield from self._mailbox.ask(
+                commands.Commit(offsets, self._before(deadline)), "the last commit", self._before(deadline)
+            )
+        except OttlaError as error:
+            _log.warning("the last commit of group %r failed: %s", self._config.group_id, error)
+
+    def _before(self, deadline: int) -> int:
+        """A deadline for the network thread that leaves it some time to answer; half of what there is, if that is little."""
+        return deadline - min(ANSWER_GRACE, max(0, deadline - self._mailbox.now.mono) // 2)

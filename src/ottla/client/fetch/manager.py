@@ -1,0 +1,353 @@
+"""Fetching: which partitions to ask which broker for, and what to make of the answer.
+
+Owns the Fetch requests and the account of what the application still holds. Must not know records (beyond where a batch ends) nor
+who chose the partitions. Invariants: at most one Fetch per broker is in flight; what arrived and is not consumed, and what is asked
+for, stay within ``fetch_buffer_bytes`` (see ``memory``); the next Fetch leaves while earlier records are being consumed, and
+asks for the same partitions from where those end, so that sessions never lose a partition only because it has records waiting.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from ottla.client.backoff import ExponentialBackoff
+from ottla.client.cluster.metadata import Metadata, MetadataManager
+from ottla.client.effects import Poll, Send, ToNode
+from ottla.client.fetch.memory import FetchMemory
+from ottla.client.fetch.messages import fetch_request, leaders_of, partitions_of
+from ottla.client.fetch.replicas import ReadReplicas
+from ottla.client.fetch.session import FetchSession, SessionRequest, Wanted
+from ottla.client.fetched import FetchedPartition, FetchedResponse
+from ottla.client.notifications import Fetched
+from ottla.client.subscription import PartitionState, Phase, Subscription
+from ottla.config import ConsumerConfig
+from ottla.errors import CorruptRecordError, OttlaError, broker_error
+from ottla.protocol.apis import Api
+from ottla.records import iter_headers
+from ottla.types import IsolationLevel, Now, TopicPartition
+
+_log = logging.getLogger(__name__)
+
+_SESSION_ERRORS = frozenset({70, 71, 106})
+"""Answers that say that the session is not what we believe: begun anew at once, the broker itself is well."""
+
+
+class Reaction(enum.Enum):
+    """What an error of one partition calls for."""
+
+    NEW_LEADER = "ask for metadata and try again"
+    OUT_OF_RANGE = "reset as configured, once what was fetched is consumed"
+    AGAIN = "try again"
+    PROBLEM = "tell the application, and try again"
+
+
+_REACTIONS: Mapping[int, Reaction] = {
+    -1: Reaction.AGAIN,
+    1: Reaction.OUT_OF_RANGE,
+    3: Reaction.NEW_LEADER,
+    5: Reaction.NEW_LEADER,
+    6: Reaction.NEW_LEADER,
+    9: Reaction.NEW_LEADER,
+    56: Reaction.NEW_LEADER,
+    74: Reaction.NEW_LEADER,
+    75: Reaction.AGAIN,
+    78: Reaction.NEW_LEADER,
+    100: Reaction.NEW_LEADER,
+    103: Reaction.NEW_LEADER,
+}
+"""Error code of a partition in a Fetch answer -> what to do; any other is a problem for the application."""
+
+
+class _Node:
+    """One broker that is fetched from."""
+
+    __slots__ = ("failures", "in_flight", "node_id", "retry_at", "session")
+
+    def __init__(self, node_id: int) -> None:
+        self.node_id = node_id
+        self.session = FetchSession()
+        self.in_flight = False
+        self.failures = 0
+        self.retry_at = 0
+
+
+class _Asked(NamedTuple):
+    """A Fetch: its number, whom it went to, in which session, and what it stands for there."""
+
+    number: int
+    node: _Node
+    session: FetchSession
+    request: SessionRequest
+
+
+class FetchManager:
+    """See the module."""
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        subscription: Subscription,
+        metadata: MetadataManager,
+        notify: Callable[[object], None],
+        backoff: ExponentialBackoff,
+    ) -> None:
+        self._config = config
+        self._subscription = subscription
+        self._metadata = metadata
+        self._notify = notify
+        self._backoff = backoff
+        self.replicas = ReadReplicas(metadata, config.metadata_max_age_ms)
+        self.memory = FetchMemory(config.fetch_buffer_bytes, config.fetch_max_bytes)
+        self._number = 0
+        self._nodes: dict[int, _Node] = {}
+        self._held: dict[int, frozenset[TopicPartition]] = {}
+        self._out_of_range: dict[TopicPartition, int] = {}
+        self._blocked: dict[TopicPartition, int] = {}
+        self._logged: dict[TopicPartition, int] = {}
+        self._planned: tuple[int, Metadata] | None = None
+        """Version of the subscription and metadata that the sessions were given their partitions by."""
+        self._plan_until: int | None = None
+
+    def __repr__(self) -> str:
+        in_flight = sorted(node_id for node_id, node in self._nodes.items() if node.in_flight)
+        return f"<FetchManager in flight to {in_flight}, {len(self._held)} responses held>"
+
+    def is_held(self, tp: TopicPartition) -> bool:
+        """Whether the application has not consumed yet all that was fetched of a partition."""
+        return any(tp in partitions for partitions in self._held.values())
+
+    def drained(self, numbers: Iterable[int]) -> None:
+        """The application has consumed or dropped these responses."""
+        for number in numbers:
+            self._held.pop(number, None)
+        self.memory.release(numbers)
+
+    def poll(self, now: Now) -> Poll:
+        """One Fetch for each broker that may be asked."""
+        wake_at = [now.mono] if self._reset_out_of_range() else []
+        if not self._subscription.partitions:
+            return Poll(tuple(self._end_sessions()))
+        self._plan(now)
+        wanted = [node for node in self._nodes.values() if node.session.wanted]
+        sends = []
+        for node in wanted:
+            if node.in_flight:
+                continue
+            if node.retry_at > now.mono:
+                wake_at.append(node.retry_at)
+            elif room := self.memory.room(node.node_id, len(wanted)):
+                sends.append(self._fetch(node, room))
+        if self._plan_until is not None:
+            wake_at.append(self._plan_until)
+        return Poll(tuple(sends), min(wake_at, default=None))
+
+    def on_response(self, tag: _Asked | None, message: Any, now: Now) -> None:
+        """Hand the records over; note what went wrong."""
+        if tag is None:
+            return
+        node, names = tag.node, tag.session.names
+        self._answered(node)
+        if tag.session is not node.session:
+            return
+        parts = list(partitions_of(message, names))
+        code = int(message.error_code)
+        kept = tag.session.answered(
+            tag.request, code, message.session_id, [tp for tp, _ in parts], throttled=bool(message.throttle_time)
+        )
+        if code or not kept:
+            error = broker_error(code, "the broker refused a Fetch") if code else OttlaError("the answer does not fit the session")
+            self._refused(node, error, now, patient=code != 0 and code not in _SESSION_ERRORS)
+            return
+        node.failures = 0
+        self._learn_leaders(message, names)
+        fetched: list[FetchedPartition] = []
+        for tp, data in parts:
+            assert tp is not None
+            part = self._partition(tag, tp, data, now)
+            if part is not None:
+                fetched.append(part)
+        if fetched:
+            self._hand_over(tag, tuple(fetched))
+
+    def on_failure(self, tag: _Asked | None, error: OttlaError, now: Now) -> None:
+        """The broker gave no answer: ask for metadata, and again after a while. What waiting does not mend is a problem, too."""
+        if tag is None:
+            return
+        self._answered(tag.node)
+        tag.session.failed()
+        for tp in tag.request.all:
+            if self.replicas.forget(tp):
+                self._planned = None
+            state = self._subscription.partitions.get(tp)
+            if not error.retriable and state is not None:
+                self._subscription.set_problem(tp, state.epoch, error)
+        self._refused(tag.node, error, now, patient=True)
+
+    # -- asking -----------------------------------------------------------------------------------------------------------
+
+    def _plan(self, now: Now) -> None:
+        """Tell each session what is wanted of its broker, if anything changed but for positions that moved on."""
+        current, version = self._metadata.current, self._subscription.version
+        fresh = self._planned is not None and self._planned[0] == version and self._planned[1] is current
+        if fresh and (self._plan_until is None or self._plan_until > now.mono):
+            return
+        wake_at = []
+        by_node: dict[int, dict[TopicPartition, Wanted]] = {}
+        for tp, state in self._subscription.in_phase(Phase.FETCHING):
+            if not state.wanted or self._is_halted(tp, state.epoch):
+                continue
+            if state.retry_at > now.mono:
+                wake_at.append(state.retry_at)
+                continue
+            leader, node_id = current.leader(tp), self.replicas.choose(tp, now)
+            if leader is not None and node_id is not None:
+                wanted = Wanted(state.fetch, -1 if leader.epoch is None else leader.epoch, current.topic_id(tp.topic))
+                by_node.setdefault(node_id, {})[tp] = wanted
+        for node_id in by_node:
+            self._nodes.setdefault(node_id, _Node(node_id))
+        for node_id, node in self._nodes.items():
+            mine = by_node.get(node_id, {})
+            for tp in [tp for tp in node.session.wanted if tp not in mine]:
+                node.session.drop(tp)
+            for tp, wanted in mine.items():
+                node.session.want(tp, wanted)
+        if (expires_at := self.replicas.expires_at) is not None:
+            wake_at.append(expires_at)
+        self._planned, self._plan_until = (version, current), min(wake_at, default=None)
+
+    def _is_halted(self, tp: TopicPartition, epoch: int) -> bool:
+        return self._blocked.get(tp) == epoch or self._out_of_range.get(tp) == epoch
+
+    def _fetch(self, node: _Node, room: int) -> Send:
+        self._number += 1
+        request = node.session.request()
+        node.in_flight = True
+        self.memory.ask(node.node_id, room)
+        tag = _Asked(self._number, node, node.session, request)
+        message = fetch_request(self._config, request, room)
+        return Send(Api.FETCH, message, ToNode(node.node_id), tag, self._config.request_timeout_ms)
+
+    def _end_sessions(self) -> list[Send]:
+        """Nothing is read any more: tell the brokers, who need not answer."""
+        ending = {node: node.session.end() for node in self._nodes.values()}
+        self._planned = None
+        for node in ending:
+            node.session = FetchSession()
+        return [
+            Send(Api.FETCH, fetch_request(self._config, last, 0), ToNode(node.node_id), None, self._config.request_timeout_ms)
+            for node, last in ending.items()
+            if last is not None
+        ]
+
+    def _answered(self, node: _Node) -> None:
+        node.in_flight = False
+        self.memory.forget(node.node_id)
+
+    # -- answers ----------------------------------------------------------------------------------------------------------
+
+    def _partition(self, tag: _Asked, tp: TopicPartition, data: Any, now: Now) -> FetchedPartition | None:
+        """What there is to hand over of one partition; nothing of one that is wanted from elsewhere by now."""
+        asked = tag.request.all[tp]
+        state = self._subscription.partitions.get(tp)
+        if state is None or not state.fetchable or state.fetch != asked.offset:
+            return None
+        if None not in (asked.topic_id, state.topic_id) and asked.topic_id != state.topic_id:
+            return None
+        if data.error_code:
+            self._partition_failed(tp, state, int(data.error_code), now)
+            return None
+        self._subscription.set_problem(tp, state.epoch, None)
+        self._logged.pop(tp, None)
+        if data.preferred_read_replica >= 0:
+            self._prefer(tp, state, int(data.preferred_read_replica), now)
+        committed_only = self._config.isolation_level is IsolationLevel.READ_COMMITTED
+        end = data.last_stable_offset if committed_only and data.last_stable_offset >= 0 else data.high_watermark
+        records = data.records or b""
+        if records:
+            self._advance(tag.session, tp, state, records)
+        aborted = tuple((item.producer_id, item.first_offset) for item in data.aborted_transactions or ())
+        return FetchedPartition(tp, state.epoch, asked.offset, records, end, aborted)
+
+    def _advance(self, session: FetchSession, tp: TopicPartition, state: PartitionState, records: bytes | memoryview) -> None:
+        """Go on behind the last whole batch; where there is none, or no batch at all, only a seek can help."""
+        last = None
+        try:
+            for _, header in iter_headers(records):
+                last = header
+        except CorruptRecordError:
+            last = None
+        if last is None:
+            self._blocked[tp] = state.epoch
+            self._planned = None
+            return
+        leader_epoch = last.leader_epoch if last.leader_epoch >= 0 else None
+        self._subscription.advance(tp, state.epoch, last.next_offset, leader_epoch)
+        session.served(tp)
+        wanted = session.wanted.get(tp)
+        if wanted is not None:
+            session.want(tp, wanted._replace(offset=last.next_offset))
+
+    def _prefer(self, tp: TopicPartition, state: PartitionState, node_id: int, now: Now) -> None:
+        """The leader says that another broker is closer: ask that one."""
+        if node_id not in self._metadata.current.nodes:
+            self._metadata.request_update()
+            state.retry_at = now.mono + self._backoff.delay(0)
+            self._planned = None
+        elif self.replicas.prefer(tp, node_id, now):
+            self._planned = None
+
+    def _hand_over(self, tag: _Asked, fetched: tuple[FetchedPartition, ...]) -> None:
+        size = sum(len(part.data) for part in fetched)
+        if size:
+            self._held[tag.number] = frozenset(part.tp for part in fetched if part.data)
+            self.memory.hold(tag.number, tag.node.node_id, size)
+        self._notify(Fetched(FetchedResponse(tag.number, tag.node.node_id, fetched, size)))
+
+    # -- what goes wrong --------------------------------------------------------------------------------------------------
+
+    def _partition_failed(self, tp: TopicPartition, state: PartitionState, code: int, now: Now) -> None:
+        reaction = _REACTIONS.get(code, Reaction.PROBLEM)
+        from_replica = reaction in (Reaction.NEW_LEADER, Reaction.OUT_OF_RANGE) and self.replicas.forget(tp)
+        self._planned = None
+        if reaction is Reaction.OUT_OF_RANGE and from_replica:
+            return  # a follower may be behind: the leader knows better
+        state.retry_at = now.mono + self._backoff.delay(0)
+        if reaction is Reaction.NEW_LEADER:
+            self._metadata.request_update()
+        elif reaction is Reaction.OUT_OF_RANGE and self._subscription.reset_to is not None:
+            _log.info("offset %d of %s is out of range: resetting the position", state.fetch, tp)
+            self._out_of_range[tp] = state.epoch
+        elif reaction is Reaction.AGAIN:
+            if self._logged.get(tp) != code:
+                _log.warning("fetching %s from offset %d fails, and is tried again: %s", tp, state.fetch, broker_error(code))
+            self._logged[tp] = code
+        else:
+            self._subscription.set_problem(tp, state.epoch, broker_error(code, f"fetching {tp} from offset {state.fetch}"))
+
+    def _reset_out_of_range(self) -> bool:
+        """Reset the partitions whose earlier records are all consumed; whether there were any."""
+        version = self._subscription.version
+        for tp, epoch in list(self._out_of_range.items()):
+            if self._subscription.current(tp, epoch) is None:
+                del self._out_of_range[tp]
+            elif not self.is_held(tp) and self._subscription.reset_to is not None:
+                del self._out_of_range[tp]
+                self._subscription.reset((tp,), self._subscription.reset_to)
+        return self._subscription.version != version
+
+    def _learn_leaders(self, message: Any, names: Mapping[Any, str]) -> None:
+        """Errors may name the leader that the client should have asked (KIP-951)."""
+        leaders, nodes = leaders_of(message, names)
+        if leaders:
+            self._metadata.update_leaders(leaders, nodes)
+
+    def _refused(self, node: _Node, error: OttlaError, now: Now, *, patient: bool) -> None:
+        """Nothing came of a Fetch. Where the session was to blame the first other try comes at once."""
+        pause = self._backoff.delay(node.failures) if patient or node.failures else 0
+        node.failures += 1
+        node.retry_at = now.mono + pause
+        self._metadata.request_update()
+        _log.debug("fetching from node %d failed: %s", node.node_id, error)

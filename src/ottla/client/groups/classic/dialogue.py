@@ -1,0 +1,292 @@
+"""The dialogue of a classic member with its coordinator: join, assign as the leader, sync, leave; and what is made of the answers.
+
+Owns the member's state, its generation, and the requests of a rebalance. Must not know what sets a rebalance off, commits or user
+code. Invariants: all transitions are those of ``TRANSITIONS``; an answer that belongs to an earlier generation changes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from ottla.assignors import MemberAssignment, strategy
+from ottla.client.cluster.patterns import PatternTopics
+from ottla.client.effects import Send, ToCoordinator
+from ottla.client.groups.classic import requests
+from ottla.client.groups.classic.handover import Handover
+from ottla.client.groups.classic.leader import Leadership
+from ottla.client.groups.classic.leaving import Leaving
+from ottla.client.groups.classic.requests import PROTOCOL_TYPE, Tag
+from ottla.client.groups.classic.session import Session
+from ottla.client.groups.classic.states import (
+    FENCED_INSTANCE_ID,
+    INCONSISTENT_GROUP_PROTOCOL,
+    JOIN_REACTIONS,
+    TRANSITIONS,
+    UNSUPPORTED_VERSION,
+    Generation,
+    Input,
+    Reaction,
+    State,
+)
+from ottla.client.groups.neighbours import Neighbours
+from ottla.client.notifications import AssignmentNeeded, ErrorNotification
+from ottla.errors import (
+    OttlaError,
+    ProtocolError,
+    broker_error,
+)
+from ottla.protocol.apis import Api
+from ottla.protocol.consumer_protocol import Subscription as Wish, decode_assignment
+from ottla.types import ConsumerGroupMetadata, Now
+
+_log = logging.getLogger(__name__)
+
+JOIN_LAPSE = 5_000
+"""Milliseconds that a JoinGroup is given beyond the rebalance timeout."""
+
+_INT_MAX = 2**31 - 1
+
+
+class Dialogue:
+    """See the module. The base of ``ClassicMembership``, which says when to join and when to leave."""
+
+    def __init__(self, neighbours: Neighbours) -> None:
+        config, subscription, coordinator, metadata, notify, backoff, polls = neighbours
+        self.state = State.UNJOINED
+        self.generation = Generation()
+        self.failure: OttlaError | None = None
+        self._config = config
+        self._subscription = subscription
+        self._coordinator = coordinator
+        self._metadata = metadata
+        self._notify = notify
+        self._backoff = backoff
+        self._session = Session(config, coordinator, backoff)
+        self._liveness = self._session.liveness
+        self._polls = polls
+        self._round = 0
+        self._in_flight = False
+        self._attempts = 0
+        self._retry_at = 0
+        self._reason = ""
+        self._joined_topics: frozenset[str] = frozenset()
+        self._pattern = PatternTopics(config, subscription, metadata)
+        self._leaving = Leaving(config, coordinator)
+        self._strategy = strategy(config.partition_assignment_strategy)
+        self._told: dict[str, bytes | None] = dict.fromkeys(self._strategy.assignors)
+        """What the application's assignors have to tell the leader."""
+        self._handover = Handover(subscription, notify, polls, cooperative=self._strategy.cooperative)
+        self._leadership: Leadership | None = None
+        self._assignments: dict[str, bytes] = {}
+        coordinator.on_fatal(self._lookup_failed)
+
+    def __repr__(self) -> str:
+        return f"<ClassicMembership {self.state.name} {self.generation}>"
+
+    def metadata(self) -> ConsumerGroupMetadata:
+        """See ``Membership``."""
+        number, member_id, _ = self.generation
+        return ConsumerGroupMetadata(self._config.group_id or "", number, member_id, self._config.group_instance_id)
+
+    # -- join, assign, sync, leave -------------------------------------------------------------------------------------
+
+    def _dialogue(self, now: Now) -> list[Send]:
+        if self._leaving.due:
+            return self._send_leave()
+        if self._in_flight:
+            return []
+        if self.state is State.ASSIGNING and self._leadership is not None:
+            self._assign(self._leadership)
+        if self.state not in (State.JOINING, State.SYNCING) or self._retry_at > now.mono:
+            return []
+        target = self._coordinator.target()
+        if target is None or (self.state is State.JOINING and self._pattern.awaits_metadata()):
+            return []
+        self._in_flight = True
+        if self.state is State.SYNCING:
+            return [self._send(Api.SYNC_GROUP, requests.sync_group(self._config, self.generation, self._assignments), target)]
+        self._joined_topics = self._subscription.topics
+        timeout = max(self._config.request_timeout_ms, min(self._config.max_poll_interval_ms + JOIN_LAPSE, _INT_MAX))
+        message = requests.join_group(self._config, self.generation, self._wish(), self._told, self._reason)
+        return [self._send(Api.JOIN_GROUP, message, target, timeout)]
+
+    def _wish(self) -> Wish:
+        """What this member wants and still holds."""
+        owned = tuple(self._subscription.partitions)
+        return Wish(tuple(sorted(self._joined_topics)), None, owned, self.generation.number, self._config.client_rack or None)
+
+    def _assign(self, leadership: Leadership) -> None:
+        """Once it is known what there is to assign: at once by an assignor of ours, by the application by one of its own."""
+        if leadership.asked or (cluster := leadership.cluster()) is None:
+            return
+        if leadership.foreign:
+            leadership.asked = True
+            number, _, assignor = self.generation
+            self._notify(AssignmentNeeded(number, assignor or "", cluster, leadership.members))
+        else:
+            self._assignments = leadership.assign(cluster)
+            self._move(Input.ASSIGNED)
+
+    def _send(self, api: Api, message: Any, target: ToCoordinator, timeout: int | None = None) -> Send:
+        return Send(api, message, target, Tag(api, self.generation, self._round), timeout or self._config.request_timeout_ms)
+
+    def _on_joined(self, tag: Tag, message: Any, now: Now) -> None:
+        code = int(message.error_code)
+        if code:
+            return self._refused(tag, JOIN_REACTIONS.get(code, Reaction.FATAL), code, message, now)
+        if (mismatch := _unknown_protocol(message, tuple(self._strategy.assignors))) is not None:
+            return self._fail(mismatch)
+        self.generation = Generation(message.generation_id, message.member_id, message.protocol_name)
+        self._attempts, self._retry_at = 0, now.mono
+        self._liveness.joined(now)
+        self._polls.joined()
+        self._assignments, self._leadership = {}, None
+        if message.leader != message.member_id:
+            return self._move(Input.JOINED)
+        return self._lead(message)
+
+    def _lead(self, message: Any) -> None:
+        """This member assigns: it needs to know the topics of all the others."""
+        try:
+            self._leadership = Leadership(
+                message.protocol_name, message.members, self._metadata, self._strategy, follows_racks=bool(self._config.client_rack)
+            )
+        except ProtocolError as error:
+            return self._fail(error)
+        self._move(Input.LEADS)
+        if message.skip_assignment:
+            self._leadership.let_stand()
+            self._move(Input.ASSIGNED)
+        return None
+
+    def _on_synced(self, tag: Tag, message: Any, now: Now) -> None:
+        code = int(message.error_code)
+        if code:
+            return self._refused(tag, JOIN_REACTIONS.get(code, Reaction.FATAL), code, message, now)
+        if (mismatch := _unknown_protocol(message, (None, self.generation.protocol))) is not None:
+            return self._fail(mismatch)
+        try:
+            assignment = decode_assignment(message.assignment)
+        except ProtocolError as error:
+            return self._fail(error)
+        if not self._pattern.allows(assignment.partitions):
+            self._reason = "the subscription has changed"
+            return self._move(Input.REJOIN)
+        self._reason, self._attempts = "", 0
+        if self._handover.receive(MemberAssignment(assignment.partitions, assignment.user_data)):
+            return self._move(Input.TAKEN)
+        self._move(Input.SYNCED)
+        return self._hand_over()
+
+    def _hand_over(self) -> None:
+        self._handover.hand_over(self.generation.protocol or "", self.metadata())
+
+    def _send_leave(self) -> list[Send]:
+        # Only who waits in LEAVING wants to know the answer.
+        sends = self._leaving.poll(self.generation, self._round if self.state is State.LEAVING else -1)
+        self._in_flight = bool(sends) and self.state is State.LEAVING
+        return sends
+
+    def _on_left(self, tag: Tag, message: Any, now: Now) -> None:
+        self._left(message)
+
+    def _left(self, answer: Any = None) -> None:
+        if self.state is State.LEAVING:
+            self._move(Input.LEFT)
+        self._leaving.over(answer)
+
+    _ON_ANSWER = {Api.JOIN_GROUP: _on_joined, Api.SYNC_GROUP: _on_synced, Api.LEAVE_GROUP: _on_left}  # noqa: RUF012
+
+    # -- what goes wrong -----------------------------------------------------------------------------------------------
+
+    def _refused(self, tag: Tag, reaction: Reaction, code: int, message: Any, now: Now) -> None:
+        """JoinGroup or SyncGroup was answered with an error."""
+        error = broker_error(code, f"joining group {self._config.group_id!r}")
+        self._reason = f"rebalance failed due to {error.name}"
+        if reaction is Reaction.FENCED:
+            self._fence(f"joining group {self._config.group_id!r}")
+            return
+        if reaction is Reaction.FATAL:
+            if code == UNSUPPORTED_VERSION and self._config.group_instance_id is not None:
+                error.hint = "the brokers may be too old for static members: leave group_instance_id out"
+            self._fail(error)
+            return
+        if reaction is Reaction.LOOK_UP:
+            self._coordinator.mark_moved(error.name)
+        if reaction in (Reaction.LATER, Reaction.LOOK_UP):
+            self._try_later(now)
+        elif reaction is Reaction.ADOPT:
+            self.generation = Generation(-1, message.member_id)
+            self._reason = f"need to re-join with the given member-id: {message.member_id}"
+        elif tag.generation == self.generation and reaction in (Reaction.UNKNOWN, Reaction.OUTDATED):
+            self._dropped(reaction, error.name)
+            return
+        self._move(Input.REJOIN)
+
+    def _fail(self, error: OttlaError) -> None:
+        """Tell the application, and let its next poll try again; what is held stays until the coordinator says otherwise."""
+        self._move(Input.FAIL)
+        self._attempts += 1
+        self._notify(ErrorNotification(error))
+
+    def _dropped(self, reaction: Reaction, why: str) -> None:
+        """The coordinator has removed the member, or gone on without it: the partitions are lost."""
+        self._reason = f"rebalance failed due to {why}"
+        member_id = self.generation.member_id if reaction is Reaction.OUTDATED else ""
+        self._forget(Generation(-1, member_id))
+        if not self._subscription.partitions and self.state in (State.JOINING, State.ASSIGNING, State.SYNCING, State.FAILED):
+            if self.state is not State.FAILED:
+                self._move(Input.REJOIN)
+            return
+        _log.warning("consumer of group %r lost its partitions: %s", self._config.group_id, why)
+        self._move(Input.DROPPED)
+        self._handover.prepare(lost=True)
+
+    def _fence(self, what: str) -> OttlaError:
+        """Another member has taken the instance id. To join again would throw it out in turn."""
+        self.failure = broker_error(FENCED_INSTANCE_ID, what)
+        self.failure.fatal = True
+        self._forget(Generation())
+        self._move(Input.FENCE)
+        self._subscription.version += 1
+        self._handover.prepare(lost=True)
+        return self.failure
+
+    def _lookup_failed(self, error: OttlaError, now: Now) -> None:
+        """Nobody says who the coordinator is, and waiting does not help: the application has to know. The look-up goes on."""
+        if self.state is not State.UNJOINED:
+            self._notify(ErrorNotification(error))
+
+    def _try_later(self, now: Now) -> None:
+        self._retry_at = now.mono + self._backoff.delay(self._attempts)
+        self._attempts += 1
+
+    # -- what the member is --------------------------------------------------------------------------------------------
+
+    def _forget(self, generation: Generation) -> None:
+        """Be somebody else from now on: whatever is on its way concerns nobody."""
+        self.generation = generation
+        self._round += 1
+        self._in_flight = False
+        self._leadership = None
+        self._handover.forget()
+
+    def _move(self, cause: Input) -> None:
+        try:
+            state = TRANSITIONS[self.state][cause]
+        except KeyError:
+            raise RuntimeError(f"a member that is {self.state.name} can not be moved by {cause.name}") from None
+        _log.debug("group %r: %s -> %s (%s)", self._config.group_id, self.state.name, state.name, cause.name)
+        if state is State.JOINING:
+            self._pattern.look_again()
+        self.state = state
+        self._subscription.version += 1
+
+
+def _unknown_protocol(message: Any, known: tuple[str | None, ...]) -> OttlaError | None:
+    """An error where a JoinGroup or SyncGroup answer speaks of a protocol that this member did not offer."""
+    if message.protocol_type in (None, PROTOCOL_TYPE) and message.protocol_name in known:
+        return None
+    chosen = f"{message.protocol_type or PROTOCOL_TYPE}/{message.protocol_name}"
+    return broker_error(INCONSISTENT_GROUP_PROTOCOL, f"the group chose {chosen}, which this member did not offer")

@@ -1,0 +1,121 @@
+"""What the leader of a classic group does besides: it knows what all members want, and says who reads what.
+
+Owns the wishes of the group's members and the partitions that the last assignment was made for. Must not know requests, states or
+timers. Invariants: an assignment is made with metadata that is newer than the join it belongs to, and that names every topic of the
+group; whoever made it, no partition is in it twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ottla.assignors import ASSIGNORS, Cluster, MemberAssignment, MemberSubscription, Strategy
+from ottla.client.cluster.metadata import Metadata, MetadataManager
+from ottla.errors import AssignmentError
+from ottla.protocol.consumer_protocol import Assignment, decode_subscription, encode_assignment
+from ottla.types import TopicPartition
+
+_UNKNOWN_TOPIC_OR_PARTITION = 3
+
+
+class Leadership:
+    """One generation's leadership. Raises ``ProtocolError`` for a member whose wish can not be read.
+
+    ``follows_racks``: whether it matters when replicas move to other racks.
+    """
+
+    def __init__(
+        self, assignor: str, members: Any, metadata: MetadataManager, strategy: Strategy, *, follows_racks: bool = False
+    ) -> None:
+        wishes = {item.member_id: (item.group_instance_id, decode_subscription(item.metadata)) for item in members}
+        self.members = {
+            member_id: MemberSubscription(wish.topics, instance_id, wish.rack, wish.owned, wish.generation, wish.user_data)
+            for member_id, (instance_id, wish) in wishes.items()
+        }
+        self.topics = frozenset(topic for wish in self.members.values() for topic in wish.topics)
+        """All topics that any member wants, or is given."""
+        self.foreign = assignor in strategy.foreign
+        """Whether it is the user's assignor that has to be asked."""
+        self.asked = False
+        """Whether it was."""
+        self._assignor = assignor
+        self._cooperative = strategy.cooperative
+        self._follows_racks = follows_racks
+        self._metadata = metadata
+        self._fresh_after = metadata.request_update()
+        self._assigned_for: Cluster | None = None
+
+    def cluster(self) -> Cluster | None:
+        """What there is to assign; ``None`` while the metadata is not fresh."""
+        current = self._metadata.current
+        if current.version <= self._fresh_after:
+            return None
+        if not self._metadata.follows_all and not all(topic in current.topics for topic in self.topics):
+            self._fresh_after = self._metadata.request_update()
+            return None
+        self.let_stand()
+        return _cluster(current, self.topics, with_racks=True)
+
+    def assign(self, cluster: Cluster) -> dict[str, bytes]:
+        """For each member id its assignment, by one of Ottla's own assignors."""
+        return _encoded(ASSIGNORS[self._assignor]().assign(cluster, self.members))
+
+    def check(self, shares: Mapping[str, MemberAssignment]) -> dict[str, bytes]:
+        """For each member id its assignment, as the user's assignor said.
+
+        Raises ``AssignmentError`` for an answer that would let two members read the same partition.
+        """
+        name = self._assignor
+        if strangers := shares.keys() - self.members.keys():
+            raise AssignmentError(f"the assignor {name!r} named members that are not in the group: {', '.join(sorted(strangers))}")
+        given: dict[TopicPartition, str] = {}
+        for member_id, share in shares.items():
+            for tp in share.partitions:
+                if given.setdefault(tp, member_id) is not member_id:
+                    raise AssignmentError(f"the assignor {name!r} gave {tp} to {given[tp]} and to {member_id}")
+        owners = {tp: member_id for member_id, member in self.members.items() for tp in member.owned} if self._cooperative else {}
+        for tp, member_id in given.items():
+            if owners.get(tp, member_id) != member_id and tp not in self.members[member_id].owned:
+                raise AssignmentError(
+                    f"the assignor {name!r} gave {tp} to {member_id} while {owners[tp]} owns it",
+                    hint="a cooperative assignor leaves a partition out until its owner has given it up",
+                )
+        # What is assigned without being subscribed to is followed as well.
+        self.topics |= frozenset(tp.topic for tp in given)
+        self.let_stand()
+        return _encoded({**{member_id: MemberAssignment(()) for member_id in self.members}, **shares})
+
+    def let_stand(self) -> None:
+        """What is assigned stands for the partitions that there are now; new ones are this leader's business (KIP-814, too)."""
+        self._assigned_for = _cluster(self._metadata.current, self.topics, with_racks=self._follows_racks)
+
+    def outdated(self) -> bool:
+        """Whether there are partitions that nobody was assigned, or assigned ones that are gone, or have moved to other racks."""
+        current = self._metadata.current
+        settled = self._metadata.follows_all or all(_is_settled(current, topic) for topic in self.topics)
+        if self._assigned_for is None or not settled:
+            return False
+        return self._assigned_for != _cluster(current, self.topics, with_racks=self._follows_racks)
+
+
+def _cluster(metadata: Metadata, topics: frozenset[str], *, with_racks: bool) -> Cluster:
+    """The topics that exist; racks only where a broker has one."""
+    racks = {node.node_id: node.rack for node in metadata.nodes.values() if node.rack} if with_racks else {}
+    found = {topic: partitions for topic in sorted(topics) if (partitions := metadata.partitions_for(topic))}
+    where = {
+        topic: tuple(frozenset(racks[replica] for replica in one.replicas if replica in racks) for one in partitions)
+        for topic, partitions in found.items()
+        if racks
+    }
+    return Cluster({topic: len(partitions) for topic, partitions in found.items()}, where)
+
+
+def _encoded(shares: Mapping[str, Any]) -> dict[str, bytes]:
+    return {member_id: encode_assignment(Assignment(share.partitions, share.user_data)) for member_id, share in shares.items()}
+
+
+def _is_settled(metadata: Metadata, topic: str) -> bool:
+    """Whether the latest metadata describes a topic, or says that it does not exist."""
+    known = metadata.topics.get(topic)
+    return known is not None and (known.error is None or known.error.code == _UNKNOWN_TOPIC_OR_PARTITION)

@@ -1,0 +1,74 @@
+"""The session of a classic member: the heartbeats that it sends while it belongs to a generation, and what is made of the answers.
+
+Owns the dialogue of heartbeats and the clocks of the membership (KIP-62). Must not know what the member does about an answer.
+Invariant: nothing that is about an earlier generation is reported.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from ottla.client.backoff import ExponentialBackoff
+from ottla.client.effects import Send
+from ottla.client.groups.classic import requests
+from ottla.client.groups.classic.liveness import Liveness
+from ottla.client.groups.classic.requests import Tag
+from ottla.client.groups.classic.states import HEARTBEAT_REACTIONS, REBALANCE_IN_PROGRESS, Generation, Reaction
+from ottla.client.groups.coordinator import CoordinatorManager
+from ottla.config import ConsumerConfig
+from ottla.errors import broker_error
+from ottla.protocol.apis import Api
+from ottla.types import Now
+
+_log = logging.getLogger(__name__)
+
+
+class Session:
+    """See the module. ``liveness`` holds the deadlines."""
+
+    def __init__(self, config: ConsumerConfig, coordinator: CoordinatorManager, backoff: ExponentialBackoff) -> None:
+        self.liveness = Liveness(config)
+        self._config = config
+        self._coordinator = coordinator
+        self._backoff = backoff
+
+    def poll(self, generation: Generation, now: Now) -> list[Send]:
+        """A heartbeat when it is due."""
+        target = self._coordinator.target()
+        if target is None:
+            return []
+        self.liveness.coordinator_found(self._coordinator.found, now)
+        if self.liveness.session_expired(now):
+            self._coordinator.mark_unknown("no heartbeat was answered within session.timeout.ms", now)
+            self._coordinator.target()
+            return []
+        if not self.liveness.heartbeat_due(now):
+            return []
+        self.liveness.heartbeat_sent(now)
+        tag = Tag(Api.HEARTBEAT, generation)
+        return [Send(Api.HEARTBEAT, requests.heartbeat(self._config, generation), target, tag, self._config.request_timeout_ms)]
+
+    def on_answer(self, tag: Tag, message: Any, generation: Generation | None, now: Now) -> Reaction | None:
+        """What the member, now in ``generation``, has to do because of an answer."""
+        code = int(message.error_code)
+        if not code or code == REBALANCE_IN_PROGRESS:
+            self.liveness.heartbeat_answered(now)
+        else:
+            self.liveness.heartbeat_failed(now, self._backoff)
+        if not code:
+            return None
+        reaction = HEARTBEAT_REACTIONS.get(code, Reaction.LATER)
+        if reaction is Reaction.LOOK_UP:
+            self._coordinator.mark_moved(broker_error(code).name)
+            return None
+        if tag.generation != generation:
+            return None
+        if reaction is Reaction.LATER:
+            _log.warning("heartbeat of group %r failed: %s", self._config.group_id, broker_error(code))
+            return None
+        return reaction
+
+    def on_failure(self, now: Now) -> None:
+        """A heartbeat that nobody answered."""
+        self.liveness.heartbeat_failed(now, self._backoff)

@@ -1,0 +1,406 @@
+"""A member of a consumer group (KIP-848): the coordinator assigns, heartbeats say everything.
+
+Owns the member's state, its id and epoch, and the time of its heartbeats. Must not know commits, positions or user code: what the
+application has to do it is told by a notification, and it answers with a command. Invariants: all transitions are those of
+``TRANSITIONS``; one heartbeat at most is in flight, but for the last one; heartbeats go on while the application takes its time,
+until ``max.poll.interval.ms``, the only deadline that it has; an answer to an earlier incarnation changes nothing; the member joins
+only inside ``poll()``.
+
+A member that joins, from the first poll on::
+
+    UNSUBSCRIBED -- poll --> JOINING -- heartbeat answered: partitions --> RECONCILING
+    RECONCILING -- the application let go and took on --> ACKNOWLEDGING -- heartbeat sent --> STABLE
+    STABLE -- heartbeat answered: other partitions --> RECONCILING
+
+A reconciliation begins when the application polls: while it is busy, what it has stays what it has, and a newer assignment replaces
+one that it has not heard of. Sources: KIP-848, KIP-1082 (member ids), KIP-1251 (commits of older epochs), KIP-345 (static members).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from ottla.client.commands import Assigned, Reply
+from ottla.client.effects import Poll, Send
+from ottla.client.groups.consumer.reconciliation import Reconciliation
+from ottla.client.groups.consumer.requests import JOIN, Heartbeats, new_member_id
+from ottla.client.groups.consumer.states import (
+    BEATING,
+    FENCED_INSTANCE_ID,
+    HEARTBEAT_REACTIONS,
+    HINTS,
+    REBALANCING,
+    STALE_MEMBER_EPOCH,
+    TRANSITIONS,
+    UNKNOWN_HINT,
+    UNSUPPORTED_VERSION,
+    Input,
+    Reaction,
+    State,
+)
+from ottla.client.groups.membership import NOBODY, MemberIdentity, Standing, not_a_member
+from ottla.client.groups.neighbours import Neighbours
+from ottla.client.notifications import ErrorNotification
+from ottla.client.subscription import Mode
+from ottla.errors import BrokerError, DisconnectedError, OttlaError, OttlaTimeoutError, UnsupportedApiError, broker_error
+from ottla.protocol import milliseconds
+from ottla.protocol.apis import Api
+from ottla.types import ConsumerGroupMetadata, Now
+
+_log = logging.getLogger(__name__)
+
+
+class _Tag(NamedTuple):
+    """Which incarnation of the member a heartbeat was sent by, when, and whether it was its last."""
+
+    incarnation: int
+    sent_at: int
+    last: bool = False
+
+
+class ConsumerMembership:
+    """See the module."""
+
+    group_topics: frozenset[str] = frozenset()
+    """See ``Membership``: the coordinator assigns, so nobody else's topics matter."""
+
+    def __init__(self, neighbours: Neighbours) -> None:
+        config, subscription, coordinator, metadata, notify, backoff, polls = neighbours
+        self.state = State.UNSUBSCRIBED
+        self.epoch = JOIN
+        self.member_id = new_member_id(backoff.random)
+        """Made once: the member keeps it however often it joins."""
+        self.failure: OttlaError | None = None
+        self._config = config
+        self._subscription = subscription
+        self._coordinator = coordinator
+        self._notify = notify
+        self._backoff = backoff
+        self._polls = polls
+        self._heartbeats = Heartbeats(config, subscription, self.member_id)
+        self._partitions = Reconciliation(subscription, metadata, notify)
+        self._incarnation = 0
+        self._in_flight = False
+        self._reason = ""
+        self._was_asked = False
+        """Whether the coordinator may know this incarnation."""
+        self._expelled = False
+        self._failures = 0
+        self._beat_at = self._not_before = 0
+        self._polled_at = self._given_at = 0
+        self._leaves: list[Reply] = []
+        self._farewells = 0
+        """How many last heartbeats are not answered yet."""
+        coordinator.on_fatal(self._lookup_failed)
+
+    def __repr__(self) -> str:
+        return f"<ConsumerMembership {self.state.name} {self.member_id} epoch {self.epoch}>"
+
+    @property
+    def follows_all_topics(self) -> bool:
+        """See ``Membership``. The coordinator matches a pattern, and names what it found by ids."""
+        return self._subscription.pattern is not None and self._partitions.lacks_names
+
+    @property
+    def standing(self) -> Standing:
+        """See ``Membership``."""
+        return Standing("consumer", self.state.name, self._is_member, self.state in REBALANCING, self._reason)
+
+    @property
+    def _is_member(self) -> bool:
+        return self.state in BEATING and self.epoch > JOIN
+
+    @property
+    def joins_anew(self) -> bool:
+        """See ``Membership``."""
+        return self.state is State.JOINING and self.epoch == JOIN and not self._in_flight
+
+    # -- what the application does ----------------------------------------------------------------------------------------
+
+    def metadata(self) -> ConsumerGroupMetadata:
+        """See ``Membership``."""
+        group, instance = self._config.group_id or "", self._config.group_instance_id
+        return (
+            ConsumerGroupMetadata(group, self.epoch, self.member_id, instance)
+            if self.epoch > JOIN
+            else ConsumerGroupMetadata(group, group_instance_id=instance)
+        )
+
+    def polled(self, now: Now) -> None:
+        """See ``Membership``."""
+        self._polls.polled(now)
+        self._polled_at = now.mono
+        if self._subscription.mode is not Mode.TOPICS:
+            return
+        if self.state is State.UNSUBSCRIBED:
+            self._reason = ""
+            self._move(Input.POLLED)
+            self._begin(now)
+        elif self.state in BEATING and self._heartbeats.has_news:
+            self._beat_at = min(self._beat_at, now.mono)
+
+    def prepared(self, token: int, now: Now) -> None:
+        """See ``Membership``. Only a poll gives partitions up, so it is one."""
+        if self.state is State.RECONCILING:
+            self._partitions.prepared(token)
+        elif self.state in (State.FENCED, State.STALE) and self._partitions.released(token):
+            self._polls.polled(now)
+            self._move(Input.RELEASED)
+            self._begin(now)
+        elif self.state is State.FATAL:
+            self._partitions.released(token)
+
+    def accepted(self, token: int) -> None:
+        """See ``Membership``."""
+        if self.state is State.RECONCILING and self._partitions.accepted(token):
+            self._move(Input.RECONCILED)
+
+    def user_data(self, by_assignor: Mapping[str, bytes | None]) -> None:
+        """See ``Membership``."""
+
+    def assigned(self, command: Assigned) -> None:
+        """See ``Membership``."""
+
+    def leave(self, reason: str, reply: Reply, now: Now) -> None:
+        """See ``Membership``. A static member's partitions wait for it."""
+        del now
+        _log.debug("group %r: %s", self._config.group_id, reason)
+        self._partitions.forget()
+        self._subscription.set_partitions(())
+        self._leaves.append(reply)
+        if self.state in (State.FENCED, State.STALE):
+            self._move(Input.LEAVE)
+        elif self.state in BEATING:
+            self._move(Input.LEAVE)
+            self._retire()
+            if not self._was_asked:
+                self._move(Input.LEFT)
+        if self.state is not State.LEAVING and not self._farewells:
+            self._left()
+
+    def identity(self) -> MemberIdentity:
+        """See ``Membership``."""
+        if self._subscription.mode is not Mode.TOPICS:
+            return NOBODY
+        if self.failure is not None:
+            raise self.failure
+        if self._is_member:
+            return MemberIdentity(self.epoch, self.member_id, self._config.group_instance_id)
+        raise not_a_member(self._config, expired=self._polls.expired_once)
+
+    def reader(self) -> MemberIdentity:
+        """See ``Membership``."""
+        return MemberIdentity(self.epoch, self.member_id) if self._is_member else NOBODY
+
+    def commit_refused(self, code: int, sent_by: MemberIdentity, now: Now) -> OttlaError:
+        """See ``Membership``. An epoch that is out of date may be mended by the next heartbeat, so that may be tried again."""
+        error = broker_error(code, f"committing offsets of group {self._config.group_id!r}")
+        if sent_by == NOBODY:
+            return error
+        if code == FENCED_INSTANCE_ID and self._is_member:
+            self._fail(error)
+            return error
+        self._beat_at = min(self._beat_at, now.mono)
+        if code == STALE_MEMBER_EPOCH and self._is_member:
+            error.retriable = True
+            return error
+        return not_a_member(self._config, expired=self._polls.expired_once, cause=error)
+
+    # -- the two shapes ---------------------------------------------------------------------------------------------------
+
+    def poll(self, now: Now) -> Poll:
+        """Send the heartbeat that the state calls for."""
+        if self.state in BEATING and self._polls.expired(now):
+            self._expel(now)
+        if self.state is State.LEAVING:
+            return Poll(tuple(self._farewell(now)))
+        if self.state not in BEATING:
+            return Poll()
+        application_knows = self.state is State.RECONCILING and self._polled_at >= self._given_at
+        if application_knows and self._partitions.begin(self._polls.deadline):
+            self._move(Input.RECONCILED)
+        sends = self._heartbeat(now)
+        times = (self._polls.deadline, *(() if self._in_flight else (self._due_at(),)))
+        return Poll(tuple(sends), min((at for at in times if at > now.mono), default=None))
+
+    def on_response(self, tag: _Tag, message: Any, now: Now) -> None:
+        """Take epoch, interval and partitions from the answer to a heartbeat."""
+        code = int(message.error_code)
+        if tag.last:
+            if code:
+                _log.info("leaving group %r: %s", self._config.group_id, broker_error(code, message.error_message or ""))
+            self._farewells -= 1
+            return self._left()
+        if tag.incarnation != self._incarnation:
+            return None
+        self._in_flight = False
+        if code:
+            return self._refused(code, message.error_message or "", now)
+        return self._on_heartbeat(tag, message, now)
+
+    def on_failure(self, tag: _Tag, error: OttlaError, now: Now) -> None:
+        """No answer: look the coordinator up again, and say everything again."""
+        if isinstance(error, DisconnectedError | OttlaTimeoutError):
+            self._coordinator.mark_unknown(str(error), now)
+        if tag.last:
+            self._farewells -= 1
+            return self._left()
+        if tag.incarnation != self._incarnation:
+            return None
+        self._in_flight = False
+        if isinstance(error, UnsupportedApiError):
+            error.hint = HINTS[UNSUPPORTED_VERSION] if error.hint == UnsupportedApiError.hint else error.hint
+            return self._fail(error)
+        if not error.retriable:
+            self._notify(ErrorNotification(error))
+        return self._try_later(error, now)
+
+    # -- heartbeats -------------------------------------------------------------------------------------------------------
+
+    def _due_at(self) -> int:
+        """When the next heartbeat is due: at once for who wants in or has to acknowledge, but never within a back-off."""
+        urgent = self.state is State.ACKNOWLEDGING or (self.state is State.JOINING and self.epoch == JOIN)
+        return self._not_before if urgent else max(self._beat_at, self._not_before)
+
+    def _heartbeat(self, now: Now) -> list[Send]:
+        target = self._coordinator.target()
+        if target is None or self._in_flight or self._due_at() > now.mono:
+            return []
+        self._in_flight = self._was_asked = True
+        if self.state is State.JOINING:
+            self._heartbeats.forget()
+        message = self._heartbeats.beat(self.epoch, self._partitions.held)
+        if self.state is State.ACKNOWLEDGING:
+            self._move(Input.ACKNOWLEDGED if self._partitions.reached else Input.TARGET)
+        tag = _Tag(self._incarnation, now.mono)
+        return [Send(Api.CONSUMER_GROUP_HEARTBEAT, message, target, tag, self._config.request_timeout_ms)]
+
+    def _on_heartbeat(self, tag: _Tag, message: Any, now: Now) -> None:
+        if self._failures:
+            _log.info("group %r: heartbeats are answered again", self._config.group_id)
+        self._failures = self._not_before = 0
+        self._beat_at = tag.sent_at + milliseconds(message.heartbeat_interval)
+        if message.member_epoch <= JOIN:
+            return
+        if self.epoch == JOIN:
+            self._polls.joined()
+        if message.member_epoch != self.epoch:
+            self.epoch = message.member_epoch
+            self._subscription.version += 1
+        if message.assignment is not None:
+            given = {item.topic_id: frozenset(item.partitions) for item in message.assignment.topic_partitions if item.partitions}
+            if self._partitions.aim(given):
+                self._given_at = now.mono
+                self._reason = self._reason if self.state is State.JOINING else "the coordinator has assigned anew"
+                self._move(Input.TARGET)
+
+    def _refused(self, code: int, text: str, now: Now) -> None:
+        error = broker_error(code, f"a heartbeat of group {self._config.group_id!r}{f': {text}' if text else ''}")
+        unknown = Reaction.LATER if error.retriable else Reaction.FATAL
+        reaction = HEARTBEAT_REACTIONS.get(code, unknown)
+        if reaction is Reaction.GONE:
+            reaction = self._of_group_gone()
+        if reaction is Reaction.FENCED:
+            return self._fence(error)
+        if reaction is Reaction.FATAL:
+            error.hint = HINTS.get(code) or error.hint or UNKNOWN_HINT
+            return self._fail(error)
+        if reaction is Reaction.LOOK_UP:
+            self._coordinator.mark_moved(error.name)
+        elif reaction is Reaction.TELL:
+            self._notify(ErrorNotification(error))
+        return self._try_later(error, now)
+
+    def _of_group_gone(self) -> Reaction:
+        """The group was deleted, or has become a classic one; a choice that came too late is made again before the next attempt."""
+        if self.epoch > JOIN:
+            return Reaction.FENCED
+        return Reaction.LATER if self._config.group_protocol == "auto" else Reaction.FATAL
+
+    def _try_later(self, error: OttlaError, now: Now) -> None:
+        """Said once, however often it is tried; the next heartbeat says everything, as this one may or may not have been heard."""
+        if not self._failures:
+            _log.warning("%s; heartbeats are tried again", error)
+        self._heartbeats.forget()
+        self._beat_at, self._not_before = 0, now.mono + self._backoff.delay(self._failures)
+        self._failures += 1
+
+    # -- ways out ---------------------------------------------------------------------------------------------------------
+
+    def _farewell(self, now: Now) -> list[Send]:
+        """Said once, beside a heartbeat that is under way, and only to a coordinator that is known."""
+        target = self._coordinator.target() if self._coordinator.node_id is not None else None
+        expelled, self._expelled = self._expelled, False
+        self._move(Input.LEFT_STALE if expelled else Input.LEFT)
+        if target is None:
+            self._left()
+            return []
+        self._farewells += 1
+        tag = _Tag(self._incarnation, now.mono, last=True)
+        return [Send(Api.CONSUMER_GROUP_HEARTBEAT, self._heartbeats.farewell(), target, tag, self._config.request_timeout_ms)]
+
+    def _left(self) -> None:
+        replies, self._leaves = self._leaves, []
+        for reply in replies:
+            reply(None, None)
+
+    def _expel(self, now: Now) -> None:
+        """KIP-62: an application that does not poll gives its place up, and is told so in one line."""
+        self._polls.explain(now)
+        self._reason = "the application did not poll in time"
+        self._move(Input.EXPIRED)
+        self._partitions.lose(self._polls.deadline)
+        self._retire()
+        self._expelled = True
+
+    def _fence(self, error: BrokerError) -> None:
+        """The coordinator went on without the member. It joins again once the application knows."""
+        _log.warning("consumer of group %r lost its partitions: %s", self._config.group_id, error)
+        self._reason = f"the coordinator answered {error.name}"
+        self._move(Input.FENCED)
+        self._end()
+        self._partitions.lose(self._polls.deadline)
+
+    def _fail(self, error: OttlaError) -> None:
+        """Nothing but a new consumer can help."""
+        error.fatal = True
+        self._reason = str(error)
+        self.failure = error
+        self._move(Input.FAIL)
+        self._end()
+        self._partitions.lose(self._polls.deadline)
+
+    def _retire(self) -> None:
+        """From PREPARE_LEAVING on, when nothing is held any more."""
+        self._move(Input.RELEASED)
+        self._end()
+
+    def _begin(self, now: Now) -> None:
+        """A new incarnation asks to be let in."""
+        self._end()
+        self._was_asked = False
+        self._failures, self._not_before, self._beat_at = 0, 0, now.mono
+
+    def _end(self) -> None:
+        """Whatever is on its way concerns nobody."""
+        self._incarnation += 1
+        self._in_flight = False
+        self.epoch = JOIN
+        self._heartbeats.forget()
+
+    def _lookup_failed(self, error: OttlaError, now: Now) -> None:
+        """Nobody says who the coordinator is, and waiting does not help: the application has to know. The look-up goes on."""
+        del now
+        if self.state in BEATING:
+            self._notify(ErrorNotification(error))
+
+    def _move(self, cause: Input) -> None:
+        try:
+            state = TRANSITIONS[self.state][cause]
+        except KeyError:
+            raise RuntimeError(f"a member that is {self.state.name} can not be moved by {cause.name}") from None
+        _log.debug("group %r: %s -> %s (%s)", self._config.group_id, self.state.name, state.name, cause.name)
+        self.state = state
+        self._subscription.version += 1

@@ -1,0 +1,118 @@
+"""What the managers know of a group membership, whatever generation of the protocol it speaks.
+
+Owns the vocabulary between a membership machine and its neighbours (commits, positions, the application's calls). Must not know
+any one machine. Invariant: nobody but the machine itself decides who the member is and what it holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
+
+from ottla.client.commands import Assigned, Reply
+from ottla.client.effects import Poll
+from ottla.config import ConsumerConfig
+from ottla.errors import BrokerError, CommitFailedError, OttlaError
+from ottla.types import ConsumerGroupMetadata, Now
+
+
+class MemberIdentity(NamedTuple):
+    """Who signs a request to the coordinator. The default is nobody's: the partitions were assigned by hand."""
+
+    generation: int = -1
+    member_id: str = ""
+    instance_id: str | None = None
+
+
+NOBODY = MemberIdentity()
+
+
+class Standing(NamedTuple):
+    """How a member stands, for those who watch it and decide nothing: health, and the record of rebalances."""
+
+    protocol: str
+    """``classic`` or ``consumer``; empty while that is not decided."""
+    state: str
+    """The state of its machine, by name."""
+    joined: bool = False
+    """Whether it is in the group, as far as it knows."""
+    rebalancing: bool = False
+    """Whether it is on its way to other partitions, or to its first; also while only the application is waited for."""
+    reason: str = ""
+    """Why it is rebalancing."""
+
+
+class Membership(Protocol):
+    """One member of one group. Also a ``RequestManager``."""
+
+    @property
+    def failure(self) -> OttlaError | None:
+        """Why this consumer can never be a member again; ``None``: it can."""
+
+    @property
+    def group_topics(self) -> frozenset[str]:
+        """Topics whose metadata the member needs besides its own: those of the whole group, where it is the leader."""
+
+    @property
+    def follows_all_topics(self) -> bool:
+        """Whether the member finds out by itself what a pattern matches, and so needs the metadata of all topics."""
+
+    @property
+    def standing(self) -> Standing:
+        """How the member stands now."""
+
+    @property
+    def joins_anew(self) -> bool:
+        """Whether the member is about to ask to be let in as nobody yet: it could as well be another member, of another kind."""
+
+    def metadata(self) -> ConsumerGroupMetadata:
+        """The membership as a transactional producer needs it."""
+
+    def polled(self, now: Now) -> None:
+        """The application is alive: join if need be, and count ``max.poll.interval.ms`` from now on."""
+
+    def prepared(self, token: int, now: Now) -> None:
+        """The application has committed and run its listener for the rebalance that ``token`` names."""
+
+    def accepted(self, token: int) -> None:
+        """The application has run ``on_assign`` for the assignment that ``token`` names."""
+
+    def user_data(self, by_assignor: Mapping[str, bytes | None]) -> None:
+        """What the application's assignors have to tell. Of no matter where members do not assign."""
+
+    def assigned(self, command: Assigned) -> None:
+        """The application's assignor has answered. Of no matter where members do not assign."""
+
+    def leave(self, reason: str, reply: Reply, now: Now) -> None:
+        """Leave the group; ``reply`` is called when the coordinator has answered or can not be asked."""
+
+    def identity(self) -> MemberIdentity:
+        """Who signs a commit now. Raises the error that a commit would end with if it were sent."""
+
+    def reader(self) -> MemberIdentity:
+        """Who signs a look-up of commits now: ``NOBODY`` where none needs to, or none can."""
+
+    def commit_refused(self, code: int, sent_by: MemberIdentity, now: Now) -> OttlaError:
+        """The coordinator refused a commit because of who signed it: do what has to be done and give the error for the caller.
+
+        A retriable error means that the commit may be signed and sent again.
+        """
+
+    def poll(self, now: Now) -> Poll:
+        """See ``RequestManager``."""
+
+    def on_response(self, tag: Any, message: Any, now: Now) -> None:
+        """See ``RequestManager``."""
+
+    def on_failure(self, tag: Any, error: OttlaError, now: Now) -> None:
+        """See ``RequestManager``."""
+
+
+def not_a_member(config: ConsumerConfig, *, expired: bool, cause: BrokerError | None = None) -> CommitFailedError:
+    """Why a commit can not be made any more; ``expired``: because the application did not poll."""
+    text = f"nothing was committed: this consumer is no member of group {config.group_id!r} any more"
+    hint = (
+        "it did not poll() within max_poll_interval, or a processing() block was silent beyond its limit: poll() to rejoin,"
+        " and handle fewer records a poll, announce long work, or raise the limit"
+    )
+    return CommitFailedError(text, hint=hint if expired else None, cause=cause)

@@ -1,0 +1,237 @@
+"""Which generation of the group protocol a member speaks: the one that was set, or the one that suits the group.
+
+Owns the choice, made anew before each join. Must not know how any generation works. Invariants: a live classic group is never
+converted by a choice made here; a member changes its protocol only while it is nobody yet; each choice is logged with its reason.
+
+``auto`` asks the coordinator for the group once, by DescribeGroups: that knows classic groups only, so whatever it does not know is
+new or speaks the consumer protocol already. What the cluster offers was told when the connection was opened.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from ottla.client.commands import Assigned, Reply
+from ottla.client.connections.link import Link
+from ottla.client.effects import Poll, Send, ToCoordinator
+from ottla.client.groups.classic.membership import ClassicMembership
+from ottla.client.groups.consumer.membership import ConsumerMembership
+from ottla.client.groups.membership import MemberIdentity, Membership, Standing
+from ottla.client.groups.neighbours import Neighbours
+from ottla.errors import COORDINATOR, BrokerError, DisconnectedError, OttlaError, OttlaTimeoutError, broker_error
+from ottla.protocol.apis import Api
+from ottla.types import ConsumerGroupMetadata, Now
+
+_log = logging.getLogger(__name__)
+
+FEATURE = "group.version"
+"""The feature of a cluster that has the consumer protocol in force from level 1 on."""
+
+_GROUP_ID_NOT_FOUND = 69
+_VACANT = ("Empty", "Dead")
+"""States of a classic group without members: the consumer protocol may have it."""
+
+LinkTo = Callable[[ToCoordinator], Link | None]
+"""The way to the coordinator, which knows what it offers."""
+
+
+def membership_of(neighbours: Neighbours, *, link_to: LinkTo) -> Membership:
+    """The membership that ``group.protocol`` asks for."""
+    protocol = neighbours.config.group_protocol
+    if protocol == "classic":
+        return ClassicMembership(neighbours)
+    if protocol == "consumer":
+        return ConsumerMembership(neighbours)
+    return AutoMembership(neighbours, link_to)
+
+
+class _Tag(NamedTuple):
+    """Whose request it was, and that member's own tag."""
+
+    member: Membership
+    tag: Any
+
+
+class AutoMembership:
+    """See the module. Everything else is the chosen member's."""
+
+    def __init__(self, neighbours: Neighbours, link_to: LinkTo) -> None:
+        self._config = neighbours.config
+        self._coordinator = neighbours.coordinator
+        self._backoff = neighbours.backoff
+        self._link_to = link_to
+        self._classic = ClassicMembership(neighbours)
+        self._consumer = ConsumerMembership(neighbours)
+        self.chosen: Membership = self._classic
+        self._decided = False
+        self._in_flight = False
+        self._attempts = 0
+        self._not_before = 0
+
+    def __repr__(self) -> str:
+        return f"<AutoMembership {self.chosen!r}>"
+
+    # -- the choice -------------------------------------------------------------------------------------------------------
+
+    def poll(self, now: Now) -> Poll:
+        """Ask before each join; in between, what the chosen member wants."""
+        if self.chosen.joins_anew and not self._decided:
+            self._decide_by_settings(now)
+        if not self._is_decided:
+            return self._ask(now)
+        sends, wake_at = self.chosen.poll(now)
+        # A choice is good for one attempt.
+        self._decided = self._decided and self.chosen.joins_anew
+        return Poll(tuple(dataclasses.replace(send, tag=_Tag(self.chosen, send.tag)) for send in sends), wake_at)
+
+    def on_response(self, tag: Any, message: Any, now: Now) -> None:
+        """The kind of the group, or an answer to a member."""
+        if isinstance(tag, _Tag):
+            return tag.member.on_response(tag.tag, message, now)
+        self._in_flight = False
+        if not self.chosen.joins_anew:
+            return None
+        (group,) = message.groups
+        error = broker_error(int(group.error_code), f"asking what group {self._config.group_id!r} is") if group.error_code else None
+        if error is not None and error.retriable:
+            return self._try_later(error, now)
+        try:
+            link = self._link_to(tag)
+            lacking = link.lacks(Api.CONSUMER_GROUP_HEARTBEAT, FEATURE) if link is not None else "the coordinator is gone"
+        except DisconnectedError as lost:
+            return self._try_later(lost, now)
+        members = len(group.members)
+        if lacking is not None:
+            return self._decide(self._classic, lacking, now)
+        if error is None and group.group_state not in _VACANT:
+            return self._decide(self._classic, f"the group is a classic one of {members} member{'s' * (members != 1)}", now)
+        if error is not None and error.code != _GROUP_ID_NOT_FOUND:
+            return self._decide(self._classic, f"what the group is can not be asked: {error}", now)
+        return self._decide(self._consumer, "the cluster offers it, and the group is new, empty or speaks it already", now)
+
+    def on_failure(self, tag: Any, error: OttlaError, now: Now) -> None:
+        """No answer."""
+        if isinstance(tag, _Tag):
+            return tag.member.on_failure(tag.tag, error, now)
+        self._in_flight = False
+        if isinstance(error, DisconnectedError | OttlaTimeoutError):
+            self._coordinator.mark_unknown(str(error), now)
+        if error.retriable:
+            return self._try_later(error, now)
+        return self._decide(self._classic, f"what the group is can not be asked: {error}", now)
+
+    def _ask(self, now: Now) -> Poll:
+        from ottla.protocol.messages import describe_groups_request
+
+        if self._in_flight:
+            return Poll()
+        if self._not_before > now.mono:
+            return Poll(wake_at=self._not_before)
+        target = self._coordinator.target()
+        if target is None:
+            return Poll()
+        self._in_flight = True
+        message = describe_groups_request.DescribeGroupsRequest(
+            groups=(self._config.group_id or "",), include_authorized_operations=False
+        )
+        return Poll((Send(Api.DESCRIBE_GROUPS, message, target, target, self._config.request_timeout_ms),))
+
+    def _decide_by_settings(self, now: Now) -> None:
+        """An assignor that was set is the group's to run, and only classic groups run any."""
+        if "partition_assignment_strategy" in self._config.given:
+            self._decide(self._classic, "partition.assignment.strategy is set, which is a classic group's", now)
+
+    def _decide(self, member: Membership, reason: str, now: Now) -> None:
+        if not self._decided:
+            name = "consumer" if member is self._consumer else "classic"
+            _log.info("group %r: group.protocol=auto chose %s: %s%s", self._config.group_id, name, reason, self._ignored(name))
+        self._decided, self._attempts, self._not_before = True, 0, 0
+        if member is not self.chosen:
+            before, self.chosen = self.chosen, member
+            before.leave("another protocol was chosen", lambda value, error: None, now)
+            member.polled(now)
+
+    def _ignored(self, protocol: str) -> str:
+        names = ", ".join(self._config.ignored_by(protocol))
+        return f"; it ignores {names}" if names else ""
+
+    def _try_later(self, error: OttlaError, now: Now) -> None:
+        if isinstance(error, BrokerError) and error.action == COORDINATOR:
+            self._coordinator.mark_moved(str(error))
+        self._not_before = now.mono + self._backoff.delay(self._attempts)
+        self._attempts += 1
+
+    @property
+    def _is_decided(self) -> bool:
+        return self._decided or not self.chosen.joins_anew
+
+    # -- the chosen member's ----------------------------------------------------------------------------------------------
+
+    @property
+    def failure(self) -> OttlaError | None:
+        """See ``Membership``."""
+        return self.chosen.failure
+
+    @property
+    def group_topics(self) -> frozenset[str]:
+        """See ``Membership``."""
+        return self.chosen.group_topics
+
+    @property
+    def follows_all_topics(self) -> bool:
+        """See ``Membership``."""
+        return self.chosen.follows_all_topics
+
+    @property
+    def standing(self) -> Standing:
+        """See ``Membership``."""
+        standing = self.chosen.standing
+        return standing if self._is_decided else standing._replace(protocol="")
+
+    @property
+    def joins_anew(self) -> bool:
+        """See ``Membership``."""
+        return self.chosen.joins_anew
+
+    def metadata(self) -> ConsumerGroupMetadata:
+        """See ``Membership``."""
+        return self.chosen.metadata()
+
+    def polled(self, now: Now) -> None:
+        """See ``Membership``."""
+        self.chosen.polled(now)
+
+    def prepared(self, token: int, now: Now) -> None:
+        """See ``Membership``."""
+        self.chosen.prepared(token, now)
+
+    def accepted(self, token: int) -> None:
+        """See ``Membership``."""
+        self.chosen.accepted(token)
+
+    def user_data(self, by_assignor: Mapping[str, bytes | None]) -> None:
+        """See ``Membership``. Told once, and needed by whichever membership comes to assign."""
+        self._classic.user_data(by_assignor)
+
+    def assigned(self, command: Assigned) -> None:
+        """See ``Membership``."""
+        self.chosen.assigned(command)
+
+    def leave(self, reason: str, reply: Reply, now: Now) -> None:
+        """See ``Membership``."""
+        self.chosen.leave(reason, reply, now)
+
+    def identity(self) -> MemberIdentity:
+        """See ``Membership``."""
+        return self.chosen.identity()
+
+    def reader(self) -> MemberIdentity:
+        """See ``Membership``."""
+        return self.chosen.reader()
+
+    def commit_refused(self, code: int, sent_by: MemberIdentity, now: Now) -> OttlaError:
+        """See ``Membership``."""
+        return self.chosen.commit_refused(code, sent_by, now)

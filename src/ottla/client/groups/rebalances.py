@@ -1,0 +1,206 @@
+"""What each rebalance was: when, why, who, what came and what went, and for how long partitions were not fetched.
+
+Owns the record of a member's rebalances, the line in the log, and the latest of them for whoever wants to look. Must not know which
+protocol the group speaks: it watches how the member stands and is told what the application was asked. Invariants: every change of
+what the application holds is in exactly one record; a record never changes, and the tuple of them is replaced, never changed, so
+that any thread may read it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from ottla.client.commands import GivenUp
+from ottla.client.effects import Poll
+from ottla.client.groups.membership import Membership
+from ottla.client.subscription import Subscription
+from ottla.config import ConsumerConfig
+from ottla.errors import OttlaError
+from ottla.types import Now, TopicPartition
+
+_log = logging.getLogger(__name__)
+
+KEPT = 100
+"""Records that can be read; older ones are only in the log."""
+
+_NAMED = 20
+"""Partitions of a kind that the log names; of more it gives the number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rebalance:
+    """One rebalance, as one member saw it. Times are seconds; ``began`` counts from 1970, as ``time.time()`` does."""
+
+    began: float
+    duration: float
+    """Until the partitions were the application's: with all its listeners, commits, and the wait for its ``poll()``."""
+    reason: str
+    """What set it off, as far as the member was told."""
+    completed: bool
+    """Whether the member is in the group with its partitions; False: it left, or did not get in."""
+    protocol: str
+    """``classic`` or ``consumer``."""
+    member_id: str
+    epoch: int
+    """The generation (``classic``) or member epoch (``consumer``) that it ended with; -1: none."""
+    assigned: tuple[TopicPartition, ...]
+    """What ``on_assign`` was told of."""
+    revoked: tuple[TopicPartition, ...]
+    """What ``on_revoke`` was told of. Where the protocol takes all to give most back, partitions are in ``assigned``, too."""
+    lost: tuple[TopicPartition, ...]
+    """What others could have taken before this member noticed: what ``on_lost`` was told of."""
+    unfetched: Mapping[TopicPartition, float]
+    """How long this member held each partition without fetching it; of one that went away and came back, the gap as well."""
+    in_listeners: float
+    """How long listeners ran."""
+
+    def __str__(self) -> str:
+        longest = max(self.unfetched.values(), default=0.0)
+        what = "rebalance" if self.completed else "end of membership"
+        return (
+            f"{what} in {self.duration:.3f} s ({self.protocol}, epoch {self.epoch},"
+            f" member {self.member_id or 'unknown'}): {self.reason}; assigned {_listed(self.assigned)}, revoked"
+            f" {_listed(self.revoked)}, lost {_listed(self.lost)}; unfetched for {longest:.3f} s at most,"
+            f" {self.in_listeners:.3f} s in listeners"
+        )
+
+
+def _listed(partitions: tuple[TopicPartition, ...]) -> str:
+    if len(partitions) > _NAMED:
+        return f"{len(partitions)} partitions"
+    return " ".join(map(str, partitions)) or "none"
+
+
+@dataclass(slots=True, eq=False)
+class _Draft:
+    """A rebalance that is under way."""
+
+    began: Now
+    reason: str
+    assigned: set[TopicPartition] = field(default_factory=set)
+    revoked: set[TopicPartition] = field(default_factory=set)
+    lost: set[TopicPartition] = field(default_factory=set)
+    stopped: dict[TopicPartition, int] = field(default_factory=dict)
+    """Since when a partition is not fetched."""
+    gone: dict[TopicPartition, int] = field(default_factory=dict)
+    """Since when it is not held any more."""
+    unfetched: dict[TopicPartition, int] = field(default_factory=dict)
+    in_listeners: int = 0
+
+
+class RebalanceRecorder:
+    """See the module. A manager that asks for nothing, to be asked after the membership."""
+
+    def __init__(self, config: ConsumerConfig, subscription: Subscription, membership: Membership) -> None:
+        self.records: tuple[Rebalance, ...] = ()
+        """The latest, oldest first. Replaced as a whole."""
+        self.completed = self.failed = 0
+        """How many there were."""
+        self.latency_total = 0
+        """How long the completed ones took, all together (ms)."""
+        self._group_id = config.group_id
+        self._subscription = subscription
+        self._membership = membership
+        self._draft: _Draft | None = None
+
+    def __repr__(self) -> str:
+        return f"<RebalanceRecorder {len(self.records)} records{', one under way' if self._draft is not None else ''}>"
+
+    @property
+    def under_way(self) -> bool:
+        """Whether the member is in a rebalance. May be read from any thread."""
+        return self._draft is not None
+
+    # -- what the application was asked -----------------------------------------------------------------------------------
+
+    def gave_up(self, what: GivenUp, now: Now) -> None:
+        """The application has given partitions up, or learnt that they are lost."""
+        draft = self._open(now)
+        (draft.lost if what.lost else draft.revoked).update(what.partitions)
+        draft.in_listeners += what.in_listeners
+
+    def took(self, partitions: Iterable[TopicPartition], in_listeners: int, now: Now) -> None:
+        """The application has taken these."""
+        draft = self._open(now)
+        draft.assigned.update(partitions)
+        draft.in_listeners += in_listeners
+
+    def left(self, reason: str, what: GivenUp, now: Now) -> None:
+        """The application wants out, and has given up what it held. To be told before the membership is."""
+        if self._draft is None and not self._membership.standing.joined:
+            return
+        self.gave_up(what, now)
+        self._follow_fetching(self._open(now), now)
+        self._finish(now, reason=reason, completed=False)
+
+    # -- the two shapes ---------------------------------------------------------------------------------------------------
+
+    def poll(self, now: Now) -> Poll:
+        """Notice beginnings and ends."""
+        standing = self._membership.standing
+        if self._draft is None and standing.rebalancing:
+            self._open(now)
+        if self._draft is not None:
+            self._follow_fetching(self._draft, now)
+            if not standing.rebalancing and not self._blocked():
+                self._finish(now, completed=standing.joined)
+        return Poll()
+
+    def on_response(self, tag: Any, message: Any, now: Now) -> None:
+        """Nothing was asked."""
+
+    def on_failure(self, tag: Any, error: OttlaError, now: Now) -> None:
+        """Nothing was asked."""
+
+    # -- the record -------------------------------------------------------------------------------------------------------
+
+    def _open(self, now: Now) -> _Draft:
+        if self._draft is None:
+            self._draft = _Draft(now, self._membership.standing.reason or "the member joins the group")
+        return self._draft
+
+    def _blocked(self) -> set[TopicPartition]:
+        return {tp for tp, state in self._subscription.partitions.items() if state.revoking or state.awaiting_acceptance}
+
+    def _follow_fetching(self, draft: _Draft, now: Now) -> None:
+        """Note which partitions are not fetched because of the rebalance, and which are again, or are gone."""
+        blocked, held = self._blocked(), self._subscription.partitions
+        for tp in blocked:
+            draft.stopped.setdefault(tp, now.mono)
+        for tp in draft.stopped.keys() - blocked:
+            if tp in held:
+                draft.unfetched[tp] = draft.unfetched.get(tp, 0) + now.mono - draft.stopped.pop(tp)
+            else:
+                draft.gone.setdefault(tp, now.mono)
+        for tp in draft.gone.keys() & held.keys():
+            del draft.gone[tp]
+
+    def _finish(self, now: Now, *, completed: bool, reason: str = "") -> None:
+        draft, self._draft = self._draft, None
+        assert draft is not None
+        for tp, stopped in draft.stopped.items():
+            draft.unfetched[tp] = draft.unfetched.get(tp, 0) + draft.gone.get(tp, now.mono) - stopped
+        metadata = self._membership.metadata()
+        record = Rebalance(
+            began=draft.began.wall / 1000,
+            duration=(now.mono - draft.began.mono) / 1000,
+            reason=reason or draft.reason,
+            completed=completed,
+            protocol=self._membership.standing.protocol,
+            member_id=metadata.member_id,
+            epoch=metadata.generation_id,
+            assigned=tuple(sorted(draft.assigned)),
+            revoked=tuple(sorted(draft.revoked)),
+            lost=tuple(sorted(draft.lost)),
+            unfetched=MappingProxyType({tp: spent / 1000 for tp, spent in sorted(draft.unfetched.items())}),
+            in_listeners=draft.in_listeners / 1000,
+        )
+        self.records = (*self.records, record)[-KEPT:]
+        self.completed += completed
+        self.latency_total += (now.mono - draft.began.mono) * completed
+        self.failed += not completed
+        _log.info("group %r: %s", self._group_id, record)

@@ -1,0 +1,94 @@
+"""What the network thread tells whoever asks how the consumer is.
+
+Owns the putting together of what the managers know. Must not know who asks, nor what the answer means. Invariant: it only looks;
+what it gives never changes; it costs nothing while nobody asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import MappingProxyType
+
+from ottla.client.core import ClientCore
+from ottla.client.fetch.replicas import ReadReplicas
+from ottla.client.groups.membership import Membership
+from ottla.client.groups.rebalances import RebalanceRecorder
+from ottla.client.health.metrics import COORDINATOR, Meters, MetricName
+from ottla.client.health.verdicts import NetworkView, PartitionSeen
+from ottla.client.poll_watch import PollWatch
+from ottla.client.subscription import Subscription
+from ottla.errors import OttlaError
+from ottla.types import Now
+
+
+class Inspection:
+    """See the module."""
+
+    def __init__(
+        self,
+        core: ClientCore,
+        subscription: Subscription,
+        membership: Membership | None,
+        polls: PollWatch,
+        recorder: RebalanceRecorder | None,
+        replicas: ReadReplicas,
+        unreachable: Callable[[], OttlaError | None],
+    ) -> None:
+        self._core = core
+        self._subscription = subscription
+        self._membership = membership
+        self._polls = polls
+        self._recorder = recorder
+        self._replicas = replicas
+        self._unreachable = unreachable
+        self._meters = Meters()
+        core.observe = self._meters.on_completion
+
+    def view(self, now: Now) -> NetworkView:
+        """Everything, as it is now."""
+        membership, metadata = self._membership, self._core.metadata
+        partitions = {}
+        for tp, state in self._subscription.partitions.items():
+            leader = metadata.leader(tp)
+            node_id = None if leader is None else leader.node.node_id
+            asked = self._replicas.preferred(tp)
+            asked = node_id if asked is None else asked
+            fetch_at = None if asked is None else self._meters.fetch_at.get(asked)
+            partitions[tp] = PartitionSeen.of(state, node_id, fetch_at)
+        failure = None if membership is None else membership.failure
+        unreachable = self._unreachable()
+        return NetworkView(
+            at=now,
+            mode=self._subscription.mode,
+            standing=None if membership is None else membership.standing,
+            group=None if membership is None else membership.metadata(),
+            failure=None if failure is None else str(failure),
+            unreachable=None if unreachable is None else str(unreachable),
+            heartbeat_at=self._meters.heartbeat_at,
+            last_sign=self._polls.last_sign,
+            sign_due=self._polls.deadline,
+            processing=self._polls.processing,
+            partitions=MappingProxyType(partitions),
+            metrics=MappingProxyType({**self._meters.read(now), **self._of_rebalances(now)}),
+        )
+
+    def _of_rebalances(self, now: Now) -> dict[MetricName, float]:
+        recorder = self._recorder
+        if recorder is None:
+            return {}
+        records = recorder.records
+        hour = [record for record in records if now.wall / 1000 - record.began < 3600]
+        done = [record.duration * 1000 for record in records if record.completed]
+        ended = records[-1].began + records[-1].duration if records else None
+        values = {
+            "rebalance-total": float(recorder.completed),
+            "failed-rebalance-total": float(recorder.failed),
+            "rebalance-rate-per-hour": float(sum(record.completed for record in hour)),
+            "failed-rebalance-rate-per-hour": float(sum(not record.completed for record in hour)),
+            "rebalance-latency-total": float(recorder.latency_total),
+            "rebalance-latency-avg": sum(done) / max(1, len(done)),
+            "rebalance-latency-max": max(done, default=0.0),
+            "last-rebalance-seconds-ago": -1.0 if ended is None else max(0.0, now.wall / 1000 - ended),
+            "assigned-partitions": float(len(self._subscription.partitions)),
+        }
+        return {MetricName(name, COORDINATOR): value for name, value in values.items()}

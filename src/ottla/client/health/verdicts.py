@@ -1,0 +1,289 @@
+"""Whether a consumer is well: what its two threads know, put together into one value, and the rules of the verdicts.
+
+Owns the shape of ``Health``, the reasons why a partition may not move, and what ``live``, ``ready`` and ``healthy`` mean. Must not
+know threads, nor who asks. Invariant: an assessment changes nothing but the memory of which partitions stand still.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from ottla.client.groups.membership import Standing
+from ottla.client.health.metrics import CONSUMER, FETCH, MetricName
+from ottla.client.subscription import Mode, PartitionState, Phase
+from ottla.types import ConsumerGroupMetadata, Now, TopicPartition
+
+
+class WaitsFor(enum.StrEnum):
+    """What a partition waits for."""
+
+    RECORDS = "records"
+    """Everything was read."""
+    FETCH = "fetch"
+    """There is more to read, and a broker is asked for it."""
+    APPLICATION = "application"
+    """Records are here, for the next ``poll()``."""
+    RESUME = "resume"
+    """It is paused."""
+    REBALANCE = "rebalance"
+    """It is about to go, or ``on_assign`` has not returned yet."""
+    POSITION = "position"
+    """The committed position is looked up."""
+    RESET = "reset"
+    """The first or the last offset is looked up."""
+    VALIDATION = "validation"
+    """A new leader is asked whether its log still has what was read before the position."""
+    LEADER = "leader"
+    """No broker is known to lead it."""
+    PROBLEM = "problem"
+    """See ``PartitionHealth.problem``."""
+
+
+_ON_THE_WAY = {
+    Phase.INITIALIZING: WaitsFor.POSITION,
+    Phase.RESETTING: WaitsFor.RESET,
+    Phase.VALIDATING: WaitsFor.VALIDATION,
+}
+
+_AT_REST = frozenset({WaitsFor.RECORDS, WaitsFor.APPLICATION, WaitsFor.RESUME})
+"""What a partition may wait for as long as it likes. Of an application that does not poll, ``live`` tells."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionHealth:
+    """One partition. Times are seconds ago; ``None``: never, or not known."""
+
+    position: int | None
+    end_offset: int | None
+    lag: int | None
+    waits_for: WaitsFor
+    problem: str | None
+    leader: int | None
+    last_fetch: float | None
+    """When the broker that it is read from last answered a fetch."""
+    last_progress: float | None
+    """When the application was last handed records of it."""
+    stands_still: float
+    """For how long it waits for the same thing at the same position, though there is something to read or to find out; as far as
+    earlier calls of ``health()`` have seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """One consumer at one moment. Times are seconds ago; ``None``: never."""
+
+    live: bool
+    """The consumer can do its work; where not, only a new one helps: it is closed or fenced, or its application hangs."""
+    ready: bool
+    """It is live, connected, and has what it is to read: in a group, it is a member and no rebalance is under way."""
+    healthy: bool
+    """It is ready, its heartbeats are answered, and no partition stands still."""
+    reasons: tuple[str, ...]
+    """Why not; empty where ``healthy``."""
+    group_id: str | None = None
+    protocol: str = ""
+    state: str = ""
+    """The state of the membership, by its Kafka name."""
+    member_id: str = ""
+    epoch: int = -1
+    """The generation (``classic``) or the member epoch (``consumer``)."""
+    joined: bool = False
+    rebalancing: bool = False
+    processing: bool = False
+    """Whether the application is inside ``processing()``."""
+    last_heartbeat: float | None = None
+    """When the coordinator last accepted one."""
+    last_poll: float | None = None
+    """When the application last gave a sign of life: a poll, or progress of a job."""
+    partitions: Mapping[TopicPartition, PartitionHealth] = field(default_factory=lambda: MappingProxyType({}))
+
+    def as_dict(self) -> dict[str, Any]:
+        """The same, of strings, numbers, lists and dictionaries, for JSON."""
+        plain = {name: getattr(self, name) for name in self.__slots__ if name not in ("partitions", "reasons")}
+        partitions = {str(tp): asdict(part) for tp, part in self.partitions.items()}
+        return {**plain, "reasons": list(self.reasons), "partitions": partitions}
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionSeen:
+    """What the network thread knows of a partition."""
+
+    waits_for: WaitsFor | None
+    problem: str | None
+    leader: int | None
+    fetch: int
+    """The next offset that a broker is asked for."""
+    fetch_at: int | None
+
+    @classmethod
+    def of(cls, state: PartitionState, leader: int | None, fetch_at: int | None) -> PartitionSeen:
+        """A partition as it is now."""
+        waits_for: WaitsFor | None = None
+        if state.problem is not None:
+            waits_for = WaitsFor.PROBLEM
+        elif state.paused:
+            waits_for = WaitsFor.RESUME
+        elif state.revoking or state.awaiting_acceptance:
+            waits_for = WaitsFor.REBALANCE
+        elif state.phase in _ON_THE_WAY:
+            waits_for = _ON_THE_WAY[state.phase]
+        elif leader is None:
+            waits_for = WaitsFor.LEADER
+        problem = None if state.problem is None else str(state.problem)
+        return cls(waits_for, problem, leader, state.fetch, fetch_at)
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkView:
+    """What the network thread knows, when it was asked. Monotonic milliseconds."""
+
+    at: Now
+    mode: Mode
+    standing: Standing | None
+    group: ConsumerGroupMetadata | None
+    failure: str | None
+    unreachable: str | None
+    heartbeat_at: int | None
+    last_sign: int | None
+    sign_due: int
+    processing: bool
+    partitions: Mapping[TopicPartition, PartitionSeen]
+    metrics: Mapping[MetricName, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Consumed:
+    """What the application thread knows of a partition."""
+
+    position: int | None
+    end: int | None
+    progress_at: int | None
+
+
+@dataclass(slots=True)
+class _Still:
+    position: int | None
+    waits_for: WaitsFor
+    since: int
+
+
+class Assessor:
+    """Makes a ``Health`` of what both threads know. It remembers since when each partition stands still."""
+
+    def __init__(self, group_id: str | None, session_timeout_ms: int) -> None:
+        self._group_id = group_id
+        self._session_timeout = session_timeout_ms
+        self._still: dict[TopicPartition, _Still] = {}
+
+    def assess(self, network: NetworkView, consumed: Mapping[TopicPartition, Consumed], stuck_after: int) -> Health:
+        """``stuck_after``: for how many milliseconds a partition may stand still."""
+        now = network.at.mono
+        partitions = {
+            tp: self._partition(tp, seen, consumed.get(tp) or Consumed(None, None, None), now)
+            for tp, seen in sorted(network.partitions.items())
+        }
+        self._still = {tp: still for tp, still in self._still.items() if tp in partitions}
+        dead = self._why_not_live(network)
+        absent = self._why_not_ready(network)
+        ill = self._why_not_healthy(network, partitions, stuck_after)
+        standing, group = network.standing, network.group
+        return Health(
+            live=not dead,
+            ready=not dead and not absent,
+            healthy=not (dead or absent or ill),
+            reasons=(*dead, *absent, *ill),
+            group_id=self._group_id,
+            protocol="" if standing is None else standing.protocol,
+            state="" if standing is None else standing.state,
+            member_id="" if group is None else group.member_id,
+            epoch=-1 if group is None else group.generation_id,
+            joined=standing is not None and standing.joined,
+            rebalancing=standing is not None and standing.rebalancing,
+            processing=network.processing,
+            last_heartbeat=_ago(network.heartbeat_at, now),
+            last_poll=_ago(network.last_sign, now),
+            partitions=MappingProxyType(partitions),
+        )
+
+    def _partition(self, tp: TopicPartition, seen: PartitionSeen, consumed: Consumed, now: int) -> PartitionHealth:
+        position, end = consumed.position, consumed.end
+        lag = None if position is None or end is None else max(0, end - position)
+        waits_for = seen.waits_for
+        if waits_for is None:
+            waits_for = WaitsFor.APPLICATION if position is not None and seen.fetch > position else WaitsFor.FETCH
+        if waits_for is WaitsFor.FETCH and lag == 0:
+            waits_for = WaitsFor.RECORDS
+        still = self._still.get(tp)
+        if waits_for in _AT_REST:
+            self._still.pop(tp, None)
+        elif still is None or (still.position, still.waits_for) != (position, waits_for):
+            self._still[tp] = _Still(position, waits_for, now)
+        since = self._still[tp].since if tp in self._still else now
+        return PartitionHealth(
+            position=position,
+            end_offset=end,
+            lag=lag,
+            waits_for=waits_for,
+            problem=seen.problem,
+            leader=seen.leader,
+            last_fetch=_ago(seen.fetch_at, now),
+            last_progress=_ago(consumed.progress_at, now),
+            stands_still=(now - since) / 1000,
+        )
+
+    def _why_not_live(self, network: NetworkView) -> list[str]:
+        reasons = [] if network.failure is None else [network.failure]
+        polls = network.mode is Mode.TOPICS and network.last_sign is not None
+        if polls and network.at.mono >= network.sign_due:
+            assert network.last_sign is not None
+            silent = (network.at.mono - network.last_sign) / 1000
+            reasons.append(f"the application has given no sign of life for {silent:.1f} s")
+        return reasons
+
+    def _why_not_ready(self, network: NetworkView) -> list[str]:
+        reasons = [] if network.unreachable is None else [network.unreachable]
+        standing = network.standing
+        if network.mode is Mode.NONE:
+            reasons.append("it is neither subscribed nor assigned")
+        elif network.mode is Mode.TOPICS and standing is not None:
+            if not standing.joined:
+                reasons.append(f"it is no member of group {self._group_id!r} now: {standing.state}")
+            elif standing.rebalancing:
+                reasons.append(f"group {self._group_id!r} is rebalancing: {standing.reason or standing.state}")
+        return reasons
+
+    def _why_not_healthy(
+        self, network: NetworkView, partitions: Mapping[TopicPartition, PartitionHealth], stuck_after: int
+    ) -> list[str]:
+        reasons = []
+        silent = None if network.heartbeat_at is None else network.at.mono - network.heartbeat_at
+        if network.standing is not None and network.standing.joined and silent is not None and silent > self._session_timeout:
+            reasons.append(f"no heartbeat was answered for {silent / 1000:.1f} s")
+        for tp, part in partitions.items():
+            if part.waits_for is WaitsFor.PROBLEM or part.stands_still * 1000 >= stuck_after:
+                why = part.problem or f"it waits for {part.waits_for.value}, lag {'unknown' if part.lag is None else part.lag}"
+                reasons.append(f"{tp} stands still at {part.position} for {part.stands_still:.1f} s: {why}")
+        return reasons
+
+
+def consumed_metrics(consumed: Mapping[TopicPartition, Consumed], records: int, network: NetworkView) -> dict[MetricName, float]:
+    """The metrics of what the application does: polls, records, lags."""
+    known = {tp: (part.position, part.end) for tp, part in consumed.items()}
+    lags = {tp: max(0, end - position) for tp, (position, end) in known.items() if end is not None and position is not None}
+    found = {
+        MetricName("records-consumed-total", FETCH): float(records),
+        MetricName("records-lag-max", FETCH): float(max(lags.values(), default=0)),
+    }
+    if network.last_sign is not None:
+        found[MetricName("last-poll-seconds-ago", CONSUMER)] = (network.at.mono - network.last_sign) / 1000
+    for tp, lag in lags.items():
+        found[MetricName("records-lag", FETCH, (("topic", tp.topic), ("partition", str(tp.partition))))] = float(lag)
+    return found
+
+
+def _ago(at: int | None, now: int) -> float | None:
+    return None if at is None else max(0, now - at) / 1000

@@ -1,0 +1,406 @@
+"""Commits and committed positions: OffsetCommit, OffsetFetch, and the commits that happen by themselves.
+
+Owns the queue of commits, the look-ups of committed offsets and the timer of auto-commit. Must not know how a membership works,
+nor what becomes of a position. Invariants: commits leave in the order they were asked for, and one that is sent again never takes a
+later one back; nothing is sent while the coordinator is unknown; one auto-commit at most is under way; auto-commit commits only
+what came with a ``Polled``, so never a record that a poll has not handed out before.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from bisect import insort
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ottla.client.backoff import ExponentialBackoff
+from ottla.client.cluster.metadata import MetadataManager
+from ottla.client.commands import Offsets, Reply
+from ottla.client.effects import Poll, Send
+from ottla.client.groups.coordinator import CoordinatorManager
+from ottla.client.groups.membership import MemberIdentity, Membership
+from ottla.client.positions.commit_order import CommitOrder
+from ottla.config import ConsumerConfig
+from ottla.errors import DisconnectedError, OttlaError, OttlaTimeoutError, broker_error
+from ottla.protocol.apis import Api
+from ottla.types import Now, OffsetAndMetadata, TopicPartition
+
+_log = logging.getLogger(__name__)
+
+Committed = Mapping[TopicPartition, OffsetAndMetadata | None]
+
+
+class OffsetStore(Protocol):
+    """Where a group's positions are kept."""
+
+    def commit(self, offsets: Offsets, deadline: int | None, retry: bool, reply: Reply) -> None:
+        """Keep these positions."""
+
+    def fetch(self, partitions: frozenset[TopicPartition], deadline: int | None, reply: Reply) -> None:
+        """``reply`` with what is kept: a position or ``None`` for each partition."""
+
+
+class Reaction(enum.Enum):
+    """What an error code calls for."""
+
+    AGAIN = "send again after a while"
+    LOOK_UP = "the coordinator is another one: look it up, and send again"
+    MEMBERSHIP = "it is about who signed: the membership knows"
+    SIGN_ANEW = "who asks is somebody else by now: sign and send again"
+    UNLESS_REVOKING = "send again after a while; but a topic that is gone must not hold a revocation up"
+
+
+_COMMIT_REACTIONS: Mapping[int, Reaction] = {
+    3: Reaction.UNLESS_REVOKING,
+    7: Reaction.LOOK_UP,
+    14: Reaction.AGAIN,
+    15: Reaction.LOOK_UP,
+    16: Reaction.LOOK_UP,
+    22: Reaction.MEMBERSHIP,
+    25: Reaction.MEMBERSHIP,
+    27: Reaction.MEMBERSHIP,
+    82: Reaction.MEMBERSHIP,
+    100: Reaction.UNLESS_REVOKING,
+    110: Reaction.MEMBERSHIP,
+    113: Reaction.MEMBERSHIP,
+}
+_FETCH_REACTIONS: Mapping[int, Reaction] = {
+    3: Reaction.AGAIN,
+    7: Reaction.LOOK_UP,
+    14: Reaction.AGAIN,
+    15: Reaction.LOOK_UP,
+    16: Reaction.LOOK_UP,
+    25: Reaction.SIGN_ANEW,
+    88: Reaction.AGAIN,
+    100: Reaction.AGAIN,
+    113: Reaction.SIGN_ANEW,
+}
+"""Error codes of OffsetCommit and OffsetFetch -> what to do; any other goes to the caller as it is."""
+
+_TOPIC_AUTHORIZATION_FAILED = 29
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    """Something asked of the coordinator until it is answered: kept through retries."""
+
+    deadline: int | None
+    retry: bool
+    replies: list[Reply]
+    attempts: int = 0
+    not_before: int = 0
+    last_error: OttlaError | None = None
+
+    def overdue(self, now: Now) -> bool:
+        return self.deadline is not None and now.mono >= self.deadline
+
+    def done(self, value: Any, error: OttlaError | None) -> None:
+        for reply in self.replies:
+            reply(value, error)
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class _CommitJob(_Job):
+    number: int
+    offsets: Offsets
+    revoking: bool = False
+    signed: MemberIdentity | None = None
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class _FetchJob(_Job):
+    partitions: frozenset[TopicPartition]
+
+
+class CommitManager:
+    """See the module. One ``OffsetStore``: the coordinator of the group."""
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        coordinator: CoordinatorManager,
+        membership: Membership,
+        metadata: MetadataManager,
+        backoff: ExponentialBackoff,
+    ) -> None:
+        self._config = config
+        self._coordinator = coordinator
+        self._membership = membership
+        self._metadata = metadata
+        self._backoff = backoff
+        self._queue: list[_CommitJob] = []
+        self._order = CommitOrder()
+        self._lookups: dict[frozenset[TopicPartition], _FetchJob] = {}
+        self._asked: set[frozenset[TopicPartition]] = set()
+        self._auto_due: int | None = None
+        self._auto_in_flight = False
+        coordinator.on_fatal(self._give_up)
+
+    def __repr__(self) -> str:
+        return f"<CommitManager {len(self._queue)} commits waiting, {len(self._lookups)} look-ups>"
+
+    # -- what is asked ----------------------------------------------------------------------------------------------------
+
+    def commit(self, offsets: Offsets, deadline: int | None, retry: bool, reply: Reply, *, revoking: bool = False) -> None:
+        """Commit once, or with ``retry`` until it is done or ``deadline`` passes. ``reply`` gets the offsets.
+
+        ``revoking``: others wait for the partitions, so nothing is waited for that may never come.
+        """
+        if offsets:
+            self._queue.append(_CommitJob(deadline, retry, [reply], number=self._order.next(), offsets=offsets, revoking=revoking))
+        else:
+            reply(offsets, None)
+
+    def fetch(self, partitions: frozenset[TopicPartition], deadline: int | None, reply: Reply) -> None:
+        """Look committed positions up. Who asks for the same partitions while they are looked up shares the answer."""
+        job = self._lookups.get(partitions)
+        if not partitions:
+            reply({}, None)
+        elif job is None:
+            self._lookups[partitions] = _FetchJob(deadline, True, [reply], partitions=partitions)
+        else:
+            job.replies.append(reply)
+            job.deadline = None if deadline is None or job.deadline is None else max(deadline, job.deadline)
+
+    def polled(self, positions: Offsets, now: Now) -> None:
+        """The application polls: commit what it has done with, when that is due."""
+        if not self._config.enable_auto_commit:
+            return
+        if self._auto_due is None:
+            self.restart_auto_commit(now)
+        assert self._auto_due is not None
+        if now.mono < self._auto_due or self._auto_in_flight or not positions:
+            return
+        try:
+            self._membership.identity()
+        except OttlaError:
+            return
+        self.restart_auto_commit(now)
+        self._auto_in_flight = True
+        self.commit(dict(positions), now.mono + self._config.default_api_timeout_ms, False, self._auto_committed)
+
+    def restart_auto_commit(self, now: Now) -> None:
+        """The next auto-commit is a whole interval away."""
+        self._auto_due = now.mono + self._config.auto_commit_interval_ms
+
+    def _auto_committed(self, value: Any, error: OttlaError | None) -> None:
+        del value
+        self._auto_in_flight = False
+        if error is not None:
+            _log.warning("auto-commit of group %r failed: %s", self._config.group_id, error)
+            if error.retriable and self._auto_due is not None:
+                self._auto_due -= self._config.auto_commit_interval_ms - self._config.retry_backoff_ms
+
+    # -- the two shapes ---------------------------------------------------------------------------------------------------
+
+    def poll(self, now: Now) -> Poll:
+        """Every commit and every look-up whose time has come."""
+        self._expire(now)
+        if not self._queue and not self._lookups:
+            return Poll()
+        target = self._coordinator.target()
+        if target is None:
+            return Poll(wake_at=self._wake_at(now))
+        sends: list[Send] = []
+        while self._queue and self._queue[0].not_before <= now.mono and self._order.may_leave(self._queue[0].number):
+            job = self._queue.pop(0)
+            message = self._commit_request(job)
+            if message is not None:
+                self._order.sent(job.number)
+                sends.append(Send(Api.OFFSET_COMMIT, message, target, job, self._request_timeout(job, now)))
+        for partitions, lookup in self._lookups.items():
+            if partitions not in self._asked and lookup.not_before <= now.mono:
+                self._asked.add(partitions)
+                message = self._fetch_request(partitions)
+                sends.append(Send(Api.OFFSET_FETCH, message, target, lookup, self._request_timeout(lookup, now)))
+        return Poll(tuple(sends), self._wake_at(now))
+
+    def on_response(self, tag: _Job, message: Any, now: Now) -> None:
+        """Settle a job, or have it tried again."""
+        if isinstance(tag, _CommitJob):
+            self._on_committed(tag, message, now)
+        elif isinstance(tag, _FetchJob):
+            self._asked.discard(tag.partitions)
+            self._on_fetched(tag, message, now)
+
+    def on_failure(self, tag: _Job, error: OttlaError, now: Now) -> None:
+        """No answer: whoever does not answer may not be the coordinator any more."""
+        if isinstance(tag, _FetchJob):
+            self._asked.discard(tag.partitions)
+        elif isinstance(tag, _CommitJob):
+            self._order.ended(tag.number)
+        if isinstance(error, DisconnectedError | OttlaTimeoutError):
+            self._coordinator.mark_unknown(str(error), now)
+        self._failed(tag, error, now)
+
+    # -- requests ---------------------------------------------------------------------------------------------------------
+
+    def _commit_request(self, job: _CommitJob) -> Any:
+        from ottla.protocol.messages import offset_commit_request
+
+        left = self._order.left(job.number, job.offsets)
+        if not left:
+            job.done(job.offsets, None)
+            return None
+        try:
+            signed = job.signed = self._membership.identity()
+        except OttlaError as error:
+            job.done(None, error)
+            return None
+        topics: dict[str, list[Any]] = {}
+        for tp, position in left.items():
+            epoch = -1 if position.leader_epoch is None else position.leader_epoch
+            topics.setdefault(tp.topic, []).append(
+                offset_commit_request.OffsetCommitRequestPartition(
+                    partition_index=tp.partition,
+                    committed_offset=position.offset,
+                    committed_leader_epoch=epoch,
+                    committed_metadata=position.metadata,
+                )
+            )
+        return offset_commit_request.OffsetCommitRequest(
+            group_id=self._config.group_id or "",
+            generation_id_or_member_epoch=signed.generation,
+            member_id=signed.member_id,
+            group_instance_id=signed.instance_id,
+            topics=tuple(
+                offset_commit_request.OffsetCommitRequestTopic(
+                    name=topic, topic_id=self._metadata.current.topic_id(topic), partitions=tuple(items)
+                )
+                for topic, items in topics.items()
+            ),
+        )
+
+    def _fetch_request(self, partitions: frozenset[TopicPartition]) -> Any:
+        from ottla.protocol.messages import offset_fetch_request
+
+        signed = self._membership.reader()
+        topics: dict[str, list[int]] = {}
+        for tp in sorted(partitions):
+            topics.setdefault(tp.topic, []).append(tp.partition)
+        group = offset_fetch_request.OffsetFetchRequestGroup(
+            group_id=self._config.group_id or "",
+            member_id=signed.member_id or None,
+            member_epoch=signed.generation,
+            topics=tuple(
+                offset_fetch_request.OffsetFetchRequestTopics(
+                    name=topic, topic_id=self._metadata.current.topic_id(topic), partition_indexes=tuple(numbers)
+                )
+                for topic, numbers in topics.items()
+            ),
+        )
+        return offset_fetch_request.OffsetFetchRequest(groups=(group,), require_stable=True)
+
+    def _request_timeout(self, job: _Job, now: Now) -> int:
+        left = self._config.request_timeout_ms if job.deadline is None else job.deadline - now.mono
+        return max(1, min(self._config.request_timeout_ms, left))
+
+    # -- answers ----------------------------------------------------------------------------------------------------------
+
+    def _on_committed(self, job: _CommitJob, message: Any, now: Now) -> None:
+        """The first failing partition decides, but lacking authorisations are named together."""
+        codes = {
+            TopicPartition(
+                topic.name or self._metadata.current.topic_name(topic.topic_id) or str(topic.topic_id), part.partition_index
+            ): int(part.error_code)
+            for topic in message.topics
+            for part in topic.partitions
+        }
+        self._order.ended(job.number, (tp for tp, code in codes.items() if not code))
+        denied = [tp.topic for tp, code in codes.items() if code == _TOPIC_AUTHORIZATION_FAILED]
+        for tp, code in codes.items():
+            if code not in (0, _TOPIC_AUTHORIZATION_FAILED):
+                return self._commit_failed(job, code, f"committing {tp} for group {self._config.group_id!r}", now)
+        if denied:
+            topics = ", ".join(sorted(set(denied)))
+            return job.done(None, broker_error(_TOPIC_AUTHORIZATION_FAILED, f"committing offsets of {topics}"))
+        return job.done(job.offsets, None)
+
+    def _commit_failed(self, job: _CommitJob, code: int, what: str, now: Now) -> None:
+        reaction = _COMMIT_REACTIONS.get(code)
+        if reaction is Reaction.MEMBERSHIP:
+            assert job.signed is not None
+            return self._failed(job, self._membership.commit_refused(code, job.signed, now), now)
+        if reaction is Reaction.UNLESS_REVOKING and job.revoking:
+            return self._finish(job, broker_error(code, what))
+        return self._react(job, reaction, broker_error(code, what), now)
+
+    def _on_fetched(self, job: _FetchJob, message: Any, now: Now) -> None:
+        """All partitions, or an error of one of them for all."""
+        group = next((item for item in message.groups if item.group_id in (self._config.group_id, "")), None)
+        what = f"looking up the commits of group {self._config.group_id!r}"
+        if group is None:
+            return self._failed(job, OttlaError(f"{what}: the answer does not name the group"), now)
+        if group.error_code:
+            code = int(group.error_code)
+            return self._react(job, _FETCH_REACTIONS.get(code), broker_error(code, what), now)
+        found: dict[TopicPartition, OffsetAndMetadata | None] = dict.fromkeys(job.partitions)
+        for topic in group.topics:
+            name = topic.name or self._metadata.current.topic_name(topic.topic_id) or ""
+            for part in topic.partitions:
+                if part.error_code:
+                    code = int(part.error_code)
+                    error = broker_error(code, f"{what} in {name}-{part.partition_index}")
+                    return self._react(job, _FETCH_REACTIONS.get(code), error, now)
+                epoch = part.committed_leader_epoch if part.committed_leader_epoch >= 0 else None
+                tp = TopicPartition(name, part.partition_index)
+                if part.committed_offset >= 0 and tp in found:
+                    found[tp] = OffsetAndMetadata(part.committed_offset, part.metadata or "", epoch)
+        self._lookups.pop(job.partitions, None)
+        return job.done(found, None)
+
+    def _react(self, job: _Job, reaction: Reaction | None, error: OttlaError, now: Now) -> None:
+        if reaction is None:
+            self._finish(job, error)
+            return
+        if reaction is Reaction.LOOK_UP:
+            self._coordinator.mark_moved(str(error))
+        error.retriable = error.retriable or reaction is Reaction.SIGN_ANEW
+        self._failed(job, error, now)
+
+    def _failed(self, job: _Job, error: OttlaError, now: Now) -> None:
+        """Try again later, if that was asked for and may help."""
+        job.last_error = error
+        if not job.retry or not error.retriable or job.overdue(now):
+            self._finish(job, self._too_late(job) if job.retry and error.retriable else error)
+            return
+        job.not_before = now.mono + self._backoff.delay(job.attempts)
+        job.attempts += 1
+        if isinstance(job, _CommitJob):
+            insort(self._queue, job, key=lambda job: job.number)
+
+    # -- endings ----------------------------------------------------------------------------------------------------------
+
+    def _expire(self, now: Now) -> None:
+        for job in [job for job in self._queue if job.overdue(now)]:
+            self._queue.remove(job)
+            self._finish(job, self._too_late(job))
+        for lookup in [job for key, job in self._lookups.items() if job.overdue(now) and key not in self._asked]:
+            self._finish(lookup, self._too_late(lookup))
+
+    def _give_up(self, error: OttlaError, now: Now) -> None:
+        """The coordinator can not be looked up and waiting does not help: nobody is left waiting."""
+        del now
+        jobs: list[_Job] = [*self._queue, *(job for key, job in self._lookups.items() if key not in self._asked)]
+        self._queue.clear()
+        for job in jobs:
+            self._finish(job, error)
+
+    def _finish(self, job: _Job, error: OttlaError) -> None:
+        if isinstance(job, _FetchJob):
+            self._lookups.pop(job.partitions, None)
+        job.done(None, error)
+
+    def _too_late(self, job: _Job) -> OttlaTimeoutError:
+        what = "a commit" if isinstance(job, _CommitJob) else "a look-up of committed offsets"
+        reason = job.last_error or self._coordinator.failure
+        error = OttlaTimeoutError(f"{what} of group {self._config.group_id!r} was not answered in time: {reason or 'no answer'}")
+        error.__cause__ = reason
+        return error
+
+    def _wake_at(self, now: Now) -> int | None:
+        waiting: list[_Job] = [*self._queue, *(job for key, job in self._lookups.items() if key not in self._asked)]
+        times = [at for job in waiting for at in (job.deadline, job.not_before) if at is not None and at > now.mono]
+        return min(times, default=None)

@@ -1,0 +1,345 @@
+"""Positions for partitions that have none, and the offsets of timestamps: ListOffsets, and what to do with committed positions.
+
+Owns the ListOffsets requests and the way of each partition to its position: committed, else reset as configured. Must not know how
+committed positions are kept. Invariants: a position is set only on a partition that still waits for it, in the same epoch; a failed
+look-up of committed positions never leads to a reset.
+"""
+
+from __future__ import annotations
+
+import enum
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ottla.client.backoff import ExponentialBackoff
+from ottla.client.cluster.metadata import MetadataManager
+from ottla.client.commands import Reply
+from ottla.client.effects import Poll, Send, ToNode
+from ottla.client.positions.commit import OffsetStore
+from ottla.client.subscription import LATEST, Ago, Phase, Reset, Subscription
+from ottla.config import ConsumerConfig
+from ottla.errors import NoOffsetForPartitionError, OttlaError, OttlaTimeoutError, broker_error
+from ottla.protocol import duration
+from ottla.protocol.apis import Api
+from ottla.types import Now, OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
+
+_CONSUMER = -1
+"""The replica id of whoever is no broker."""
+
+_UNKNOWN_TOPIC_OR_PARTITION = 3
+
+
+class Reaction(enum.Enum):
+    """What the error code of a partition calls for."""
+
+    NONE_THERE = "there is no such offset"
+    FATAL = "the caller has to know"
+    AGAIN = "ask for metadata and try again"
+
+
+_REACTIONS: Mapping[int, Reaction] = {29: Reaction.FATAL, 35: Reaction.FATAL, 43: Reaction.NONE_THERE}
+"""Error codes of a partition in ListOffsets -> what to do; after any other it is tried again."""
+
+
+@dataclass(slots=True, eq=False)
+class Query:
+    """Timestamps to be turned into offsets, for a call or for partitions that need a position."""
+
+    wanted: dict[TopicPartition, int]
+    deadline: int | None
+    reply: Callable[[dict[TopicPartition, OffsetAndTimestamp | None] | None, OttlaError | None], None]
+    found: dict[TopicPartition, OffsetAndTimestamp | None] = field(default_factory=dict)
+    in_flight: set[TopicPartition] = field(default_factory=set)
+    attempts: int = 0
+    not_before: int = 0
+    waits_for_version: int = sys.maxsize
+    """Metadata newer than this may name the leader that was missing: no need to wait any longer."""
+    failure: OttlaError | None = None
+
+    @property
+    def missing(self) -> list[TopicPartition]:
+        """What nobody has been asked for yet, or has to be asked for again."""
+        return [tp for tp in self.wanted if tp not in self.found and tp not in self.in_flight]
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    query: Query
+    partitions: frozenset[TopicPartition]
+
+
+class OffsetsManager:
+    """See the module. ``store`` is ``None`` without a group; ``unreachable`` says why no broker is connected, if none is."""
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        subscription: Subscription,
+        metadata: MetadataManager,
+        store: OffsetStore | None,
+        backoff: ExponentialBackoff,
+        unreachable: Callable[[], OttlaError | None],
+    ) -> None:
+        self._config = config
+        self._subscription = subscription
+        self._metadata = metadata
+        self._store = store
+        self._backoff = backoff
+        self._unreachable = unreachable
+        self._queries: list[Query] = []
+        self._looking_up: dict[TopicPartition, int] = {}
+        self._resetting: dict[TopicPartition, int] = {}
+
+    def __repr__(self) -> str:
+        return f"<OffsetsManager {len(self._queries)} queries, {len(self._resetting)} resets>"
+
+    def list_offsets(self, timestamps: Mapping[TopicPartition, int], deadline: int | None, reply: Reply, now: Now) -> None:
+        """Turn timestamps into offsets until ``deadline``; ``reply`` gets ``None`` for a partition that has no such offset."""
+        del now
+        if not timestamps:
+            return reply({}, None)
+        self._metadata.add_transient({tp.topic for tp in timestamps})
+        return self._queries.append(Query(dict(timestamps), deadline, reply))
+
+    def poll(self, now: Now) -> Poll:
+        """Look up what is missing."""
+        self._initialize(now)
+        self._reset(now)
+        self._expire(now)
+        sends: list[Send] = []
+        for query in list(self._queries):
+            if query.missing and (query.not_before <= now.mono or self._metadata.current.version > query.waits_for_version):
+                sends += self._ask(query, now)
+        return Poll(tuple(sends), self._wake_at(now))
+
+    def on_response(self, tag: _Asked, message: Any, now: Now) -> None:
+        """Note what was found, and what has to be asked for again."""
+        query = tag.query
+        query.in_flight -= tag.partitions
+        for topic in message.topics:
+            for part in topic.partitions:
+                tp = TopicPartition(topic.name, part.partition_index)
+                if tp in tag.partitions:
+                    self._on_partition(query, tp, part)
+        self._settle(query, tag, now)
+
+    def on_failure(self, tag: _Asked, error: OttlaError, now: Now) -> None:
+        """Another broker may lead by now: ask for metadata, then again."""
+        query = tag.query
+        query.in_flight -= tag.partitions
+        query.failure = error
+        if not error.retriable and not isinstance(query, _ResetQuery):
+            return self._finish(query, error)
+        if not error.retriable and isinstance(query, _ResetQuery):
+            for tp in tag.partitions:
+                self._subscription.set_problem(tp, query.epochs[tp], error)
+        return self._settle(query, tag, now)
+
+    # -- positions --------------------------------------------------------------------------------------------------------
+
+    def _initialize(self, now: Now) -> None:
+        """Look committed positions up for partitions that have none, or reset them at once where nothing can be committed."""
+        new = {
+            tp: state.epoch
+            for tp, state in self._subscription.in_phase(Phase.INITIALIZING)
+            if self._looking_up.get(tp) != state.epoch
+            and state.retry_at <= now.mono
+            and not isinstance(state.problem, NoOffsetForPartitionError)
+        }
+        if not new:
+            return
+        if self._store is None:
+            for tp, epoch in new.items():
+                self._subscription.not_committed(tp, epoch, _no_offset)
+            return
+        self._looking_up.update(new)
+
+        def committed(found: Any, error: OttlaError | None) -> None:
+            for tp, epoch in new.items():
+                if self._looking_up.get(tp) == epoch:
+                    del self._looking_up[tp]
+                self._committed(tp, epoch, found, error, now)
+
+        self._store.fetch(frozenset(new), None, committed)
+
+    def _committed(self, tp: TopicPartition, epoch: int, found: Any, error: OttlaError | None, now: Now) -> None:
+        state = self._subscription.current(tp, epoch)
+        if state is None:
+            return
+        if error is not None:
+            state.retry_at = now.mono + self._config.retry_backoff_max_ms
+            self._subscription.set_problem(tp, epoch, error)
+        elif found[tp] is None:
+            self._subscription.not_committed(tp, epoch, _no_offset)
+        else:
+            position: OffsetAndMetadata = found[tp]
+            if position.leader_epoch is not None:
+                self._metadata.observe_epoch(tp, position.leader_epoch)
+            self._subscription.found(tp, epoch, position)
+
+    def _reset(self, now: Now) -> None:
+        new = {
+            tp: state
+            for tp, state in self._subscription.in_phase(Phase.RESETTING)
+            if self._resetting.get(tp) != state.epoch and state.retry_at <= now.mono
+        }
+        for tp, state in new.items():
+            self._resetting[tp] = state.epoch
+        # Grouped by what is asked, so that partitions of one broker share a request; each group ends as a whole or partition by
+        # partition.
+        if new:
+            epochs = {tp: state.epoch for tp, state in new.items()}
+            wanted = {tp: _timestamp(state.reset_to, now) for tp, state in new.items()}
+            self._queries.append(_ResetQuery(wanted, None, self._ignored, epochs=epochs))
+
+    @staticmethod
+    def _ignored(found: Any, error: OttlaError | None) -> None:
+        """A reset takes each partition's answer as it comes."""
+
+    def _on_reset(self, query: _ResetQuery, tp: TopicPartition, offset: int, leader_epoch: int) -> None:
+        if leader_epoch >= 0:
+            self._metadata.observe_epoch(tp, leader_epoch)
+        self._subscription.found(tp, query.epochs[tp], OffsetAndMetadata(offset))
+
+    # -- requests ---------------------------------------------------------------------------------------------------------
+
+    def _ask(self, query: Query, now: Now) -> list[Send]:
+        from ottla.protocol.messages import list_offsets_request
+
+        self._forget_stale(query)
+        query.waits_for_version = sys.maxsize
+        by_node: dict[int, dict[str, list[Any]]] = {}
+        asked: dict[int, set[TopicPartition]] = {}
+        for tp in query.missing:
+            leader = self._metadata.current.leader(tp)
+            if leader is None:
+                self._without_leader(query, tp)
+                continue
+            item = list_offsets_request.ListOffsetsPartition(
+                partition_index=tp.partition,
+                current_leader_epoch=-1 if leader.epoch is None else leader.epoch,
+                timestamp=query.wanted[tp],
+            )
+            by_node.setdefault(leader.node.node_id, {}).setdefault(tp.topic, []).append(item)
+            asked.setdefault(leader.node.node_id, set()).add(tp)
+        if query.missing and not by_node:
+            self._back_off(query, now)
+        sends = []
+        for node_id, topics in by_node.items():
+            message = list_offsets_request.ListOffsetsRequest(
+                replica_id=_CONSUMER,
+                isolation_level=int(self._config.isolation_level),
+                topics=tuple(
+                    list_offsets_request.ListOffsetsTopic(name=name, partitions=tuple(items)) for name, items in topics.items()
+                ),
+                timeout=duration(self._config.request_timeout_ms),
+            )
+            query.in_flight |= asked[node_id]
+            tag = _Asked(query, frozenset(asked[node_id]))
+            sends.append(Send(Api.LIST_OFFSETS, message, ToNode(node_id), tag, self._config.request_timeout_ms))
+        return sends
+
+    def _without_leader(self, query: Query, tp: TopicPartition) -> None:
+        """Nobody to ask: find out whether there ever will be."""
+        query.waits_for_version = self._metadata.request_update()
+        self._metadata.add_transient((tp.topic,))
+        topic = self._metadata.current.topics.get(tp.topic)
+        if topic is not None and topic.error is not None:
+            query.failure = topic.error
+        elif topic is not None and topic.partitions and self._metadata.current.partition(tp) is None:
+            query.failure = broker_error(_UNKNOWN_TOPIC_OR_PARTITION, f"{tp}: the topic has {len(topic.partitions)} partitions")
+        else:
+            query.failure = OttlaTimeoutError(f"no leader of {tp} is known")
+        if isinstance(query, _ResetQuery):
+            if self._metadata.current.version > 0:
+                self._subscription.set_problem(tp, query.epochs[tp], query.failure)
+        elif not query.failure.retriable:
+            self._finish(query, query.failure)
+
+    # -- answers ----------------------------------------------------------------------------------------------------------
+
+    def _on_partition(self, query: Query, tp: TopicPartition, part: Any) -> None:
+        code = int(part.error_code)
+        reaction = _REACTIONS.get(code, Reaction.AGAIN) if code else None
+        if reaction is Reaction.NONE_THERE or (reaction is None and part.offset < 0):
+            if isinstance(query, _ResetQuery):
+                # Nothing is as young as was asked for: go on behind all there is.
+                query.wanted[tp] = LATEST
+            else:
+                query.found[tp] = None
+        elif reaction is None:
+            epoch = part.leader_epoch if part.leader_epoch >= 0 else None
+            query.found[tp] = OffsetAndTimestamp(part.offset, part.timestamp, epoch)
+            if isinstance(query, _ResetQuery):
+                self._on_reset(query, tp, part.offset, part.leader_epoch)
+        else:
+            query.failure = broker_error(code, f"listing offsets of {tp}")
+            if reaction is Reaction.FATAL and isinstance(query, _ResetQuery):
+                self._subscription.set_problem(tp, query.epochs[tp], query.failure)
+            elif reaction is Reaction.FATAL:
+                self._finish(query, query.failure)
+
+    def _settle(self, query: Query, tag: _Asked, now: Now) -> None:
+        if query not in self._queries:
+            return
+        if len(query.found) == len(query.wanted):
+            self._finish(query, None)
+        elif any(tp not in query.found for tp in tag.partitions):
+            self._metadata.request_update()
+            self._back_off(query, now)
+
+    def _back_off(self, query: Query, now: Now) -> None:
+        query.not_before = now.mono + self._backoff.delay(query.attempts)
+        query.attempts += 1
+
+    def _finish(self, query: Query, error: OttlaError | None) -> None:
+        if query in self._queries:
+            self._queries.remove(query)
+            query.reply(None if error else query.found, error)
+        if isinstance(query, _ResetQuery):
+            for tp, epoch in query.epochs.items():
+                if self._resetting.get(tp) == epoch:
+                    del self._resetting[tp]
+
+    def _forget_stale(self, query: Query) -> None:
+        """A reset that is not wanted any more is not asked for."""
+        if isinstance(query, _ResetQuery):
+            for tp in query.missing:
+                state = self._subscription.current(tp, query.epochs[tp])
+                if state is None or state.phase is not Phase.RESETTING:
+                    query.found[tp] = None
+            if len(query.found) == len(query.wanted):
+                self._finish(query, None)
+
+    def _expire(self, now: Now) -> None:
+        for query in [query for query in self._queries if query.deadline is not None and query.deadline <= now.mono]:
+            missing = ", ".join(str(tp) for tp in query.wanted if tp not in query.found)
+            reason = self._unreachable() or query.failure
+            if reason is not None and not isinstance(reason, OttlaTimeoutError):
+                self._finish(query, reason)
+            else:
+                text = f"the offsets of {missing} could not be looked up in time: {reason or 'no answer'}"
+                self._finish(query, OttlaTimeoutError(text))
+
+    def _wake_at(self, now: Now) -> int | None:
+        times = [at for query in self._queries for at in (query.deadline, query.not_before) if at is not None and at > now.mono]
+        waiting = (*self._subscription.in_phase(Phase.INITIALIZING), *self._subscription.in_phase(Phase.RESETTING))
+        times += [state.retry_at for _, state in waiting if state.retry_at > now.mono]
+        return min(times, default=None)
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class _ResetQuery(Query):
+    """A query whose answers become positions, if the partitions still wait for them in these epochs."""
+
+    epochs: dict[TopicPartition, int]
+
+
+def _timestamp(to: Reset, now: Now) -> int:
+    return max(0, now.wall - to.milliseconds) if isinstance(to, Ago) else to
+
+
+def _no_offset(tp: TopicPartition) -> OttlaError:
+    return NoOffsetForPartitionError(f"{tp} has no committed offset and auto.offset.reset is none")

@@ -1,0 +1,234 @@
+"""Whether a position still fits the log: asked of each new leader, since a log may have been cut or made anew (KIP-320).
+
+Owns the OffsetForLeaderEpoch requests and what becomes of a position that does not fit. Must not know how anything is fetched.
+Invariants: nothing is fetched from a leader that has not confirmed the position, where there is an epoch to ask about; an answer
+counts only for the position and the leader that it was asked about; a position is moved only when all that was fetched before is
+consumed, so nothing is left out.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from ottla.client.backoff import ExponentialBackoff
+from ottla.client.cluster.metadata import Metadata, MetadataManager
+from ottla.client.effects import Poll, Send, ToNode
+from ottla.client.subscription import EARLIEST, PartitionState, Phase, Subscription
+from ottla.config import ConsumerConfig
+from ottla.errors import BrokerError, LogTruncationError, OttlaError, UnsupportedApiError, broker_error
+from ottla.protocol.apis import Api
+from ottla.types import Leader, Now, OffsetAndMetadata, TopicPartition
+
+_log = logging.getLogger(__name__)
+
+_CONSUMER = -1
+"""The replica id of whoever is no broker."""
+
+_FATAL = frozenset({29})
+"""Error codes of a partition that the application has to know; after any other it is tried again."""
+
+
+class _Question(NamedTuple):
+    """What a leader was asked about."""
+
+    epoch: int
+    offset: int
+    leader: Leader
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    partitions: Mapping[TopicPartition, _Question]
+
+
+@dataclass(frozen=True, slots=True)
+class _Misfit:
+    """A position that does not fit: the log holds what was read up to ``end``, as far as that is known."""
+
+    epoch: int
+    end: OffsetAndMetadata | None
+    made_anew: bool = False
+
+
+class PositionValidator:
+    """See the module. ``is_held`` tells whether anything that was fetched of a partition is still to be consumed."""
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        subscription: Subscription,
+        metadata: MetadataManager,
+        backoff: ExponentialBackoff,
+        is_held: Callable[[TopicPartition], bool],
+    ) -> None:
+        self._config = config
+        self._subscription = subscription
+        self._metadata = metadata
+        self._backoff = backoff
+        self._is_held = is_held
+        self._looked_at: tuple[int, Metadata] | None = None
+        """Version of the subscription and metadata for which leaders were compared last."""
+        self._in_flight: dict[TopicPartition, _Question] = {}
+        self._misfits: dict[TopicPartition, _Misfit] = {}
+
+    def __repr__(self) -> str:
+        return f"<PositionValidator {len(self._in_flight)} asked about, {len(self._misfits)} do not fit>"
+
+    def poll(self, now: Now) -> Poll:
+        """Look for new leaders; ask them about the positions."""
+        self._compare_leaders()
+        if self._misfits:
+            self._settle_misfits()
+            self._compare_leaders()
+        by_leader: dict[Leader, dict[TopicPartition, PartitionState]] = {}
+        wake_at = []
+        for tp, state in self._subscription.in_phase(Phase.VALIDATING):
+            if tp in self._misfits or state.leader is None or self._is_asked(tp, state):
+                continue
+            if state.retry_at > now.mono:
+                wake_at.append(state.retry_at)
+            else:
+                by_leader.setdefault(state.leader, {})[tp] = state
+        sends = tuple(self._ask(leader, states) for leader, states in by_leader.items())
+        return Poll(sends, min(wake_at, default=None))
+
+    def on_response(self, tag: _Asked, message: Any, now: Now) -> None:
+        """Confirm positions, or find out how far they fit."""
+        answered = {TopicPartition(topic.topic, part.partition): part for topic in message.topics for part in topic.partitions}
+        for tp, question in tag.partitions.items():
+            state = self._take(tp, question)
+            if state is None:
+                continue
+            part = answered.get(tp)
+            if part is None or part.error_code:
+                error = broker_error(int(part.error_code), f"validating the position of {tp}") if part is not None else None
+                self._again(tp, state, error, now)
+            elif part.end_offset < 0 or part.leader_epoch < 0:
+                self._misfits[tp] = _Misfit(state.epoch, None)
+            elif part.end_offset < state.fetch:
+                self._misfits[tp] = _Misfit(state.epoch, OffsetAndMetadata(part.end_offset, leader_epoch=part.leader_epoch))
+            else:
+                self._subscription.set_problem(tp, state.epoch, None)
+                self._subscription.confirm(tp, question.leader)
+        self._settle_misfits()
+
+    def on_failure(self, tag: _Asked, error: OttlaError, now: Now) -> None:
+        """Try again; a broker that is too old to be asked is believed."""
+        for tp, question in tag.partitions.items():
+            state = self._take(tp, question)
+            if state is None:
+                continue
+            if isinstance(error, UnsupportedApiError):
+                self._subscription.confirm(tp, question.leader)
+            else:
+                self._again(tp, state, error, now)
+
+    # -- leaders ----------------------------------------------------------------------------------------------------------
+
+    def _compare_leaders(self) -> None:
+        current = self._metadata.current
+        if self._looked_at is not None and self._looked_at[0] == self._subscription.version and self._looked_at[1] is current:
+            return
+        for tp, state in (*self._subscription.in_phase(Phase.FETCHING), *self._subscription.in_phase(Phase.VALIDATING)):
+            topic_id = current.topic_id(tp.topic)
+            if state.topic_id is not None and topic_id is not None and topic_id != state.topic_id:
+                self._misfits[tp] = _Misfit(state.epoch, None, made_anew=True)
+                if state.phase is not Phase.VALIDATING:
+                    self._subscription.validate(tp, current.leader(tp))
+                continue
+            state.topic_id = topic_id or state.topic_id
+            leader = current.leader(tp)
+            if leader is None or leader == state.leader:
+                continue
+            self._misfits.pop(tp, None)
+            if state.leader_epoch is not None and leader.epoch is not None:
+                self._subscription.validate(tp, leader)
+            else:
+                self._subscription.confirm(tp, leader)
+        self._looked_at = (self._subscription.version, current)
+
+    def _is_asked(self, tp: TopicPartition, state: PartitionState) -> bool:
+        return self._in_flight.get(tp) == _question(state)
+
+    def _ask(self, leader: Leader, states: Mapping[TopicPartition, PartitionState]) -> Send:
+        from ottla.protocol.messages import offset_for_leader_epoch_request as messages
+
+        topics: dict[str, list[Any]] = {}
+        for tp, state in states.items():
+            item = messages.OffsetForLeaderPartition(
+                partition=tp.partition,
+                current_leader_epoch=-1 if leader.epoch is None else leader.epoch,
+                leader_epoch=-1 if state.leader_epoch is None else state.leader_epoch,
+            )
+            topics.setdefault(tp.topic, []).append(item)
+        message = messages.OffsetForLeaderEpochRequest(
+            replica_id=_CONSUMER,
+            topics=tuple(messages.OffsetForLeaderTopic(topic=name, partitions=tuple(items)) for name, items in topics.items()),
+        )
+        questions = {tp: _question(state) for tp, state in states.items()}
+        self._in_flight.update(questions)
+        return Send(
+            Api.OFFSET_FOR_LEADER_EPOCH,
+            message,
+            ToNode(leader.node.node_id),
+            _Asked(questions),
+            self._config.request_timeout_ms,
+        )
+
+    # -- answers ----------------------------------------------------------------------------------------------------------
+
+    def _take(self, tp: TopicPartition, question: _Question) -> PartitionState | None:
+        """The state that an answer is about; ``None`` where it is about nothing that is wanted any more."""
+        if self._in_flight.get(tp) == question:
+            del self._in_flight[tp]
+        state = self._subscription.partitions.get(tp)
+        if state is None or state.phase is not Phase.VALIDATING or _question(state) != question:
+            return None
+        return state
+
+    def _again(self, tp: TopicPartition, state: PartitionState, error: OttlaError | None, now: Now) -> None:
+        state.retry_at = now.mono + self._backoff.delay(0)
+        self._metadata.request_update()
+        known = isinstance(error, BrokerError) and error.code in _FATAL
+        if error is not None and (known or not (error.retriable or isinstance(error, BrokerError))):
+            self._subscription.set_problem(tp, state.epoch, error)
+
+    def _settle_misfits(self) -> None:
+        """Move positions that do not fit, once what was fetched before is consumed."""
+        for tp, misfit in list(self._misfits.items()):
+            state = self._subscription.current(tp, misfit.epoch)
+            if state is None:
+                del self._misfits[tp]
+            elif not isinstance(state.problem, LogTruncationError) and not self._is_held(tp):
+                self._settle(tp, state, misfit)
+
+    def _settle(self, tp: TopicPartition, state: PartitionState, misfit: _Misfit) -> None:
+        policy = self._subscription.reset_to
+        what = _explain(tp, state, misfit)
+        if policy is None:
+            # It stays where it is, with its problem, until a seek gives it another epoch.
+            divergent = misfit.end.offset if misfit.end is not None else None
+            problem = LogTruncationError(what, tp.topic, tp.partition, state.fetch, divergent)
+            return self._subscription.set_problem(tp, state.epoch, problem)
+        del self._misfits[tp]
+        _log.warning("%s", what)
+        if misfit.end is not None:
+            return self._subscription.seek({tp: misfit.end})
+        # All records of a topic that was made anew are unread, whatever the policy says of topics that were there before.
+        return self._subscription.reset((tp,), EARLIEST if misfit.made_anew else policy)
+
+
+def _question(state: PartitionState) -> _Question:
+    assert state.leader is not None
+    return _Question(state.epoch, state.fetch, state.leader)
+
+
+def _explain(tp: TopicPartition, state: PartitionState, misfit: _Misfit) -> str:
+    if misfit.made_anew:
+        return f"{tp.topic} was deleted and made anew: offset {state.fetch} of {tp.partition} means nothing any more"
+    if misfit.end is None:
+        return f"the log of {tp} was truncated: it holds nothing of what was read before offset {state.fetch}"
+    return f"the log of {tp} was truncated: what was read before offset {state.fetch} is in it up to {misfit.end.offset} only"

@@ -1,0 +1,333 @@
+"""Logins under a virtual clock: the dialogue, refusals that are told at once, and renewals during which requests wait."""
+
+from __future__ import annotations
+
+import random
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from ottla.client.connections.connections import RENEW_FROM, RENEW_UNTIL, Connections
+from ottla.client.connections.link import LinkState
+from ottla.client.effects import AnyNode, Send, Target, ToNode
+from ottla.config import ClientConfig
+from ottla.errors import AuthenticationError, ConnectionFailedError, DisconnectedError, OttlaError, TlsError
+from ottla.protocol import ErrorCode
+from ottla.protocol.apis import Api
+from ottla.protocol.messages import (
+    heartbeat_request,
+    heartbeat_response,
+    sasl_authenticate_response,
+    sasl_handshake_response,
+)
+from ottla.protocol.sasl import Proof, Prove
+from ottla.types import Node, Now
+from tests.unit.client.virtual_network import NoAnswer, Peer, VirtualNetwork
+
+REQUEST = heartbeat_request.HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
+ANSWER = heartbeat_response.HeartbeatResponse(throttle_time=timedelta(0), error_code=ErrorCode.none)
+SETTINGS = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN", "sasl_username": "alice", "sasl_password": "right"}
+
+
+class Gate:
+    """A broker that lets in who knows the password."""
+
+    def __init__(self, *, lifetime: int = 0, mechanisms: tuple[str, ...] = ("PLAIN",)) -> None:
+        self.lifetime = timedelta(milliseconds=lifetime)
+        self.mechanisms = mechanisms
+        self.password = b"right"
+        self.renewing = False
+        """Whether logins are left without an answer for now."""
+        self.held: list[tuple[Any, Any]] = []
+
+    def __call__(self, header: Any, message: Any) -> Any:
+        match header.api:
+            case Api.SASL_HANDSHAKE:
+                known = message.mechanism in self.mechanisms
+                code = ErrorCode.none if known else ErrorCode.unsupported_sasl_mechanism
+                return sasl_handshake_response.SaslHandshakeResponse(error_code=code, mechanisms=self.mechanisms)
+            case Api.SASL_AUTHENTICATE:
+                if self.renewing:
+                    self.held.append((header, message))
+                    raise NoAnswer
+                right = message.auth_bytes == self.password
+                return sasl_authenticate_response.SaslAuthenticateResponse(
+                    error_code=ErrorCode.none if right else ErrorCode.sasl_authentication_failed,
+                    error_message=None if right else "who are you?",
+                    auth_bytes=b"welcome",
+                    session_lifetime=self.lifetime,
+                )
+        return ANSWER
+
+
+class Recorder:
+    def __init__(self) -> None:
+        self.outcomes: dict[Any, OttlaError | None] = {}
+
+    def poll(self, now: Now) -> Any:
+        raise NotImplementedError
+
+    def on_response(self, tag: Any, message: Any, now: Now) -> None:
+        self.outcomes[tag] = None
+
+    def on_failure(self, tag: Any, error: OttlaError, now: Now) -> None:
+        assert tag not in self.outcomes
+        self.outcomes[tag] = error
+
+
+class World:
+    """Connections with a login on a virtual network."""
+
+    def __init__(self, servers: str = "10.0.0.1:9092", password: bytes = b"right", **settings: Any) -> None:
+        config = ClientConfig.parse(bootstrap_servers=servers, **{**SETTINGS, **settings})
+        self.connections = Connections(config, random.Random(7))
+        self.network = VirtualNetwork(self._poll, self.connections)
+        self.network.prove = self.prove
+        self.manager = Recorder()
+        self.password = password
+        self.asked: list[Prove] = []
+        self.no_token: OttlaError | None = None
+
+    def prove(self, question: Prove) -> Proof | OttlaError:
+        self.asked.append(question)
+        if self.no_token is not None:
+            return self.no_token
+        if question.exchange is None:
+            assert question.challenge == b""
+            return Proof("exchange", self.password)
+        assert question == Prove("exchange", b"welcome")
+        return Proof("exchange", None)
+
+    def _poll(self, now: Now) -> tuple[list[Any], int | None]:
+        effects, wake_at = self.connections.poll(now)
+        for request, message, error in self.connections.take_completions():
+            if error is None:
+                request.manager.on_response(request.send.tag, message, now)
+            else:
+                request.manager.on_failure(request.send.tag, error, now)
+        return effects, wake_at
+
+    def send(self, tag: Any, target: Target | None = None, timeout: int = 30_000) -> None:
+        send = Send(Api.HEARTBEAT, REQUEST, target or AnyNode(), tag, timeout)
+        self.connections.enqueue(self.manager, send, self.network.now)
+
+    def apis(self, peer: Peer) -> list[Api]:
+        return [api for api, _ in peer.requests]
+
+    @property
+    def connects(self) -> int:
+        return len([line for line in self.network.log if " connect " in line])
+
+    @property
+    def states(self) -> list[LinkState]:
+        return [link.state for link in self.connections.links]
+
+
+def test_a_login_comes_before_the_first_request() -> None:
+    world = World()
+    peer = world.network.peer("10.0.0.1:9092", answer=Gate())
+    world.send("a")
+    world.network.settle()
+    assert world.manager.outcomes == {"a": None}
+    assert world.apis(peer) == [Api.SASL_HANDSHAKE, Api.SASL_AUTHENTICATE, Api.HEARTBEAT]
+    assert world.asked == [Prove(None, b""), Prove("exchange", b"welcome")]
+
+
+def test_a_refusal_is_told_at_once_and_tried_again_by_the_next_request() -> None:
+    world = World(password=b"wrong")
+    peer = world.network.peer("10.0.0.1:9092", answer=Gate())
+    world.send("a")
+    world.network.settle()
+    error = world.manager.outcomes["a"]
+    assert isinstance(error, AuthenticationError)
+    assert "who are you?" in str(error)
+    assert "10.0.0.1:9092" in str(error)
+    assert error.hint
+    assert getattr(error.cause, "name", None) == "SASL_AUTHENTICATION_FAILED"
+    assert world.network.mono == 1_000
+    world.password = b"right"
+    world.network.advance(2_000)
+    world.send("b")
+    world.network.settle()
+    assert world.manager.outcomes["b"] is None
+    assert peer.connects == 2
+    assert world.connections.links.refusal() is None
+
+
+def test_a_mechanism_that_is_not_offered_lists_those_that_are() -> None:
+    world = World()
+    world.network.peer("10.0.0.1:9092", answer=Gate(mechanisms=("SCRAM-SHA-512", "GSSAPI")))
+    world.send("a")
+    world.network.settle()
+    assert "offers: GSSAPI, SCRAM-SHA-512" in str(world.manager.outcomes["a"])
+
+
+def test_one_broker_that_lets_us_in_is_enough() -> None:
+    world = World("10.0.0.1:9092,10.0.0.2:9092,10.0.0.3:9092")
+    for number in (1, 2):
+        world.network.peer(f"10.0.0.{number}:9092", answer=Gate()).answer.password = b"another"  # type: ignore[union-attr]
+    world.network.peer("10.0.0.3:9092", answer=Gate())
+    world.send("a")
+    world.network.advance(1_000)
+    assert world.manager.outcomes == {"a": None}
+
+
+def test_a_refusal_beside_brokers_that_are_gone_is_what_is_told() -> None:
+    world = World("10.0.0.1:9092,10.0.0.2:9092", password=b"wrong")
+    world.network.peer("10.0.0.1:9092", answer=Gate())
+    world.send("a")
+    world.network.advance(1_000)
+    assert isinstance(world.manager.outcomes["a"], AuthenticationError)
+
+
+def test_who_waits_for_the_broker_that_refuses_is_told_and_nobody_else() -> None:
+    world = World("10.0.0.1:9092")
+    world.network.peer("10.0.0.1:9092", answer=Gate())
+    refusing = Gate()
+    refusing.password = b"another"
+    world.network.peer("10.0.0.2:9092", answer=refusing)
+    world.connections.set_nodes({1: Node(1, "10.0.0.1", 9092), 2: Node(2, "10.0.0.2", 9092)}, world.network.now)
+    world.send("one", ToNode(1))
+    world.send("two", ToNode(2))
+    world.network.settle()
+    assert world.manager.outcomes["one"] is None
+    assert isinstance(world.manager.outcomes["two"], AuthenticationError)
+    assert "node 2" in str(world.manager.outcomes["two"])
+    assert world.connections.links.connection_failure() is None
+    assert isinstance(world.connections.links.refusal(), AuthenticationError)
+
+
+def test_no_token_is_a_refusal_too() -> None:
+    world = World()
+    world.network.peer("10.0.0.1:9092", answer=Gate())
+    world.no_token = AuthenticationError("the vault is sealed")
+    world.send("a")
+    world.network.settle()
+    assert "the vault is sealed" in str(world.manager.outcomes["a"])
+
+
+def test_a_login_that_never_ends_is_given_up() -> None:
+    gate = Gate()
+    gate.renewing = True
+    world = World(request_timeout=2, default_api_timeout=2)
+    world.network.peer("10.0.0.1:9092", answer=gate)
+    world.send("a", timeout=5_000)
+    world.network.advance(6_000)
+    error = world.manager.outcomes["a"]
+    assert isinstance(error, ConnectionFailedError)
+    assert "the login has not come to an end" in str(error)
+
+
+def test_a_renewal_happens_in_time_on_the_same_connection_and_requests_wait_for_it() -> None:
+    gate = Gate(lifetime=10_000)
+    world = World()
+    peer = world.network.peer("10.0.0.1:9092", answer=gate)
+    world.send("a")
+    world.network.settle()
+    began = world.network.mono
+    gate.renewing = True
+    while world.states == [LinkState.READY]:
+        world.network.advance(10)
+    assert RENEW_FROM * 10_000 <= world.network.mono - began <= RENEW_UNTIL * 10_000 + 10
+    assert world.states == [LinkState.RENEWING]
+    world.send("b")
+    world.network.advance(100)
+    assert "b" not in world.manager.outcomes
+    (connection_id,) = world.network.open
+    gate.renewing = False
+    for header, message in gate.held:
+        world.network.reply(connection_id, header, gate(header, message))
+    world.network.settle()
+    assert world.manager.outcomes["b"] is None
+    assert (world.connects, peer.connects) == (1, 1)
+    assert world.apis(peer)[3:] == [Api.SASL_HANDSHAKE, Api.SASL_AUTHENTICATE, Api.HEARTBEAT]
+
+
+def test_a_renewal_waits_in_line_behind_a_slow_answer() -> None:
+    class Slow(Gate):
+        """Answers in order, as brokers do: what comes after the heartbeat waits for it."""
+
+        def __call__(self, header: Any, message: Any) -> Any:
+            if self.held or header.api is Api.HEARTBEAT:
+                self.held.append((header, message))
+                raise NoAnswer
+            return super().__call__(header, message)
+
+    gate = Slow(lifetime=10_000)
+    world = World()
+    world.network.peer("10.0.0.1:9092", answer=gate)
+    world.send("slow", timeout=60_000)
+    world.network.settle()
+    while world.states == [LinkState.READY]:
+        world.network.advance(10)
+    assert [header.api for header, _ in gate.held] == [Api.HEARTBEAT, Api.SASL_HANDSHAKE]
+    (connection_id,) = world.network.open
+    (beat, _), (hello, message) = gate.held
+    gate.held.clear()
+    world.network.reply(connection_id, beat, ANSWER)
+    world.network.reply(connection_id, hello, gate(hello, message))
+    world.network.settle()
+    assert world.manager.outcomes == {"slow": None}
+    assert (world.states, world.connects) == ([LinkState.READY], 1)
+
+
+def test_a_renewal_without_a_token_leaves_the_connection_alone_and_is_tried_again() -> None:
+    gate = Gate(lifetime=10_000)
+    world = World()
+    world.network.peer("10.0.0.1:9092", answer=gate)
+    world.send("a")
+    world.network.settle()
+    world.no_token = AuthenticationError("the vault is sealed")
+    world.network.advance(9_600)
+    assert world.states == [LinkState.READY]
+    world.send("b")
+    world.network.settle()
+    assert world.manager.outcomes["b"] is None
+    world.no_token = None
+    asked = len(world.asked)
+    world.network.advance(2_000)
+    assert len(world.asked) > asked
+    assert (world.connects, world.states) == (1, [LinkState.READY])
+
+
+def test_a_renewal_that_is_refused_fails_what_is_on_its_way() -> None:
+    gate = Gate(lifetime=10_000)
+    world = World()
+    world.network.peer("10.0.0.1:9092", answer=gate)
+    world.send("a")
+    world.network.settle()
+    gate.password = b"changed"
+    world.network.advance(9_700)
+    assert isinstance(world.connections.links.refusal(), AuthenticationError)
+    world.send("b")
+    world.network.settle()
+    assert isinstance(world.manager.outcomes["b"], AuthenticationError)
+
+
+@pytest.mark.parametrize("error", [TlsError("the broker's certificate has expired"), AuthenticationError("no")])
+def test_tls_that_fails_is_not_tried_at_other_addresses(error: AuthenticationError) -> None:
+    world = World("kafka:9092")
+    world.network.names["kafka"] = ["10.0.0.1", "10.0.0.2"]
+    for number in (1, 2):
+        world.network.peer(f"10.0.0.{number}:9092", tls_error=error)
+    world.send("a")
+    world.network.settle()
+    assert type(world.manager.outcomes["a"]) is type(error)
+    assert world.connects == 1
+
+
+def test_a_peer_that_hangs_up_at_the_first_request_may_want_a_login() -> None:
+    world = World(security_protocol="PLAINTEXT", sasl_mechanism=None, sasl_username=None, sasl_password=None)
+
+    def hang_up(header: Any, message: Any) -> Any:
+        world.network.hang_up(world.network.open[0])
+        raise NoAnswer
+
+    world.network.peer("10.0.0.1:9092", answer=hang_up)
+    world.send("a", timeout=3_000)
+    world.network.settle()
+    assert isinstance(world.manager.outcomes["a"], DisconnectedError)
+    failure = world.connections.links.connection_failure()
+    assert failure is not None
+    assert "does this port ask for a login?" in str(failure)

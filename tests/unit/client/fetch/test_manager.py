@@ -1,0 +1,480 @@
+"""Fetching: who is asked for what, how much is held, and every row of the error table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ottla.client.effects import Send, ToNode
+from ottla.client.fetch.manager import FetchManager
+from ottla.client.fetched import FetchedResponse
+from ottla.client.notifications import Fetched
+from ottla.client.subscription import EARLIEST, Phase, Subscription
+from ottla.errors import DisconnectedError, UnsupportedApiError, error_class
+from ottla.protocol import ErrorCode, milliseconds
+from ottla.protocol.apis import Api
+from ottla.protocol.messages import fetch_response
+from ottla.records import NewRecord, encode_batch
+from ottla.types import OffsetAndMetadata, TopicPartition
+from tests.unit.client.managers import NO_THROTTLE, T0, T1, T2, TOPIC_ID, Asked, Cluster, backoff, config
+
+
+class Fetches(Asked):
+    def __init__(self, *partitions: TopicPartition, reset_to: int | None = EARLIEST, **settings: Any) -> None:
+        self.subscription = Subscription(reset_to)
+        self.cluster = Cluster()
+        self.told: list[Any] = []
+        manager = FetchManager(config(**settings), self.subscription, self.cluster.manager, self.told.append, backoff())
+        super().__init__(manager)
+        self.manager: FetchManager
+        self.subscription.assign(partitions)
+        self.subscription.seek({tp: OffsetAndMetadata(10) for tp in partitions})
+
+    def fetched(self) -> list[FetchedResponse]:
+        responses = [item.response for item in self.told if isinstance(item, Fetched)]
+        self.told.clear()
+        return responses
+
+    def state(self, tp: TopicPartition) -> Any:
+        return self.subscription.partitions[tp]
+
+
+def asked(send: Send) -> dict[TopicPartition, int]:
+    """The offsets that a request asks from."""
+    assert send.api is Api.FETCH
+    return {
+        TopicPartition(topic.topic, part.partition): part.fetch_offset for topic in send.message.topics for part in topic.partitions
+    }
+
+
+def data(tp: TopicPartition, records: bytes = b"", code: int = 0, leader: tuple[int, int] | None = None, replica: int = -1) -> Any:
+    extra = {"current_leader": fetch_response.LeaderIdAndEpoch(leader_id=leader[0], leader_epoch=leader[1])} if leader else {}
+    extra = {**extra, "preferred_read_replica": replica}  # type: ignore[dict-item]
+    return fetch_response.PartitionData(
+        partition_index=tp.partition,
+        error_code=ErrorCode(code),
+        high_watermark=100,
+        last_stable_offset=90,
+        aborted_transactions=(fetch_response.AbortedTransaction(producer_id=8, first_offset=2),),
+        records=records,
+        **extra,  # type: ignore[arg-type]
+    )
+
+
+def fetched(*parts: Any, error: int = 0, by_id: bool = True, endpoints: tuple[Any, ...] = (), session: int = 0) -> Any:
+    name = {"topic_id": TOPIC_ID} if by_id else {"topic": "t"}
+    return fetch_response.FetchResponse(
+        throttle_time=NO_THROTTLE,
+        error_code=ErrorCode(error),
+        session_id=session,
+        responses=(fetch_response.FetchableTopicResponse(**name, partitions=parts),),  # type: ignore[arg-type]
+        node_endpoints=endpoints,
+    )
+
+
+def batch(base_offset: int, count: int = 5, size: int = 10) -> bytes:
+    return bytes(encode_batch([NewRecord(None, b"v" * size) for _ in range(count)], base_offset=base_offset))
+
+
+def test_each_broker_is_asked_for_what_it_leads_with_the_configured_limits() -> None:
+    fetches = Fetches(
+        T0, T1, T2, fetch_max_bytes=1_000_000, max_partition_fetch_bytes=5_000, fetch_min_bytes=3, fetch_max_wait_ms=70
+    )
+    sends = {send.target: send for send in fetches.poll()}
+    assert {target: asked(send) for target, send in sends.items()} == {ToNode(1): {T0: 10, T2: 10}, ToNode(2): {T1: 10}}
+    message = sends[ToNode(1)].message
+    assert (message.max_bytes, message.min_bytes, milliseconds(message.max_wait)) == (1_000_000, 3, 70)
+    assert (message.session_id, message.session_epoch, message.isolation_level, message.rack_id) == (0, 0, 0, "")
+    assert message.topics[0].topic_id == TOPIC_ID
+    assert {part.current_leader_epoch for part in message.topics[0].partitions} == {3}
+    assert {part.partition_max_bytes for part in message.topics[0].partitions} == {5_000}
+
+
+def test_one_fetch_a_broker_is_in_flight() -> None:
+    fetches = Fetches(T0, T2)
+    fetches.poll()
+    assert fetches.poll(100) == []
+
+
+def test_the_next_fetch_leaves_before_the_records_of_the_last_are_consumed_but_not_the_one_after() -> None:
+    fetches = Fetches(T0)
+    fetches.answer(fetches.one(Api.FETCH), fetched(data(T0, batch(10))))
+    send = fetches.one(Api.FETCH)
+    assert asked(send) == {T0: 15}
+    fetches.answer(send, fetched(data(T0, batch(15))))
+    assert fetches.poll() == []
+    first, second = fetches.fetched()
+    assert [(part.offset, part.end, part.aborted) for part in first.partitions] == [(10, 100, ((8, 2),))]
+    fetches.manager.drained([first.number])
+    assert asked(fetches.one(Api.FETCH)) == {T0: 20}
+    assert fetches.manager.memory.held == second.size
+
+
+def test_what_is_held_counts_against_the_limit_of_bytes() -> None:
+    fetches = Fetches(T0, fetch_buffer_bytes=3_000)
+    send = fetches.one(Api.FETCH)
+    assert send.message.max_bytes == 1_500
+    fetches.answer(send, fetched(data(T0, batch(10, size=400))))
+    (first,) = fetches.fetched()
+    send = fetches.one(Api.FETCH)
+    assert send.message.max_bytes == 3_000 - first.size
+    fetches.answer(send, fetched(data(T0)))
+    fetches.manager.drained([first.number])
+    fetches.answer(fetches.one(Api.FETCH), fetched(data(T0, batch(15, size=500))))
+    _, large = fetches.fetched()
+    assert large.size > 2_500
+    assert fetches.poll() == []
+    fetches.manager.drained([large.number])
+    fetches.one(Api.FETCH)
+
+
+def test_what_other_brokers_hold_counts_too() -> None:
+    fetches = Fetches(T0, T1, fetch_buffer_bytes=4_000)
+    first, second = fetches.poll()
+    assert first.message.max_bytes + second.message.max_bytes == 2_000
+    fetches.answer(first, fetched(data(T0, batch(10, size=700))))
+    (large,) = fetches.fetched()
+    assert large.size > 3_000
+    assert fetches.poll() == []
+    fetches.answer(second, fetched(data(T1)))
+    assert fetches.poll() == []
+    fetches.manager.drained([large.number])
+    assert len(fetches.poll()) == 2
+
+
+def test_an_empty_answer_is_held_by_nobody() -> None:
+    fetches = Fetches(T0)
+    for _ in range(4):
+        fetches.answer(fetches.one(Api.FETCH), fetched(data(T0)))
+    assert (fetches.manager.memory.held, fetches.manager.memory.asked) == (0, 0)
+
+
+def test_with_read_committed_the_end_is_the_last_stable_offset() -> None:
+    fetches = Fetches(T0, isolation_level="read_committed")
+    send = fetches.one(Api.FETCH)
+    assert send.message.isolation_level == 1
+    fetches.answer(send, fetched(data(T0, batch(10))))
+    assert fetches.fetched()[0].partitions[0].end == 90
+
+
+def test_topics_go_by_name_where_the_id_is_not_known() -> None:
+    fetches = Fetches(T0)
+    fetches.answer(fetches.one(Api.FETCH), fetched(data(T0, batch(10)), by_id=False))
+    assert fetches.state(T0).fetch == 15
+
+
+def test_partitions_that_were_served_go_behind_the_others() -> None:
+    fetches = Fetches(T0, T2)
+    send = fetches.one(Api.FETCH)
+    assert list(asked(send)) == [T0, T2]
+    fetches.answer(send, fetched(data(T0, batch(10)), data(T2)))
+    assert list(asked(fetches.one(Api.FETCH))) == [T2, T0]
+
+
+@pytest.mark.parametrize("what", ["seek", "pause", "revoke", "unassign"])
+def test_an_answer_that_is_not_wanted_any_more_is_dropped(what: str) -> None:
+    fetches = Fetches(T0)
+    send = fetches.one(Api.FETCH)
+    match what:
+        case "seek":
+            fetches.subscription.seek({T0: OffsetAndMetadata(50)})
+        case "pause":
+            fetches.subscription.pause([T0], {})
+        case "revoke":
+            fetches.subscription.suspend()
+        case "unassign":
+            fetches.subscription.unsubscribe()
+    fetches.answer(send, fetched(data(T0, batch(10))))
+    assert fetches.fetched() == []
+    if what == "seek":
+        assert asked(fetches.one(Api.FETCH)) == {T0: 50}
+    else:
+        assert fetches.poll() == []
+
+
+def test_nothing_is_fetched_before_on_assign_has_run() -> None:
+    fetches = Fetches()
+    fetches.subscription.set_partitions([T0], await_acceptance=True)
+    fetches.subscription.seek({T0: OffsetAndMetadata(1)})
+    assert fetches.poll() == []
+    fetches.subscription.accept()
+    assert asked(fetches.one(Api.FETCH)) == {T0: 1}
+
+
+@pytest.mark.parametrize("code", [3, 5, 6, 9, 56, 74, 78, 100, 103])
+def test_errors_of_leadership_ask_for_metadata_and_try_again(code: int) -> None:
+    fetches = Fetches(T0)
+    fetches.answer(fetches.one(Api.FETCH), fetched(data(T0, code=code)))
+    assert fetches.cluster.asked
+    assert fetches.poll(99) == []
+    assert fetches.wake_at == 100
+    assert asked(fetches.one(Api.FETCH, 100)) == {T0: 10}
+    assert fetches.state(T0).problem is None
+
+
+@pytest.mark.parametrize("code", [75, -1])
+def test_errors_that_pass_are_tried_again(code: int) -> None:
+    fetches = Fetches(T0)
+    fetches.answer(fetches.one(Api.FETCH), fetched(data(T0, code=code)))
+    assert not fetches.cluster.asked
+    assert asked(fetches.one(Api.FETCH, 100)) == {T0: 10}
+
+
+@pytest.mark.parametrize("code", [29, 2, 87])
+def test_other_errors_are_problems_until_a_fetch_succeeds(code: int) -> None:
+    fetches = Fetches(T0)
+    fetches.answer(fetches.one(Api.FETCH), fetched(data(T0, code=code)))
+    assert type(fetches.state(T0).problem) is error_class(code)
+    assert "t-0 from offset 10" in str(fetches.state(T0).problem)
+    fetches.answer(fetches.one(Api.FETCH, 100), fetched(data(T0, batch(10))))
+    assert fetches.state(T0).problem is None
+
+
+def test_what_fails_of_one_partition_takes_nothing_from_the_others() -> None:
+    fetches = Fetches(T0, T2)
+    fetches.answer(fetches.one(Api.FETCH), fetched(data(T0, code=29), data(T2, batch(10)), session=7))
+    (response,) = fetches.fetched()
+    assert [part.tp for part in response.partitions] == [T2]
+    send = fetches.one(Api.FETCH)
+    assert asked(send) == {T2: 15}
+    assert [gone.partitions for gone in send.message.forgotten_topics_data] == [(0,)]
+    fetches.answer(send, fetched(data(T2), session=7))
+    assert asked(fetches.one(Api.FETCH, 100)) == {T0: 10}
+
+
+def test_out_of_range_resets_only_when_all_that_was_fetched_is_consumed() -> None:
+    fetches = Fetches(T0)
+    fetches.answer(fetches.one(Api.FETCH), fetched(data(T0, batch(10))))
+    (held,) = fetches.fetched()
+    fetches.answer(fetches.one(Api.FETCH), fetched(data(T0, code=1)))
+    assert fetches.poll(5_000) == []
+    assert fetches.state(T0).phase is Phase.FETCHING
+    fetches.manager.drained([held.number])
+    assert fetches.poll() == []
+    assert fetches.wake_at == fetches.mono
+    assert (fetches.state(T0).phase, fetches.state(T0).reset_to) == (Phase.RESETTING, EARLIEST)
+
+
+def test_out_of_range_without_a_policy_is_a_problem() -> None:
+    fetches = Fetches(T0, reset_to=None)
+    fetches.answer(fetches.one(Api.FETCH), fetched(data(T0, code=1)))
+    assert type(fetches.state(T0).problem) is error_class(1)
+    assert fetches.state(T0).fetch == 10
+
+
+def test_a_late_out_of_range_after_a_seek_is_ignored() -> None:
+    fetches = Fetches(T0)
+    send = fetches.one(Api.FETCH)
+    fetches.subscription.seek({T0: OffsetAndMetadata(3)})
+    fetches.answer(send, fetched(data(T0, code=1)))
+    assert fetches.state(T0).phase is Phase.FETCHING
+    assert asked(fetches.one(Api.FETCH)) == {T0: 3}
+
+
+def test_a_leader_named_by_an_error_is_believed_at_once() -> None:
+    fetches = Fetches(T0)
+    fetches.answer(fetches.one(Api.FETCH), fetched(data(T0, code=6, leader=(2, 9))))
+    (send,) = fetches.poll(100)
+    assert send.target == ToNode(2)
+    assert send.message.topics[0].partitions[0].current_leader_epoch == 9
+
+
+def test_without_a_leader_the_metadata_is_asked() -> None:
+    fetches = Fetches(T0)
+    fetches.cluster.tell(leaders={T0: -1})
+    assert fetches.poll() == []
+    assert fetches.cluster.asked
+
+
+def test_a_broker_that_fails_is_asked_again_after_growing_pauses() -> None:
+    fetches = Fetches(T0)
+    for pause in (100, 200, 400):
+        fetches.fail(fetches.one(Api.FETCH), DisconnectedError("broke"))
+        assert fetches.cluster.asked
+        assert fetches.poll(fetches.mono + pause - 1) == []
+        fetches.mono += 1
+    fetches.answer(fetches.one(Api.FETCH), fetched(error=56))
+    assert fetches.poll() == []
+    fetches.one(Api.FETCH, fetches.mono + 800)
+
+
+@pytest.mark.parametrize("records", [b"\0" * 100, batch(10)[:-1], b"x" * 7])
+def test_after_bytes_that_are_no_batch_only_a_seek_helps(records: bytes) -> None:
+    fetches = Fetches(T0)
+    fetches.answer(fetches.one(Api.FETCH), fetched(data(T0, records)))
+    (response,) = fetches.fetched()
+    assert response.partitions[0].data == records
+    fetches.manager.drained([response.number])
+    assert fetches.poll(10_000) == []
+    fetches.subscription.seek({T0: OffsetAndMetadata(11)})
+    assert asked(fetches.one(Api.FETCH)) == {T0: 11}
+
+
+def test_what_no_retry_mends_is_told_and_tried_all_the_same() -> None:
+    fetches = Fetches(T0)
+    fetches.fail(fetches.one(Api.FETCH), UnsupportedApiError("too old"))
+    assert isinstance(fetches.state(T0).problem, UnsupportedApiError)
+    assert fetches.poll(99) == []
+    fetches.answer(fetches.one(Api.FETCH, 100), fetched(data(T0, batch(10))))
+    assert fetches.state(T0).problem is None
+
+
+# -- sessions ---------------------------------------------------------------------------------------------------------------
+
+
+def test_in_a_session_only_what_changed_is_asked_for() -> None:
+    fetches = Fetches(T0, T2)
+    fetches.answer(fetches.one(Api.FETCH), fetched(data(T0, batch(10)), data(T2), session=77))
+    send = fetches.one(Api.FETCH)
+    assert (send.message.session_id, send.message.session_epoch, asked(send)) == (77, 1, {T0: 15})
+    fetches.answer(send, fetched(session=77))
+    send = fetches.one(Api.FETCH)
+    assert (send.message.session_epoch, asked(send), send.message.forgotten_topics_data) == (2, {}, ())
+
+
+def test_what_is_paused_is_forgotten_by_the_session() -> None:
+    fetches = Fetches(T0, T2)
+    fetches.answer(fetches.one(Api.FETCH), fetched(data(T0), data(T2), session=77))
+    fetches.subscription.pause([T0], {})
+    (gone,) = fetches.one(Api.FETCH).message.forgotten_topics_data
+    assert (gone.topic, gone.topic_id, gone.partitions) == ("t", TOPIC_ID, (0,))
+
+
+def test_what_has_records_waiting_stays_in_the_session() -> None:
+    fetches = Fetches(T0, T2)
+    fetches.answer(fetches.one(Api.FETCH), fetched(data(T0, batch(10)), data(T2), session=77))
+    send = fetches.one(Api.FETCH)
+    assert send.message.forgotten_topics_data == ()
+    fetches.answer(send, fetched(data(T0, batch(15)), session=77))
+    fetches.manager.drained([1])
+    assert asked(fetches.one(Api.FETCH)) == {T0: 20}
+
+
+@pytest.mark.parametrize(("code", "session"), [(70, 0), (71, 77), (106, 77)])
+def test_a_session_that_is_not_what_we_believe_is_begun_anew_at_once(code: int, session: int) -> None:
+    fetches = Fetches(T0)
+    fetches.answer(fetches.one(Api.FETCH), fetched(data(T0), session=77))
+    fetches.answer(fetches.one(Api.FETCH), fetched(error=code))
+    send = fetches.one(Api.FETCH)
+    assert (send.message.session_id, send.message.session_epoch, asked(send)) == (session, 0, {T0: 10})
+    fetches.answer(send, fetched(error=code))
+    assert fetches.poll() == []  # but not for ever without a pause
+
+
+def test_an_answer_that_does_not_fit_the_session_is_dropped() -> None:
+    fetches = Fetches(T0, T2)
+    fetches.answer(fetches.one(Api.FETCH), fetched(data(T0, batch(10)), session=77))
+    assert fetches.fetched() == []
+    assert asked(fetches.one(Api.FETCH)) == {T0: 10, T2: 10}
+
+
+def test_a_broken_connection_begins_the_session_anew() -> None:
+    fetches = Fetches(T0)
+    fetches.answer(fetches.one(Api.FETCH), fetched(data(T0, batch(10)), session=77))
+    fetches.fail(fetches.one(Api.FETCH), DisconnectedError("broke"))
+    send = fetches.one(Api.FETCH, 100)
+    assert (send.message.session_id, send.message.session_epoch, asked(send)) == (77, 0, {T0: 15})
+
+
+def test_sessions_end_when_nothing_is_read_any_more() -> None:
+    fetches = Fetches(T0, T1)
+    for send, tp in zip(fetches.poll(), (T0, T1), strict=True):
+        fetches.answer(send, fetched(data(tp), session=70 + tp.partition))
+    waiting, _ = fetches.poll()
+    fetches.subscription.unsubscribe()
+    sends = fetches.poll()
+    assert [(send.target, send.message.session_id, send.message.session_epoch) for send in sends] == [
+        (ToNode(1), 70, -1),
+        (ToNode(2), 71, -1),
+    ]
+    assert fetches.poll() == []
+    for send in sends:
+        fetches.answer(send, fetched())
+    fetches.subscription.assign([T0])
+    fetches.subscription.seek({T0: OffsetAndMetadata(3)})
+    assert fetches.poll() == []  # the last Fetch to that broker is still under way
+    fetches.answer(waiting, fetched(data(T0, batch(10)), session=70))
+    send = fetches.one(Api.FETCH)
+    assert (send.message.session_id, send.message.session_epoch, asked(send)) == (0, 0, {T0: 3})
+
+
+def test_a_plan_is_made_only_when_something_changed() -> None:
+    fetches = Fetches(T0)
+    fetches.answer(fetches.one(Api.FETCH), fetched(data(T0), session=77))
+    looked: list[TopicPartition] = []
+    choose = fetches.manager.replicas.choose
+
+    def watched(tp: TopicPartition, now: Any) -> int | None:
+        looked.append(tp)
+        return choose(tp, now)
+
+    fetches.manager.replicas.choose = watched  # type: ignore[method-assign]
+    for _ in range(5):
+        fetches.answer(fetches.one(Api.FETCH), fetched(session=77))
+    assert looked == []
+    fetches.subscription.seek({T0: OffsetAndMetadata(1)})
+    assert asked(fetches.one(Api.FETCH)) == {T0: 1}
+    assert looked == [T0]
+
+
+# -- the closest replica ----------------------------------------------------------------------------------------------------
+
+
+def test_the_replica_that_the_leader_names_is_asked_until_the_lease_is_over() -> None:
+    fetches = Fetches(T0, client_rack="here", metadata_max_age_ms=5_000)
+    send = fetches.one(Api.FETCH)
+    assert (send.target, send.message.rack_id) == (ToNode(1), "here")
+    fetches.answer(send, fetched(data(T0, replica=2)))
+    send = fetches.one(Api.FETCH)
+    assert (send.target, asked(send)) == (ToNode(2), {T0: 10})
+    fetches.answer(send, fetched(data(T0, batch(10)), session=5))
+    fetches.mono = 5_000
+    fetches.answer(fetches.one(Api.FETCH), fetched(session=5))
+    assert fetches.one(Api.FETCH, 5_001).target == ToNode(1)
+
+
+@pytest.mark.parametrize("code", [3, 6, 74, 78])
+def test_an_error_of_a_replica_leads_back_to_the_leader(code: int) -> None:
+    fetches = Fetches(T0)
+    fetches.answer(fetches.one(Api.FETCH), fetched(data(T0, replica=2)))
+    fetches.answer(fetches.one(Api.FETCH), fetched(data(T0, code=code)))
+    assert fetches.one(Api.FETCH, 100).target == ToNode(1)
+
+
+def test_out_of_range_at_a_replica_is_asked_of_the_leader_and_resets_nothing() -> None:
+    fetches = Fetches(T0)
+    fetches.answer(fetches.one(Api.FETCH), fetched(data(T0, replica=2)))
+    fetches.answer(fetches.one(Api.FETCH), fetched(data(T0, code=1)))
+    send = fetches.one(Api.FETCH)
+    assert (send.target, asked(send)) == (ToNode(1), {T0: 10})
+    assert fetches.state(T0).phase is Phase.FETCHING
+
+
+def test_a_replica_that_can_not_be_reached_leads_back_to_the_leader() -> None:
+    fetches = Fetches(T0)
+    fetches.answer(fetches.one(Api.FETCH), fetched(data(T0, replica=2)))
+    fetches.fail(fetches.one(Api.FETCH), DisconnectedError("broke"))
+    assert fetches.one(Api.FETCH).target == ToNode(1)
+
+
+def test_another_leader_is_asked_anew_who_is_closest() -> None:
+    fetches = Fetches(T0)
+    fetches.answer(fetches.one(Api.FETCH), fetched(data(T0, replica=2)))
+    fetches.cluster.tell(leaders={T0: 1}, epoch=4)
+    assert fetches.one(Api.FETCH).target == ToNode(1)
+
+
+def test_a_replica_that_is_not_known_is_looked_up_and_not_asked_for_at_once() -> None:
+    fetches = Fetches(T0)
+    fetches.answer(fetches.one(Api.FETCH), fetched(data(T0, replica=9)))
+    assert fetches.cluster.asked
+    assert fetches.poll() == []
+    assert fetches.one(Api.FETCH, 100).target == ToNode(1)
+
+
+def test_a_transient_error_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    fetches = Fetches(T0)
+    for number in range(3):
+        fetches.answer(fetches.one(Api.FETCH, 100 * number), fetched(data(T0, code=75)))
+    assert len([line for line in caplog.messages if "t-0" in line]) == 1

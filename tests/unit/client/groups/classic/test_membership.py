@@ -1,0 +1,743 @@
+"""The classic member by itself: every row of the error tables, stale answers, timers, and the table of transitions."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from ottla.client.effects import Send
+from ottla.client.groups.classic.membership import ClassicMembership
+from ottla.client.groups.classic.states import TRANSITIONS, Input, State
+from ottla.client.groups.membership import NOBODY
+from ottla.client.notifications import AssignmentReceived, ErrorNotification, RebalanceNeeded
+from ottla.errors import CommitFailedError, DisconnectedError, OttlaError, OttlaTimeoutError, error_class
+from ottla.protocol import ErrorCode, milliseconds
+from ottla.protocol.apis import Api
+from ottla.protocol.consumer_protocol import (
+    Assignment,
+    Subscription as Wish,
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
+)
+from ottla.protocol.messages import heartbeat_response, join_group_response, leave_group_response, sync_group_response
+from ottla.types import ConsumerGroupMetadata
+from tests.unit.client.groups.members import GroupMember
+from tests.unit.client.managers import NO_THROTTLE, T0, T1, T2, Replies
+
+RebalanceInProgressError, FencedInstanceIdError = error_class(27), error_class(82)
+
+
+class Member(GroupMember):
+    """A member, and the coordinator's answers to it."""
+
+    manager: ClassicMembership
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(ClassicMembership, **{"session_timeout_ms": 6_000, "heartbeat_interval_ms": 1_000, **settings})
+
+    @property
+    def state(self) -> State:
+        return self.manager.state
+
+    def joined(self, send: Send, *, member: str = "m-1", leader: str = "m-9", generation: int = 4, **fields: Any) -> None:
+        values = {
+            "error_code": ErrorCode.none,
+            "generation_id": generation,
+            "protocol_type": "consumer",
+            "protocol_name": "range",
+            "leader": leader,
+            "member_id": member,
+            "members": (),
+            **fields,
+        }
+        self.answer(send, join_group_response.JoinGroupResponse(throttle_time=NO_THROTTLE, **values))
+
+    def refused(self, send: Send, code: int, member: str = "") -> None:
+        fields = {"error_code": ErrorCode(code), "generation_id": -1, "protocol_name": None, "leader": "", "protocol_type": None}
+        if send.api is Api.JOIN_GROUP:
+            self.joined(send, member=member, **fields)
+        else:
+            self.synced(send, code=code)
+
+    def synced(self, send: Send, *partitions: Any, code: int = 0, **fields: Any) -> None:
+        blob = encode_assignment(Assignment(partitions)) if not code else b""
+        values = {"protocol_type": "consumer", "protocol_name": "range", "assignment": blob, **fields}
+        self.answer(send, sync_group_response.SyncGroupResponse(throttle_time=NO_THROTTLE, error_code=ErrorCode(code), **values))
+
+    def beaten(self, send: Send, code: int = 0) -> None:
+        self.answer(send, heartbeat_response.HeartbeatResponse(throttle_time=NO_THROTTLE, error_code=ErrorCode(code)))
+
+    def join(self, *partitions: Any) -> None:
+        """All the way to STABLE, with the assignment accepted."""
+        self.polled()
+        self.joined(self.one(Api.JOIN_GROUP))
+        self.synced(self.one(Api.SYNC_GROUP), *(partitions or (T0, T1)))
+        received = self.tell(AssignmentReceived)
+        assert received.added == frozenset(partitions or (T0, T1))
+        self.manager.accepted(received.token)
+        assert self.state is State.STABLE
+
+    def beat(self, code: int = 0) -> None:
+        """Let an interval pass and answer the heartbeat that is due then."""
+        self.mono += 1_000
+        self.beaten(self.one(Api.HEARTBEAT), code)
+
+
+@pytest.fixture
+def member() -> Member:
+    return Member()
+
+
+def test_joining_begins_with_a_poll_and_names_the_timeouts(member: Member) -> None:
+    assert member.poll() == []
+    member.polled()
+    send = member.one(Api.JOIN_GROUP)
+    message = send.message
+    assert (milliseconds(message.session_timeout), milliseconds(message.rebalance_timeout)) == (6_000, 20_000)
+    assert (message.member_id, message.group_instance_id, message.protocol_type, message.reason) == ("", None, "consumer", "")
+    assert decode_subscription(message.protocols[0].metadata) == Wish(("t",))
+    assert send.timeout == 30_000
+
+
+def test_a_join_may_take_the_rebalance_timeout_and_a_little() -> None:
+    patient = Member(max_poll_interval_ms=40_000)
+    patient.polled()
+    assert patient.one(Api.JOIN_GROUP).timeout == 45_000
+    longest = Member(max_poll_interval_ms=2**31 - 1)
+    longest.polled()
+    assert longest.one(Api.JOIN_GROUP).timeout == 2**31 - 1
+
+
+def test_the_member_id_that_is_required_is_adopted_at_once(member: Member) -> None:
+    member.polled()
+    member.refused(member.one(Api.JOIN_GROUP), 79, member="m-7")
+    message = member.one(Api.JOIN_GROUP).message
+    assert message.member_id == "m-7"
+    assert message.reason == "need to re-join with the given member-id: m-7"
+    assert member.told == []
+
+
+def test_a_follower_sends_no_assignments(member: Member) -> None:
+    member.polled()
+    member.joined(member.one(Api.JOIN_GROUP))
+    message = member.one(Api.SYNC_GROUP).message
+    assert (message.generation_id, message.member_id, message.protocol_name, message.assignments) == (4, "m-1", "range", ())
+
+
+def test_the_leader_assigns_with_metadata_newer_than_the_join(member: Member) -> None:
+    member.polled()
+    wish = encode_subscription(Wish(("t", "u")))
+    members = tuple(join_group_response.JoinGroupResponseMember(member_id=name, metadata=wish) for name in ("m-1", "m-2"))
+    member.joined(member.one(Api.JOIN_GROUP), leader="m-1", members=members)
+    assert member.poll() == []
+    assert member.state is State.ASSIGNING
+    assert member.manager.group_topics == {"t", "u"}
+    member.cluster.tell()
+    assert member.poll() == []
+    member.cluster.tell(errors={"u": 3})
+    message = member.one(Api.SYNC_GROUP).message
+    assigned = {item.member_id: decode_assignment(item.assignment).partitions for item in message.assignments}
+    assert assigned == {"m-1": (T0, T1), "m-2": (T2,)}
+
+
+def test_a_returning_static_leader_lets_the_assignment_stand(member: Member) -> None:
+    member.polled()
+    wish = join_group_response.JoinGroupResponseMember(member_id="m-1", metadata=encode_subscription(Wish(("t",))))
+    member.joined(member.one(Api.JOIN_GROUP), leader="m-1", members=(wish,), skip_assignment=True)
+    assert member.one(Api.SYNC_GROUP).message.assignments == ()
+
+
+def test_a_static_leader_that_came_back_still_looks_after_new_partitions() -> None:
+    member = Member(group_instance_id="one")
+    member.polled()
+    wish = join_group_response.JoinGroupResponseMember(member_id="m-1", metadata=encode_subscription(Wish(("t",))))
+    member.joined(member.one(Api.JOIN_GROUP), leader="m-1", members=(wish,), skip_assignment=True)
+    member.synced(member.one(Api.SYNC_GROUP), T0, T1, T2)
+    member.manager.accepted(member.tell(AssignmentReceived).token)
+    member.cluster.tell()
+    assert member.poll() == []
+    member.cluster.tell(leaders={T0: 1, T1: 1, T2: 1, T2._replace(partition=3): 1})
+    member.poll()
+    assert member.tell(RebalanceNeeded).lost is False
+
+
+def test_new_partitions_make_the_leader_rejoin(member: Member) -> None:
+    member.polled()
+    wish = join_group_response.JoinGroupResponseMember(member_id="m-1", metadata=encode_subscription(Wish(("t",))))
+    member.joined(member.one(Api.JOIN_GROUP), leader="m-1", members=(wish,))
+    member.cluster.tell()
+    member.synced(member.one(Api.SYNC_GROUP), T0, T1, T2)
+    member.poll()
+    assert member.state is State.STABLE
+    member.told.clear()
+    member.cluster.tell(leaders={T0: 1, T1: 1, T2: 1, T2._replace(partition=3): 1})
+    member.poll()
+    assert member.tell(RebalanceNeeded).lost is False
+
+
+def test_an_assignment_is_held_back_until_on_assign_has_run(member: Member) -> None:
+    member.polled()
+    member.joined(member.one(Api.JOIN_GROUP))
+    member.synced(member.one(Api.SYNC_GROUP), T0)
+    assert member.subscription.partitions[T0].awaiting_acceptance
+    member.manager.accepted(member.tell(AssignmentReceived).token)
+    assert not member.subscription.partitions[T0].awaiting_acceptance
+    assert member.manager.metadata() == ConsumerGroupMetadata("g", 4, "m-1", None)
+
+
+def test_an_assignment_of_other_topics_than_subscribed_is_not_taken(member: Member) -> None:
+    member.polled()
+    member.joined(member.one(Api.JOIN_GROUP))
+    member.synced(member.one(Api.SYNC_GROUP), T0, T0._replace(topic="gone"))
+    assert member.subscription.partitions == {}
+    assert member.one(Api.JOIN_GROUP).message.member_id == "m-1"
+
+
+@pytest.mark.parametrize("api", [Api.JOIN_GROUP, Api.SYNC_GROUP])
+@pytest.mark.parametrize(
+    ("code", "pause", "doubted", "keeps_id"),
+    [
+        (14, 100, False, True),
+        (15, 100, True, True),
+        (16, 100, True, True),
+        (25, 0, False, False),
+        (22, 0, False, True),
+        (27, 0, False, True),
+    ],
+)
+def test_errors_that_lead_to_another_join(member: Member, api: Api, code: int, pause: int, doubted: bool, keeps_id: bool) -> None:
+    member.polled()
+    member.refused(member.one(Api.JOIN_GROUP), 79, member="m-1")
+    send = member.one(Api.JOIN_GROUP)
+    if api is Api.SYNC_GROUP:
+        member.joined(send)
+        send = member.one(Api.SYNC_GROUP)
+    member.refused(send, code)
+    assert bool(member.coordinator.doubts) is doubted
+    member.coordinator.node_id = 1
+    if pause:
+        assert member.poll(member.mono + pause - 1) == []
+        member.mono += 1
+    message = member.one(Api.JOIN_GROUP).message
+    assert message.member_id == ("m-1" if keeps_id else "")
+    assert message.reason.startswith("rebalance failed due to ")
+    assert not [item for item in member.told if isinstance(item, ErrorNotification)]
+
+
+@pytest.mark.parametrize("api", [Api.JOIN_GROUP, Api.SYNC_GROUP])
+@pytest.mark.parametrize("code", [23, 24, 26, 30, 35, 81, -1])
+def test_errors_that_the_application_has_to_know_and_the_next_poll_tries_again(member: Member, api: Api, code: int) -> None:
+    member.polled()
+    send = member.one(Api.JOIN_GROUP)
+    if api is Api.SYNC_GROUP:
+        member.joined(send)
+        send = member.one(Api.SYNC_GROUP)
+    member.refused(send, code)
+    assert type(member.tell(ErrorNotification).error) is error_class(code)
+    assert member.poll(10_000) == []
+    member.polled()
+    assert member.poll() == []
+    member.one(Api.JOIN_GROUP, 10_100)
+
+
+@pytest.mark.parametrize(("type_", "name"), [("connect", "range"), ("consumer", "sticky")])
+def test_a_protocol_that_was_not_offered_is_refused(member: Member, type_: str, name: str) -> None:
+    member.polled()
+    member.joined(member.one(Api.JOIN_GROUP), protocol_type=type_, protocol_name=name)
+    assert f"{type_}/{name}" in str(member.tell(ErrorNotification).error)
+    member.polled()
+    member.joined(member.one(Api.JOIN_GROUP, 200), protocol_type=None)
+    member.synced(member.one(Api.SYNC_GROUP), T0, protocol_name="roundrobin")
+    assert member.state is State.FAILED
+
+
+def test_garbage_from_the_group_is_an_error_not_a_crash(member: Member) -> None:
+    member.polled()
+    wish = join_group_response.JoinGroupResponseMember(member_id="m-1", metadata=b"\0")
+    member.joined(member.one(Api.JOIN_GROUP), leader="m-1", members=(wish,))
+    assert "too short" in str(member.tell(ErrorNotification).error)
+    member.polled()
+    member.joined(member.one(Api.JOIN_GROUP, 200))
+    member.synced(member.one(Api.SYNC_GROUP), assignment=b"\0\1\xff")
+    assert member.state is State.FAILED
+
+
+@pytest.mark.parametrize("api", [Api.JOIN_GROUP, Api.SYNC_GROUP])
+@pytest.mark.parametrize("error", [DisconnectedError("broke"), OttlaTimeoutError("late")])
+def test_a_lost_answer_keeps_the_member_id(member: Member, api: Api, error: OttlaError) -> None:
+    member.polled()
+    member.refused(member.one(Api.JOIN_GROUP), 79, member="m-1")
+    send = member.one(Api.JOIN_GROUP)
+    if api is Api.SYNC_GROUP:
+        member.joined(send)
+        send = member.one(Api.SYNC_GROUP)
+    member.fail(send, error)
+    assert member.coordinator.doubts
+    member.coordinator.node_id = 1
+    assert member.one(Api.JOIN_GROUP, 100).message.member_id == "m-1"
+
+
+def test_heartbeats_come_at_their_interval_one_at_a_time(member: Member) -> None:
+    member.join()
+    assert member.poll(999) == []
+    assert member.wake_at == 1_000
+    send = member.one(Api.HEARTBEAT, 1_000)
+    assert (send.message.generation_id, send.message.member_id) == (4, "m-1")
+    assert member.poll(2_500) == []
+    member.beaten(send)
+    member.one(Api.HEARTBEAT)
+
+
+def test_heartbeats_are_sent_while_the_group_completes_its_rebalance(member: Member) -> None:
+    member.polled()
+    member.joined(member.one(Api.JOIN_GROUP))
+    send = member.one(Api.SYNC_GROUP)
+    beat = member.one(Api.HEARTBEAT, 1_000)
+    member.beaten(beat, 27)
+    assert member.state is State.SYNCING
+    member.synced(send, T0)
+    assert member.state is State.STABLE
+
+
+def test_a_rebalance_asks_the_application_and_waits_for_it(member: Member) -> None:
+    member.join()
+    member.beat(27)
+    needed = member.tell(RebalanceNeeded)
+    assert (needed.partitions, needed.lost, needed.deadline) == ({T0, T1}, False, 20_000)
+    assert not any(state.fetchable for state in member.subscription.partitions.values())
+    member.beat(27)
+    member.beat()
+    assert member.told == []
+    member.manager.prepared(needed.token - 1, member.now)
+    assert member.state is State.PREPARING
+    member.manager.prepared(needed.token, member.now)
+    message = member.one(Api.JOIN_GROUP).message
+    assert (message.member_id, message.reason) == ("m-1", "group is already rebalancing")
+    wish = decode_subscription(message.protocols[0].metadata)
+    assert (wish.owned, wish.generation) == ((), 4)
+    assert member.subscription.partitions == {}
+
+
+@pytest.mark.parametrize(("code", "keeps_id"), [(25, False), (22, True)])
+def test_a_member_that_was_dropped_joins_again_after_the_loss_is_known(member: Member, code: int, keeps_id: bool) -> None:
+    member.join()
+    member.beat(code)
+    needed = member.tell(RebalanceNeeded)
+    assert needed.lost
+    assert member.poll(member.mono + 5_000) == []
+    with pytest.raises(CommitFailedError):
+        member.manager.identity()
+    member.manager.prepared(needed.token, member.now)
+    assert member.one(Api.JOIN_GROUP).message.member_id == ("m-1" if keeps_id else "")
+
+
+def test_what_was_only_to_be_revoked_may_be_lost_meanwhile(member: Member) -> None:
+    member.join()
+    member.beat(27)
+    revoke = member.tell(RebalanceNeeded)
+    member.beat(25)
+    lost = member.tell(RebalanceNeeded)
+    assert (lost.lost, lost.partitions) == (True, revoke.partitions)
+    member.manager.prepared(revoke.token, member.now)
+    assert member.state is State.PREPARING
+    member.manager.prepared(lost.token, member.now)
+    assert member.state is State.JOINING
+
+
+@pytest.mark.parametrize("code", [25, 22, 27, 82])
+def test_a_heartbeat_answer_of_an_older_generation_changes_nothing(member: Member, code: int) -> None:
+    member.join()
+    stale = member.one(Api.HEARTBEAT, 1_000)
+    member.beaten(stale, 27)
+    member.manager.prepared(member.tell(RebalanceNeeded).token, member.now)
+    member.joined(member.one(Api.JOIN_GROUP), generation=5)
+    member.synced(member.one(Api.SYNC_GROUP), T0)
+    member.told.clear()
+    member.beaten(stale, code)
+    assert member.state is State.STABLE
+    assert member.manager.generation.number == 5
+    assert member.told == []
+
+
+@pytest.mark.parametrize("code", [14, 30, -1])
+def test_other_heartbeat_errors_are_tried_again_after_a_while(member: Member, code: int) -> None:
+    member.join()
+    member.beat(code)
+    assert member.poll(member.mono + 99) == []
+    member.one(Api.HEARTBEAT, member.mono + 1)
+    assert member.state is State.STABLE
+
+
+@pytest.mark.parametrize("code", [15, 16])
+def test_a_heartbeat_to_the_wrong_broker_looks_the_coordinator_up(member: Member, code: int) -> None:
+    member.join()
+    member.beat(code)
+    assert member.coordinator.doubts
+    assert member.state is State.STABLE
+
+
+def test_a_session_without_answers_doubts_the_coordinator_but_keeps_the_partitions(member: Member) -> None:
+    member.join()
+    member.one(Api.HEARTBEAT, 1_000)
+    member.poll(5_999)
+    assert not member.coordinator.doubts
+    member.poll(6_000)
+    assert "session.timeout.ms" in member.coordinator.doubts[0]
+    assert member.told == []
+    member.coordinator.node_id, member.coordinator.found = 2, 2
+    member.one(Api.HEARTBEAT, 6_100)
+    member.poll(7_000)
+    assert len(member.coordinator.doubts) == 1
+
+
+def test_a_poll_that_does_not_come_gives_the_place_up_once(member: Member, caplog: pytest.LogCaptureFixture) -> None:
+    member.join()
+    while member.mono < 19_000:
+        member.beat()
+    with caplog.at_level(logging.WARNING):
+        send = member.one(Api.LEAVE_GROUP, 20_000)
+    assert send.message.members[0].member_id == "m-1"
+    assert send.message.members[0].reason == "consumer poll timeout has expired."
+    assert "max_poll_interval" in caplog.text
+    assert member.tell(RebalanceNeeded).lost
+    assert member.poll(60_000) == []
+    with pytest.raises(CommitFailedError, match="max_poll_interval"):
+        member.manager.identity()
+    member.answer(send, leave_group_response.LeaveGroupResponse(throttle_time=NO_THROTTLE, error_code=ErrorCode.none, members=()))
+    assert member.state is State.PREPARING
+
+
+def test_a_static_member_that_does_not_poll_falls_silent_instead_of_leaving() -> None:
+    member = Member(group_instance_id="one")
+    member.join()
+    assert member.poll(20_000) == []
+    assert member.tell(RebalanceNeeded).lost
+
+
+def test_polls_move_the_deadline(member: Member) -> None:
+    member.join()
+    for _ in range(30):
+        member.polled()
+        member.beat()
+    assert member.state is State.STABLE
+
+
+def test_a_join_that_comes_through_after_the_deadline_is_left_again(member: Member) -> None:
+    member.polled()
+    send = member.one(Api.JOIN_GROUP)
+    assert member.poll(25_000) == []
+    member.joined(send)
+    assert member.one(Api.LEAVE_GROUP).message.members[0].member_id == "m-1"
+    assert member.state is State.PREPARING
+    assert member.poll() == []
+    needed = member.tell(RebalanceNeeded)
+    assert (needed.partitions, needed.lost) == (frozenset(), True)
+    member.polled()
+    member.manager.prepared(needed.token, member.now)
+    member.one(Api.JOIN_GROUP)
+
+
+def test_leaving_is_done_when_it_is_answered_or_can_not_be(member: Member) -> None:
+    for ending in ("answer", "failure"):
+        member.join()
+        replies = Replies()
+        member.subscription.unsubscribe()
+        member.manager.leave("because", replies, member.now)
+        send = member.one(Api.LEAVE_GROUP)
+        assert (send.message.members[0].member_id, send.message.members[0].reason) == ("m-1", "because")
+        assert replies.got == []
+        if ending == "answer":
+            answer = leave_group_response.LeaveGroupResponse(throttle_time=NO_THROTTLE, error_code=ErrorCode(25), members=())
+            member.answer(send, answer)
+        else:
+            member.fail(send, DisconnectedError("broke"))
+            member.coordinator.node_id = 1
+        assert replies.got == [(None, None)]
+        assert (member.state, member.manager.metadata().member_id) == (State.UNJOINED, "")
+        member.subscription.subscribe(frozenset({"t"}))
+
+
+def test_leaving_in_the_middle_of_a_join_ignores_its_answer(member: Member) -> None:
+    member.polled()
+    member.refused(member.one(Api.JOIN_GROUP), 79, member="m-1")
+    join = member.one(Api.JOIN_GROUP)
+    done: list[Any] = []
+    member.manager.leave("because", lambda value, error: done.append(error), member.now)
+    assert member.coordinator.hung_up, "the connection of the parked join is given up"
+    leave = member.one(Api.LEAVE_GROUP)
+    member.joined(join)
+    assert member.state is State.LEAVING
+    member.answer(leave, leave_group_response.LeaveGroupResponse(throttle_time=NO_THROTTLE, error_code=ErrorCode.none, members=()))
+    assert done == [None]
+
+
+def test_nobody_waits_to_leave_a_coordinator_that_is_not_known(member: Member) -> None:
+    member.join()
+    member.coordinator.node_id = None
+    replies = Replies()
+    member.manager.leave("because", replies, member.now)
+    assert replies.got == [(None, None)]
+    assert member.state is State.UNJOINED
+
+
+def test_nobody_leaves_who_is_no_member_or_is_static(member: Member) -> None:
+    done: list[Any] = []
+    member.manager.leave("because", lambda value, error: done.append(error), member.now)
+    static = Member(group_instance_id="one")
+    static.join()
+    static.manager.leave("because", lambda value, error: done.append(error), member.now)
+    assert done == [None, None]
+    assert member.poll() == []
+    assert static.poll() == []
+
+
+@pytest.mark.parametrize("where", ["join", "sync", "heartbeat", "commit"])
+def test_a_fenced_instance_is_over_for_good(where: str) -> None:
+    member = Member(group_instance_id="one")
+    if where in ("join", "sync"):
+        member.polled()
+        send = member.one(Api.JOIN_GROUP)
+        if where == "sync":
+            member.joined(send)
+            send = member.one(Api.SYNC_GROUP)
+        member.refused(send, 82)
+    else:
+        member.join()
+        if where == "heartbeat":
+            member.beat(82)
+        else:
+            assert type(member.manager.commit_refused(82, member.manager.identity(), member.now)) is FencedInstanceIdError
+    assert type(member.manager.failure) is FencedInstanceIdError
+    assert member.manager.failure.fatal
+    member.manager.prepared(member.tell(RebalanceNeeded).token, member.now)
+    assert member.subscription.partitions == {}
+    member.polled()
+    assert member.poll(100_000) == []
+    with pytest.raises(FencedInstanceIdError):
+        member.manager.identity()
+
+
+def test_who_signs_a_commit(member: Member) -> None:
+    with pytest.raises(CommitFailedError):
+        member.manager.identity()
+    member.polled()
+    send = member.one(Api.JOIN_GROUP)
+    with pytest.raises(RebalanceInProgressError):
+        member.manager.identity()
+    member.joined(send)
+    with pytest.raises(RebalanceInProgressError):
+        member.manager.identity()
+    member.synced(member.one(Api.SYNC_GROUP), T0)
+    signed = member.manager.identity()
+    assert (signed.generation, signed.member_id) == (4, "m-1")
+    member.beat(27)
+    assert member.manager.identity() == signed, "on_revoke may commit"
+    member.subscription.unsubscribe()
+    member.subscription.assign([T0])
+    assert member.manager.identity() == NOBODY
+
+
+def test_a_refused_commit_of_the_present_generation_loses_the_place(member: Member) -> None:
+    member.join()
+    signed = member.manager.identity()
+    error = member.manager.commit_refused(25, signed, member.now)
+    assert isinstance(error, CommitFailedError)
+    assert "UNKNOWN_MEMBER_ID" in str(error.cause)
+    assert member.tell(RebalanceNeeded).lost
+
+
+def test_a_refused_commit_of_an_older_generation_harms_nobody(member: Member) -> None:
+    member.join()
+    signed = member.manager.identity()
+    member.beat(27)
+    member.manager.prepared(member.tell(RebalanceNeeded).token, member.now)
+    member.joined(member.one(Api.JOIN_GROUP), generation=5)
+    assert type(member.manager.commit_refused(22, signed, member.now)) is RebalanceInProgressError
+    member.synced(member.one(Api.SYNC_GROUP), T0)
+    assert isinstance(member.manager.commit_refused(22, signed, member.now), CommitFailedError)
+    assert member.manager.generation.number == 5
+
+
+def test_a_commit_that_meets_a_rebalance_sets_it_going(member: Member) -> None:
+    member.join()
+    assert type(member.manager.commit_refused(27, member.manager.identity(), member.now)) is RebalanceInProgressError
+    assert member.tell(RebalanceNeeded).lost is False
+
+
+def test_a_refused_commit_of_a_manual_assignment_is_no_business_of_the_group(member: Member) -> None:
+    assert type(member.manager.commit_refused(25, NOBODY, member.now)) is error_class(25)
+    assert member.told == []
+
+
+def test_a_look_up_that_can_not_succeed_is_told(member: Member) -> None:
+    denied = error_class(30)("group g")
+    member.coordinator.observers[0](denied, member.now)
+    assert member.told == []
+    member.polled()
+    member.coordinator.observers[0](denied, member.now)
+    assert member.tell(ErrorNotification).error is denied
+
+
+def test_every_state_can_be_left_and_reached() -> None:
+    reached = {target for row in TRANSITIONS.values() for target in row.values()}
+    assert reached == set(State)
+    assert set(TRANSITIONS) == set(State)
+    assert {cause for row in TRANSITIONS.values() for cause in row} == set(Input)
+    for state, row in TRANSITIONS.items():
+        assert Input.LEAVE in row, f"an application can leave in {state}"
+
+
+# -- cooperative ----------------------------------------------------------------------------------------------------------
+
+COOPERATIVE = "cooperative-sticky"
+
+
+@pytest.fixture
+def cooperative() -> Member:
+    return Member(partition_assignment_strategy=COOPERATIVE)
+
+
+def rejoined(member: Member, *partitions: Any, generation: int = 5) -> None:
+    """A rebalance of somebody else's, up to the answer of SyncGroup."""
+    member.beat(27)
+    needed = member.tell(RebalanceNeeded)
+    assert (needed.partitions, needed.lost) == (frozenset(), False)
+    member.manager.prepared(needed.token, member.now)
+    member.joined(member.one(Api.JOIN_GROUP), generation=generation, protocol_name=COOPERATIVE)
+    member.synced(member.one(Api.SYNC_GROUP), *partitions, protocol_name=COOPERATIVE)
+
+
+def join_cooperatively(member: Member, *partitions: Any) -> None:
+    member.polled()
+    member.joined(member.one(Api.JOIN_GROUP), protocol_name=COOPERATIVE)
+    member.synced(member.one(Api.SYNC_GROUP), *partitions, protocol_name=COOPERATIVE)
+    member.manager.accepted(member.tell(AssignmentReceived).token)
+    assert member.state is State.STABLE
+
+
+def test_what_is_taken_away_is_given_up_before_what_is_new_is_held(cooperative: Member) -> None:
+    join_cooperatively(cooperative, T0, T1)
+    rejoined(cooperative, T1, T2)
+    needed = cooperative.tell(RebalanceNeeded)
+    assert (needed.partitions, needed.lost) == ({T0}, False)
+    assert cooperative.state is State.REVOKING
+    assert set(cooperative.subscription.partitions) == {T0, T1}
+    assert cooperative.manager.identity().generation == 5, "what is given up may be committed"
+    cooperative.manager.prepared(needed.token, cooperative.now)
+    received = cooperative.tell(AssignmentReceived)
+    assert received.added == {T2}
+    assert set(cooperative.subscription.partitions) == {T1, T2}
+    assert cooperative.state is State.STABLE
+    cooperative.manager.accepted(received.token)
+    message = cooperative.one(Api.JOIN_GROUP).message
+    assert message.reason == "need to revoke partitions and re-join"
+    assert decode_subscription(message.protocols[0].metadata) == Wish(("t",), None, (T1, T2), 5)
+
+
+def test_nothing_taken_away_means_no_second_join(cooperative: Member) -> None:
+    join_cooperatively(cooperative, T0)
+    rejoined(cooperative, T0, T1)
+    received = cooperative.tell(AssignmentReceived)
+    assert received.added == {T1}
+    cooperative.manager.accepted(received.token)
+    assert cooperative.state is State.STABLE
+    assert cooperative.poll() == []
+
+
+@pytest.mark.parametrize("revoking", [True, False])
+def test_a_rebalance_waits_until_what_was_given_is_taken(cooperative: Member, revoking: bool) -> None:
+    join_cooperatively(cooperative, T0, T1)
+    rejoined(cooperative, *((T0, T2) if revoking else (T0, T1, T2)))
+    cooperative.beat(27)
+    if revoking:
+        cooperative.manager.prepared(cooperative.tell(RebalanceNeeded).token, cooperative.now)
+    received = cooperative.tell(AssignmentReceived)
+    cooperative.beat(27)
+    assert cooperative.told == []
+    cooperative.manager.accepted(received.token)
+    assert cooperative.state is State.JOINING
+    cooperative.one(Api.JOIN_GROUP)
+
+
+@pytest.mark.parametrize("api", [Api.JOIN_GROUP, Api.SYNC_GROUP])
+@pytest.mark.parametrize(("code", "keeps_id"), [(25, False), (22, True)])
+def test_who_is_unknown_in_a_join_has_lost_what_it_kept(cooperative: Member, api: Api, code: int, keeps_id: bool) -> None:
+    join_cooperatively(cooperative, T0, T1)
+    cooperative.beat(27)
+    cooperative.manager.prepared(cooperative.tell(RebalanceNeeded).token, cooperative.now)
+    send = cooperative.one(Api.JOIN_GROUP)
+    if api is Api.SYNC_GROUP:
+        cooperative.joined(send, generation=5, protocol_name=COOPERATIVE)
+        send = cooperative.one(Api.SYNC_GROUP)
+    cooperative.refused(send, code)
+    needed = cooperative.tell(RebalanceNeeded)
+    assert (needed.partitions, needed.lost) == ({T0, T1}, True)
+    assert cooperative.poll() == [], "the application has to know first"
+    cooperative.manager.prepared(needed.token, cooperative.now)
+    message = cooperative.one(Api.JOIN_GROUP).message
+    assert message.member_id == ("m-1" if keeps_id else "")
+    assert decode_subscription(message.protocols[0].metadata) == Wish(("t",))
+
+
+@pytest.mark.parametrize("code", [14, 15, 16, 27])
+def test_errors_that_pass_leave_what_is_kept(cooperative: Member, code: int) -> None:
+    join_cooperatively(cooperative, T0, T1)
+    cooperative.beat(27)
+    cooperative.manager.prepared(cooperative.tell(RebalanceNeeded).token, cooperative.now)
+    cooperative.refused(cooperative.one(Api.JOIN_GROUP), code)
+    assert cooperative.told == []
+    assert set(cooperative.subscription.partitions) == {T0, T1}
+    cooperative.coordinator.node_id = 1
+    owned = decode_subscription(cooperative.one(Api.JOIN_GROUP, cooperative.mono + 200).message.protocols[0].metadata).owned
+    assert owned == (T0, T1)
+
+
+def test_a_poll_that_does_not_come_in_the_middle_of_a_join_loses_what_was_kept(cooperative: Member) -> None:
+    join_cooperatively(cooperative, T0)
+    cooperative.beat(27)
+    cooperative.manager.prepared(cooperative.tell(RebalanceNeeded).token, cooperative.now)
+    cooperative.refused(cooperative.one(Api.JOIN_GROUP), 27)
+    cooperative.mono += 20_000
+    assert cooperative.one(Api.LEAVE_GROUP).message.members[0].member_id == "m-1"
+    needed = cooperative.tell(RebalanceNeeded)
+    assert (needed.partitions, needed.lost) == ({T0}, True)
+
+
+def test_a_commit_that_was_refused_while_the_member_had_failed_loses_what_it_kept(cooperative: Member) -> None:
+    join_cooperatively(cooperative, T0)
+    signed = cooperative.manager.identity()
+    cooperative.beat(27)
+    cooperative.manager.prepared(cooperative.tell(RebalanceNeeded).token, cooperative.now)
+    cooperative.refused(cooperative.one(Api.JOIN_GROUP), 30)
+    assert cooperative.state is State.FAILED
+    cooperative.told.clear()
+    assert isinstance(cooperative.manager.commit_refused(25, signed, cooperative.now), CommitFailedError)
+    assert cooperative.tell(RebalanceNeeded).lost
+
+
+def test_a_static_member_of_an_old_broker_is_told_what_to_do() -> None:
+    member = Member(group_instance_id="i-1")
+    member.polled()
+    member.refused(member.one(Api.JOIN_GROUP), 35)
+    assert "leave group_instance_id out" in str(member.tell(ErrorNotification).error.hint)
+
+
+@pytest.mark.parametrize("rack", ["", "r1"])
+def test_replicas_that_move_to_other_racks_matter_to_a_leader_that_has_one(rack: str) -> None:
+    member = Member(client_rack=rack)
+    member.polled()
+    send = member.one(Api.JOIN_GROUP)
+    wish = send.message.protocols[0].metadata
+    assert decode_subscription(wish).rack == (rack or None)
+    members = (join_group_response.JoinGroupResponseMember(member_id="m-1", metadata=wish),)
+    member.joined(send, leader="m-1", members=members)
+    member.cluster.tell(racks={1: "r1", 2: "r2"})
+    member.synced(member.one(Api.SYNC_GROUP), T0, T1, T2)
+    member.manager.accepted(member.tell(AssignmentReceived).token)
+    member.cluster.tell(racks={1: "r2", 2: "r1"})
+    member.poll()
+    assert bool([item for item in member.told if isinstance(item, RebalanceNeeded)]) is bool(rack)

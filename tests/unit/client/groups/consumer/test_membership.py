@@ -1,0 +1,481 @@
+"""The member of a consumer group (KIP-848) by itself: states, every row of the error table, stale answers, what heartbeats say."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from ottla.client.effects import Send
+from ottla.client.groups.consumer.states import HEARTBEAT_REACTIONS, TRANSITIONS, Input, Reaction, State
+from ottla.client.notifications import AssignmentReceived, ErrorNotification, RebalanceNeeded
+from ottla.errors import CommitFailedError, DisconnectedError, OttlaTimeoutError, error_class
+from ottla.protocol import ErrorCode, milliseconds
+from ottla.protocol.messages import consumer_group_heartbeat_response as messages
+from tests.unit.client.groups.members import ConsumerGroupMember
+from tests.unit.client.managers import NO_THROTTLE, T0, T1, T2, TOPIC_ID, Replies
+
+OTHER = uuid.UUID(int=6)
+INTERVAL = 1_000
+
+
+class Member(ConsumerGroupMember):
+    """A member, and the coordinator's answers to it."""
+
+    def given(
+        self, send: Send, partitions: Mapping[uuid.UUID, tuple[int, ...]] | None = None, *, epoch: int = 4, code: int = 0
+    ) -> None:
+        """Answer a heartbeat; without ``partitions`` the assignment is left out, which means that it is as before."""
+        assignment = None
+        if partitions is not None:
+            items = tuple(messages.TopicPartitions(topic_id=name, partitions=numbers) for name, numbers in partitions.items())
+            assignment = messages.Assignment(topic_partitions=items)
+        answer = messages.ConsumerGroupHeartbeatResponse(
+            throttle_time=NO_THROTTLE,
+            error_code=ErrorCode(code),
+            error_message=None,
+            member_id=None,
+            member_epoch=epoch,
+            heartbeat_interval=timedelta(milliseconds=INTERVAL),
+            assignment=assignment,
+        )
+        self.answer(send, answer)
+
+    def refused(self, send: Send, code: int) -> None:
+        self.given(send, code=code, epoch=0)
+
+    def take(self) -> AssignmentReceived:
+        """Run ``on_assign``."""
+        received: AssignmentReceived = self.tell(AssignmentReceived)
+        self.manager.accepted(received.token)
+        return received
+
+    def join(self, *numbers: int) -> None:
+        """All the way to STABLE with these partitions of the one topic."""
+        self.polled()
+        self.given(self.beat(), {TOPIC_ID: numbers or (0, 1)})
+        self.polled()
+        self.poll()
+        self.take()
+        self.given(self.beat())
+        assert self.state is State.STABLE
+
+    def retarget(self, partitions: Mapping[uuid.UUID, tuple[int, ...]], *, epoch: int = 5) -> None:
+        """The next heartbeat brings other partitions, and the application polls."""
+        self.given(self.beat(self.mono + INTERVAL), partitions, epoch=epoch)
+        self.polled()
+        self.poll()
+
+
+@pytest.fixture
+def member() -> Member:
+    return Member()
+
+
+def held(send: Send) -> set[int] | None:
+    """What a heartbeat says is held."""
+    items = send.message.topic_partitions
+    return None if items is None else {number for item in items for number in item.partitions}
+
+
+# -- joining ----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_member_joins_when_it_polls_and_not_before(member: Member) -> None:
+    assert member.poll(5_000) == []
+    assert member.state is State.UNSUBSCRIBED
+    member.polled()
+    message = member.beat().message
+    assert (message.member_epoch, message.subscribed_topic_names, message.topic_partitions) == (0, ("t",), ())
+    assert milliseconds(message.rebalance_timeout) == 20_000
+    assert message.member_id == member.manager.member_id != ""
+
+
+def test_a_member_for_whom_nothing_is_left_is_told_so(member: Member) -> None:
+    member.polled()
+    member.given(member.beat(), {})
+    member.polled()
+    assert member.poll() == []
+    assert member.take().added == frozenset()
+    assert held(member.beat()) == set()
+    assert member.state is State.STABLE
+
+
+def test_one_heartbeat_is_in_flight_and_the_next_comes_at_the_interval(member: Member) -> None:
+    member.join()
+    sent_at = member.mono
+    assert member.poll(sent_at + INTERVAL - 1) == []
+    send = member.beat(sent_at + INTERVAL)
+    assert (held(send), send.message.subscribed_topic_names) == (None, None)
+    assert member.poll(sent_at + 10 * INTERVAL) == []
+
+
+def test_an_acknowledgement_does_not_wait_for_the_interval(member: Member) -> None:
+    member.join(0, 1)
+    member.retarget({TOPIC_ID: (0, 1, 2)})
+    member.take()
+    assert held(member.beat()) == {0, 1, 2}, "at once"
+    assert member.state is State.STABLE
+
+
+def test_a_lost_acknowledgement_is_said_again_with_all_the_rest(member: Member) -> None:
+    member.polled()
+    member.given(member.beat(), {TOPIC_ID: (0,)})
+    member.polled()
+    member.poll()
+    member.take()
+    member.fail(member.beat(), OttlaTimeoutError("late"))
+    member.coordinator.node_id = 1
+    again = member.beat(100)
+    assert (held(again), again.message.subscribed_topic_names) == ({0}, ("t",))
+
+
+def test_a_new_subscription_is_said_at_once(member: Member) -> None:
+    member.join()
+    member.subscription.subscribe(frozenset({"t", "u"}))
+    assert member.poll() == [], "a poll says so"
+    member.polled()
+    assert member.beat().message.subscribed_topic_names == ("t", "u")
+
+
+# -- reconciliation -----------------------------------------------------------------------------------------------------------
+
+
+def test_what_goes_is_given_up_before_what_comes_is_held(member: Member) -> None:
+    member.join(0, 1)
+    member.retarget({TOPIC_ID: (1, 2)})
+    needed = member.tell(RebalanceNeeded)
+    assert (needed.partitions, needed.lost) == ({T0}, False)
+    assert not member.subscription.partitions[T0].fetchable
+    assert held(member.beat(member.mono + INTERVAL)) is None, "nothing is acknowledged yet, and the member lives"
+    member.manager.prepared(needed.token, member.now)
+    assert member.take().added == {T2}
+    assert set(member.subscription.partitions) == {T1, T2}
+
+
+def test_a_target_that_comes_meanwhile_waits_for_the_next_round(member: Member) -> None:
+    member.join(0, 1)
+    member.retarget({TOPIC_ID: (1,)})
+    needed = member.tell(RebalanceNeeded)
+    member.retarget({TOPIC_ID: (2,)}, epoch=6)
+    assert member.told == [], "one question at a time"
+    member.manager.prepared(needed.token, member.now)
+    member.take()
+    assert held(member.beat()) == {1}
+    assert member.state is State.RECONCILING
+    member.polled()
+    member.poll()
+    assert member.tell(RebalanceNeeded).partitions == {T1}
+
+
+def test_a_topic_whose_name_is_not_known_is_waited_for_and_the_rest_goes_on(member: Member) -> None:
+    member.join(0)
+    member.retarget({TOPIC_ID: (0, 1), OTHER: (0,)})
+    assert member.take().added == {T1}
+    assert member.cluster.asked
+    first = member.beat()
+    assert held(first) == {0, 1}
+    member.given(first, epoch=5)
+    for _ in range(5):
+        member.polled()
+        assert member.poll() == [], "what can not be named was acknowledged once"
+    unnamed = T0._replace(topic="u")
+    member.cluster.tell(leaders={unnamed: 1}, topic_id=OTHER)
+    member.polled()
+    member.poll()
+    assert member.take().added == {unnamed}
+    assert member.state is State.ACKNOWLEDGING
+
+
+def test_a_newer_target_replaces_one_that_waits_for_names(member: Member) -> None:
+    member.join(0)
+    member.retarget({TOPIC_ID: (0,), OTHER: (0,)})
+    assert held(member.sent[-1]) == {0}, "what it has of that, it has"
+    member.given(member.sent[-1], {TOPIC_ID: (0, 2)}, epoch=6)
+    member.polled()
+    member.poll()
+    assert member.take().added == {T2}
+    member.beat()
+    assert member.state is State.STABLE
+
+
+def test_what_is_held_can_be_given_up_although_its_topic_is_gone(member: Member) -> None:
+    member.join(0, 1)
+    member.cluster.tell(leaders={})
+    member.retarget({})
+    needed = member.tell(RebalanceNeeded)
+    assert needed.partitions == {T0, T1}
+    member.manager.prepared(needed.token, member.now)
+    member.take()
+    assert held(member.beat()) == set()
+
+
+# -- fenced -------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", [25, 110])
+def test_a_fenced_member_is_silent_until_the_application_knows_and_takes_the_same_again(member: Member, code: int) -> None:
+    member.join(0, 1)
+    member.refused(member.beat(member.mono + INTERVAL), code)
+    needed = member.tell(RebalanceNeeded)
+    assert (needed.lost, needed.partitions, member.state) == (True, {T0, T1}, State.FENCED)
+    assert member.poll(member.mono + 10_000) == []
+    with pytest.raises(CommitFailedError):
+        member.manager.identity()
+    member.manager.prepared(needed.token, member.now)
+    send = member.beat()
+    assert (send.message.member_epoch, send.message.member_id) == (0, member.manager.member_id)
+    member.given(send, {TOPIC_ID: (0, 1)}, epoch=7)
+    member.polled()
+    member.poll()
+    assert member.take().added == {T0, T1}
+    assert held(member.beat()) == {0, 1}
+
+
+@pytest.mark.parametrize("at", ["revoking", "assigning"])
+def test_what_was_asked_before_the_member_was_fenced_is_void(member: Member, at: str) -> None:
+    member.join(0, 1)
+    member.retarget({TOPIC_ID: (1, 2)} if at == "revoking" else {TOPIC_ID: (0, 1, 2)})
+    asked = member.tell(RebalanceNeeded if at == "revoking" else AssignmentReceived)
+    member.refused(member.beat(member.mono + INTERVAL), 110)
+    lost = member.tell(RebalanceNeeded)
+    assert lost.lost
+    if at == "revoking":
+        member.manager.prepared(asked.token, member.now)
+    else:
+        member.manager.accepted(asked.token)
+    assert member.state is State.FENCED
+    assert member.told == []
+    member.manager.prepared(lost.token, member.now)
+    assert member.subscription.partitions == {}
+    assert member.beat().message.member_epoch == 0
+
+
+def test_an_answer_to_an_earlier_incarnation_changes_nothing(member: Member) -> None:
+    member.join(0)
+    stale = member.beat(member.mono + INTERVAL)
+    member.manager.leave("because", Replies(), member.now)
+    member.poll()
+    member.subscription.subscribe(frozenset({"t"}))
+    member.polled()
+    member.given(stale, {TOPIC_ID: (2,)}, epoch=9)
+    assert (member.state, member.manager.metadata().generation_id) == (State.JOINING, -1)
+
+
+def test_an_epoch_that_says_good_bye_is_no_membership(member: Member) -> None:
+    member.polled()
+    member.given(member.beat(), epoch=-1)
+    assert member.manager.metadata().generation_id == -1
+    with pytest.raises(CommitFailedError):
+        member.manager.identity()
+
+
+# -- leaving ------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("settings", "epoch"), [({}, -1), ({"group_instance_id": "one"}, -2)])
+@pytest.mark.parametrize("ending", ["answer", "refusal", "failure"])
+def test_leaving_overtakes_a_heartbeat_and_ends_with_its_answer_whatever_that_is(
+    settings: dict[str, str], epoch: int, ending: str
+) -> None:
+    member = Member(**settings)
+    member.join()
+    member.beat(member.mono + INTERVAL)
+    first, second = Replies(), Replies()
+    member.manager.leave("because", first, member.now)
+    send = member.beat()
+    assert send.message.member_epoch == epoch
+    member.manager.leave("again", second, member.now)
+    assert first.got == second.got == []
+    if ending == "failure":
+        member.fail(send, DisconnectedError("broke"))
+    else:
+        member.given(send, epoch=epoch, code=0 if ending == "answer" else 25)
+    assert first.got == second.got == [(None, None)]
+    assert member.state is State.UNSUBSCRIBED
+    assert member.poll(member.mono + 10_000) == [], "said once"
+
+
+@pytest.mark.parametrize("state", [State.JOINING, State.RECONCILING, State.ACKNOWLEDGING, State.STABLE])
+def test_a_member_leaves_from_wherever_it_is(member: Member, state: State) -> None:
+    bring_to(member, state)
+    replies = Replies()
+    member.manager.leave("because", replies, member.now)
+    assert member.subscription.partitions == {}
+    send = member.beat()
+    assert send.message.member_epoch == -1
+    member.given(send, epoch=-1)
+    assert replies.got == [(None, None)]
+
+
+def test_nobody_waits_to_leave_without_a_coordinator_or_a_membership(member: Member) -> None:
+    replies = Replies()
+    member.manager.leave("because", replies, member.now)
+    member.join()
+    member.coordinator.node_id = None
+    member.manager.leave("because", replies, member.now)
+    assert member.poll() == []
+    assert replies.got == [(None, None), (None, None)]
+
+
+def test_a_fenced_member_that_leaves_says_nothing(member: Member) -> None:
+    member.join()
+    member.refused(member.beat(member.mono + INTERVAL), 110)
+    replies = Replies()
+    member.manager.leave("because", replies, member.now)
+    assert (replies.got, member.state, member.poll()) == ([(None, None)], State.UNSUBSCRIBED, [])
+
+
+# -- the application that does not poll -------------------------------------------------------------------------------------
+
+
+def bring_to(member: Member, state: State) -> None:
+    """Until the member stands so, with a heartbeat in flight where it may be."""
+    if state is State.JOINING:
+        member.polled()
+        member.beat()
+    elif state is State.STABLE:
+        member.join()
+    else:
+        member.polled()
+        member.given(member.beat(), {TOPIC_ID: (0,)})
+        if state is State.ACKNOWLEDGING:
+            member.polled()
+            member.poll()
+            member.take()
+    assert member.state is state
+
+
+@pytest.mark.parametrize("state", [State.JOINING, State.RECONCILING, State.ACKNOWLEDGING, State.STABLE])
+def test_who_does_not_poll_leaves_once_and_joins_with_the_next_poll(member: Member, state: State) -> None:
+    bring_to(member, state)
+    send = member.beat(member.mono + 20_000)
+    assert send.message.member_epoch == -1
+    assert member.state is State.STALE
+    lost = member.tell(RebalanceNeeded)
+    assert lost.lost
+    assert member.poll(member.mono + 60_000) == []
+    member.polled()
+    assert member.poll() == [], "the application has to know first"
+    member.manager.prepared(lost.token, member.now)
+    assert member.beat().message.member_epoch == 0
+
+
+def test_an_expired_deadline_does_not_disturb_a_member_that_leaves(member: Member) -> None:
+    member.join()
+    member.manager.leave("because", Replies(), member.now)
+    send = member.beat(member.mono + 60_000)
+    assert (send.message.member_epoch, member.state) == (-1, State.UNSUBSCRIBED)
+    assert member.told == []
+
+
+# -- errors -------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", [7, 14])
+def test_errors_that_pass_are_tried_again_with_growing_pauses(member: Member, code: int) -> None:
+    member.polled()
+    for pause in (100, 200, 400):
+        member.refused(member.beat(), code)
+        assert member.poll(member.mono + pause - 1) == []
+        member.mono += 1
+    assert not member.coordinator.doubts
+    assert member.told == []
+
+
+@pytest.mark.parametrize("code", [15, 16])
+def test_a_heartbeat_to_the_wrong_broker_looks_the_coordinator_up(member: Member, code: int) -> None:
+    member.join()
+    member.refused(member.beat(member.mono + INTERVAL), code)
+    assert member.coordinator.doubts
+    assert member.state is State.STABLE
+
+
+@pytest.mark.parametrize("error", [DisconnectedError("broke"), OttlaTimeoutError("late")])
+def test_a_silent_coordinator_is_doubted_and_the_member_stays(member: Member, error: Any) -> None:
+    member.join()
+    member.fail(member.beat(member.mono + INTERVAL), error)
+    assert (bool(member.coordinator.doubts), member.state, member.told) == (True, State.STABLE, [])
+
+
+@pytest.mark.parametrize("code", [30, 42, 35, 81, 82, 111, 112, -1])
+@pytest.mark.parametrize("state", [State.JOINING, State.STABLE])
+def test_errors_that_end_the_membership(member: Member, code: int, state: State) -> None:
+    if state is State.STABLE:
+        member.join()
+    else:
+        member.polled()
+    send = member.beat(member.mono + INTERVAL)
+    member.refused(send, code)
+    assert member.state is State.FATAL
+    assert type(member.manager.failure) is error_class(code)
+    assert member.manager.failure.fatal
+    assert member.manager.failure.hint
+    assert member.tell(RebalanceNeeded).lost
+    member.polled()
+    assert member.poll(member.mono + 60_000) == []
+
+
+def test_a_failed_member_can_still_be_closed(member: Member) -> None:
+    member.join()
+    member.refused(member.beat(member.mono + INTERVAL), 30)
+    replies = Replies()
+    member.manager.leave("because", replies, member.now)
+    assert (replies.got, member.poll()) == ([(None, None)], [])
+
+
+def test_lacking_rights_to_a_topic_are_told_and_the_member_goes_on(member: Member) -> None:
+    member.join()
+    member.refused(member.beat(member.mono + INTERVAL), 29)
+    assert type(member.tell(ErrorNotification).error) is error_class(29)
+    assert member.state is State.STABLE
+    assert member.beat(member.mono + 100).message.subscribed_topic_names == ("t",)
+
+
+# -- commits ------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_stale_epoch_may_be_signed_anew_while_the_member_is_one(member: Member) -> None:
+    member.join()
+    error = member.manager.commit_refused(113, member.manager.identity(), member.now)
+    assert error.retriable
+    assert held(member.beat()) is None, "the next heartbeat may bring the epoch, so it comes at once"
+    signed = member.manager.identity()
+    member.refused(member.sent[-1], 110)
+    error = member.manager.commit_refused(113, signed, member.now)
+    assert isinstance(error, CommitFailedError)
+    assert not error.retriable
+
+
+def test_who_looks_offsets_up_signs_only_as_a_member(member: Member) -> None:
+    assert member.manager.reader().member_id == ""
+    member.join()
+    assert (member.manager.reader().generation, member.manager.reader().member_id) == (4, member.manager.member_id)
+
+
+def test_the_epoch_is_published_only_when_it_changes(member: Member) -> None:
+    member.join()
+    before = member.subscription.version
+    member.given(member.beat(member.mono + INTERVAL), epoch=4)
+    assert member.subscription.version == before
+    member.given(member.beat(member.mono + INTERVAL), epoch=5)
+    assert member.subscription.version > before
+    assert member.manager.metadata().generation_id == 5
+
+
+# -- the tables -----------------------------------------------------------------------------------------------------------------
+
+
+def test_every_state_can_be_reached_and_only_a_fatal_one_is_the_end() -> None:
+    reached = {target for row in TRANSITIONS.values() for target in row.values()}
+    assert reached == set(State)
+    assert set(TRANSITIONS) == set(State)
+    assert {cause for row in TRANSITIONS.values() for cause in row} == set(Input)
+    assert [state for state, row in TRANSITIONS.items() if not row] == [State.FATAL]
+
+
+def test_every_reaction_has_a_code() -> None:
+    assert {*HEARTBEAT_REACTIONS.values(), Reaction.FATAL} == set(Reaction)

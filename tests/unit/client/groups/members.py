@@ -1,0 +1,66 @@
+"""A member of a group by itself: what tests of either protocol's membership share.
+
+Owns the member's surroundings and what it told the application. Must not know the requests of a protocol. Invariant: nothing is
+answered unless the test answers it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ottla.client.effects import Send
+from ottla.client.groups.consumer.membership import ConsumerMembership
+from ottla.client.groups.consumer.states import State
+from ottla.client.groups.neighbours import Neighbours
+from ottla.client.poll_watch import PollWatch
+from ottla.client.subscription import Subscription
+from ottla.protocol.apis import Api
+from tests.unit.client.managers import Asked, Cluster, FixedCoordinator, backoff, config
+
+
+class GroupMember(Asked):
+    """A member that subscribes to ``t``; ``told`` is what it said to the application."""
+
+    def __init__(self, membership: Callable[[Neighbours], Any], **settings: Any) -> None:
+        self.subscription = Subscription(None)
+        self.coordinator = FixedCoordinator()
+        self.cluster = Cluster()
+        self.told: list[Any] = []
+        self.config = config(**{"max_poll_interval_ms": 20_000, **settings})
+        neighbours = Neighbours(
+            self.config,
+            self.subscription,
+            self.coordinator,  # type: ignore[arg-type]
+            self.cluster.manager,
+            self.told.append,
+            backoff(),
+            PollWatch(self.config),
+        )
+        super().__init__(membership(neighbours))
+        self.subscription.subscribe(frozenset({"t"}))
+
+    def tell(self, kind: type[Any]) -> Any:
+        """The only notification of a kind since the last look."""
+        (found,) = [item for item in self.told if isinstance(item, kind)]
+        self.told.clear()
+        return found
+
+    def polled(self) -> None:
+        self.manager.polled(self.now)
+
+
+class ConsumerGroupMember(GroupMember):
+    """A member of a consumer group (KIP-848)."""
+
+    manager: ConsumerMembership
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(ConsumerMembership, **{"group_protocol": "consumer", **settings})
+
+    @property
+    def state(self) -> State:
+        return self.manager.state
+
+    def beat(self, at: int | None = None) -> Send:
+        return self.one(Api.CONSUMER_GROUP_HEARTBEAT, at)

@@ -1,0 +1,152 @@
+"""The choice of ``auto`` by itself: what a cluster has to offer, what settings mean, and that answers find who asked."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from ottla.client.connections.link import Link, LinkState
+from ottla.client.effects import ToCoordinator
+from ottla.client.groups.classic.membership import ClassicMembership
+from ottla.client.groups.consumer.membership import ConsumerMembership
+from ottla.client.groups.neighbours import Neighbours
+from ottla.client.groups.protocol import FEATURE, AutoMembership, membership_of
+from ottla.client.poll_watch import PollWatch
+from ottla.client.subscription import Subscription
+from ottla.errors import DisconnectedError, UnsupportedApiError
+from ottla.protocol import ErrorCode
+from ottla.protocol.apis import Api, VersionRange
+from ottla.protocol.connection import ClientConnection
+from ottla.protocol.messages import describe_groups_response
+from tests.unit.client.managers import NO_THROTTLE, Asked, Cluster, FixedCoordinator, Replies, backoff, config
+
+
+def offering(*, api: bool = True, level: int = 1) -> Link:
+    """The link to a broker that offers this."""
+    connection = ClientConnection("test")
+    connection.versions = {Api.CONSUMER_GROUP_HEARTBEAT: VersionRange(0, 1)} if api else {}
+    connection.features = {FEATURE: level} if level else {}
+    return Link(ToCoordinator(1), "one", 9092, LinkState.READY, connection)
+
+
+class Auto(Asked):
+    def __init__(self, link: Link | None = None, **settings: Any) -> None:
+        self.coordinator = FixedCoordinator()
+        self.subscription = Subscription(None)
+        self.link = link or offering()
+        self.told: list[Any] = []
+        parsed = config(**settings)
+        neighbours = Neighbours(
+            parsed,
+            self.subscription,
+            self.coordinator,  # type: ignore[arg-type]
+            Cluster().manager,
+            self.told.append,
+            backoff(),
+            PollWatch(parsed),
+        )
+        manager = membership_of(neighbours, link_to=lambda target: self.link)
+        super().__init__(manager)
+        self.subscription.subscribe(frozenset({"t"}))
+        self.manager.polled(self.now)
+
+    def is_told(self, state: str = "", members: int = 0, code: int = 0) -> None:
+        """What kind of group it is."""
+        member = describe_groups_response.DescribedGroupMember(
+            member_id="m", client_id="c", client_host="h", member_metadata=b"", member_assignment=b""
+        )
+        group = describe_groups_response.DescribedGroup(
+            error_code=ErrorCode(code),
+            group_id="g",
+            group_state=state,
+            protocol_type="consumer",
+            protocol_data="",
+            members=(member,) * members,
+        )
+        answer = describe_groups_response.DescribeGroupsResponse(throttle_time=NO_THROTTLE, groups=(group,))
+        self.answer(self.one(Api.DESCRIBE_GROUPS), answer)
+
+
+def test_what_was_set_is_spoken() -> None:
+    assert isinstance(Auto(group_protocol="classic").manager, ClassicMembership)
+    assert isinstance(Auto(group_protocol="consumer").manager, ConsumerMembership)
+    assert isinstance(Auto().manager, AutoMembership)
+
+
+@pytest.mark.parametrize(
+    ("link", "reason"),
+    [
+        (offering(api=False), "does not serve CONSUMER_GROUP_HEARTBEAT"),
+        (offering(level=0), "group.version of the cluster is 0"),
+    ],
+)
+def test_a_cluster_that_does_not_offer_it_gets_classic_members(link: Link, reason: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    auto = Auto(link)
+    auto.is_told("Dead")
+    assert reason in caplog.text
+    auto.one(Api.JOIN_GROUP)
+
+
+@pytest.mark.parametrize(("state", "members", "code"), [("Empty", 0, 0), ("Dead", 0, 0), ("Dead", 0, 69)])
+def test_a_group_without_classic_members_is_joined_as_a_consumer_group(state: str, members: int, code: int) -> None:
+    auto = Auto()
+    assert auto.manager.standing.protocol == ""
+    auto.is_told(state, members, code)
+    auto.one(Api.CONSUMER_GROUP_HEARTBEAT)
+    assert auto.manager.standing.protocol == "consumer"
+
+
+@pytest.mark.parametrize("state", ["Stable", "PreparingRebalance", "CompletingRebalance"])
+def test_a_group_with_classic_members_is_joined_as_one(state: str) -> None:
+    auto = Auto()
+    auto.is_told(state, 3)
+    auto.one(Api.JOIN_GROUP)
+
+
+def test_a_connection_that_is_gone_when_the_answer_is_read_means_another_question() -> None:
+    auto = Auto(Link(ToCoordinator(1), "one", 9092))
+    auto.is_told("Dead")
+    assert auto.poll(99) == []
+    auto.link = offering()
+    auto.mono = 100
+    auto.is_told("Dead")
+    auto.one(Api.CONSUMER_GROUP_HEARTBEAT)
+
+
+def test_a_question_that_got_no_answer_is_asked_again_and_one_that_can_not_be_asked_means_classic() -> None:
+    auto = Auto()
+    auto.fail(auto.one(Api.DESCRIBE_GROUPS), DisconnectedError("gone"))
+    assert auto.coordinator.doubts
+    auto.coordinator.node_id = 1
+    auto.fail(auto.one(Api.DESCRIBE_GROUPS, 100), UnsupportedApiError("no such API"))
+    auto.one(Api.JOIN_GROUP)
+
+
+def test_an_assignor_that_was_set_needs_no_question() -> None:
+    Auto(partition_assignment_strategy=["range"]).one(Api.JOIN_GROUP)
+
+
+def test_an_answer_that_nobody_waits_for_any_more_chooses_nothing() -> None:
+    auto = Auto()
+    question = auto.one(Api.DESCRIBE_GROUPS)
+    replies = Replies()
+    auto.subscription.unsubscribe()
+    auto.manager.leave("bye", replies, auto.now)
+    assert replies.got == [(None, None)]
+    auto.sent.clear()
+    auto.answer(question, None)
+    assert auto.poll() == []
+
+
+def test_each_join_is_a_choice_of_its_own() -> None:
+    auto = Auto()
+    auto.is_told("Stable", 1)
+    join = auto.one(Api.JOIN_GROUP)
+    auto.fail(join, DisconnectedError("gone"))
+    auto.coordinator.node_id = 1
+    auto.mono = 1_000
+    auto.is_told(code=69)
+    auto.one(Api.CONSUMER_GROUP_HEARTBEAT)

@@ -1,0 +1,414 @@
+"""Commits and look-ups of commits: order, retries, every row of the error tables, and auto-commit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ottla.client.effects import ToCoordinator
+from ottla.client.groups.membership import MemberIdentity
+from ottla.client.positions.commit import CommitManager
+from ottla.errors import CommitFailedError, DisconnectedError, OttlaTimeoutError, error_class
+from ottla.protocol import ErrorCode
+from ottla.protocol.apis import Api
+from ottla.protocol.messages import offset_commit_response, offset_fetch_response
+from ottla.types import OffsetAndMetadata, TopicPartition
+from tests.unit.client.managers import (
+    NO_THROTTLE,
+    NOBODY,
+    T0,
+    T1,
+    TOPIC_ID,
+    Asked,
+    Cluster,
+    FixedCoordinator,
+    FixedMembership,
+    Replies,
+    backoff,
+    config,
+)
+
+AT_5 = {T0: OffsetAndMetadata(5, "note", 2)}
+
+
+class Commits(Asked):
+    def __init__(self, **settings: Any) -> None:
+        self.coordinator = FixedCoordinator()
+        self.membership = FixedMembership()
+        self.cluster = Cluster()
+        settings = {"auto_commit_interval_ms": 5_000, **settings}
+        manager = CommitManager(config(**settings), self.coordinator, self.membership, self.cluster.manager, backoff())  # type: ignore[arg-type]
+        super().__init__(manager)
+        self.manager: CommitManager
+
+    def commit(self, offsets: Any = AT_5, *, deadline: int | None = 1_000, retry: bool = True) -> Replies:
+        replies = Replies()
+        self.manager.commit(offsets, deadline, retry, replies)
+        return replies
+
+    def fetch(self, *partitions: TopicPartition, deadline: int | None = 1_000) -> Replies:
+        replies = Replies()
+        self.manager.fetch(frozenset(partitions), deadline, replies)
+        return replies
+
+
+def committed(*codes: tuple[TopicPartition, int]) -> Any:
+    topics: dict[str, list[Any]] = {}
+    for tp, code in codes:
+        part = offset_commit_response.OffsetCommitResponsePartition(partition_index=tp.partition, error_code=ErrorCode(code))
+        topics.setdefault(tp.topic, []).append(part)
+    return offset_commit_response.OffsetCommitResponse(
+        throttle_time=NO_THROTTLE,
+        topics=tuple(
+            offset_commit_response.OffsetCommitResponseTopic(name=name, partitions=tuple(p)) for name, p in topics.items()
+        ),
+    )
+
+
+def fetched(*rows: tuple[TopicPartition, int, int], error: int = 0, by_id: bool = False) -> Any:
+    parts = tuple(
+        offset_fetch_response.OffsetFetchResponsePartitions(
+            partition_index=tp.partition,
+            committed_offset=offset,
+            committed_leader_epoch=2,
+            metadata="m",
+            error_code=ErrorCode(code),
+        )
+        for tp, offset, code in rows
+    )
+    named = {"topic_id": TOPIC_ID} if by_id else {"name": "t"}
+    topic = offset_fetch_response.OffsetFetchResponseTopics(**named, partitions=parts)  # type: ignore[arg-type]
+    group = offset_fetch_response.OffsetFetchResponseGroup(group_id="g", topics=(topic,), error_code=ErrorCode(error))
+    return offset_fetch_response.OffsetFetchResponse(throttle_time=NO_THROTTLE, groups=(group,))
+
+
+@pytest.fixture
+def commits() -> Commits:
+    return Commits()
+
+
+def test_a_commit_is_signed_and_names_everything(commits: Commits) -> None:
+    replies = commits.commit()
+    send = commits.one(Api.OFFSET_COMMIT)
+    message = send.message
+    assert send.target == ToCoordinator(1)
+    assert (message.group_id, message.generation_id_or_member_epoch, message.member_id) == ("g", 7, "member")
+    (topic,) = message.topics
+    (part,) = topic.partitions
+    assert (topic.name, topic.topic_id) == ("t", TOPIC_ID)
+    assert (part.partition_index, part.committed_offset, part.committed_leader_epoch, part.committed_metadata) == (0, 5, 2, "note")
+    commits.answer(send, committed((T0, 0)))
+    assert replies.value == AT_5
+
+
+def test_nothing_leaves_while_the_coordinator_is_unknown(commits: Commits) -> None:
+    commits.coordinator.node_id = None
+    replies = commits.commit(deadline=1_000)
+    assert commits.poll() == []
+    assert commits.wake_at == 1_000
+    commits.coordinator.node_id = 2
+    assert commits.one(Api.OFFSET_COMMIT).target == ToCoordinator(2)
+    assert replies.got == []
+
+
+def test_commits_leave_in_their_order_and_several_at_once(commits: Commits) -> None:
+    for offset in (1, 2, 3):
+        commits.commit({T0: OffsetAndMetadata(offset)}, retry=False)
+    assert [send.message.topics[0].partitions[0].committed_offset for send in commits.poll()] == [1, 2, 3]
+
+
+def test_nothing_to_commit_is_done_at_once(commits: Commits) -> None:
+    assert commits.commit({}).value == {}
+    assert commits.poll() == []
+
+
+@pytest.mark.parametrize(("code", "doubted"), [(3, False), (7, True), (14, False), (15, True), (16, True), (100, False)])
+def test_a_passing_failure_is_tried_again_with_growing_pauses(commits: Commits, code: int, doubted: bool) -> None:
+    replies = commits.commit(deadline=10_000)
+    for pause in (100, 200, 400):
+        commits.coordinator.node_id = 1
+        commits.answer(commits.one(Api.OFFSET_COMMIT), committed((T0, code)))
+        assert (commits.coordinator.node_id is None) is doubted
+        commits.coordinator.node_id = 1
+        assert commits.poll(commits.mono + pause - 1) == []
+        commits.mono += 1
+    commits.answer(commits.one(Api.OFFSET_COMMIT), committed((T0, 0)))
+    assert replies.value == AT_5
+
+
+@pytest.mark.parametrize("code", [12, 28, 30, 24, -1])
+def test_a_failure_that_stays_is_given_as_it_is(commits: Commits, code: int) -> None:
+    replies = commits.commit()
+    commits.answer(commits.one(Api.OFFSET_COMMIT), committed((T0, code)))
+    assert type(replies.error) is error_class(code)
+    assert "t-0" in str(replies.error)
+    assert commits.poll(10_000) == []
+
+
+@pytest.mark.parametrize("code", [22, 25, 27, 82])
+def test_who_signed_is_the_business_of_the_membership(commits: Commits, code: int) -> None:
+    replies = commits.commit()
+    send = commits.one(Api.OFFSET_COMMIT)
+    signed = commits.membership.identity()
+    commits.membership.signs = NOBODY
+    commits.answer(send, committed((T0, code)))
+    assert commits.membership.refusals == [(code, signed)]
+    assert type(replies.error) is error_class(code)
+
+
+def test_the_first_failing_partition_decides_but_lacking_rights_are_named_together(commits: Commits) -> None:
+    other = TopicPartition("u", 0)
+    both = {T0: OffsetAndMetadata(1), other: OffsetAndMetadata(1)}
+    replies = commits.commit(both)
+    commits.answer(commits.one(Api.OFFSET_COMMIT), committed((T0, 29), (other, 29)))
+    assert "t, u" in str(replies.error)
+    replies = commits.commit(both)
+    commits.answer(commits.one(Api.OFFSET_COMMIT), committed((T0, 29), (other, 12)))
+    assert type(replies.error) is error_class(12)
+
+
+def test_without_retry_there_is_one_attempt(commits: Commits) -> None:
+    replies = commits.commit(retry=False)
+    commits.answer(commits.one(Api.OFFSET_COMMIT), committed((T0, 14)))
+    assert replies.error.retriable
+    assert commits.poll(10_000) == []
+
+
+def test_the_deadline_ends_retries_and_names_the_last_reason(commits: Commits) -> None:
+    replies = commits.commit(deadline=250)
+    commits.answer(commits.one(Api.OFFSET_COMMIT), committed((T0, 14)))
+    commits.answer(commits.one(Api.OFFSET_COMMIT, 100), committed((T0, 14)))
+    assert commits.poll(250) == []
+    assert isinstance(replies.error, OttlaTimeoutError)
+    assert "COORDINATOR_LOAD_IN_PROGRESS" in str(replies.error)
+
+
+def test_a_retry_is_signed_anew(commits: Commits) -> None:
+    commits.commit()
+    commits.answer(commits.one(Api.OFFSET_COMMIT), committed((T0, 14)))
+    commits.membership.signs = commits.membership.identity()._replace(generation=8)
+    assert commits.one(Api.OFFSET_COMMIT, 100).message.generation_id_or_member_epoch == 8
+
+
+def test_who_may_not_commit_learns_it_without_a_request(commits: Commits) -> None:
+    commits.membership.signs = CommitFailedError("not a member")
+    assert isinstance(commits_error(commits), CommitFailedError)
+
+
+def commits_error(commits: Commits) -> Any:
+    replies = commits.commit()
+    assert commits.poll() == []
+    return replies.error
+
+
+def test_a_silent_coordinator_is_doubted(commits: Commits) -> None:
+    commits.commit()
+    commits.fail(commits.one(Api.OFFSET_COMMIT), DisconnectedError("broke"))
+    assert commits.coordinator.doubts == ["broke"]
+
+
+def test_a_look_up_that_can_not_succeed_leaves_nobody_waiting(commits: Commits) -> None:
+    commits.coordinator.node_id = None
+    replies, found = commits.commit(), commits.fetch(T0)
+    commits.poll()
+    denied = error_class(30)("group")
+    commits.coordinator.observers[0](denied, commits.now)
+    assert (replies.error, found.error) == (denied, denied)
+
+
+def test_look_ups_give_positions_or_none(commits: Commits) -> None:
+    replies = commits.fetch(T0, T1)
+    send = commits.one(Api.OFFSET_FETCH)
+    assert send.message.require_stable
+    assert send.message.groups[0].topics[0].partition_indexes == (0, 1)
+    commits.answer(send, fetched((T0, 9, 0), (T1, -1, 0), by_id=True))
+    assert replies.value == {T0: OffsetAndMetadata(9, "m", 2), T1: None}
+
+
+def test_the_same_look_up_is_made_once_for_all_who_ask(commits: Commits) -> None:
+    first = commits.fetch(T0)
+    send = commits.one(Api.OFFSET_FETCH)
+    second = commits.fetch(T0)
+    other = commits.fetch(T1)
+    commits.one(Api.OFFSET_FETCH)
+    commits.answer(send, fetched((T0, 9, 0)))
+    assert first.value == second.value == {T0: OffsetAndMetadata(9, "m", 2)}
+    assert other.got == []
+
+
+@pytest.mark.parametrize(
+    ("partition", "group", "doubted"),
+    [(3, 0, False), (88, 0, False), (100, 0, False), (0, 14, False), (0, 15, True), (0, 16, True)],
+)
+def test_a_look_up_is_tried_again_after_what_passes(commits: Commits, partition: int, group: int, doubted: bool) -> None:
+    replies = commits.fetch(T0, deadline=None)
+    commits.answer(commits.one(Api.OFFSET_FETCH), fetched((T0, 9, partition), error=group))
+    assert bool(commits.coordinator.doubts) is doubted
+    commits.coordinator.node_id = 1
+    assert commits.poll(99) == []
+    commits.answer(commits.one(Api.OFFSET_FETCH, 100), fetched((T0, 9, 0)))
+    assert replies.value
+
+
+@pytest.mark.parametrize(("partition", "group"), [(29, 0), (0, 30), (0, 24)])
+def test_a_look_up_ends_with_what_stays(commits: Commits, partition: int, group: int) -> None:
+    replies = commits.fetch(T0)
+    commits.answer(commits.one(Api.OFFSET_FETCH), fetched((T0, 9, partition), error=group))
+    assert type(replies.error) is error_class(partition or group)
+    assert commits.fetch(T0).got == []
+    commits.one(Api.OFFSET_FETCH)
+
+
+def test_auto_commit_comes_with_polls_and_at_its_interval(commits: Commits) -> None:
+    commits.manager.polled(AT_5, commits.now)
+    assert commits.poll(4_999) == []
+    commits.manager.polled(AT_5, commits.now)
+    assert commits.poll(9_000) == []
+    commits.manager.polled(AT_5, commits.now)
+    send = commits.one(Api.OFFSET_COMMIT)
+    commits.mono = 20_000
+    commits.manager.polled(AT_5, commits.now)
+    assert commits.poll() == []
+    commits.answer(send, committed((T0, 0)))
+    commits.manager.polled(AT_5, commits.now)
+    commits.one(Api.OFFSET_COMMIT)
+
+
+def test_auto_commit_is_tried_again_soon_after_what_passes_and_later_after_what_stays(commits: Commits) -> None:
+    commits.manager.polled(AT_5, commits.now)
+    for code, pause in ((14, 100), (12, 5_000)):
+        commits.mono += 5_000
+        commits.manager.polled(AT_5, commits.now)
+        commits.answer(commits.one(Api.OFFSET_COMMIT), committed((T0, code)))
+        start = commits.mono
+        commits.mono = start + pause - 1
+        commits.manager.polled(AT_5, commits.now)
+        assert commits.poll() == []
+        commits.mono = start + pause
+        commits.manager.polled(AT_5, commits.now)
+        commits.answer(commits.one(Api.OFFSET_COMMIT), committed((T0, 0)))
+
+
+def test_auto_commit_is_still_where_it_may_not_or_has_nothing(commits: Commits) -> None:
+    commits.manager.polled(AT_5, commits.now)
+    commits.mono = 5_000
+    commits.manager.polled({}, commits.now)
+    commits.membership.signs = CommitFailedError("no")
+    commits.manager.polled(AT_5, commits.now)
+    assert commits.poll() == []
+    commits.membership.signs = NOBODY
+    commits.manager.polled(AT_5, commits.now)
+    commits.one(Api.OFFSET_COMMIT)
+
+
+def test_without_auto_commit_polls_commit_nothing() -> None:
+    commits = Commits(enable_auto_commit=False)
+    commits.manager.polled(AT_5, commits.now)
+    commits.mono = 60_000
+    commits.manager.polled(AT_5, commits.now)
+    assert commits.poll() == []
+
+
+@pytest.mark.parametrize("code", [22, 25, 27, 82, 110, 113])
+def test_what_is_about_the_signature_is_for_the_membership_to_judge(commits: Commits, code: int) -> None:
+    replies = commits.commit()
+    commits.answer(commits.one(Api.OFFSET_COMMIT), committed((T0, code)))
+    assert commits.membership.refusals == [(code, commits.membership.signs)]
+    assert type(replies.error) is error_class(code)
+
+
+def test_a_commit_that_may_be_signed_anew_is_sent_again_if_it_is_to_be_insisted_on(commits: Commits) -> None:
+    commits.membership.may_sign_anew = True
+    once, insisting = commits.commit(retry=False), commits.commit()
+    commits.answer(commits.poll()[0], committed((T0, 113)))
+    assert type(once.error) is error_class(113)
+    commits.answer(commits.sent[-1], committed((T0, 113)))
+    commits.membership.signs = commits.membership.signs._replace(generation=8)  # type: ignore[union-attr]
+    send = commits.one(Api.OFFSET_COMMIT, 100)
+    assert send.message.generation_id_or_member_epoch == 8
+    commits.answer(send, committed((T0, 0)))
+    assert insisting.value == AT_5
+
+
+@pytest.mark.parametrize("code", [3, 100])
+def test_a_topic_that_is_gone_does_not_hold_a_revocation_up(commits: Commits, code: int) -> None:
+    replies = Replies()
+    commits.manager.commit(AT_5, 60_000, True, replies, revoking=True)
+    commits.answer(commits.one(Api.OFFSET_COMMIT), committed((T0, code)))
+    assert type(replies.error) is error_class(code)
+
+
+def test_look_ups_are_signed_by_who_is_a_member(commits: Commits) -> None:
+    commits.fetch(T0)
+    group = commits.one(Api.OFFSET_FETCH).message.groups[0]
+    assert (group.member_id, group.member_epoch) == (None, -1)
+    commits.membership.reads = MemberIdentity(8, "member")
+    commits.fetch(T1)
+    group = commits.one(Api.OFFSET_FETCH).message.groups[0]
+    assert (group.member_id, group.member_epoch) == ("member", 8)
+
+
+@pytest.mark.parametrize("code", [25, 113])
+def test_a_look_up_by_who_is_somebody_else_by_now_is_signed_anew(commits: Commits, code: int) -> None:
+    commits.membership.reads = MemberIdentity(8, "member")
+    replies = commits.fetch(T0, deadline=None)
+    commits.answer(commits.one(Api.OFFSET_FETCH), fetched(error=code))
+    commits.membership.reads = MemberIdentity(9, "member")
+    send = commits.one(Api.OFFSET_FETCH, 100)
+    assert send.message.groups[0].member_epoch == 9
+    commits.answer(send, fetched((T0, 9, 0)))
+    assert replies.value
+
+
+def test_a_failure_of_several_partitions_is_one_failure(commits: Commits) -> None:
+    replies = commits.commit({T0: OffsetAndMetadata(1), T1: OffsetAndMetadata(1)}, deadline=10_000)
+    commits.answer(commits.one(Api.OFFSET_COMMIT), committed((T0, 14), (T1, 14)))
+    send = commits.one(Api.OFFSET_COMMIT, 100)
+    commits.answer(send, committed((T0, 14), (T1, 0)))
+    assert commits.poll(299) == []
+    commits.answer(commits.one(Api.OFFSET_COMMIT, 300), committed((T0, 0), (T1, 0)))
+    assert set(replies.value) == {T0, T1}
+
+
+def test_all_that_is_on_its_way_to_a_coordinator_that_goes_is_answered_once(commits: Commits) -> None:
+    replies = [commits.commit({T0: OffsetAndMetadata(offset)}, retry=False) for offset in range(50)]
+    sends = commits.poll()
+    assert len(sends) == 50
+    for send in sends:
+        commits.fail(send, DisconnectedError("broke"))
+    assert [type(one.error) for one in replies] == [DisconnectedError] * 50
+    assert commits.coordinator.doubts == ["broke"], "doubted once"
+    assert commits.poll(10_000) == []
+
+
+def offsets_of(send: Any) -> dict[int, int]:
+    return {part.partition_index: part.committed_offset for topic in send.message.topics for part in topic.partitions}
+
+
+def test_commits_that_fail_together_are_sent_again_in_their_order(commits: Commits) -> None:
+    first, second = commits.commit(AT_5), commits.commit({T0: OffsetAndMetadata(6)})
+    one, two = commits.poll()
+    commits.answer(one, committed((T0, 14)))
+    assert commits.poll(500) == [], "what becomes of the second has to be known first"
+    commits.answer(two, committed((T0, 14)))
+    again = commits.poll(999)
+    assert [offsets_of(send) for send in again] == [{0: 5}, {0: 6}]
+    for send in again:
+        commits.answer(send, committed((T0, 0)))
+    assert (first.value, second.value) == (AT_5, {T0: OffsetAndMetadata(6)})
+
+
+def test_a_commit_that_is_sent_again_takes_no_later_one_back(commits: Commits) -> None:
+    both = {T0: OffsetAndMetadata(5), T1: OffsetAndMetadata(50)}
+    first, second, third = commits.commit(AT_5), commits.commit(both), commits.commit({T0: OffsetAndMetadata(6)})
+    sends = commits.poll()
+    commits.fail(sends[0], DisconnectedError("gone"))
+    commits.answer(sends[1], committed((T0, 14), (T1, 0)))
+    commits.answer(sends[2], committed((T0, 0)))
+    commits.coordinator.node_id = 1
+    assert commits.poll(999) == [], "nothing of them is left to say"
+    assert (first.value, second.value, third.value) == (AT_5, both, {T0: OffsetAndMetadata(6)})
+    on_purpose = commits.commit(AT_5)
+    commits.answer(commits.one(Api.OFFSET_COMMIT, 999), committed((T0, 0)))
+    assert on_purpose.value == AT_5
