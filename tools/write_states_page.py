@@ -1,0 +1,144 @@
+"""Write docs/states.md from the tables of states in the code: ``python tools/write_states_page.py``.
+
+A test compares the page with what this would write, and looks whether it has all tables that there are.
+"""
+
+from __future__ import annotations
+
+import ast
+import enum
+import inspect
+import textwrap
+from collections.abc import Mapping, Set
+from itertools import pairwise
+from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
+
+from ottla.client.connections import link
+from ottla.client.fetch import session
+from ottla.client.groups.classic import states as classic_member
+from ottla.client.groups.consumer import states as consumer_member
+from ottla.coordinator.classic import machine as classic_group
+from ottla.coordinator.consumer import reconcile
+from ottla.coordinator.transactions import machine as transaction
+
+PAGE = Path(__file__).parents[1] / "docs" / "states.md"
+
+OPENING = """# The states, drawn
+
+This page is written by `tools/write_states_page.py` from the tables that the code itself goes by, all of them named
+`TRANSITIONS`. An arrow is named after what happens. What leads to one state from four others or more is drawn once, from a dashed
+box that names them. What has no arrow does not happen: it would be a fault of Ottla's, not of the other side.
+"""
+
+COMMON = 4
+"""From how many states on an arrow is drawn from a box instead of from each."""
+
+Row = Mapping[enum.Enum, enum.Enum] | Set[enum.Enum]
+Table = Mapping[enum.Enum, Row]
+
+
+class Machine(NamedTuple):
+    """One machine: whose states they are, and the module with the table. Its first row is where the machine begins."""
+
+    title: str
+    words: str
+    module: ModuleType
+
+
+MACHINES = (
+    Machine(
+        "A member of a consumer group",
+        "The client's side of KIP-848. In RECONCILING the application commits and runs its listeners.",
+        consumer_member,
+    ),
+    Machine("A member of a classic group", "The client's side of JoinGroup, SyncGroup, Heartbeat and LeaveGroup.", classic_member),
+    Machine("A link", "One way of a client to one broker, with or without TLS and a login.", link),
+    Machine("A fetch session", "KIP-227, as the client keeps it.", session),
+    Machine("A classic group", "The coordinator's side. Outside it goes by Kafka's names.", classic_group),
+    Machine(
+        "A member of a consumer group, for its coordinator",
+        "Each heartbeat is a step towards the target, from wherever the last one has ended.",
+        reconcile,
+    ),
+    Machine("A transactional id", "The coordinator's side of a transactional producer.", transaction),
+)
+
+
+def meanings(kind: type[enum.Enum]) -> dict[str, str]:
+    """What each member of an enumeration means: the docstring below it, or else its value."""
+    body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
+    assert isinstance(body, ast.ClassDef)
+    told = {member.name: str(member.value) for member in kind}
+    for line, below in pairwise(body.body):
+        match line, below:
+            case ast.Assign(targets=[ast.Name(name)]), ast.Expr(ast.Constant(str(text))):
+                told[name] = " ".join(text.split()).rstrip(".")
+    return told
+
+
+def box(sources: list[str], states: list[str]) -> str:
+    """A name for several states at once, the shorter way round."""
+    rest = [state for state in states if state not in sources]
+    return ", ".join(sources) if len(sources) <= len(rest) else f"any but {', '.join(rest)}"
+
+
+def arrows(table: Table) -> dict[tuple[str, str], list[str]]:
+    """(from, to) -> what happens, where it has a name. ``from`` is a state or a box."""
+    sources: dict[tuple[str, str], list[str]] = {}
+    for state, row in table.items():
+        for target, happening in row_of(row):
+            sources.setdefault((target, happening), []).append(state.name)
+    drawn: dict[tuple[str, str], list[str]] = {}
+    for (target, happening), names in sources.items():
+        others = [name for name in names if name != target]
+        begins = [box(others, [state.name for state in table])] if len(others) >= COMMON else others
+        for begin in begins + [name for name in names if name == target]:
+            drawn.setdefault((begin, target), []).append(happening)
+    return drawn
+
+
+def row_of(row: Row) -> list[tuple[str, str]]:
+    """(state, what leads there) for each arrow from one state."""
+    if isinstance(row, Mapping):
+        return [(target.name, happening.name) for happening, target in row.items()]
+    return [(target.name, "") for target in type(next(iter(row))) if target in row]
+
+
+def picture(table: Table) -> list[str]:
+    """The lines of a Mermaid diagram."""
+    drawn = arrows(table)
+    names = [state.name for state in table]
+    boxes = {begin: f"several{number}" for number, begin in enumerate(dict.fromkeys(a for a, _ in drawn if a not in names), 1)}
+    lines = ["stateDiagram-v2", f"    [*] --> {names[0]}"]
+    lines += [f'    state "{words}" as {name}' for words, name in boxes.items()]
+    for (begin, end), happenings in drawn.items():
+        label = f" : {', '.join(happenings)}" if any(happenings) else ""
+        lines.append(f"    {boxes.get(begin, begin)} --> {end}{label}")
+    if boxes:
+        lines += ["    classDef several stroke-dasharray: 4", f"    class {','.join(boxes.values())} several"]
+    return lines
+
+
+def legend(title: str, kind: type[enum.Enum]) -> list[str]:
+    """A table of what names mean."""
+    return [f"| {title} | |", "|---|---|", *(f"| {name} | {meaning} |" for name, meaning in meanings(kind).items())]
+
+
+def page() -> str:
+    """The whole page."""
+    lines = [OPENING]
+    for title, words, module in MACHINES:
+        table: Table = module.TRANSITIONS
+        where = "/".join(module.__name__.split("."))
+        lines += [f"## {title}", "", words, f"The table is in `src/{where}.py`.", "", "```mermaid", *picture(table), "```", ""]
+        lines += [*legend("state", type(next(iter(table)))), ""]
+        happenings = {type(happening) for row in table.values() if isinstance(row, Mapping) for happening in row}
+        for kind in happenings:
+            lines += [*legend("what happens", kind), ""]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
