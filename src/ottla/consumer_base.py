@@ -22,7 +22,7 @@ from ottla.client.calls.rebalancing import Listener
 from ottla.client.commands import Inspect
 from ottla.client.groups.rebalances import Rebalance
 from ottla.client.health.metrics import MetricName
-from ottla.client.health.verdicts import Assessor, Health, NetworkView, consumed_metrics
+from ottla.client.health.verdicts import Assessor, Health, NetworkView
 from ottla.client.notifications import WakeupRequested
 from ottla.client.subscription import Mode
 from ottla.config import ConsumerConfig
@@ -128,7 +128,7 @@ class ConsumerBase:
         view = self._inspect()
         if view is None:
             return {}
-        return {**view.metrics, **consumed_metrics(self._calls.consumed(), self._calls.records_consumed, view)}
+        return {**view.metrics, **self._calls.metrics(view.at)}
 
     def _inspect(self) -> NetworkView | None:
         """What the network thread knows; ``None`` where there is none that answers."""

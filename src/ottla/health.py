@@ -22,6 +22,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Protocol, Self
 
 from ottla.client.health.metrics import MetricName
+from ottla.client.health.names import meaning
 from ottla.client.health.verdicts import Health, PartitionHealth, WaitsFor
 from ottla.consumer_base import STUCK_AFTER
 
@@ -149,15 +150,15 @@ class PrometheusCollector:
         families: dict[str, Any] = {}
 
         def put(name: str, help: str, value: float, **labels: str) -> None:
-            names = ["group_id", *labels]
             if name not in families:
                 kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
-                families[name] = kind(name, help, labels=names)
-            families[name].add_metric([group, *labels.values()], value)
+                families[name] = kind(name, help)
+            # Kafka has some metrics of the client, of each topic and of each partition: then the labels tell which this is.
+            families[name].add_sample(name, {"group_id": group, **labels}, value)
 
         for metric, value in sorted(self._consumer.metrics().items()):
             name = f"kafka_{metric.group.removesuffix('-metrics')}_{metric.name}".replace("-", "_")
-            put(name, f"{metric.name} of {metric.group}", value, **dict(metric.tags))
+            put(name, meaning(metric), value, **dict(metric.tags))
         for verdict in ("live", "ready", "healthy"):
             put(f"ottla_consumer_{verdict}", f"1 where the consumer is {verdict}", float(getattr(health, verdict)))
         for tp, part in health.partitions.items():

@@ -78,15 +78,16 @@ def check_metrics(server: HealthServer, reader: Consumer, name: str) -> None:
     status, text = get(server.port, "/metrics")
     assert status == 200
     samples = {
-        (sample.name, sample.labels.get("partition")): sample.value
+        (sample.name, sample.labels.get("topic"), sample.labels.get("partition")): sample.value
         for family in text_string_to_metric_families(text)
         for sample in family.samples
     }
-    assert samples["kafka_consumer_fetch_manager_records_consumed_total", None] == 3
-    assert samples["kafka_consumer_coordinator_rebalance_total", None] >= 1
-    assert samples["kafka_consumer_fetch_manager_records_lag", "0"] == 0
-    assert samples["ottla_consumer_healthy", None] == 1
-    assert f'topic="{name}"' in text
+    assert samples["kafka_consumer_fetch_manager_records_consumed_total", None, None] == 3
+    assert samples["kafka_consumer_fetch_manager_records_consumed_total", name, None] == 3
+    assert samples["kafka_consumer_coordinator_rebalance_total", None, None] >= 1
+    assert samples["kafka_consumer_fetch_manager_records_lag", name, "0"] == 0
+    assert samples["ottla_consumer_healthy", None, None] == 1
+    assert "# HELP kafka_consumer_fetch_manager_records_lag records from the position to the end" in text
     assert reader.metrics()[MetricName("records-lag-max", "consumer-fetch-manager-metrics")] == 0
     registry = CollectorRegistry()
     registry.register(PrometheusCollector(reader))

@@ -21,7 +21,8 @@ class FetchedPartition:
     """What one response holds of one partition: whole batches, of which the first may begin before ``offset``.
 
     ``epoch`` is that of the position it was fetched for; ``aborted`` lists (producer id, first offset) of aborted transactions.
-    ``end`` is up to where this consumer could read when the broker answered: the high watermark, or the last stable offset.
+    ``end`` is up to where this consumer could read when the broker answered: the high watermark, or the last stable offset;
+    ``begin`` is where the log begins (-1: the broker is too old to say).
     """
 
     tp: TopicPartition
@@ -30,6 +31,7 @@ class FetchedPartition:
     data: bytes | memoryview
     end: int
     aborted: tuple[tuple[int, int], ...] = ()
+    begin: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,10 @@ class FetchBuffer:
         if not self._left[number]:
             del self._left[number]
             self._drained.append(number)
+
+    def holds(self, number: int) -> bool:
+        """Whether there is something left of a response that came in."""
+        return number in self._left
 
     def take_drained(self) -> tuple[int, ...]:
         """The responses that were drained since the last call."""

@@ -4,6 +4,7 @@ cdef class PartitionReader:
     cdef readonly object topic
     cdef readonly object partition
     cdef readonly long long next_offset
+    cdef readonly long long bytes_read
     cdef long long _epoch
     cdef object _source
     cdef const unsigned char* _data

@@ -37,7 +37,8 @@ class PartitionReader:
     ``IsolationLevel.READ_COMMITTED``. No batch may inflate beyond ``max_batch_bytes``.
 
     ``next_offset`` and ``next_leader_epoch`` are the position after what was handed out; ``exhausted`` says that no more will
-    come. Used by one thread.
+    come; ``bytes_read`` is what was handed out in bytes, inflated, with the lengths of the records but without their batches, as
+    Kafka counts what a consumer has consumed. Used by one thread.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class PartitionReader:
         self.topic = topic
         self.partition = partition
         self.next_offset = fetch_offset
+        self.bytes_read = 0
         self._epoch = -1
         self._source = memoryview(data)
         self._data = pointer_to(self._source)
@@ -108,6 +110,10 @@ class PartitionReader:
             stop = batch.count if batch.count - start <= left else start + left
             segments.append((batch, start, stop))
             left -= stop - start
+            # Records lie one behind the other, and the headers come last in each.
+            self.bytes_read += batch.fields[stop * 7 - 2] + batch.fields[stop * 7 - 1]
+            if start > 0:
+                self.bytes_read -= batch.fields[start * 7 - 2] + batch.fields[start * 7 - 1]
             if stop == batch.count:
                 self._leave(batch)
                 self._batch = None

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from ottla.client.calls.collector import Collector
 from ottla.client.calls.mailbox import Mailbox
+from ottla.client.calls.pace import Pace
 from ottla.client.subscription import Snapshot
 from ottla.config import ConsumerConfig
 from ottla.errors import IllegalStateError, error_class
@@ -21,6 +22,7 @@ class CallBase:
 
     def __init__(self, config: ConsumerConfig, mailbox: Mailbox, collector: Collector) -> None:
         self.collector = collector
+        self.pace = Pace()
         self._config = config
         self._mailbox = mailbox
 

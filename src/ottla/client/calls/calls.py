@@ -24,6 +24,8 @@ from ottla.client.calls.mailbox import Call, Mailbox
 from ottla.client.calls.processing import Processing
 from ottla.client.calls.rebalancing import Listeners, Rebalancing
 from ottla.client.cluster import patterns
+from ottla.client.fetched import FetchedResponse
+from ottla.client.health.metrics import MetricName
 from ottla.client.health.verdicts import Consumed
 from ottla.client.notifications import (
     AssignmentNeeded,
@@ -60,7 +62,7 @@ class ConsumerCalls(CommitCalls, LookupCalls):
 
     def __init__(self, config: ConsumerConfig, submit: Callable[[object], None], drain: Callable[[], list[Any]]) -> None:
         handlers: dict[type[Any], Callable[[Any], None]] = {
-            Fetched: lambda item: self.collector.on_fetched(item.response),
+            Fetched: lambda item: self._on_fetched(item.response),
             Published: lambda item: self._on_published(item.snapshot),
             RebalanceNeeded: lambda item: self._rebalancing.needed(item),
             AssignmentReceived: lambda item: self._rebalancing.received(item),
@@ -72,10 +74,8 @@ class ConsumerCalls(CommitCalls, LookupCalls):
         self.jobs = Processing(submit)
         self._errors: deque[OttlaError] = deque()
         self._assigning = Assigning(config, self._errors.append)
-        self._rebalancing = Rebalancing(config, self._mailbox, self.collector, self._assigning)
+        self._rebalancing = Rebalancing(config, self._mailbox, self.collector, self._assigning, self.pace)
         self._posted_at: int | None = None
-        self.records_consumed = 0
-        """How many records were handed out."""
         self._progress_at: dict[TopicPartition, int] = {}
         """When the application was last handed records of a partition."""
         self._problems: list[OttlaError] = []
@@ -91,8 +91,13 @@ class ConsumerCalls(CommitCalls, LookupCalls):
 
     def poll(self, timeout: int, now: Now) -> Call[Records]:
         """Records, as soon as there are any; none when ``timeout`` (ms) is over. See ``Consumer.poll``."""
-        self._mailbox.now = now
-        deadline = now.mono + timeout
+        self._begin_poll(now)
+        try:
+            return (yield from self._records(now.mono + timeout))
+        finally:
+            self.pace.poll_ended(self._mailbox.now)
+
+    def _records(self, deadline: int) -> Call[Records]:
         self.collector.acknowledge()
         while True:
             yield from self._serve()
@@ -107,22 +112,33 @@ class ConsumerCalls(CommitCalls, LookupCalls):
                 return Records.empty()
             yield from self._mailbox.wait("records", min(deadline, self._mailbox.now.mono + self._longest_wait()))
 
+    def _begin_poll(self, now: Now) -> None:
+        self._mailbox.now = now
+        self.pace.poll_began(now)
+        self.collector.consumption.look_at_the_clock(now)
+
     def _count(self, delivery: Delivery) -> None:
         """Once a poll and partition, never once a record."""
         for part in delivery.parts:
-            self.records_consumed += len(part.records)
             self._progress_at[part.tp] = self._mailbox.now.mono
+        if self.collector.buffer.has_drained:
+            self.collector.consumption.settle(self.collector.buffer.holds, self._mailbox.now)
 
     def consumed(self) -> dict[TopicPartition, Consumed]:
         """How far the application is. Any thread may ask; each value is whole, and they are of about the same moment."""
         collector, progress_at = self.collector, self._progress_at
         return {
-            tp: Consumed(collector.handed_out(tp), collector.end(tp), progress_at.get(tp)) for tp in collector.snapshot.partitions
+            tp: Consumed(collector.handed_out(tp), collector.end(tp), progress_at.get(tp), collector.begin(tp))
+            for tp in collector.snapshot.partitions
         }
+
+    def metrics(self, now: Now) -> dict[MetricName, float]:
+        """What the application does, in numbers. Any thread may ask."""
+        return {**self.pace.metrics(now), **self.collector.consumption.metrics(self.consumed(), now)}
 
     def service(self, now: Now) -> Call[None]:
         """In the middle of walking records one by one: stay alive, and take part in a rebalance."""
-        self._mailbox.now = now
+        self._begin_poll(now)
         yield from self._serve()
         self._mailbox.raise_wakeup()
 
@@ -172,6 +188,10 @@ class ConsumerCalls(CommitCalls, LookupCalls):
         return PROBLEM_GRACE if problem.retriable else 0
 
     # -- notifications ----------------------------------------------------------------------------------------------------
+
+    def _on_fetched(self, response: FetchedResponse) -> None:
+        self.collector.on_fetched(response)
+        self.collector.consumption.arrived(response, self.collector.handed_out, self._mailbox.now)
 
     def _on_published(self, snapshot: Snapshot) -> None:
         self.collector.on_snapshot(snapshot)

@@ -9,8 +9,9 @@ never covers a record that was not handed out, nor, while records are walked one
 from __future__ import annotations
 
 from collections import deque
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from ottla.client.calls.consumption import Consumption
 from ottla.client.fetched import FetchBuffer, FetchedPartition, FetchedResponse
 from ottla.client.poll_watch import InHand
 from ottla.client.subscription import Snapshot
@@ -112,10 +113,12 @@ class Collector:
     def __init__(self, config: ConsumerConfig) -> None:
         self.snapshot = Snapshot()
         self.buffer = FetchBuffer()
+        self.consumption = Consumption()
         self.delivery: Delivery | None = None
         self._config = config
         self._positions: dict[TopicPartition, tuple[int, OffsetAndMetadata]] = {}
-        self._ends: dict[TopicPartition, tuple[int, int]] = {}
+        self._edges: dict[TopicPartition, tuple[int, tuple[int, int]]] = {}
+        """Epoch, and where the log begins and ends, when a broker last told."""
         self._open: _Open | None = None
         self._aside: deque[_Waiting] = deque()
         """Not to be handed out for the time being, in the order they came: dropped, they would leave a gap."""
@@ -135,14 +138,16 @@ class Collector:
         self._ready.extendleft(reversed(self._aside))
         self._aside.clear()
         self._interrupt_walk()
-        for known in (self._positions, self._ends):
+        known: dict[TopicPartition, tuple[int, Any]]
+        for known in (self._positions, self._edges):
             for tp in [tp for tp, (epoch, _) in known.items() if not self._is_current(tp, epoch)]:
                 del known[tp]
+        self.consumption.keep(snapshot.partitions)
 
     def on_fetched(self, response: FetchedResponse) -> None:
         """Records arrived."""
         for part in response.partitions:
-            self._ends[part.tp] = (part.epoch, part.end)
+            self._edges[part.tp] = (part.epoch, (part.begin, part.end))
         self.buffer.add(response)
 
     # -- positions --------------------------------------------------------------------------------------------------------
@@ -176,8 +181,13 @@ class Collector:
 
     def end(self, tp: TopicPartition) -> int | None:
         """Up to where the partition could be read when a broker last told; ``None`` if none has."""
-        known = self._ends.get(tp)
-        return known[1] if known is not None else None
+        known = self._edges.get(tp)
+        return known[1][1] if known is not None else None
+
+    def begin(self, tp: TopicPartition) -> int | None:
+        """Where the partition's log begins, as far as a broker has told."""
+        known = self._edges.get(tp)
+        return known[1][0] if known is not None and known[1][0] >= 0 else None
 
     def handed_out(self, tp: TopicPartition) -> int | None:
         """The offset behind all that was handed out of a partition. Any thread may ask."""
@@ -317,7 +327,7 @@ class Collector:
             self._open = None
             self._ready.appendleft(_Waiting(number, part, reader))
             return None
-        start = self._position(part.tp)
+        start, before = self._position(part.tp), reader.bytes_read
         try:
             records = reader.read(limit)
         except CorruptRecordError:
@@ -326,6 +336,8 @@ class Collector:
             return None
         end = OffsetAndMetadata(reader.next_offset, leader_epoch=reader.next_leader_epoch)
         self._positions[part.tp] = (part.epoch, end)
+        if records is not None:
+            self.consumption.read(number, part.tp.topic, len(records), reader.bytes_read - before)
         if reader.exhausted:
             self._close(number)
         return None if records is None else HandedOut(part.tp, part.epoch, start, records)

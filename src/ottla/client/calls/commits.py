@@ -56,6 +56,8 @@ class CommitCalls(CallBase):
             # Nobody waits any more. What becomes of it is still to be heard of.
             self._async_commits.append(_AsyncCommit(command.offsets, command.completion, None))
             raise
+        finally:
+            self.pace.in_commit += self._mailbox.now.mono - now.mono
         return dict(committed)
 
     def commit_async(self, offsets: Offsets | None, callback: CommitCallback | None, now: Now) -> Call[None]:

@@ -25,7 +25,10 @@ class LookupCalls(PositionCalls):
         self._mailbox.now = now
         self._require_group("committed()")
         command = commands.FetchCommitted(frozenset(partitions), now.mono + timeout)
-        found = yield from self._mailbox.ask(command, "committed()", command.deadline, wakeable=True)
+        try:
+            found = yield from self._mailbox.ask(command, "committed()", command.deadline, wakeable=True)
+        finally:
+            self.pace.in_committed += self._mailbox.now.mono - now.mono
         return dict(found)
 
     def list_offsets(

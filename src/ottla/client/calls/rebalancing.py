@@ -15,6 +15,7 @@ from ottla.client import commands
 from ottla.client.calls.assigning import Assigning
 from ottla.client.calls.collector import Collector
 from ottla.client.calls.mailbox import ANSWER_GRACE, Call, Mailbox
+from ottla.client.calls.pace import Pace, Told
 from ottla.client.commands import GivenUp
 from ottla.client.notifications import AssignmentNeeded, AssignmentReceived, RebalanceNeeded
 from ottla.config import ConsumerConfig
@@ -35,20 +36,11 @@ class Listeners:
     on_revoke: Listener | None = None
     on_lost: Listener | None = None
 
-    def assigned(self, partitions: Iterable[TopicPartition]) -> object:
-        """Partitions have come."""
-        return None if self.on_assign is None else self.on_assign(sorted(partitions))
-
-    def gone(self, partitions: Iterable[TopicPartition], *, lost: bool) -> object:
-        """Partitions go, or are lost already; who has no ``on_lost`` hears of that through ``on_revoke``, as in Kafka."""
-        listener = (self.on_lost or self.on_revoke) if lost else self.on_revoke
-        return None if listener is None else listener(sorted(partitions))
-
 
 class Rebalancing:
     """See the module."""
 
-    def __init__(self, config: ConsumerConfig, mailbox: Mailbox, collector: Collector, assigning: Assigning) -> None:
+    def __init__(self, config: ConsumerConfig, mailbox: Mailbox, collector: Collector, assigning: Assigning, pace: Pace) -> None:
         self.owned: frozenset[TopicPartition] = frozenset()
         """The partitions that ``on_assign`` was told of and that are not given up yet."""
         self.listeners = Listeners()
@@ -56,6 +48,7 @@ class Rebalancing:
         self._mailbox = mailbox
         self._collector = collector
         self._assigning = assigning
+        self._pace = pace
         self._rebalance: RebalanceNeeded | None = None
         self._question: AssignmentNeeded | None = None
         self._assignment: AssignmentReceived | None = None
@@ -112,7 +105,7 @@ class Rebalancing:
         self.forget()
         try:
             if gone:
-                yield from self._listen(lambda: self.listeners.gone(gone, lost=lost))
+                yield from self._listen_to_end(gone, lost=lost)
         finally:
             self.given_up = GivenUp(gone, lost, self._in_listeners)
 
@@ -126,7 +119,7 @@ class Rebalancing:
         self._rebalance = None
         try:
             if gone:
-                yield from self._listen(lambda: self.listeners.gone(gone, lost=rebalance.lost))
+                yield from self._listen_to_end(gone, lost=rebalance.lost)
         finally:
             self.owned -= rebalance.partitions
             self._hand_in_user_data()
@@ -149,7 +142,7 @@ class Rebalancing:
         self._assigning.on_assignment(assignment)
         self.owned |= assignment.added
         try:
-            yield from self._listen(lambda: self.listeners.assigned(assignment.added))
+            yield from self._listen(Told.ASSIGNED, self.listeners.on_assign, assignment.added)
         finally:
             self._hand_in_user_data()
             self._mailbox.submit(commands.AssignmentAccepted(assignment.token, assignment.added, self._in_listeners))
@@ -158,14 +151,23 @@ class Rebalancing:
         """What the leader is to know from the next join on."""
         self._mailbox.submit(self._assigning.user_data(self._collector.snapshot.topics))
 
-    def _listen(self, tell: Callable[[], object]) -> Call[None]:
+    def _listen_to_end(self, gone: Iterable[TopicPartition], *, lost: bool) -> Call[None]:
+        """Partitions go, or are lost already; who has no ``on_lost`` hears of that through ``on_revoke``, as in Kafka."""
+        listeners = self.listeners
+        listener = (listeners.on_lost or listeners.on_revoke) if lost else listeners.on_revoke
+        yield from self._listen(Told.LOST if lost else Told.REVOKED, listener, gone)
+
+    def _listen(self, told: Told, listener: Listener | None, partitions: Iterable[TopicPartition]) -> Call[None]:
         """Run a listener, await what it returned where that can be, and note how long it took, whatever it raises."""
+        if listener is None:
+            return
         began, raised = self._mailbox.now.mono, None
         try:
-            yield from self._mailbox.outcome(tell())
+            yield from self._mailbox.outcome(listener(sorted(partitions)))
         except Exception as error:
             raised = error
         yield from self._mailbox.look_at_the_clock()
         self._in_listeners = self._mailbox.now.mono - began
+        self._pace.listened(told, self._in_listeners, self._mailbox.now)
         if raised is not None:
             raise raised

@@ -70,6 +70,8 @@ class Connections:
     def __init__(self, config: ClientConfig, random: RandomPort) -> None:
         self.lost = 0
         """How often a connection broke or could not be made: when it grows, what is known of the cluster may be out of date."""
+        self.opened = self.sent = 0
+        """How many connections were of use, and how many requests left."""
         self.unfinished = False
         """Whether what was received last completed nothing: no reason to poll."""
         self.links = Links(config, random)
@@ -328,6 +330,7 @@ class Connections:
     def _on_ready(self, link: Link, now: Now) -> None:
         if link.state is not LinkState.RENEWING:
             link.last_used = now.mono
+            self.opened += 1
         link.move(LinkEvent.READY)
         link.setup_failures = 0
         lifetime = link.connection.lifetime if link.connection is not None else 0
@@ -412,6 +415,7 @@ class Connections:
             self._requests.complete(request, error=_as_ottla_error(error))
             return
         request.sent_at = link.last_used = now.mono
+        self.sent += 1
         link.in_flight.append(request)
         self._effects.append(Write(link.connection_id, pieces))
 

@@ -269,7 +269,7 @@ class FetchManager:
         if records:
             self._advance(tag.session, tp, state, records)
         aborted = tuple((item.producer_id, item.first_offset) for item in data.aborted_transactions or ())
-        return FetchedPartition(tp, state.epoch, asked.offset, records, end, aborted)
+        return FetchedPartition(tp, state.epoch, asked.offset, records, end, aborted, data.log_start_offset)
 
     def _advance(self, session: FetchSession, tp: TopicPartition, state: PartitionState, records: bytes | memoryview) -> None:
         """Go on behind the last whole batch; where there is none, or no batch at all, only a seek can help."""

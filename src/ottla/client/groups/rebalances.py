@@ -9,6 +9,7 @@ that any thread may read it.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -106,6 +107,7 @@ class RebalanceRecorder:
         self._subscription = subscription
         self._membership = membership
         self._draft: _Draft | None = None
+        self._failed_at: deque[int] = deque(maxlen=KEPT)
 
     def __repr__(self) -> str:
         return f"<RebalanceRecorder {len(self.records)} records{', one under way' if self._draft is not None else ''}>"
@@ -114,6 +116,10 @@ class RebalanceRecorder:
     def under_way(self) -> bool:
         """Whether the member is in a rebalance. May be read from any thread."""
         return self._draft is not None
+
+    def failed_within(self, milliseconds: int, now: Now) -> int:
+        """How many rebalances came to nothing lately: of those that began, not of memberships that were ended."""
+        return sum(now.mono - at < milliseconds for at in self._failed_at)
 
     # -- what the application was asked -----------------------------------------------------------------------------------
 
@@ -131,11 +137,12 @@ class RebalanceRecorder:
 
     def left(self, reason: str, what: GivenUp, now: Now) -> None:
         """The application wants out, and has given up what it held. To be told before the membership is."""
-        if self._draft is None and not self._membership.standing.joined:
+        interrupted = self._draft is not None
+        if not interrupted and not self._membership.standing.joined:
             return
         self.gave_up(what, now)
         self._follow_fetching(self._open(now), now)
-        self._finish(now, reason=reason, completed=False)
+        self._finish(now, reason=reason, completed=False, failed=interrupted)  # who just goes has failed at nothing
 
     # -- the two shapes ---------------------------------------------------------------------------------------------------
 
@@ -147,7 +154,7 @@ class RebalanceRecorder:
         if self._draft is not None:
             self._follow_fetching(self._draft, now)
             if not standing.rebalancing and not self._blocked():
-                self._finish(now, completed=standing.joined)
+                self._finish(now, completed=standing.joined, failed=not standing.joined)
         return Poll()
 
     def on_response(self, tag: Any, message: Any, now: Now) -> None:
@@ -179,7 +186,7 @@ class RebalanceRecorder:
         for tp in draft.gone.keys() & held.keys():
             del draft.gone[tp]
 
-    def _finish(self, now: Now, *, completed: bool, reason: str = "") -> None:
+    def _finish(self, now: Now, *, completed: bool, failed: bool, reason: str = "") -> None:
         draft, self._draft = self._draft, None
         assert draft is not None
         for tp, stopped in draft.stopped.items():
@@ -202,5 +209,7 @@ class RebalanceRecorder:
         self.records = (*self.records, record)[-KEPT:]
         self.completed += completed
         self.latency_total += (now.mono - draft.began.mono) * completed
-        self.failed += not completed
+        if failed:
+            self.failed += 1
+            self._failed_at.append(now.mono)
         _log.info("group %r: %s", self._group_id, record)

@@ -9,16 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import MappingProxyType
 
+from ottla.client.connections.link import ESTABLISHED_STATES
 from ottla.client.core import ClientCore
 from ottla.client.fetch.replicas import ReadReplicas
 from ottla.client.groups.membership import Membership
 from ottla.client.groups.rebalances import RebalanceRecorder
-from ottla.client.health.metrics import COORDINATOR, Meters, MetricName
+from ottla.client.health.metrics import CONSUMER, COORDINATOR, FETCH, Meters, MetricName
 from ottla.client.health.verdicts import NetworkView, PartitionSeen
 from ottla.client.poll_watch import PollWatch
 from ottla.client.subscription import Subscription
 from ottla.errors import OttlaError
 from ottla.types import Now
+
+HOUR = 3_600_000
 
 
 class Inspection:
@@ -69,22 +72,43 @@ class Inspection:
             sign_due=self._polls.deadline,
             processing=self._polls.processing,
             partitions=MappingProxyType(partitions),
-            metrics=MappingProxyType({**self._meters.read(now), **self._of_rebalances(now)}),
+            metrics=MappingProxyType(
+                {**self._meters.read(now), **self._of_rebalances(now), **self._of_connections(), **self._of_replicas()}
+            ),
         )
+
+    def _of_connections(self) -> dict[MetricName, float]:
+        connections = self._core.connections
+        count = sum(link.state in ESTABLISHED_STATES for link in connections.links)
+        values = {
+            "connection-count": count,
+            "connection-creation-total": connections.opened,
+            "connection-close-total": connections.opened - count,
+            "request-total": connections.sent,
+        }
+        return {MetricName(name, CONSUMER): float(value) for name, value in values.items()}
+
+    def _of_replicas(self) -> dict[MetricName, float]:
+        found = {}
+        for tp in self._subscription.partitions:
+            replica = self._replicas.preferred(tp)
+            tags = (("topic", tp.topic), ("partition", str(tp.partition)))
+            found[MetricName("preferred-read-replica", FETCH, tags)] = -1.0 if replica is None else float(replica)
+        return found
 
     def _of_rebalances(self, now: Now) -> dict[MetricName, float]:
         recorder = self._recorder
         if recorder is None:
             return {}
         records = recorder.records
-        hour = [record for record in records if now.wall / 1000 - record.began < 3600]
+        hour = [record for record in records if now.wall - record.began * 1000 < HOUR]
         done = [record.duration * 1000 for record in records if record.completed]
         ended = records[-1].began + records[-1].duration if records else None
         values = {
             "rebalance-total": float(recorder.completed),
             "failed-rebalance-total": float(recorder.failed),
             "rebalance-rate-per-hour": float(sum(record.completed for record in hour)),
-            "failed-rebalance-rate-per-hour": float(sum(not record.completed for record in hour)),
+            "failed-rebalance-rate-per-hour": float(recorder.failed_within(HOUR, now)),
             "rebalance-latency-total": float(recorder.latency_total),
             "rebalance-latency-avg": sum(done) / max(1, len(done)),
             "rebalance-latency-max": max(done, default=0.0),

@@ -8,9 +8,9 @@ Averages, maxima and rates are those of the last half to whole minute, as Kafka'
 
 from __future__ import annotations
 
-from collections import deque
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from ottla.client.connections.effects import Completion
@@ -40,27 +40,36 @@ class _Sample:
     begins: int
     count: int = 0
     sum: float = 0.0
+    min: float = math.inf
     max: float = 0.0
 
 
-@dataclass(slots=True)
 class Meter:
-    """Something that happens: how often, how much of it altogether, and lately."""
+    """Something that happens: how often, how much of it altogether, and lately.
 
-    count: int = 0
-    total: float = 0.0
-    _samples: deque[_Sample] = field(default_factory=lambda: deque(maxlen=SAMPLES))
+    One thread records; others may read, and find the samples replaced, never changed in number.
+    """
+
+    __slots__ = ("_samples", "count", "total")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.total = 0.0
+        self._samples: tuple[_Sample, ...] = ()
 
     def record(self, value: float, now: Now) -> None:
         """It happened once, and took, or was, so much."""
         self.count += 1
         self.total += value
         if not self._samples or now.mono >= self._samples[-1].begins + WINDOW:
-            self._samples.append(_Sample(now.mono))
+            self._samples = (*self._samples[1 - SAMPLES :], _Sample(now.mono))
         sample = self._samples[-1]
         sample.count += 1
         sample.sum += value
-        sample.max = max(sample.max, value)
+        if value < sample.min:
+            sample.min = value
+        if value > sample.max:
+            sample.max = value
 
     def average(self, now: Now) -> float:
         """Of the recent ones; 0 where there was none."""
@@ -71,11 +80,22 @@ class Meter:
         """Of the recent ones."""
         return max((sample.max for sample in self._recent(now)), default=0.0)
 
+    def minimum(self, now: Now) -> float | None:
+        """Of the recent ones; ``None`` where there was none."""
+        return min((sample.min for sample in self._recent(now)), default=None)
+
     def rate(self, now: Now) -> float:
         """How often a second, lately."""
+        return self._a_second(now, sum(sample.count for sample in self._recent(now)))
+
+    def amount_rate(self, now: Now) -> float:
+        """How much a second, lately."""
+        return self._a_second(now, sum(sample.sum for sample in self._recent(now)))
+
+    def _a_second(self, now: Now, amount: float) -> float:
         recent = self._recent(now)
         since = max(now.mono - recent[0].begins, WINDOW) if recent else WINDOW
-        return sum(sample.count for sample in recent) * 1000 / since
+        return amount * 1000 / since
 
     def _recent(self, now: Now) -> list[_Sample]:
         return [sample for sample in self._samples if now.mono < sample.begins + SAMPLES * WINDOW]

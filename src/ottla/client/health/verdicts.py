@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ottla.client.groups.membership import Standing
-from ottla.client.health.metrics import CONSUMER, FETCH, MetricName
+from ottla.client.health.metrics import MetricName
 from ottla.client.subscription import Mode, PartitionState, Phase
 from ottla.types import ConsumerGroupMetadata, Now, TopicPartition
 
@@ -162,6 +162,7 @@ class Consumed:
     position: int | None
     end: int | None
     progress_at: int | None
+    begin: int | None = None
 
 
 @dataclass(slots=True)
@@ -268,21 +269,6 @@ class Assessor:
                 why = part.problem or f"it waits for {part.waits_for.value}, lag {'unknown' if part.lag is None else part.lag}"
                 reasons.append(f"{tp} stands still at {part.position} for {part.stands_still:.1f} s: {why}")
         return reasons
-
-
-def consumed_metrics(consumed: Mapping[TopicPartition, Consumed], records: int, network: NetworkView) -> dict[MetricName, float]:
-    """The metrics of what the application does: polls, records, lags."""
-    known = {tp: (part.position, part.end) for tp, part in consumed.items()}
-    lags = {tp: max(0, end - position) for tp, (position, end) in known.items() if end is not None and position is not None}
-    found = {
-        MetricName("records-consumed-total", FETCH): float(records),
-        MetricName("records-lag-max", FETCH): float(max(lags.values(), default=0)),
-    }
-    if network.last_sign is not None:
-        found[MetricName("last-poll-seconds-ago", CONSUMER)] = (network.at.mono - network.last_sign) / 1000
-    for tp, lag in lags.items():
-        found[MetricName("records-lag", FETCH, (("topic", tp.topic), ("partition", str(tp.partition))))] = float(lag)
-    return found
 
 
 def _ago(at: int | None, now: int) -> float | None:
