@@ -7,6 +7,8 @@ bytes are left is refused.
 kio's parser also refuses a message for one error code that it does not know, such as the first that a newer broker sends;
 ``with_known_codes`` goes the same way through the message and puts a known code in its place.
 
+And it would copy the records of a message, which are nearly all of it: a walk tells where they lie, for ``cutting``.
+
 Owns those walks, functions whose source is derived from kio's own classes; must not make values of what they walk. Invariant: when
 a walk returns, every array of the message announces no more items than the bytes behind it could hold, and is null only where it
 may be.
@@ -16,14 +18,25 @@ from __future__ import annotations
 
 import dataclasses
 import struct
-from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 from ottla.errors import ProtocolError
 from ottla.protocol.schema import cache, is_nullable, is_tuple, nested_class
 
-Walk = Callable[[memoryview | bytes, int], int]
-"""Goes over one item that starts at a position and returns the position behind it."""
+
+class Walk(Protocol):
+    """Goes over one item that starts at a position and returns the position behind it; notes where records lie, if asked to."""
+
+    def __call__(self, frame: memoryview | bytes, position: int, records: list[Place] | None = None, /) -> int: ...
+
+
+class Place(NamedTuple):
+    """Where the records of one partition lie: their length from ``start`` on, they themselves from ``begin`` to ``end``."""
+
+    start: int
+    begin: int
+    end: int
+
 
 _FIXED = {
     "int8": 1,
@@ -55,7 +68,7 @@ def with_known_codes(cls: type[Any], frame: memoryview, position: int) -> memory
     copy = bytearray(frame)
     found = False
 
-    def mend(view: memoryview | bytes, at: int) -> int:
+    def mend(view: memoryview | bytes, at: int, _: object = None) -> int:
         nonlocal found
         if _int16(view, at)[0] not in known:
             copy[at : at + 2] = unknown
@@ -81,9 +94,9 @@ def walk_of(cls: type[Any]) -> Walk | None:
         return None
     walk = _entity_walk(cls)
 
-    def checked(frame: memoryview | bytes, position: int) -> int:
+    def checked(frame: memoryview | bytes, position: int, records: list[Place] | None = None) -> int:
         try:
-            return walk(frame, position)
+            return walk(frame, position, records)
         except (IndexError, struct.error):
             raise ProtocolError(f"{cls.__name__} is cut off at byte {len(frame)}") from None
 
@@ -120,6 +133,7 @@ class _Source:
             "tags_walk": _tags_walk,
             "too_many": _too_many,
             "null": _null,
+            "place": Place,
             "at_codes": at_codes,
         }
 
@@ -138,7 +152,7 @@ class _Source:
     def _compiled(self) -> Walk:
         self._pass()
         end = ["    if position > len(frame): raise IndexError", "    return position"]
-        text = "\n".join(["def walk(frame, position):", *self._lines, *end])
+        text = "\n".join(["def walk(frame, position, records=None):", *self._lines, *end])
         exec(compile(text, f"<walk of {self._class.__qualname__} {self._class.__version__}>", "exec"), self._globals)
         made: Walk = self._globals["walk"]
         return made
@@ -171,10 +185,10 @@ class _Source:
             self._primitive(kind)
         elif is_nullable(field.type) and not tagged:
             self._pass()
-            self._line(f"position = {self._nested(inner)}(frame, position + 1) if frame[position] < 128 else position + 1")
+            self._line(f"position = {self._nested(inner)}(frame, position + 1, records) if frame[position] < 128 else position + 1")
         else:
             self._pass()
-            self._line(f"position = {self._nested(inner)}(frame, position)")
+            self._line(f"position = {self._nested(inner)}(frame, position, records)")
 
     def _primitive(self, kind: str) -> None:
         if kind == "error_code" and self._at_codes is not None:
@@ -182,6 +196,13 @@ class _Source:
             self._line("position = at_codes(frame, position)")
         elif kind in _FIXED:
             self._fixed += _FIXED[kind]
+        elif kind == "records":
+            self._pass()
+            self._line("start = position")
+            self._length("i")
+            self._line("if size >= 0:")
+            self._line("    if records is not None: records.append(place(start, position, position + size))")
+            self._line("    position += size")
         else:
             self._length("h" if kind == "string" else "i")
             self._line("if size > 0: position += size")
@@ -209,7 +230,7 @@ class _Source:
             self._line("for _ in range(size):")
             self._depth += 1
             if inner is not None:
-                self._line(f"position = {self._nested(inner)}(frame, position)")
+                self._line(f"position = {self._nested(inner)}(frame, position, records)")
             else:
                 self._primitive(kind)
                 self._pass()

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
 from ottla.errors import ProtocolError, UnsupportedApiError
-from ottla.protocol import bounds
+from ottla.protocol import bounds, cutting
 from ottla.protocol.apis import SPOKEN, Api, Fact, facts_of
 from ottla.protocol.framing import Frame, Piece, frame_of, frame_with_ranges
 from ottla.protocol.lifting import Convert, lifter, reshaper, wire_class
@@ -109,7 +109,8 @@ def decode_request(frame: Buffer) -> tuple[RequestHeader, Message]:
 def decode_response(api: Api, version: int, frame: Buffer) -> tuple[int, Message]:
     """The correlation id and the neutral message of a response frame to a request of this API and version.
 
-    An error code that is newer than kio is UNKNOWN_SERVER_ERROR in the message.
+    Records of a long response are views of ``frame``, which must not change as long as they are used. An error code that is newer
+    than kio is UNKNOWN_SERVER_ERROR in the message.
     """
     head, message, end = _response_decoder(api, version).decode(memoryview(frame).toreadonly())
     if end != len(frame):
@@ -130,20 +131,33 @@ class _Decoder:
         self._read_body: _Read = entity_reader(self._class)
         self._walk = bounds.walk_of(self._class)
         self._lift: Convert | None = lifter(api, side, self._class)
+        self._put = cutting.put_of(self._class) if side == "response" and has_records(self._class) else None
         assert bounds.walk_of(self._class.__header_schema__) is None, "a header has no arrays"
 
     def decode(self, frame: memoryview) -> tuple[Any, Message, int]:
         """The header, the neutral message, and where it ends."""
         try:
             head, start = self._read_head(frame, 0)
-            if self._walk is not None:
-                self._walk(frame, start)
-            body, size = self._read(frame, start)
+            if self._put is not None and len(frame) >= cutting.WORTH:
+                body, size = self._read_around_records(frame, start, self._put)
+            else:
+                if self._walk is not None:
+                    self._walk(frame, start)
+                body, size = self._read(frame, start)
         except ProtocolError:
             raise
         except Exception as error:
             raise ProtocolError(f"{self._what} can not be decoded: {type(error).__name__}: {error}", cause=error) from error
         return head, body if self._lift is None else self._lift(body), start + size
+
+    def _read_around_records(self, frame: memoryview, start: int, put: cutting.Put) -> tuple[Any, int]:
+        assert self._walk is not None, "records belong to partitions, of which there is an array"
+        places: list[bounds.Place] = []
+        self._walk(frame, start, places)
+        rest = cutting.without_records(frame, places, flexible=self._class.__flexible__)
+        body, size = self._read(rest, start)
+        put(body, (frame[place.begin : place.end] for place in places))
+        return body, size + len(frame) - len(rest)
 
     def _read(self, frame: memoryview, start: int) -> tuple[Any, int]:
         try:

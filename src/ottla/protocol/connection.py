@@ -140,7 +140,6 @@ class ClientConnection:
             return None, self._on_versions(header, frame)
         correlation_id, message = decode_response(header.api, header.version, frame)
         self._check_order(header, correlation_id)
-        self._reader.recycle(frame)  # a decoded message owns all its bytes
         if ticket is _LOGIN:
             return None, self._go_on(message)
         return Response(ticket, message), []

@@ -11,6 +11,8 @@ import errno
 import os
 import selectors
 import socket
+import struct
+import sys
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -31,8 +33,15 @@ if TYPE_CHECKING:
 READ_BUDGET = 8 << 20
 """Bytes read from one connection in one pass, so that a busy broker does not keep the others waiting."""
 
-LEAST_AWAITED, MOST_AWAITED = 64 << 10, 1 << 21
-"""Bytes of an answer that are waited for at once: fewer are not worth it, more may not fit into the socket's buffer."""
+LONG = 64 << 10
+"""From so many missing bytes on an answer is waited for as a whole, in one call and without the GIL: a thread that wakes for every
+few packets has to win the GIL each time, from an application that is busy. (To have the socket count as readable only when much is
+there, by SO_RCVLOWAT, has the sender wait for room in its own buffer: measured, a third of the throughput.)"""
+
+PATIENCE_US = 3_000
+"""For how many microseconds at most, as exactly as the system's ticks allow: other connections and commands wait meanwhile."""
+
+_WHOLE = socket.MSG_WAITALL if sys.platform != "win32" else 0
 
 _AT_ONCE = 64
 """Pieces handed to the operating system in one call."""
@@ -43,7 +52,7 @@ _UNDER_WAY = frozenset({0, errno.EINPROGRESS, errno.EWOULDBLOCK, getattr(errno, 
 class _Socket:
     """One socket, its side of the dialogue, and the bytes that still wait to be sent on it."""
 
-    __slots__ = ("awaited", "connecting", "connection", "connection_id", "host", "outgoing", "receive", "securing", "sock", "tls")
+    __slots__ = ("connecting", "connection", "connection_id", "host", "outgoing", "receive", "securing", "sock", "tls")
 
     def __init__(self, connection_id: int, sock: socket.socket, connection: ClientConnection, host: str) -> None:
         self.connection_id = connection_id
@@ -54,7 +63,6 @@ class _Socket:
         self.tls: TlsSocket | None = None
         self.connecting = True
         self.securing = False
-        self.awaited = 1
         self.outgoing: deque[memoryview] = deque()
 
     @property
@@ -165,6 +173,8 @@ class Sockets:
     def _set_options(self, sock: socket.socket) -> None:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if _WHOLE:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, PATIENCE_US))
         if self._config.receive_buffer_bytes >= 0:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._config.receive_buffer_bytes)
         if self._config.send_buffer_bytes >= 0:
@@ -210,12 +220,11 @@ class Sockets:
         now = self._clock()
         news = False
         while budget > 0 and link.connection_id in self._sockets:
-            buffer = link.connection.get_buffer()
+            buffer = link.connection.get_buffer()[:budget]
             size = len(buffer)
             try:
-                count = link.receive(buffer)
+                count = _receive_long(link.sock, buffer) if size >= LONG and link.tls is None else link.receive(buffer)
             except (BlockingIOError, InterruptedError):
-                self._await_bytes(link, size)  # an answer ended with the last piece: the next may be shorter than what was awaited
                 return news
             except (OSError, TlsError) as error:
                 self._lost(link, error)
@@ -229,22 +238,10 @@ class Sockets:
                 return True  # the core has closed it: the effect follows
             news = news or not self._connections.unfinished
             if count < size and link.tls is None:
-                self._await_bytes(link, size - count)
                 return news  # the socket is empty: asking again would only tell so
-        self._await_bytes(link, 1)
         if link.tls is not None:
             self._unread.add(link.connection_id)
         return news
-
-    def _await_bytes(self, link: _Socket, missing: int) -> None:
-        """Have the socket count as readable only when a good part of what is missing has come.
-
-        A thread that wakes for every few packets of a long answer has to win the GIL each time, from an application that is busy.
-        """
-        wanted = min(missing, MOST_AWAITED) if missing >= LEAST_AWAITED and link.tls is None else 1
-        if wanted != link.awaited:
-            link.awaited = wanted
-            link.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wanted)
 
     def _flush(self, link: _Socket) -> None:
         if link.connecting or link.securing:
@@ -281,6 +278,15 @@ class Sockets:
             self._connections.on_tls_failed(link.connection_id, error, self._clock())
         else:
             self._connections.on_closed(link.connection_id, _reason(error), self._clock())
+
+
+def _receive_long(sock: socket.socket, buffer: memoryview) -> int:
+    """Fill ``buffer``, or as much of it as comes soon."""
+    sock.setblocking(True)
+    try:
+        return sock.recv_into(buffer, 0, _WHOLE)
+    finally:
+        sock.setblocking(False)
 
 
 def _reason(error: OSError) -> str:

@@ -15,7 +15,7 @@ from kio.serial import entity_writer
 from kio.static.primitive import Records
 
 from ottla.errors import ProtocolError
-from ottla.protocol import ErrorCode
+from ottla.protocol import ErrorCode, cutting
 from ottla.protocol.apis import SPOKEN, Api
 from ottla.protocol.codec import RequestHeader, decode_request, decode_response, encode_request, encode_response
 from ottla.protocol.lifting import lift, lower, reshaper, wire_class
@@ -142,3 +142,18 @@ def test_a_flipped_byte_is_decoded_or_refused(data: st.DataObject, which: tuple[
     frame[position] ^= data.draw(st.integers(1, 255))
     with contextlib.suppress(ProtocolError):
         decode_request(bytes(frame))
+
+
+@pytest.mark.parametrize("version", [version for api, version in EVERY if api is Api.FETCH])
+@settings(max_examples=20)
+@given(data=st.data())
+def test_records_that_stay_in_the_frame_are_those_that_kio_would_copy(version: int, data: st.DataObject) -> None:
+    message = data.draw(st.from_type(wire_class(Api.FETCH, version, "response")))
+    frame = flatten(encode_response(RequestHeader(Api.FETCH, version, 1, "client"), lift(Api.FETCH, "response", message)))
+    copied = decode_response(Api.FETCH, version, frame)
+    shorter = frame[: data.draw(st.integers(0, len(frame) - 1))]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cutting, "WORTH", 0)
+        assert decode_response(Api.FETCH, version, frame) == copied
+        with pytest.raises(ProtocolError):
+            decode_response(Api.FETCH, version, shorter)

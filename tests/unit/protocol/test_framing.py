@@ -51,8 +51,31 @@ def test_the_memory_of_a_frame_holds_the_next_one(sizes: tuple[int, int]) -> Non
     first, second = (random.Random(size).randbytes(size) for size in sizes)
     (frame,) = reader.feed(framed(first))
     assert bytes(frame) == first
-    reader.recycle(frame)
+    del frame
     assert [bytes(frame) for frame in reader.feed(framed(second) + framed(b"end"))] == [second, b"end"]
+
+
+def test_the_memory_of_a_frame_is_left_alone_while_a_part_of_it_is_in_use() -> None:
+    reader = FrameReader()
+    bodies = [random.Random(number).randbytes(300_000) for number in range(6)]
+    parts = []
+    for body in bodies:
+        (frame,) = reader.feed(framed(body))
+        parts.append(memoryview(frame)[1_000:200_000])
+        del frame
+    assert [bytes(part) for part in parts] == [body[1_000:200_000] for body in bodies]
+
+
+def test_memory_that_nobody_uses_any_more_is_used_again() -> None:
+    reader = FrameReader()
+    used = set()
+    for number in range(20):
+        (frame,) = reader.feed(framed(bytes([number]) * 300_000))
+        assert isinstance(frame, memoryview)
+        used.add(id(frame.obj))
+        earlier = frame  # two at a time: the one that is read, and the one that arrives
+    assert len(used) <= 3
+    assert earlier[0] == 19
 
 
 @pytest.mark.parametrize(("length", "why"), [(-1, "negative length -1"), (MAX_FRAME + 1, "the limit is")])
