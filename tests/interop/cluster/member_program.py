@@ -1,8 +1,7 @@
-"""One member of a group that reads several topics, as a process: Ottla's consumer, told to commit what each poll gave.
+"""One member of a group that reads several topics, as a process: Ottla's consumer, living as ``groups/life.py`` says.
 
-Owns how the member lives and what it tells. Must not know what happens to the cluster. Invariants: each line on stdout is one JSON
-object in the order in which things happened; whatever was consumed is told before it is committed. SIGTERM lets the member leave
-well; the process ends with 0 then.
+Owns how the consumer is set up and how partitions are named. Must not know what happens to the cluster. Invariant: SIGTERM lets the
+member leave well; the process ends with 0 then.
 
 A partition that is owned is told as ``topic-partition``, one that was read as ``topic.incarnation-partition``: the incarnation is
 in the value of each record, since a topic that was made anew has the same name and the same offsets as before.
@@ -12,19 +11,17 @@ in the value of each record, since a topic that was made anew has the same name 
 
 from __future__ import annotations
 
+import asyncio
 import json
-import logging
 import sys
-import time
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import ottla
-from ottla import OffsetAndMetadata, Records, TopicPartition
+from ottla import OffsetAndMetadata, TopicPartition
 from ottla.errors import OttlaError
-
-POLL = 0.2
-"""Seconds of a poll without records."""
+from tests.interop.cluster.verdict import incarnation_of, plain
+from tests.interop.groups.life import POLL, Teller, live, log_to_stderr
 
 
 @dataclass(frozen=True)
@@ -42,103 +39,73 @@ class Settings:
     """By its name on the wire; of classic groups."""
 
 
-class Teller:
-    """Prints what happens, and counts how often the member was given each partition."""
+class ClusterTeller(Teller[str]):
+    """A commit says which incarnation of the topic it is of; there is one a partition, of the incarnation that came last."""
 
-    def __init__(self, member: str) -> None:
-        self._member = member
-        self._given: dict[TopicPartition, int] = {}
+    def due(self, offsets: Mapping[str, list[int]]) -> dict[str, tuple[int, str]]:
+        last = {plain(key): key for key in offsets}
+        return super().due({key: offsets[key] for key in last.values()})
 
-    def tell(self, name: str, **fields: object) -> None:
-        print(json.dumps({"timestamp": time.time_ns() // 1_000_000, "name": name, **fields}), flush=True)
+    def note(self, partition: str) -> str:
+        return f"{super().note(plain(partition))}/{incarnation_of(partition)}"
 
-    def assigned(self, partitions: Iterable[TopicPartition]) -> None:
-        given = sorted(partitions)
-        for tp in given:
-            self._given[tp] = self._given.get(tp, 0) + 1
-        self.tell("partitions_assigned", partitions=[{"partition": str(tp)} for tp in given])
 
-    def revoked(self, partitions: Iterable[TopicPartition]) -> None:
-        self.tell("partitions_revoked", partitions=[{"partition": str(tp)} for tp in sorted(partitions)])
+class ClusterClient:
+    """Ottla's own consumer of several topics."""
 
-    def consumed(self, records: Records) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Tell what came; what is to be committed now."""
-        rows: dict[str, list[int]] = {}
-        wanted: dict[TopicPartition, OffsetAndMetadata] = {}
-        for record in records:
+    failures = OttlaError
+
+    def __init__(self, settings: Settings, teller: ClusterTeller) -> None:
+        classic = {
+            "session_timeout_ms": settings.session_timeout_ms,
+            "heartbeat_interval_ms": settings.heartbeat_interval_ms,
+            "partition_assignment_strategy": [settings.assignor],
+        }
+        self.consumer = ottla.Consumer(
+            bootstrap_servers=settings.servers,
+            group_id=settings.group,
+            client_id=settings.member,
+            group_protocol=settings.protocol,
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            metadata_max_age_ms=2_000,
+            **(classic if settings.protocol == "classic" else {}),
+        )
+        self.consumer.subscribe(
+            settings.topics,
+            on_assign=lambda _, found: teller.assigned(map(str, found)),
+            on_revoke=lambda _, found: teller.revoked(map(str, found)),
+        )
+
+    async def poll(self) -> dict[str, list[int]]:
+        offsets: dict[str, list[int]] = {}
+        for record in self.consumer.poll(POLL):
             incarnation = record.value.decode().split(":")[0]
-            tp = TopicPartition(record.topic, record.partition)
-            rows.setdefault(f"{record.topic}.{incarnation}-{record.partition}", []).append(record.offset)
-            wanted[tp] = OffsetAndMetadata(record.offset + 1, f"{self._member}/{self._given.get(tp, 0)}/{incarnation}")
-        ranges = [
-            {"partition": key, "count": len(set(found)), "minOffset": min(found), "maxOffset": max(found)}
-            for key, found in rows.items()
-        ]
-        self.tell("records_consumed", partitions=ranges)
-        return wanted
+            offsets.setdefault(f"{record.topic}.{incarnation}-{record.partition}", []).append(record.offset)
+        return offsets
 
-    def committed(self, offsets: dict[TopicPartition, OffsetAndMetadata], error: Exception | None) -> None:
-        rows = [
-            {
-                "partition": f"{tp.topic}.{position.metadata.split('/')[-1]}-{tp.partition}",
-                "offset": position.offset,
-                "note": position.metadata,
-            }
-            for tp, position in offsets.items()
-        ]
-        why = {} if error is None else {"error": f"{type(error).__name__}: {error}"}
-        self.tell("offsets_committed", offsets=rows, success=error is None, **why)
+    async def commit(self, offsets: Mapping[str, tuple[int, str]]) -> None:
+        wanted = {_partition(key): OffsetAndMetadata(offset, note) for key, (offset, note) in offsets.items()}
+        self.consumer.commit(wanted, timeout=10)
+
+    async def close(self) -> None:
+        self.consumer.close()
 
 
-def live(consumer: ottla.Consumer, teller: Teller, stopped: ottla.StopSignal) -> None:
-    """Poll and commit what came, until told to stop. What the consumer raises is told, and life goes on."""
-    while not stopped:
-        try:
-            records = consumer.poll(POLL)
-        except OttlaError as error:
-            teller.tell("error", error=f"{type(error).__name__}: {error}")
-            continue
-        if not records:
-            continue
-        wanted = teller.consumed(records)
-        failed = None
-        try:
-            consumer.commit(wanted, timeout=10)
-        except OttlaError as error:
-            failed = error
-        teller.committed(wanted, failed)
+def _partition(key: str) -> TopicPartition:
+    topic, partition = plain(key).rsplit("-", 1)
+    return TopicPartition(topic, int(partition))
 
 
-def main() -> None:
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+async def main() -> None:
+    log_to_stderr()
     settings = Settings(**json.loads(sys.argv[1]))
-    teller = Teller(settings.member)
-    classic = {
-        "session_timeout_ms": settings.session_timeout_ms,
-        "heartbeat_interval_ms": settings.heartbeat_interval_ms,
-        "partition_assignment_strategy": [settings.assignor],
-    }
-    consumer = ottla.Consumer(
-        bootstrap_servers=settings.servers,
-        group_id=settings.group,
-        client_id=settings.member,
-        group_protocol=settings.protocol,
-        auto_offset_reset="earliest",
-        enable_auto_commit=False,
-        metadata_max_age_ms=2_000,
-        **(classic if settings.protocol == "classic" else {}),
-    )
-    consumer.subscribe(
-        settings.topics,
-        on_assign=lambda _, found: teller.assigned(found),
-        on_revoke=lambda _, found: teller.revoked(found),
-    )
+    teller = ClusterTeller(settings.member)
+    client = ClusterClient(settings, teller)
     teller.tell("startup_complete")
-    with ottla.stop_on_signals(consumer) as stopped:
-        live(consumer, teller, stopped)
-    consumer.close()
-    teller.tell("shutdown_complete")
+    with ottla.stop_on_signals(client.consumer) as stopped:
+        await live(client, teller, lambda: bool(stopped))
 
 
 if __name__ == "__main__":
-    main()
+    asyncio.run(main())

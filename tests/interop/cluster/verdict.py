@@ -43,6 +43,11 @@ def plain(key: str) -> str:
     return f"{topic.rsplit('.', 1)[0]}-{partition}"
 
 
+def incarnation_of(key: str) -> int:
+    """The incarnation in ``topic.incarnation-partition``."""
+    return int(key.rsplit("-", 1)[0].rsplit(".", 1)[1])
+
+
 def out_of_order(found: Iterable[Tenure]) -> list[str]:
     """Tenures that went back, or left records out: in one tenure each poll goes on where the one before it ended."""
     return [
@@ -84,7 +89,7 @@ def late_for_its_topic(keys_in_order: Iterable[str]) -> list[str]:
     latest: dict[str, int] = {}
     found = []
     for key in keys_in_order:
-        incarnation = int(key.rsplit("-", 1)[0].rsplit(".", 1)[1])
+        incarnation = incarnation_of(key)
         if incarnation < latest.setdefault(plain(key), incarnation):
             found.append(f"{key} was committed after {plain(key)} of incarnation {latest[plain(key)]}")
         latest[plain(key)] = max(latest[plain(key)], incarnation)

@@ -1,8 +1,7 @@
-"""One member of a group as a process, whichever Python client it is, that tells its life as Kafka's VerifiableConsumer does.
+"""One member of a group as a process, whichever Python client it is: it lives and tells its life as ``life.py`` says.
 
-Owns how each client is subscribed, polled and told to commit. Must not know what is tested. Invariants: each line on stdout is
-one JSON object, with ``name`` and ``timestamp`` (wall-clock milliseconds), in the order in which things happened; whatever was
-consumed is told before it is committed. SIGTERM lets the member leave well; the process ends with 0 then.
+Owns how each client is subscribed, polled and told to commit. Must not know what is tested. Invariant: SIGTERM lets the member
+leave well; the process ends with 0 then.
 
     python member_program.py CLIENT SETTINGS     SETTINGS: a JSON object with the fields of ``Settings``
 """
@@ -11,13 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import signal
 import sys
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import aiokafka
 import aiokafka.coordinator.assignors.range as aiokafka_range
@@ -31,10 +28,12 @@ import kafka.coordinator.assignors.roundrobin as kafka_roundrobin
 import kafka.coordinator.assignors.sticky.sticky_assignor as kafka_sticky
 
 import ottla
+from ottla.errors import OttlaError
+from tests.interop.groups.life import POLL, Client, Teller, live, log_to_stderr
 from tests.interop.peers import LIBRDKAFKA_PATIENT
 
-POLL = 0.2
-"""Seconds of a poll without records."""
+Offsets = Mapping[int, tuple[int, str]]
+"""What is committed, by partition: the offset and its note."""
 
 
 @dataclass(frozen=True)
@@ -66,67 +65,12 @@ AIOKAFKA_ASSIGNORS = {
 }
 
 
-class Teller:
-    """Prints the events of one member, and counts how often it was given each partition."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self._given: dict[int, int] = {}
-
-    def tell(self, name: str, **fields: object) -> None:
-        print(json.dumps({"timestamp": time.time_ns() // 1_000_000, "name": name, **fields}), flush=True)
-
-    def assigned(self, partitions: Iterable[int]) -> None:
-        given = sorted(partitions)
-        for partition in given:
-            self._given[partition] = self._given.get(partition, 0) + 1
-        self.tell("partitions_assigned", partitions=[self._named(partition) for partition in given])
-
-    def revoked(self, partitions: Iterable[int]) -> None:
-        self.tell("partitions_revoked", partitions=[self._named(partition) for partition in sorted(partitions)])
-
-    def consumed(self, offsets: Mapping[int, list[int]]) -> None:
-        ranges = [
-            {**self._named(partition), "count": len(set(found)), "minOffset": min(found), "maxOffset": max(found)}
-            for partition, found in offsets.items()
-        ]
-        self.tell("records_consumed", count=sum(map(len, offsets.values())), partitions=ranges)
-
-    def committed(self, offsets: Offsets, error: Exception | None) -> None:
-        rows = [{**self._named(partition), "offset": offset, "note": note} for partition, (offset, note) in offsets.items()]
-        why = {} if error is None else {"error": f"{type(error).__name__}: {error}"}
-        self.tell("offsets_committed", offsets=rows, success=error is None, **why)
-
-    def note(self, partition: int) -> str:
-        """What goes with a committed offset: who commits, and the how manyeth time it has the partition."""
-        return f"{self._settings.member}/{self._given.get(partition, 0)}"
-
-    def _named(self, partition: int) -> dict[str, object]:
-        return {"topic": self._settings.topic, "partition": partition}
-
-
-Offsets = Mapping[int, tuple[int, str]]
-"""What is committed, by partition: the offset and its note."""
-
-
-class Client(Protocol):
-    """A client that has subscribed."""
-
-    async def poll(self) -> dict[int, list[int]]:
-        """The offsets that came, by partition."""
-        ...
-
-    async def commit(self, offsets: Offsets) -> None:
-        """Commit, or raise what the client raises."""
-        ...
-
-    async def close(self) -> None: ...
-
-
 class ConfluentClient:
     """confluent-kafka."""
 
-    def __init__(self, settings: Settings, teller: Teller) -> None:
+    failures = Exception
+
+    def __init__(self, settings: Settings, teller: Teller[int]) -> None:
         config: dict[str, Any] = {
             "bootstrap.servers": settings.servers,
             "group.id": settings.group,
@@ -173,7 +117,7 @@ class ConfluentClient:
 
 
 class _KafkaPythonListener(kafka.ConsumerRebalanceListener):
-    def __init__(self, teller: Teller) -> None:
+    def __init__(self, teller: Teller[int]) -> None:
         self._teller = teller
 
     def on_partitions_assigned(self, assigned: Iterable[Any]) -> None:
@@ -186,7 +130,9 @@ class _KafkaPythonListener(kafka.ConsumerRebalanceListener):
 class KafkaPythonClient:
     """kafka-python."""
 
-    def __init__(self, settings: Settings, teller: Teller) -> None:
+    failures = Exception
+
+    def __init__(self, settings: Settings, teller: Teller[int]) -> None:
         self._topic, self._teller = settings.topic, teller
         self._consumer = kafka.KafkaConsumer(
             bootstrap_servers=settings.servers,
@@ -224,7 +170,7 @@ class KafkaPythonClient:
 
 
 class _AiokafkaListener(aiokafka.ConsumerRebalanceListener):
-    def __init__(self, teller: Teller) -> None:
+    def __init__(self, teller: Teller[int]) -> None:
         self._teller = teller
 
     async def on_partitions_assigned(self, assigned: Iterable[Any]) -> None:
@@ -237,7 +183,9 @@ class _AiokafkaListener(aiokafka.ConsumerRebalanceListener):
 class AiokafkaClient:
     """aiokafka."""
 
-    def __init__(self, settings: Settings, teller: Teller) -> None:
+    failures = Exception
+
+    def __init__(self, settings: Settings, teller: Teller[int]) -> None:
         self._topic, self._teller = settings.topic, teller
         self._started = False
         self._consumer = aiokafka.AIOKafkaConsumer(
@@ -279,9 +227,11 @@ def ottla_classic(settings: Settings) -> dict[str, object]:
 
 
 class OttlaClient:
-    """Ottla's own consumer."""
+    """Ottla's own consumer: another error than it promises ends the member."""
 
-    def __init__(self, settings: Settings, teller: Teller) -> None:
+    failures = OttlaError
+
+    def __init__(self, settings: Settings, teller: Teller[int]) -> None:
         self._topic, self._teller = settings.topic, teller
         self._consumer = ottla.Consumer(
             bootstrap_servers=settings.servers,
@@ -324,39 +274,15 @@ CLIENTS: Mapping[str, Any] = {
 }
 
 
-async def live(client: Client, teller: Teller, stop: asyncio.Event) -> None:
-    """Poll and commit what came, until told to stop. What a client raises is told, and life goes on."""
-    while not stop.is_set():
-        try:
-            offsets = await client.poll()
-        except Exception as error:
-            teller.tell("error", error=f"{type(error).__name__}: {error}")
-            await asyncio.sleep(POLL)
-            continue
-        await asyncio.sleep(0)
-        if not offsets:
-            continue
-        teller.consumed(offsets)
-        wanted = {partition: (found[-1] + 1, teller.note(partition)) for partition, found in offsets.items()}
-        failed = None
-        try:
-            await client.commit(wanted)
-        except Exception as error:
-            failed = error
-        teller.committed(wanted, failed)
-    await client.close()
-    teller.tell("shutdown_complete")
-
-
 async def main() -> None:
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    log_to_stderr()
     settings = Settings(**json.loads(sys.argv[2]))
-    teller = Teller(settings)
+    teller: Teller[int] = Teller(settings.member)
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    client = CLIENTS[sys.argv[1]](settings, teller)
+    client: Client[int] = CLIENTS[sys.argv[1]](settings, teller)
     teller.tell("startup_complete")
-    await live(client, teller, stop)
+    await live(client, teller, stop.is_set)
 
 
 if __name__ == "__main__":
