@@ -10,7 +10,11 @@ from pathlib import Path
 import pytest
 
 from ottla.broker.faults.rules import ExpireMember, FailAppends, Freeze, MoveCoordinator
+from ottla.errors import OttlaTimeoutError
+from ottla.types import OffsetAndMetadata
 from tests.scenarios.faults import Group, supplied, working
+from tests.scenarios.groups import ALL, PARTITIONS
+from tests.scenarios.world import App
 
 
 @pytest.fixture(params=["classic", "consumer"])
@@ -46,6 +50,36 @@ def test_a_member_that_is_thrown_out_comes_back(group: Group) -> None:
     # The coordinator names a classic member, and that one anew; a member of a consumer group names itself.
     kept = first.assembly.membership.metadata().member_id == member_id
     assert kept is (group.world.protocol == "consumer")
+
+
+def kept_waiting(group: Group) -> App:
+    """A member whose coordinator reads nothing that comes over its connection for four seconds."""
+    world = group.world
+    app = world.app("a", group_id="g", group_protocol=world.protocol, enable_auto_commit=False)
+    world.call(app, app.calls.subscribe(["t"], app.listeners(), app.now))
+    while not world.call(app, app.calls.poll(500, app.now)):
+        pass
+    app.hold(app.assembly.coordinator.target(), 4_000)
+    return app
+
+
+def test_a_commit_that_was_given_up_does_not_come_after_the_next(group: Group) -> None:
+    app, world = kept_waiting(group), group.world
+    with pytest.raises(OttlaTimeoutError):
+        world.call(app, app.calls.commit({ALL[0]: OffsetAndMetadata(10)}, 1_000, app.now))
+    world.call(app, app.calls.commit({ALL[0]: OffsetAndMetadata(20)}, 10_000, app.now))
+    world.run(10_000)
+    assert world.committed("g", "t", PARTITIONS) == {0: 20}
+
+
+def test_a_look_up_that_is_given_up_does_not_put_commits_out_of_order(group: Group) -> None:
+    app, world = kept_waiting(group), group.world
+    world.call(app, app.calls.commit_async({ALL[0]: OffsetAndMetadata(10)}, None, app.now))
+    with pytest.raises(OttlaTimeoutError):
+        world.call(app, app.calls.committed(ALL[:1], 1_000, app.now))
+    world.call(app, app.calls.commit({ALL[0]: OffsetAndMetadata(20)}, 10_000, app.now))
+    world.run(10_000)
+    assert world.committed("g", "t", PARTITIONS) == {0: 20}
 
 
 def test_a_full_disk_under_the_groups(group: Group) -> None:

@@ -28,6 +28,7 @@ from ottla.client.calls.calls import ConsumerCalls
 from ottla.client.calls.mailbox import Wait
 from ottla.client.calls.rebalancing import Listeners
 from ottla.client.connections.connections import Close, Connect, Write
+from ottla.client.effects import ToCoordinator
 from ottla.client.notifications import WakeupRequested
 from ottla.config import ConsumerConfig
 from ottla.errors import OttlaError
@@ -289,6 +290,8 @@ class App:
         self._inbox: list[object] = []
         self._notifications: list[Any] = []
         self._numbers: dict[int, int] = {}
+        self._held: dict[int, int] = {}
+        """Connection -> until when the broker does not read it."""
         self._pass_due: int | None = None
         self._program: Program | None = None
         self._wait_number = 0
@@ -422,10 +425,10 @@ class App:
             case Write(connection_id, pieces):
                 data = b"".join(map(_content, pieces))
                 number = self._numbers[connection_id]
-                after(LATENCY, lambda: self.connected and self.alive and broker.receive(number, data))
+                after(self._delay(number), lambda: self.connected and self.alive and broker.receive(number, data))
             case Close(connection_id, _):
                 number = self._numbers.pop(connection_id, -1)
-                after(LATENCY, lambda: broker.up and broker.hang_up(number))
+                after(self._delay(number), lambda: broker.up and broker.hang_up(number))
             case _:
                 raise AssertionError(effect)
 
@@ -457,6 +460,17 @@ class App:
 
     def _connection_id(self, number: int) -> int | None:
         return next((key for key, value in self._numbers.items() if value == number), None)
+
+    def _delay(self, number: int) -> int:
+        return max(LATENCY, self._held.get(number, 0) - self.now.mono)
+
+    def hold(self, target: ToCoordinator, duration: int) -> None:
+        """The broker does not read the connection to it for a while; then it reads all that came, and that it was closed.
+
+        Kafka reads nothing more of a connection while it owes it an answer, and does read it in the end, whoever has closed it.
+        """
+        link = self.assembly.core.connections.links.get(target)
+        self._held[self._numbers[link.connection_id]] = self.now.mono + duration
 
     def cut(self) -> None:
         """From now on nothing goes through, either way, and nobody is told."""

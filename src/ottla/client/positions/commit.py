@@ -2,8 +2,9 @@
 
 Owns the queue of commits, the look-ups of committed offsets and the timer of auto-commit. Must not know how a membership works,
 nor what becomes of a position. Invariants: commits leave in the order they were asked for, and one that is sent again never takes a
-later one back; nothing is sent while the coordinator is unknown; one auto-commit at most is under way; auto-commit commits only
-what came with a ``Polled``, so never a record that a poll has not handed out before.
+later one back; who asked is told when the time is over, but what was sent stays in flight: the coordinator might act upon it later
+than upon what it is sent over another connection; nothing is sent while the coordinator is unknown; one auto-commit at most is
+under way; auto-commit commits only what came with a ``Polled``, so never a record that a poll has not handed out before.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import enum
 import logging
 from bisect import insort
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -97,7 +98,9 @@ class _Job:
         return self.deadline is not None and now.mono >= self.deadline
 
     def done(self, value: Any, error: OttlaError | None) -> None:
-        for reply in self.replies:
+        """Tell whoever has not been told yet."""
+        replies, self.replies = self.replies, []
+        for reply in replies:
             reply(value, error)
 
 
@@ -132,6 +135,7 @@ class CommitManager:
         self._backoff = backoff
         self._queue: list[_CommitJob] = []
         self._order = CommitOrder()
+        self._in_flight: dict[int, _CommitJob] = {}
         self._lookups: dict[frozenset[TopicPartition], _FetchJob] = {}
         self._asked: set[frozenset[TopicPartition]] = set()
         self._auto_due: int | None = None
@@ -199,7 +203,7 @@ class CommitManager:
         """Every commit and every look-up whose time has come."""
         self._expire(now)
         if not self._queue and not self._lookups:
-            return Poll()
+            return Poll(wake_at=self._wake_at(now))
         target = self._coordinator.target()
         if target is None:
             return Poll(wake_at=self._wake_at(now))
@@ -209,12 +213,13 @@ class CommitManager:
             message = self._commit_request(job)
             if message is not None:
                 self._order.sent(job.number)
-                sends.append(Send(Api.OFFSET_COMMIT, message, target, job, self._request_timeout(job, now)))
+                self._in_flight[job.number] = job
+                sends.append(Send(Api.OFFSET_COMMIT, message, target, job, self._config.request_timeout_ms))
         for partitions, lookup in self._lookups.items():
             if partitions not in self._asked and lookup.not_before <= now.mono:
                 self._asked.add(partitions)
                 message = self._fetch_request(partitions)
-                sends.append(Send(Api.OFFSET_FETCH, message, target, lookup, self._request_timeout(lookup, now)))
+                sends.append(Send(Api.OFFSET_FETCH, message, target, lookup, self._config.request_timeout_ms))
         return Poll(tuple(sends), self._wake_at(now))
 
     def on_response(self, tag: _Job, message: Any, now: Now) -> None:
@@ -230,7 +235,7 @@ class CommitManager:
         if isinstance(tag, _FetchJob):
             self._asked.discard(tag.partitions)
         elif isinstance(tag, _CommitJob):
-            self._order.ended(tag.number)
+            self._ended(tag)
         if isinstance(error, DisconnectedError | OttlaTimeoutError):
             self._coordinator.mark_unknown(str(error), now)
         self._failed(tag, error, now)
@@ -293,10 +298,6 @@ class CommitManager:
         )
         return offset_fetch_request.OffsetFetchRequest(groups=(group,), require_stable=True)
 
-    def _request_timeout(self, job: _Job, now: Now) -> int:
-        left = self._config.request_timeout_ms if job.deadline is None else job.deadline - now.mono
-        return max(1, min(self._config.request_timeout_ms, left))
-
     # -- answers ----------------------------------------------------------------------------------------------------------
 
     def _on_committed(self, job: _CommitJob, message: Any, now: Now) -> None:
@@ -308,7 +309,7 @@ class CommitManager:
             for topic in message.topics
             for part in topic.partitions
         }
-        self._order.ended(job.number, (tp for tp, code in codes.items() if not code))
+        self._ended(job, (tp for tp, code in codes.items() if not code))
         denied = [tp.topic for tp, code in codes.items() if code == _TOPIC_AUTHORIZATION_FAILED]
         for tp, code in codes.items():
             if code not in (0, _TOPIC_AUTHORIZATION_FAILED):
@@ -373,12 +374,18 @@ class CommitManager:
 
     # -- endings ----------------------------------------------------------------------------------------------------------
 
+    def _ended(self, job: _CommitJob, taken: Iterable[TopicPartition] = ()) -> None:
+        del self._in_flight[job.number]
+        self._order.ended(job.number, taken)
+
     def _expire(self, now: Now) -> None:
-        for job in [job for job in self._queue if job.overdue(now)]:
-            self._queue.remove(job)
-            self._finish(job, self._too_late(job))
-        for lookup in [job for key, job in self._lookups.items() if job.overdue(now) and key not in self._asked]:
-            self._finish(lookup, self._too_late(lookup))
+        """Tell who has waited long enough. What is in flight stays there."""
+        overdue = [job for job in (*self._queue, *self._in_flight.values(), *self._lookups.values()) if job.overdue(now)]
+        self._queue = [job for job in self._queue if job not in overdue]
+        for job in overdue:
+            if isinstance(job, _FetchJob) and job.partitions not in self._asked:
+                del self._lookups[job.partitions]
+            job.done(None, self._too_late(job))
 
     def _give_up(self, error: OttlaError, now: Now) -> None:
         """The coordinator can not be looked up and waiting does not help: nobody is left waiting."""
@@ -396,11 +403,13 @@ class CommitManager:
     def _too_late(self, job: _Job) -> OttlaTimeoutError:
         what = "a commit" if isinstance(job, _CommitJob) else "a look-up of committed offsets"
         reason = job.last_error or self._coordinator.failure
-        error = OttlaTimeoutError(f"{what} of group {self._config.group_id!r} was not answered in time: {reason or 'no answer'}")
+        known = self._coordinator.node_id
+        silent = "no answer" if known is None else f"node {known} was asked and has not answered yet"
+        error = OttlaTimeoutError(f"{what} of group {self._config.group_id!r} was not answered in time: {reason or silent}")
         error.__cause__ = reason
         return error
 
     def _wake_at(self, now: Now) -> int | None:
-        waiting: list[_Job] = [*self._queue, *(job for key, job in self._lookups.items() if key not in self._asked)]
+        waiting: list[_Job] = [*self._queue, *self._in_flight.values(), *self._lookups.values()]
         times = [at for job in waiting for at in (job.deadline, job.not_before) if at is not None and at > now.mono]
         return min(times, default=None)

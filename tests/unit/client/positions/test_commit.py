@@ -184,6 +184,26 @@ def test_the_deadline_ends_retries_and_names_the_last_reason(commits: Commits) -
     assert "COORDINATOR_LOAD_IN_PROGRESS" in str(replies.error)
 
 
+def test_who_asked_is_told_at_the_deadline_and_what_was_sent_may_take_its_time(commits: Commits) -> None:
+    replies, found = commits.commit(deadline=1_000), commits.fetch(T0, deadline=1_000)
+    commit, look_up = commits.poll()
+    assert commit.timeout == look_up.timeout == 30_000
+    assert commits.wake_at == 1_000
+    assert commits.poll(1_000) == []
+    assert isinstance(replies.error, OttlaTimeoutError)
+    assert isinstance(found.error, OttlaTimeoutError)
+    assert "node 1 was asked and has not answered yet" in str(replies.error)
+    assert commits.wake_at is None
+    assert commits.coordinator.doubts == []
+    later = commits.fetch(T0, deadline=9_000)
+    assert commits.poll(1_500) == [], "it is being looked up"
+    commits.answer(look_up, fetched((T0, 9, 0)))
+    commits.answer(commit, committed((T0, 14)))
+    assert commits.poll(9_000) == [], "nobody waits for another try"
+    assert len(replies.got) == len(found.got) == 1
+    assert later.value == {T0: OffsetAndMetadata(9, "m", 2)}
+
+
 def test_a_retry_is_signed_anew(commits: Commits) -> None:
     commits.commit()
     commits.answer(commits.one(Api.OFFSET_COMMIT), committed((T0, 14)))
