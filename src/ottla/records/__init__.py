@@ -34,6 +34,7 @@ from ottla.records.header import (
     ControlType,
     InvalidBatchError,
     iter_headers,
+    last_header,
     read_header,
     restamp,
 )
@@ -64,6 +65,7 @@ __all__ = [
     "iter_entries",
     "iter_headers",
     "iter_records",
+    "last_header",
     "read_header",
     "recompressed",
     "restamp",

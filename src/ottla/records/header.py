@@ -199,6 +199,22 @@ def iter_headers(data: Buffer, start: int = 0, end: int | None = None) -> Iterat
         position = after
 
 
+def last_header(data: Buffer) -> BatchHeader | None:
+    """The header of the last whole batch; ``None`` if there is none. The batches before it are only passed over.
+
+    Raises ``InvalidBatchError`` as ``read_header`` does, for the last one or one whose length can not be that of a batch.
+    """
+    last, position, size = -1, 0, len(data)
+    while position + LENGTH_OVERHEAD <= size:
+        after = position + LENGTH_OVERHEAD + _SIZE.unpack_from(data, position)[1]
+        if after > size:
+            break
+        if after < position + HEADER_SIZE:
+            read_header(data, position)
+        last, position = position, after
+    return None if last < 0 else read_header(data, last)
+
+
 def restamp(data: bytearray | memoryview, position: int, base_offset: int, leader_epoch: int) -> None:
     """Give the batch at ``position`` its place in a log: the two fields that no checksum covers, rewritten in place."""
     struct.pack_into(">q", data, position, base_offset)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import struct
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,12 @@ from ottla.errors import CorruptRecordError
 from ottla.records import (
     HEADER_SIZE,
     Compression,
+    InvalidBatchError,
     NewRecord,
     check_crc,
     encode_batch,
     iter_headers,
+    last_header,
     read_header,
     restamp,
     verify_batch,
@@ -80,6 +83,18 @@ def test_whole_batches_are_listed_and_a_partial_last_one_is_not() -> None:
     for cut in (1, 11, 60, len(second) - 1):
         assert [position for position, _ in iter_headers(first + second[:cut])] == [0]
         assert [position for position, _ in iter_headers(data, end=len(first) + cut)] == [0]
+
+
+def test_the_last_whole_batch_is_found_without_reading_the_others() -> None:
+    first, second = bytes(batch(base_offset=0)), bytes(batch(base_offset=2))
+    assert last_header(b"") is None
+    assert last_header(first[:-1]) is None
+    for data in (first + second, first + second + first[:-1], memoryview(first + second)):
+        assert last_header(data) == read_header(second)
+    assert last_header(first + second[:-1]) == read_header(first)
+    for length in (-12, -1, 0, 48):  # one that stands still or goes back would never come to the end
+        with pytest.raises(InvalidBatchError, match="claims"):
+            last_header(first + struct.pack(">qi", 2, length) + second[12:] + second)
 
 
 def test_restamp_changes_two_fields_and_no_checksum() -> None:

@@ -26,7 +26,7 @@ from ottla.client.subscription import PartitionState, Phase, Subscription
 from ottla.config import ConsumerConfig
 from ottla.errors import CorruptRecordError, OttlaError, broker_error
 from ottla.protocol.apis import Api
-from ottla.records import iter_headers
+from ottla.records import last_header
 from ottla.types import IsolationLevel, Now, TopicPartition
 
 _log = logging.getLogger(__name__)
@@ -273,10 +273,8 @@ class FetchManager:
 
     def _advance(self, session: FetchSession, tp: TopicPartition, state: PartitionState, records: bytes | memoryview) -> None:
         """Go on behind the last whole batch; where there is none, or no batch at all, only a seek can help."""
-        last = None
         try:
-            for _, header in iter_headers(records):
-                last = header
+            last = last_header(records)
         except CorruptRecordError:
             last = None
         if last is None:
