@@ -15,6 +15,7 @@ _HOMES = {
     "Consumer": "ottla.consumer",
     "AsyncConsumer": "ottla.async_consumer",
     "Admin": "ottla.admin",
+    "GroupMembershipOperation": "ottla.types",
     "Health": "ottla.client.health.verdicts",
     "MetricName": "ottla.client.health.metrics",
     "Rebalance": "ottla.client.groups.rebalances",
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
     from ottla.signals import stop_on_signals as stop_on_signals
     from ottla.types import (
         ConsumerGroupMetadata as ConsumerGroupMetadata,
+        GroupMembershipOperation as GroupMembershipOperation,
         IsolationLevel as IsolationLevel,
         Node as Node,
         OAuthToken as OAuthToken,

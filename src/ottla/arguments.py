@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from datetime import timedelta
 
 from ottla.errors import ConfigError
-from ottla.types import OffsetAndMetadata, TopicPartition
+from ottla.types import GroupMembershipOperation, OffsetAndMetadata, TopicPartition
 
 Timeout = float | timedelta | None
 """Seconds, or a ``timedelta``; ``None`` is ``default_api_timeout``."""
@@ -30,6 +30,15 @@ def milliseconds(timeout: Timeout, default: int) -> int:
     if seconds < 0:
         raise ValueError(f"the timeout is negative: {timeout}")
     return round(min(seconds, 10**9) * 1000)
+
+
+def group_membership(value: object) -> GroupMembershipOperation:
+    """What becomes of the member: an operation, or its name."""
+    try:
+        return GroupMembershipOperation(str(value).lower())
+    except ValueError:
+        known = ", ".join(map(repr, map(str, GroupMembershipOperation)))
+        raise ValueError(f"group_membership={value!r} is none of {known}") from None
 
 
 def topics(names: Iterable[str], pattern: str | None) -> frozenset[str]:

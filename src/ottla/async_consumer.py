@@ -28,7 +28,7 @@ from ottla.errors import ConcurrentAccessError, IllegalStateError, OttlaError
 from ottla.records import Record, Records
 from ottla.runtime import clock
 from ottla.runtime.network_thread import NetworkThread
-from ottla.types import Now, OffsetAndMetadata, OffsetAndTimestamp, PartitionInfo, TopicPartition
+from ottla.types import GroupMembershipOperation, Now, OffsetAndMetadata, OffsetAndTimestamp, PartitionInfo, TopicPartition
 
 _log = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ class AsyncConsumer(ConsumerBase):
             await self.close()
             return
         try:
-            await self._close(CLOSE_TIMEOUT, done_with_last=False)
+            await self._close(CLOSE_TIMEOUT, GroupMembershipOperation.DEFAULT, done_with_last=False)
         except OttlaError as closing:
             closing.__context__ = None
             assert error is not None
@@ -214,11 +214,17 @@ class AsyncConsumer(ConsumerBase):
 
     # -- the end ----------------------------------------------------------------------------------------------------------
 
-    async def close(self, timeout: float | timedelta = CLOSE_TIMEOUT) -> None:
+    async def close(
+        self,
+        timeout: float | timedelta = CLOSE_TIMEOUT,
+        *,
+        group_membership: GroupMembershipOperation | str = GroupMembershipOperation.DEFAULT,
+    ) -> None:
         """As ``Consumer.close``. If it is cancelled, the consumer is closed even so, but its group may hear of it later."""
-        await self._close(arguments.milliseconds(timeout, 0) / 1000, done_with_last=True)
+        operation = arguments.group_membership(group_membership)
+        await self._close(arguments.milliseconds(timeout, 0) / 1000, operation, done_with_last=True)
 
-    async def _close(self, timeout: float, *, done_with_last: bool) -> None:
+    async def _close(self, timeout: float, operation: GroupMembershipOperation, *, done_with_last: bool) -> None:
         if self._closed:
             return
         with self._entered() as nested:
@@ -230,7 +236,8 @@ class AsyncConsumer(ConsumerBase):
                 if not nested:
                     await self._end_listener(timeout)
                 left = max(0.0, timeout - (clock.monotonic() - started))
-                await self._drive(self._calls.close(round(left * 1000), clock.now(), done_with_last=done_with_last))
+                call = self._calls.close(round(left * 1000), clock.now(), operation, done_with_last=done_with_last)
+                await self._drive(call)
             finally:
                 self._closed = True
                 await self._end_thread(self._network, max(1.0, timeout - (clock.monotonic() - started)))

@@ -24,7 +24,7 @@ from ottla.consumer_base import CLOSE_TIMEOUT, ConsumerBase
 from ottla.errors import ConcurrentAccessError, IllegalStateError, OttlaError
 from ottla.records import Record, Records, Walk
 from ottla.runtime import clock
-from ottla.types import Now, OffsetAndMetadata, OffsetAndTimestamp, PartitionInfo, TopicPartition
+from ottla.types import GroupMembershipOperation, Now, OffsetAndMetadata, OffsetAndTimestamp, PartitionInfo, TopicPartition
 
 RebalanceListener = Callable[["Consumer", list[TopicPartition]], None] | None
 """``listener(consumer, partitions)``, or none."""
@@ -66,7 +66,7 @@ class Consumer(ConsumerBase):
             self.close()
             return
         try:
-            self._close(CLOSE_TIMEOUT, done_with_last=False)
+            self._close(CLOSE_TIMEOUT, GroupMembershipOperation.DEFAULT, done_with_last=False)
         except OttlaError as closing:
             closing.__context__ = None
             assert error is not None
@@ -224,15 +224,23 @@ class Consumer(ConsumerBase):
 
     # -- the end ----------------------------------------------------------------------------------------------------------
 
-    def close(self, timeout: float | timedelta = CLOSE_TIMEOUT) -> None:
-        """Commit, if that is automatic, leave the group and end the network thread, within ``timeout`` (seconds).
+    def close(
+        self,
+        timeout: float | timedelta = CLOSE_TIMEOUT,
+        *,
+        group_membership: GroupMembershipOperation | str = GroupMembershipOperation.DEFAULT,
+    ) -> None:
+        """Commit, if that is automatic, leave the group, end the fetches and the network thread, within ``timeout`` (seconds).
 
-        All that was handed out counts as done with. A second call does nothing. Raises what a listener raises, and
-        ``OttlaTimeoutError`` where an asynchronous commit was not answered; the consumer is closed even so.
+        All that was handed out counts as done with. ``group_membership`` says whether the member leaves (KIP-1092): ``"default"``
+        (a static member remains), ``"leave_group"`` or ``"remain_in_group"``; ``on_revoke`` is called in any case. It may take as
+        long as the fetch that a broker is at, up to ``fetch_max_wait``. A second call does nothing. Raises what a listener raises,
+        and ``OttlaTimeoutError`` where an asynchronous commit was not answered; the consumer is closed even so.
         """
-        self._close(arguments.milliseconds(timeout, 0) / 1000, done_with_last=True)
+        operation = arguments.group_membership(group_membership)
+        self._close(arguments.milliseconds(timeout, 0) / 1000, operation, done_with_last=True)
 
-    def _close(self, timeout: float, *, done_with_last: bool) -> None:
+    def _close(self, timeout: float, operation: GroupMembershipOperation, *, done_with_last: bool) -> None:
         if self._closed:
             return
         with _Entered(self):
@@ -241,7 +249,7 @@ class Consumer(ConsumerBase):
                 return
             started = clock.now()
             try:
-                self._drive(self._calls.close(round(timeout * 1000), started, done_with_last=done_with_last))
+                self._drive(self._calls.close(round(timeout * 1000), started, operation, done_with_last=done_with_last))
             finally:
                 self._closed = True
                 self._network.close(max(1.0, timeout - (clock.now().mono - started.mono) / 1000))

@@ -91,6 +91,17 @@ class ConsumerGroupMetadata(NamedTuple):
     group_instance_id: str | None = None
 
 
+class GroupMembershipOperation(enum.StrEnum):
+    """What becomes of a group's member when its consumer is closed (KIP-1092)."""
+
+    DEFAULT = "default"
+    """It leaves; a static member (``group_instance_id``) remains."""
+    LEAVE_GROUP = "leave_group"
+    """It leaves, a static member, too: its partitions go to others at once."""
+    REMAIN_IN_GROUP = "remain_in_group"
+    """It remains until its session is over: nothing moves if it comes back before (a static member as itself)."""
+
+
 class TimestampType(enum.IntEnum):
     """Who stamped a record (the numbers are those of Spark's ``timestampType`` column)."""
 

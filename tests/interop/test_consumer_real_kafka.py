@@ -13,7 +13,7 @@ from itertools import count
 import confluent_kafka
 import pytest
 
-from ottla import AsyncConsumer, Broker, Consumer, OffsetAndMetadata, TopicPartition
+from ottla import Admin, AsyncConsumer, Broker, Consumer, GroupMembershipOperation, OffsetAndMetadata, TopicPartition
 from ottla.errors import (
     ConcurrentAccessError,
     ConnectionFailedError,
@@ -278,6 +278,25 @@ def test_a_closed_consumer_says_so(servers: str) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork() on this platform")
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+@pytest.mark.parametrize(
+    ("operation", "instance", "remains"),
+    [("default", "one", True), ("leave_group", "one", False), ("remain_in_group", None, True), ("default", None, False)],
+)
+def test_who_closes_leaves_or_remains_as_told(
+    servers: str, protocol: str, operation: str, instance: str | None, remains: bool
+) -> None:
+    topic = new_topic(servers, rows=[])
+    group = f"g-{topic}"
+    reader = consumer(servers, group_id=group, group_protocol=protocol, group_instance_id=instance)
+    reader.subscribe([topic])
+    while len(reader.assignment()) < 3:
+        reader.poll(0.1)
+    reader.close(group_membership=operation)
+    with Admin(bootstrap_servers=servers) as admin:
+        assert bool(admin.describe_groups([group])[group].members) is remains
+
+
 def test_a_forked_child_is_told(servers: str) -> None:
     topic = new_topic(servers, rows=[])
     with consumer(servers) as reader:
@@ -301,15 +320,19 @@ def test_on_an_event_loop(servers: str) -> None:
     seen: list[bytes | None] = []
 
     async def read(most: int) -> None:
-        settings = {"group_id": f"g-{topic}", "auto_offset_reset": "earliest", "max_poll_records": 40, "enable_auto_commit": False}
+        settings = {"group_id": f"g-{topic}", "auto_offset_reset": "earliest", "max_poll_records": 40}
+        settings |= {"enable_auto_commit": False, "group_instance_id": "one"}
         async with asyncio.timeout(60), AsyncConsumer(bootstrap_servers=servers, **settings) as reader:
             await reader.subscribe([topic], on_revoke=lambda reader, _: reader.commit())
             while len(seen) < most:
                 seen.extend(record.value for record in await reader.poll(10))
+            await reader.close(group_membership=GroupMembershipOperation.LEAVE_GROUP)
 
     asyncio.run(read(100))
     asyncio.run(read(len(ROWS)))
     assert sorted(seen) == sorted(row[2] for row in ROWS)
+    with Admin(bootstrap_servers=servers) as admin:
+        assert admin.describe_groups([f"g-{topic}"])[f"g-{topic}"].members == ()
 
 
 def test_an_address_where_nobody_listens_is_named_in_time() -> None:

@@ -89,6 +89,7 @@ class ConsumerAssembly:
             commands.Subscribe: self._subscribe,
             commands.Assign: self._assign,
             commands.Unsubscribe: self._unsubscribe,
+            commands.EndFetches: lambda command, _: self.fetches.when_ended(lambda: self._done(command)),
             commands.UserData: self._user_data,
             commands.Assigned: self._assigned,
             commands.RebalancePrepared: self._prepared,
@@ -161,7 +162,7 @@ class ConsumerAssembly:
             self.recorder.left(command.reason, command.given_up, now)
         self.subscription.unsubscribe()
         if joined and self.membership is not None:
-            self.membership.leave(command.reason, self._reply_to(command), now)
+            self.membership.leave(command.reason, self._reply_to(command), now, command.operation)
         else:
             self._done(command)
 

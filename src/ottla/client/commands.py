@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from ottla.assignors import MemberAssignment
 from ottla.errors import OttlaError
-from ottla.types import OffsetAndMetadata, TopicPartition
+from ottla.types import GroupMembershipOperation, OffsetAndMetadata, TopicPartition
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 """Positions or commits: for each partition the next offset to read."""
@@ -94,11 +94,17 @@ class Assign(Command):
 class Unsubscribe(Command):
     """Leave the group, if it is joined, and read nothing any more.
 
-    The listeners have run. Done when the coordinator has answered.
+    The listeners have run. Done when the coordinator has answered, or does not have to be asked: see ``operation``.
     """
 
     reason: str
     given_up: GivenUp
+    operation: GroupMembershipOperation = GroupMembershipOperation.DEFAULT
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EndFetches(Command):
+    """After an ``Unsubscribe``: done when the brokers have ended the sessions of fetches, or can not be asked to."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,6 +129,19 @@ def test_a_parked_turn_speaks_of_what_has_come(broker: CoreUnderTest) -> None:
     assert (broker.replies[ticket].session_id, told(broker.replies[ticket])) == (session, {})
 
 
+def test_who_ends_a_session_waits_for_no_records_any_more(broker: CoreUnderTest) -> None:
+    session, other = begin(broker), begin(broker)
+    parked = broker.send(Api.FETCH, turn((session, 1), wait=500), version=12)
+    of_other = broker.send(Api.FETCH, turn((other, 1), wait=500), version=12)
+    assert parked not in broker.replies
+    last = broker.send(Api.FETCH, turn((session, -1)), version=12)
+    assert broker.replies.keys() >= {parked, last}
+    assert told(broker.replies[parked]) == {}
+    assert of_other not in broker.replies
+    broker.pass_time(500)
+    assert told(broker.replies[of_other]) == {}
+
+
 def test_who_was_given_records_is_looked_at_last(broker: CoreUnderTest) -> None:
     session = begin(broker, 0, 1)
     for partition in (0, 1):

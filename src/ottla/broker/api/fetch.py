@@ -9,6 +9,7 @@ from ottla.broker.aborted import AbortedTransaction
 from ottla.broker.api.registry import serves
 from ottla.broker.delayed import Parked
 from ottla.broker.effects import CancelTimer, Effect, Reply, RequestContext, SetTimer
+from ottla.broker.fetch_sessions import FINAL_EPOCH
 from ottla.broker.log import PartitionLog
 from ottla.broker.refusal import Refusal
 from ottla.protocol import NO_THROTTLE, ErrorCode, milliseconds
@@ -37,12 +38,19 @@ def fetch(core: BrokerCore, context: RequestContext, request: fetch_request.Fetc
         request = core.fetch_sessions.begin(request, Fact.BY_TOPIC_ID in context.facts, now)
     except Refusal as refusal:
         return [Reply(context.ticket, _response(refusal.code, ()))]
+    ended = _release(core, context, request, now) if request.session_epoch == FINAL_EPOCH else []
     answer = _read(core, context, request)
     wait = milliseconds(request.max_wait)
     if answer.enough or wait <= 0:
-        return [_reply(core, context, request, answer, now)]
+        return [*ended, _reply(core, context, request, answer, now)]
     core.delayed.park(Parked(context, request, answer.logs))
-    return [SetTimer(("fetch", context.ticket), now.mono + wait)]
+    return [*ended, SetTimer(("fetch", context.ticket), now.mono + wait)]
+
+
+def _release(core: BrokerCore, context: RequestContext, request: fetch_request.FetchRequest, now: Now) -> list[Effect]:
+    """A client that ends its session waits for no records: what it still has parked is answered, so that it can go at once."""
+    parked = [one for one in core.delayed.of_connection(context.connection) if one.request.session_id == request.session_id != 0]
+    return [effect for one in parked for effect in (CancelTimer(("fetch", one.context.ticket)), *retry(core, one, now, last=True))]
 
 
 def retry(core: BrokerCore, parked: Parked, now: Now, *, last: bool) -> list[Effect]:

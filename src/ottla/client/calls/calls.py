@@ -20,11 +20,12 @@ from ottla.client.calls.assigning import Assigning
 from ottla.client.calls.collector import Collector, Delivery
 from ottla.client.calls.commits import CommitCalls
 from ottla.client.calls.lookups import LookupCalls
-from ottla.client.calls.mailbox import Call, Mailbox
+from ottla.client.calls.mailbox import ANSWER_GRACE, Call, Mailbox
 from ottla.client.calls.processing import Processing
 from ottla.client.calls.rebalancing import Listeners, Rebalancing
 from ottla.client.cluster import patterns
 from ottla.client.fetched import FetchedResponse
+from ottla.client.groups.membership import DEFAULT
 from ottla.client.health.metrics import MetricName
 from ottla.client.health.verdicts import Consumed
 from ottla.client.notifications import (
@@ -40,7 +41,7 @@ from ottla.client.subscription import Mode, Snapshot
 from ottla.config import ConsumerConfig
 from ottla.errors import ConnectionFailedError, IllegalStateError, OttlaError, OttlaTimeoutError, error_class
 from ottla.records import Records
-from ottla.types import Now, TopicPartition
+from ottla.types import GroupMembershipOperation, Now, TopicPartition
 
 _log = logging.getLogger(__name__)
 
@@ -258,7 +259,7 @@ class ConsumerCalls(CommitCalls, LookupCalls):
         self._mailbox.now = now
         yield from self._leave(reason, now.mono + self._config.default_api_timeout_ms)
 
-    def _leave(self, reason: str, deadline: int) -> Call[None]:
+    def _leave(self, reason: str, deadline: int, operation: GroupMembershipOperation = DEFAULT) -> Call[None]:
         """Tell the listener, then leave; that the coordinator does not answer in time is no error."""
         self._mailbox.take()
         failure: Exception | None = None
@@ -267,7 +268,7 @@ class ConsumerCalls(CommitCalls, LookupCalls):
         except Exception as error:
             failure = error
         finally:
-            command = commands.Unsubscribe(reason, self._rebalancing.given_up)
+            command = commands.Unsubscribe(reason, self._rebalancing.given_up, operation)
             self._mailbox.submit(command)
         try:
             yield from self._mailbox.settle(command, reason, deadline, wakeable=False)
@@ -282,8 +283,10 @@ class ConsumerCalls(CommitCalls, LookupCalls):
 
     # -- the end ----------------------------------------------------------------------------------------------------------
 
-    def close(self, timeout: int, now: Now, *, done_with_last: bool = True) -> Call[None]:
-        """Commit, if that is automatic, tell the listener, leave the group. See ``Consumer.close``.
+    def close(
+        self, timeout: int, now: Now, operation: GroupMembershipOperation = DEFAULT, *, done_with_last: bool = True
+    ) -> Call[None]:
+        """Commit, if that is automatic, tell the listener, leave the group, end the fetches. See ``Consumer.close``.
 
         ``done_with_last``: what was handed out last, and not come back for, counts as done with.
         """
@@ -295,7 +298,27 @@ class ConsumerCalls(CommitCalls, LookupCalls):
             yield from self._commit_on_close(deadline, done_with_last)
         yield from self._await_async_commits(self._before(deadline), wakeable=False)
         unfinished = len(self._async_commits)
+        failure: Exception | None = None
         if self.snapshot.mode is not Mode.NONE:
-            yield from self._leave("the consumer is being closed", self._before(deadline))
+            try:
+                yield from self._leave("the consumer is being closed", self._before(deadline), operation)
+            except Exception as error:
+                failure = error
+            yield from self._end_fetches(deadline)
+        if failure is not None:
+            raise failure
         if unfinished:
             raise OttlaTimeoutError(f"{unfinished} asynchronous commits were not answered before the consumer was closed")
+
+    def _end_fetches(self, deadline: int) -> Call[None]:
+        """Brokers keep a session for each consumer that fetches; one that is told of its end has room for another's (KIP-227).
+
+        A broker answers in turn, so after the fetch that it has, which may wait for records for a while.
+        """
+        command = commands.EndFetches()
+        self._mailbox.submit(command)
+        patience = self._config.fetch_max_wait_ms + ANSWER_GRACE
+        until = min(self._before(deadline), self._mailbox.now.mono + patience)
+        while not command.completion.done and self._mailbox.now.mono < until:
+            yield from self._mailbox.wait(command.completion, until)
+            self._mailbox.take()

@@ -110,6 +110,9 @@ class FetchManager:
         self._planned: tuple[int, Metadata] | None = None
         """Version of the subscription and metadata that the sessions were given their partitions by."""
         self._plan_until: int | None = None
+        self._ending = 0
+        """Sessions that brokers were told to end, and have not answered."""
+        self._when_ended: list[Callable[[], None]] = []
 
     def __repr__(self) -> str:
         in_flight = sorted(node_id for node_id, node in self._nodes.items() if node.in_flight)
@@ -129,7 +132,9 @@ class FetchManager:
         """One Fetch for each broker that may be asked."""
         wake_at = [now.mono] if self._reset_out_of_range() else []
         if not self._subscription.partitions:
-            return Poll(tuple(self._end_sessions()))
+            sends = self._end_sessions()
+            self._tell_ended()
+            return Poll(tuple(sends))
         self._plan(now)
         wanted = [node for node in self._nodes.values() if node.session.wanted]
         sends = []
@@ -147,6 +152,7 @@ class FetchManager:
     def on_response(self, tag: _Asked | None, message: Any, now: Now) -> None:
         """Hand the records over; note what went wrong."""
         if tag is None:
+            self._ended()
             return
         node, names = tag.node, tag.session.names
         self._answered(node)
@@ -175,6 +181,7 @@ class FetchManager:
     def on_failure(self, tag: _Asked | None, error: OttlaError, now: Now) -> None:
         """The broker gave no answer: ask for metadata, and again after a while. What waiting does not mend is a problem, too."""
         if tag is None:
+            self._ended()
             return
         self._answered(tag.node)
         tag.session.failed()
@@ -231,16 +238,32 @@ class FetchManager:
         return Send(Api.FETCH, message, ToNode(node.node_id), tag, self._config.request_timeout_ms)
 
     def _end_sessions(self) -> list[Send]:
-        """Nothing is read any more: tell the brokers, who need not answer."""
+        """Nothing is read any more: tell the brokers."""
         ending = {node: node.session.end() for node in self._nodes.values()}
         self._planned = None
         for node in ending:
             node.session = FetchSession()
-        return [
+        sends = [
             Send(Api.FETCH, fetch_request(self._config, last, 0), ToNode(node.node_id), None, self._config.request_timeout_ms)
             for node, last in ending.items()
             if last is not None
         ]
+        self._ending += len(sends)
+        return sends
+
+    def when_ended(self, tell: Callable[[], None]) -> None:
+        """Nothing is read any more: tell when no broker keeps a session for us, as far as they can be asked."""
+        self._when_ended.append(tell)
+
+    def _ended(self) -> None:
+        self._ending -= 1
+        self._tell_ended()
+
+    def _tell_ended(self) -> None:
+        if not self._ending:
+            waiting, self._when_ended = self._when_ended, []
+            for tell in waiting:
+                tell()
 
     def _answered(self, node: _Node) -> None:
         node.in_flight = False

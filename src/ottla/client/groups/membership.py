@@ -13,7 +13,7 @@ from ottla.client.commands import Assigned, Reply
 from ottla.client.effects import Poll
 from ottla.config import ConsumerConfig
 from ottla.errors import BrokerError, CommitFailedError, OttlaError
-from ottla.types import ConsumerGroupMetadata, Now
+from ottla.types import ConsumerGroupMetadata, GroupMembershipOperation, Now
 
 
 class MemberIdentity(NamedTuple):
@@ -25,6 +25,8 @@ class MemberIdentity(NamedTuple):
 
 
 NOBODY = MemberIdentity()
+
+DEFAULT = GroupMembershipOperation.DEFAULT
 
 
 class Standing(NamedTuple):
@@ -83,8 +85,8 @@ class Membership(Protocol):
     def assigned(self, command: Assigned) -> None:
         """The application's assignor has answered. Of no matter where members do not assign."""
 
-    def leave(self, reason: str, reply: Reply, now: Now) -> None:
-        """Leave the group; ``reply`` is called when the coordinator has answered or can not be asked."""
+    def leave(self, reason: str, reply: Reply, now: Now, operation: GroupMembershipOperation = DEFAULT) -> None:
+        """Leave the group, or remain in it; ``reply`` is called when the coordinator has answered, or is not asked."""
 
     def identity(self) -> MemberIdentity:
         """Who signs a commit now. Raises the error that a commit would end with if it were sent."""
@@ -106,6 +108,11 @@ class Membership(Protocol):
 
     def on_failure(self, tag: Any, error: OttlaError, now: Now) -> None:
         """See ``RequestManager``."""
+
+
+def leaves(config: ConsumerConfig, operation: GroupMembershipOperation) -> bool:
+    """Whether a member goes for good when its consumer ends; else the coordinator waits for it until its session is over."""
+    return operation is GroupMembershipOperation.LEAVE_GROUP or (operation is DEFAULT and config.group_instance_id is None)
 
 
 def not_a_member(config: ConsumerConfig, *, expired: bool, cause: BrokerError | None = None) -> CommitFailedError:

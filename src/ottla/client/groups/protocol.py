@@ -19,11 +19,11 @@ from ottla.client.connections.link import Link
 from ottla.client.effects import Poll, Send, ToCoordinator
 from ottla.client.groups.classic.membership import ClassicMembership
 from ottla.client.groups.consumer.membership import ConsumerMembership
-from ottla.client.groups.membership import MemberIdentity, Membership, Standing
+from ottla.client.groups.membership import DEFAULT, MemberIdentity, Membership, Standing
 from ottla.client.groups.neighbours import Neighbours
 from ottla.errors import COORDINATOR, BrokerError, DisconnectedError, OttlaError, OttlaTimeoutError, broker_error
 from ottla.protocol.apis import Api
-from ottla.types import ConsumerGroupMetadata, Now
+from ottla.types import ConsumerGroupMetadata, GroupMembershipOperation, Now
 
 _log = logging.getLogger(__name__)
 
@@ -220,9 +220,9 @@ class AutoMembership:
         """See ``Membership``."""
         self.chosen.assigned(command)
 
-    def leave(self, reason: str, reply: Reply, now: Now) -> None:
+    def leave(self, reason: str, reply: Reply, now: Now, operation: GroupMembershipOperation = DEFAULT) -> None:
         """See ``Membership``."""
-        self.chosen.leave(reason, reply, now)
+        self.chosen.leave(reason, reply, now, operation)
 
     def identity(self) -> MemberIdentity:
         """See ``Membership``."""

@@ -15,9 +15,11 @@ from ottla.client.groups.classic import requests
 from ottla.client.groups.classic.requests import Tag
 from ottla.client.groups.classic.states import Generation
 from ottla.client.groups.coordinator import CoordinatorManager
+from ottla.client.groups.membership import DEFAULT, leaves
 from ottla.config import ConsumerConfig
 from ottla.errors import broker_error
 from ottla.protocol.apis import Api
+from ottla.types import GroupMembershipOperation
 
 _log = logging.getLogger(__name__)
 
@@ -36,9 +38,9 @@ class Leaving:
         """Whether the good-bye is still to be said."""
         return self._farewell is not None
 
-    def owe(self, member_id: str, reason: str) -> bool:
-        """Say good-bye as soon as possible. False where nobody expects it: a static member is one until its session times out."""
-        if not member_id or self._config.group_instance_id is not None:
+    def owe(self, member_id: str, reason: str, operation: GroupMembershipOperation = DEFAULT) -> bool:
+        """Say good-bye as soon as possible. False where there is none to be said: who remains is given up when its session ends."""
+        if not member_id or not leaves(self._config, operation):
             return False
         self._farewell = (member_id, reason)
         return True

@@ -39,7 +39,7 @@ from ottla.client.groups.classic.states import (
     Reaction,
     State,
 )
-from ottla.client.groups.membership import NOBODY, MemberIdentity, Standing, not_a_member
+from ottla.client.groups.membership import DEFAULT, NOBODY, MemberIdentity, Standing, not_a_member
 from ottla.client.subscription import Mode
 from ottla.errors import (
     DisconnectedError,
@@ -48,7 +48,7 @@ from ottla.errors import (
     broker_error,
 )
 from ottla.protocol.apis import Api
-from ottla.types import Now
+from ottla.types import GroupMembershipOperation, Now
 
 _log = logging.getLogger(__name__)
 
@@ -134,8 +134,8 @@ class ClassicMembership(Dialogue):
         else:
             self._move(Input.ASSIGNED)
 
-    def leave(self, reason: str, reply: Reply, now: Now) -> None:
-        """See ``Membership``. A static member stays a member until its session times out."""
+    def leave(self, reason: str, reply: Reply, now: Now, operation: GroupMembershipOperation = DEFAULT) -> None:
+        """See ``Membership``. Who remains is a member until its session times out."""
         self._subscription.set_partitions(())
         member = self.generation.member_id
         self._leaving.wait(reply)
@@ -146,7 +146,7 @@ class ClassicMembership(Dialogue):
             self._coordinator.hang_up(f"leaving the group: {reason}", now)
         self._forget(Generation())
         self._move(Input.LEAVE)
-        if self._coordinator.node_id is None or not self._leaving.owe(member, reason):
+        if self._coordinator.node_id is None or not self._leaving.owe(member, reason, operation):
             self._left()
 
     def identity(self) -> MemberIdentity:

@@ -83,8 +83,10 @@ def heartbeat(config: ConsumerConfig, generation: Generation) -> Any:
 
 
 def leave_group(config: ConsumerConfig, member_id: str, reason: str) -> Any:
-    """LeaveGroup of a dynamic member."""
+    """LeaveGroup."""
     from ottla.protocol.messages import leave_group_request
 
-    member = leave_group_request.MemberIdentity(member_id=member_id, reason=reason[:_REASON_LENGTH])
+    member = leave_group_request.MemberIdentity(
+        member_id=member_id, group_instance_id=config.group_instance_id, reason=reason[:_REASON_LENGTH]
+    )
     return leave_group_request.LeaveGroupRequest(group_id=config.group_id or "", members=(member,))

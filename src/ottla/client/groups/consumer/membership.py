@@ -40,14 +40,14 @@ from ottla.client.groups.consumer.states import (
     Reaction,
     State,
 )
-from ottla.client.groups.membership import NOBODY, MemberIdentity, Standing, not_a_member
+from ottla.client.groups.membership import DEFAULT, NOBODY, MemberIdentity, Standing, not_a_member
 from ottla.client.groups.neighbours import Neighbours
 from ottla.client.notifications import ErrorNotification
 from ottla.client.subscription import Mode
 from ottla.errors import BrokerError, DisconnectedError, OttlaError, OttlaTimeoutError, UnsupportedApiError, broker_error
 from ottla.protocol import milliseconds
 from ottla.protocol.apis import Api
-from ottla.types import ConsumerGroupMetadata, Now
+from ottla.types import ConsumerGroupMetadata, GroupMembershipOperation, Now
 
 _log = logging.getLogger(__name__)
 
@@ -91,6 +91,7 @@ class ConsumerMembership:
         self._beat_at = self._not_before = 0
         self._polled_at = self._given_at = 0
         self._leaves: list[Reply] = []
+        self._operation = DEFAULT
         self._farewells = 0
         """How many last heartbeats are not answered yet."""
         coordinator.on_fatal(self._lookup_failed)
@@ -163,9 +164,10 @@ class ConsumerMembership:
     def assigned(self, command: Assigned) -> None:
         """See ``Membership``."""
 
-    def leave(self, reason: str, reply: Reply, now: Now) -> None:
-        """See ``Membership``. A static member's partitions wait for it."""
+    def leave(self, reason: str, reply: Reply, now: Now, operation: GroupMembershipOperation = DEFAULT) -> None:
+        """See ``Membership``. The partitions of a static member that remains wait for it."""
         del now
+        self._operation = operation
         _log.debug("group %r: %s", self._config.group_id, reason)
         self._partitions.forget()
         self._subscription.set_partitions(())
@@ -334,12 +336,13 @@ class ConsumerMembership:
         target = self._coordinator.target() if self._coordinator.node_id is not None else None
         expelled, self._expelled = self._expelled, False
         self._move(Input.LEFT_STALE if expelled else Input.LEFT)
-        if target is None:
+        message = self._heartbeats.farewell(self._operation)
+        if target is None or message is None:
             self._left()
             return []
         self._farewells += 1
         tag = _Tag(self._incarnation, now.mono, last=True)
-        return [Send(Api.CONSUMER_GROUP_HEARTBEAT, self._heartbeats.farewell(), target, tag, self._config.request_timeout_ms)]
+        return [Send(Api.CONSUMER_GROUP_HEARTBEAT, message, target, tag, self._config.request_timeout_ms)]
 
     def _left(self) -> None:
         replies, self._leaves = self._leaves, []
@@ -380,7 +383,7 @@ class ConsumerMembership:
     def _begin(self, now: Now) -> None:
         """A new incarnation asks to be let in."""
         self._end()
-        self._was_asked = False
+        self._was_asked, self._operation = False, DEFAULT
         self._failures, self._not_before, self._beat_at = 0, 0, now.mono
 
     def _end(self) -> None:

@@ -14,9 +14,11 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from ottla.client.backoff import RandomPort
+from ottla.client.groups.membership import leaves
 from ottla.client.subscription import Subscription
 from ottla.config import ConsumerConfig
 from ottla.protocol import duration
+from ottla.types import GroupMembershipOperation
 
 JOIN, LEAVE, LEAVE_FOR_A_WHILE = 0, -1, -2
 """Member epochs that ask for something. The last is a static member's: its partitions wait for it."""
@@ -66,10 +68,12 @@ class Heartbeats:
             news["topic_partitions"] = _topic_partitions(held)
         return self._message(epoch, **news)
 
-    def farewell(self) -> Any:
-        """The last heartbeat. A static member's partitions are kept for it until its session ends."""
+    def farewell(self, operation: GroupMembershipOperation) -> Any | None:
+        """The last heartbeat; ``None`` where there is none. For a static member that remains its partitions are kept."""
         self.forget()
-        return self._message(LEAVE if self._config.group_instance_id is None else LEAVE_FOR_A_WHILE)
+        if leaves(self._config, operation):
+            return self._message(LEAVE)
+        return None if self._config.group_instance_id is None else self._message(LEAVE_FOR_A_WHILE)
 
     def _wish(self) -> dict[str, Any]:
         """What the member wants to read and from where, and who is to share it out."""

@@ -1,0 +1,148 @@
+"""How a consumer ends: whether its member leaves the group, and what brokers still keep for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ottla.client.calls.rebalancing import Listeners
+from ottla.types import GroupMembershipOperation
+from tests.scenarios.groups import ALL, filled, join, new, settle
+from tests.scenarios.world import App, Program, Sleep, World
+
+SESSION = 6_000
+"""Milliseconds that a member may be silent, as ``World`` has it."""
+DEFAULT, LEAVE, REMAIN = GroupMembershipOperation
+
+
+@pytest.fixture(params=["classic", "consumer"])
+def world(tmp_path: Path, request: pytest.FixtureRequest) -> World:
+    world = filled(tmp_path)
+    world.protocol = request.param
+    return world
+
+
+def closing(app: App, operation: GroupMembershipOperation, timeout: int = 30_000) -> Program:
+    yield from app.calls.close(timeout, app.now, operation)
+
+
+def a_reader(world: World, name: str, **settings: object) -> App:
+    """A member that has all partitions, fetches them, and does nothing for the moment."""
+    app = new(world, name, **settings)
+
+    def program() -> Program:
+        yield from app.calls.subscribe(["t"], app.listeners(), app.now)
+        while len(app.handled) < 400:
+            app.handled.extend((yield from app.calls.poll(500, app.now)))
+        yield from app.calls.poll(100, app.now)
+
+    world.call(app, program())
+    return app
+
+
+@pytest.mark.parametrize(
+    ("operation", "instance", "leaves"),
+    [
+        (DEFAULT, None, True),
+        (LEAVE, None, True),
+        (REMAIN, None, False),
+        (DEFAULT, "one", False),
+        (LEAVE, "one", True),
+        (REMAIN, "one", False),
+    ],
+)
+def test_who_leaves_is_replaced_at_once_and_who_remains_after_its_session(
+    world: World, operation: GroupMembershipOperation, instance: str | None, leaves: bool
+) -> None:
+    app = a_reader(world, "a", group_instance_id=instance)
+    world.call(app, closing(app, operation))
+    assert app.told[-1] == ("revoke", ALL)  # in any case
+    assert app.calls.owned == frozenset()
+    ended = world.now.mono
+    other = join(world, "b")
+    settle(world, other)
+    assert (world.now.mono - ended < SESSION - 1_000) is leaves
+
+
+def test_a_static_member_that_left_for_good_comes_back_as_a_new_one(world: World) -> None:
+    app = a_reader(world, "a", group_instance_id="one")
+    world.call(app, closing(app, LEAVE))
+    again = join(world, "a2", group_instance_id="one")
+    settle(world, again)
+    assert again.errors == []
+
+
+def test_who_remains_has_committed_all_the_same(world: World) -> None:
+    app = a_reader(world, "a")
+    world.call(app, closing(app, REMAIN))
+    assert world.committed("g", "t", 4) == dict.fromkeys(range(4), 100)
+
+
+def test_brokers_keep_no_session_of_fetches_for_a_consumer_that_is_closed(world: World) -> None:
+    app = a_reader(world, "a")
+    sessions = world.broker.core.fetch_sessions
+    assert len(sessions) == 1
+    before = world.now.mono
+    world.call(app, closing(app, DEFAULT))
+    assert len(sessions) == 0
+    assert world.now.mono - before < 1_000
+
+
+def test_a_consumer_without_a_group_ends_its_session_too(world: World) -> None:
+    app = world.app("a")
+
+    def program() -> Program:
+        yield from app.calls.assign(ALL, app.now)
+        while len(app.handled) < 400:
+            app.handled.extend((yield from app.calls.poll(500, app.now)))
+        yield from app.calls.close(30_000, app.now)
+
+    world.call(app, program())
+    assert len(world.broker.core.fetch_sessions) == 0
+
+
+def test_without_time_nothing_is_waited_for_and_the_rest_is_said_all_the_same(world: World) -> None:
+    app = a_reader(world, "a", enable_auto_commit=False)
+    world.run(200)
+    before = world.now.mono
+    world.call(app, closing(app, REMAIN, timeout=0))
+    assert world.now.mono == before
+    world.run(1_000)
+    assert len(world.broker.core.fetch_sessions) == 0
+
+
+def test_a_broker_that_is_gone_is_not_waited_for_longer_than_a_fetch_takes(world: World) -> None:
+    app = a_reader(world, "a", enable_auto_commit=False)
+    app.cut()
+    before = world.now.mono
+    world.call(app, closing(app, REMAIN))
+    assert world.now.mono - before <= 500 + 1_000
+
+
+def test_what_a_listener_raises_does_not_keep_the_session(world: World) -> None:
+    app = new(world, "a")
+
+    def refuse(_: object) -> None:
+        raise ValueError("no use")
+
+    def program() -> Program:
+        yield from app.calls.subscribe(["t"], Listeners(None, refuse), app.now)
+        while len(app.handled) < 400:
+            app.handled.extend((yield from app.calls.poll(500, app.now)))
+        yield Sleep(100)
+        with pytest.raises(ValueError, match="no use"):
+            yield from app.calls.close(30_000, app.now)
+
+    world.call(app, program())
+    assert len(world.broker.core.fetch_sessions) == 0
+
+
+def test_the_member_of_a_group_that_others_read_ends_its_session(world: World) -> None:
+    one, two = join(world, "a"), join(world, "b")
+    settle(world, one, two)
+    world.run(1_000)
+    assert len(world.broker.core.fetch_sessions) == 2
+    one.stop = True
+    world.run_until(lambda: not one.running)
+    assert len(world.broker.core.fetch_sessions) == 1
