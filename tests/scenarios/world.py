@@ -293,6 +293,7 @@ class App:
         self._held: dict[int, int] = {}
         """Connection -> until when the broker does not read it."""
         self._pass_due: int | None = None
+        self._may_wait: frozenset[type[Any]] = frozenset()
         self._program: Program | None = None
         self._wait_number = 0
         self.result: Any = None
@@ -383,7 +384,8 @@ class App:
 
     def _submit(self, command: object) -> None:
         self._inbox.append(command)
-        self._pass_soon(0)
+        if type(command) not in self._may_wait:
+            self._pass_soon(0)
 
     def _drain(self) -> list[Any]:
         taken, self._notifications = self._notifications, []
@@ -405,13 +407,15 @@ class App:
         inbox, self._inbox = self._inbox, []
         for command in inbox:
             core.handle_command(command, self.now)
-        effects, wake_at = core.poll(self.now)
+        effects, wake_at, self._may_wait = core.poll(self.now)
         for effect in effects:
             self._perform(effect)
         told = core.take_notifications()
         if told:
             self._notifications += told
             self._notified()
+        if any(type(command) not in self._may_wait for command in self._inbox):
+            self._pass_soon(0)
         if wake_at is not None:
             self._pass_soon(max(0, wake_at - self.now.mono))
 

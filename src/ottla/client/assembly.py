@@ -37,6 +37,10 @@ from ottla.types import Now
 PATIENCE = 1_500
 """Milliseconds that a first connection may take before the cluster counts as unreachable."""
 
+_NOTHING: frozenset[type[Any]] = frozenset()
+_REPORTS: frozenset[type[Any]] = frozenset({commands.Drained})
+"""Commands that are of interest only while somebody waits for what they report."""
+
 _RESET_TO: Mapping[str, Reset | None] = {"earliest": EARLIEST, "latest": LATEST, "none": None}
 _UNKNOWN_TOPIC_OR_PARTITION = 3
 _LEADER_NOT_AVAILABLE = 5
@@ -81,11 +85,13 @@ class ConsumerAssembly:
         core.add_manager(self.publisher)
         # The metadata is asked first of all, and once more at the end: what the others found missing is requested in the same pass.
         core.add_manager(metadata)
+        core.may_wait = self._may_wait
         self._register()
 
     def _register(self) -> None:
         handlers: dict[type[Any], Callable[[Any, Now], None]] = {
             commands.Polled: self._polled,
+            commands.Drained: lambda command, _: self.fetches.drained(command.numbers),
             commands.Subscribe: self._subscribe,
             commands.Assign: self._assign,
             commands.Unsubscribe: self._unsubscribe,
@@ -108,6 +114,9 @@ class ConsumerAssembly:
         }
         for command, handler in handlers.items():
             self.core.register(command, self._guarded(handler))
+
+    def _may_wait(self) -> frozenset[type[Any]]:
+        return _NOTHING if self.fetches.awaits_memory or self.validator.awaits_consumption else _REPORTS
 
     def _guarded(self, handler: Callable[[Any, Now], None]) -> Callable[[Any, Now], None]:
         """A handler that fails settles the command that it failed on: nobody waits for ever."""
@@ -140,7 +149,6 @@ class ConsumerAssembly:
     # -- commands ---------------------------------------------------------------------------------------------------------
 
     def _polled(self, command: commands.Polled, now: Now) -> None:
-        self.fetches.drained(command.drained)
         if self.commits is not None and self.membership is not None:
             self.commits.polled(command.positions, now)
             self.membership.polled(now)
@@ -252,7 +260,7 @@ class Publisher:
         """Publish what changed."""
         self._follow_topics()
         problem = self._unreachable(now) or self._refused() or self._missing_topics() or self._leaderless()
-        if str(problem) != str(self._problem):
+        if problem is not self._problem and str(problem) != str(self._problem):
             self._problem = problem
             self._subscription.version += 1
         self.publish()

@@ -66,12 +66,17 @@ class Command:
 class Polled:
     """The application is inside ``poll()``: the one sign of life.
 
-    ``positions`` are what it has done with, that is what a *previous* poll handed out. ``drained`` names the fetch responses it
-    has no more use for.
+    ``positions`` are what it has done with, that is what a *previous* poll handed out.
     """
 
     positions: Offsets
-    drained: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """The application has no more use for these fetch responses. Of no interest while nobody waits for their memory."""
+
+    numbers: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

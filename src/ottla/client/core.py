@@ -29,6 +29,8 @@ class CorePoll(NamedTuple):
 
     effects: list[Effect]
     wake_at: int | None
+    may_wait: frozenset[type[Any]] = frozenset()
+    """Classes of commands that need not wake the shell before then: nothing would come of them."""
 
 
 class ClientCore:
@@ -41,9 +43,13 @@ class ClientCore:
         allow_auto_create = isinstance(config, ConsumerConfig) and config.allow_auto_create_topics
         self.metadata_manager = MetadataManager(config, random, self.notify, allow_auto_create=allow_auto_create)
         self.observe: Callable[[Completion, Now], None] = lambda completion, now: None
-        """Told of every request that came to its end, before the manager that asked."""
+        """Told of every request that came to its end."""
+        self.may_wait: Callable[[], frozenset[type[Any]]] = frozenset
+        """Which commands, by class, nobody waits for."""
         self._managers: list[RequestManager] = []
         self._handlers: dict[type[Any], Callable[[Any, Now], None]] = {}
+        self._ended: list[Completion] = []
+        """Requests that came to their end, and of which ``observe`` was not told yet."""
         self._notifications: list[object] = []
         self._suspended: dict[int, int] = {}
         """Manager (by identity) -> until when it is not asked."""
@@ -85,9 +91,23 @@ class ClientCore:
         """A broker that an answer named before the metadata did (a coordinator, a new leader)."""
         self.connections.learn_node(node, now)
 
+    def deliver(self, now: Now) -> None:
+        """Hand answers to the managers that asked. A shell may do so before ``poll``, to tell the application of them sooner."""
+        for completion in self.connections.take_completions():
+            request, message, error = completion
+            try:
+                if error is not None:
+                    request.manager.on_failure(request.send.tag, error, now)
+                else:
+                    request.manager.on_response(request.send.tag, message, now)
+            except Exception as bug:
+                self._surface(bug, type(request.manager).__name__)
+            self._ended.append(completion)
+
     def poll(self, now: Now) -> CorePoll:
         """One pass: deliver answers, ask every manager (that of the metadata last: others wish for it), move the connections on."""
-        self._deliver(now)
+        self.deliver(now)
+        self._report(now)
         self._follow_metadata(now)
         self._watch_losses()
         wake_at = [at for manager in (*self._managers, self.metadata_manager) if (at := self._ask(manager, now)) is not None]
@@ -96,12 +116,12 @@ class ClientCore:
             wake_at.append(next_at)
         if self.connections.has_completions or self.connections.lost != self._lost:
             wake_at.append(now.mono)
-        return CorePoll(effects, min(wake_at, default=None))
+        return CorePoll(effects, min(wake_at, default=None), self.may_wait())
 
     def shut_down(self, error: OttlaError, now: Now) -> list[Effect]:
         """Close everything: whatever was asked and not answered fails with ``error``, and every manager hears of it."""
         self.connections.shut_down(error, now)
-        self._deliver(now)
+        self.deliver(now)
         return self.connections.poll(now).effects
 
     def _ask(self, manager: RequestManager, now: Now) -> int | None:
@@ -119,17 +139,13 @@ class ClientCore:
             self.connections.enqueue(manager, send, now)
         return poll.wake_at
 
-    def _deliver(self, now: Now) -> None:
-        for completion in self.connections.take_completions():
-            request, message, error = completion
+    def _report(self, now: Now) -> None:
+        ended, self._ended = self._ended, []
+        for completion in ended:
             try:
                 self.observe(completion, now)
-                if error is not None:
-                    request.manager.on_failure(request.send.tag, error, now)
-                else:
-                    request.manager.on_response(request.send.tag, message, now)
             except Exception as bug:
-                self._surface(bug, type(request.manager).__name__)
+                self._surface(bug, "counting requests")
 
     def _follow_metadata(self, now: Now) -> None:
         """Whatever changed what is known of the cluster, the connections learn it before anybody is asked."""

@@ -1,71 +1,95 @@
 """The queue from a network thread to the application: notifications, and the application's only place to sleep.
 
-Owns the queue and its lock; must not know what a notification means, nor event loops. Invariant: what was put is drained once, in
-order, and whoever waits wakes when something is put: a thread in ``wait``, an event loop by what it left with ``arm``.
+Owns the queue, and the moment in which the application takes over; must not know what a notification means, nor event loops.
+Invariant: what was put is drained once, in order, and whoever waits wakes when something is put: a thread in ``wait``, an event
+loop by what it left with ``arm``.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
+from queue import Empty, SimpleQueue
+
+_WAKE: list[object] = []
+"""Put to end a wait: nothing to drain."""
 
 
 class NotificationQueue:
-    """Put by the network thread (and ``wake`` by anybody), drained by the application thread."""
+    """Put by the network thread (and ``wake`` by anybody), drained by the application thread.
+
+    On a queue that a signal handler may put into while its own thread is in here.
+    """
 
     def __init__(self) -> None:
-        self._items: deque[object] = deque()
-        self._ready = threading.Condition()
-        self._woken = False
-        self._tell: Callable[[], object] | None = None
+        self._queue: SimpleQueue[list[object]] = SimpleQueue()
+        self._next: list[object] = []
+        """What ended the latest wait."""
+        self._tells: deque[Callable[[], object]] = deque(maxlen=1)
+        self._sleeping = False
+        self._taken = threading.Lock()
+        """Locked from a put that woke the application until it has drained."""
 
-    def put_all(self, items: Iterable[object]) -> None:
-        """Add notifications and wake whoever waits."""
-        with self._ready:
-            self._items.extend(items)
-            self._wake()
+    def put_all(self, items: Iterable[object]) -> bool:
+        """Add notifications and wake whoever waits; whether anybody did."""
+        sleeping = self._sleeping or bool(self._tells)
+        if sleeping:
+            self._taken.acquire(blocking=False)
+        self._put([*items])
+        return sleeping
+
+    def give_way(self, timeout: float) -> None:
+        """Let the application, which was woken, take what was put before this thread goes on; ``timeout`` in seconds.
+
+        It needs the GIL for that, which this thread would keep for as long as it has something to do.
+        """
+        self._taken.acquire(timeout=timeout)
 
     def wake(self) -> None:
         """End the present or the next ``wait`` without a notification."""
-        with self._ready:
-            self._woken = True
-            self._wake()
+        self._put(_WAKE)
 
-    def _wake(self) -> None:
-        self._ready.notify_all()
-        if self._tell is not None:
-            tell, self._tell = self._tell, None
-            tell()
+    def _put(self, items: list[object]) -> None:
+        self._queue.put(items)
+        with contextlib.suppress(IndexError):  # no event loop waits
+            self._tells.pop()()
 
     def wait(self, timeout: float | None) -> bool:
         """Sleep until there is a notification, ``wake`` is called or ``timeout`` (seconds) is over; whether there is one."""
-        with self._ready:
-            self._ready.wait_for(lambda: bool(self._items) or self._woken, timeout)
-            self._woken = False
-            return bool(self._items)
+        if not self._next:
+            self._sleeping = True
+            try:
+                self._next = self._queue.get(timeout=timeout)
+            except Empty:
+                return False
+            finally:
+                self._sleeping = False
+        return bool(self._next)
 
     def arm(self, tell: Callable[[], object]) -> bool:
         """Instead of ``wait``: have ``tell`` called once, by whoever puts or wakes next; False: there is something already.
 
         ``tell`` runs on any thread and must neither wait nor raise. However much comes before it is armed again, it is called once.
         """
-        # Left first, then looked: a signal handler may put something in between, in this very thread.
-        with self._ready:
-            self._tell = tell
-            if self._items or self._woken:
-                self._tell, self._woken = None, False
-                return False
-            return True
+        # Left first, then looked: what comes in between is either seen or told.
+        self._tells.append(tell)
+        if self._next or not self._queue.empty():
+            self._tells.clear()
+            return False
+        return True
 
     def disarm(self) -> None:
         """Nobody waits any more."""
-        with self._ready:
-            self._tell = None
+        self._tells.clear()
 
     def drain(self) -> list[object]:
         """Take all that is there."""
-        # Exchanged, not cleared: a signal handler may put something in between, in this very thread.
-        with self._ready:
-            items, self._items = self._items, deque()
-        return list(items)
+        items, self._next = self._next, []
+        with contextlib.suppress(Empty):
+            while True:
+                items = items + self._queue.get_nowait()
+        if self._taken.locked():
+            self._taken.release()
+        return items

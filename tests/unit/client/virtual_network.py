@@ -91,7 +91,7 @@ class VirtualNetwork:
     def settle(self) -> int | None:
         """Let everything happen that can happen now; gives the time that was asked for next."""
         for _ in range(1000):
-            effects, wake_at = self._poll(self.now)
+            effects, wake_at, *_ = self._poll(self.now)
             for effect in effects:
                 self._perform(effect)
             if not effects and (wake_at is None or wake_at > self.mono):

@@ -45,6 +45,13 @@ class Begin:
     size: int = 1
 
 
+@dataclass(frozen=True)
+class Report:
+    """A command that only tells something."""
+
+    number: int
+
+
 class Manager:
     """Asks for coordinators whose keys are as long as wanted, and says what came back."""
 
@@ -169,6 +176,26 @@ def test_no_wake_up_is_lost(client: Client) -> None:
         client.thread.submit(Begin(tag))
         client.until(lambda seen, tag=tag: len(seen) == tag + 1)  # type: ignore[misc]
         assert time.monotonic() - began < 2
+
+
+def test_a_command_that_may_wait_ends_no_sleep_and_comes_with_the_next_pass(client: Client) -> None:
+    client.core.register(Report, lambda command, now: client.core.notify(command.number))
+    client.core.may_wait = lambda: frozenset({Report})
+    client.thread.submit(Begin(1))
+    client.until(lambda seen: len(seen) == 1)
+    client.thread.submit(Report(2))
+    assert not client.thread.notifications.wait(0.2)
+    client.thread.submit(Begin(3))
+    assert client.until(lambda seen: len(seen) == 3) == [(1, 1), 2, (3, 1)]
+
+
+def test_a_command_that_may_wait_ends_the_sleep_as_soon_as_somebody_waits_for_it(client: Client) -> None:
+    client.core.register(Report, lambda command, now: client.core.notify(command.number))
+    client.core.may_wait = frozenset
+    client.thread.submit(Begin(1))
+    client.until(lambda seen: len(seen) == 1)
+    client.thread.submit(Report(2))
+    assert client.until(lambda seen: len(seen) == 2) == [(1, 1), 2]
 
 
 def test_submitting_from_many_threads_loses_nothing(client: Client) -> None:

@@ -46,8 +46,8 @@ from ottla.types import GroupMembershipOperation, Now, TopicPartition
 _log = logging.getLogger(__name__)
 
 POST_INTERVAL = 50
-"""Milliseconds between two signs of life while polls find records without waiting: a poll of few records must not cost a round
-trip."""
+"""Milliseconds between two signs of life, unless the network thread has told news: each wakes it, and a poll of few records must
+not cost that."""
 
 PROBLEM_GRACE = 3_000
 """Milliseconds before a problem that may pass (a topic that is just being created) is raised by an empty poll."""
@@ -76,7 +76,8 @@ class ConsumerCalls(CommitCalls, LookupCalls):
         self._errors: deque[OttlaError] = deque()
         self._assigning = Assigning(config, self._errors.append)
         self._rebalancing = Rebalancing(config, self._mailbox, self.collector, self._assigning, self.pace)
-        self._posted_at: int | None = None
+        self._polled_at: int | None = None
+        """When the network thread was last told that the application is alive; ``None``: it waits to be told."""
         self._progress_at: dict[TopicPartition, int] = {}
         """When the application was last handed records of a partition."""
         self._problems: list[OttlaError] = []
@@ -107,7 +108,7 @@ class ConsumerCalls(CommitCalls, LookupCalls):
             if delivery is not None:
                 self._count(delivery)
                 return Records(part.records for part in delivery.parts)
-            self._post(waiting=True)
+            self._post()
             if self._mailbox.now.mono >= deadline:
                 self._explain_nothing()
                 return Records.empty()
@@ -149,25 +150,24 @@ class ConsumerCalls(CommitCalls, LookupCalls):
         self._mailbox.take()
         yield from self._run_commit_callbacks()
         if self._rebalancing.pending:
-            self._posted_at = None
+            self._polled_at = None
             yield from self._rebalancing.serve()
-        self._post(waiting=False)
+        self._post()
         self._raise_errors()
         if self.snapshot.mode is Mode.NONE:
             raise IllegalStateError(
                 "nothing to poll: the consumer is neither subscribed nor assigned", hint="call subscribe() or assign()"
             )
 
-    def _post(self, *, waiting: bool) -> None:
-        """Tell the network thread that the application is alive, what it is done with, and what memory is free.
-
-        Not at every poll that finds records waiting; but before every wait, and whenever a response was drained.
-        """
-        due = self._posted_at is None or self._mailbox.now.mono - self._posted_at >= POST_INTERVAL
-        if due or self.collector.buffer.has_drained or (waiting and self._mailbox.now.mono != self._posted_at):
-            self._posted_at = self._mailbox.now.mono
+    def _post(self) -> None:
+        """Tell the network thread what memory is free; now and then, that the application is alive and what it is done with."""
+        if self.collector.buffer.has_drained:
+            self._mailbox.submit(commands.Drained(self.collector.buffer.take_drained()))
+        now = self._mailbox.now.mono
+        if self._polled_at is None or now - self._polled_at >= POST_INTERVAL:
+            self._polled_at = now
             positions = self.collector.positions(with_current=False) if self._config.enable_auto_commit else {}
-            self._mailbox.submit(commands.Polled(positions, self.collector.buffer.take_drained()))
+            self._mailbox.submit(commands.Polled(positions))
 
     def _longest_wait(self) -> int:
         """A poll that waits is a sign of life too, to be given in time."""
@@ -195,6 +195,7 @@ class ConsumerCalls(CommitCalls, LookupCalls):
         self.collector.consumption.arrived(response, self.collector.handed_out, self._mailbox.now)
 
     def _on_published(self, snapshot: Snapshot) -> None:
+        self._polled_at = None
         self.collector.on_snapshot(snapshot)
         general = [snapshot.problem] if snapshot.problem is not None else []
         self._problems = [*general, *snapshot.problems.values()]

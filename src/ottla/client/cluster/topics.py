@@ -47,6 +47,8 @@ class TopicsManager:
 
     def poll(self, now: Now) -> Poll:
         """Ask what was not asked yet, or has to be asked again."""
+        if not self._questions:
+            return Poll()
         for question in [item for item in self._questions if item.deadline <= now.mono and not item.in_flight]:
             self._finish(question, self._too_late(question))
         sends = []

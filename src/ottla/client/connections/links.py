@@ -130,8 +130,10 @@ class Links:
 
     def connection_failure(self, message: str = "no broker could be reached") -> ConnectionFailedError | AuthenticationError | None:
         """An error that lists all that was tried, or ``None`` while some broker answers or nothing has failed yet."""
+        if any(link.answered for link in self._links.values()):
+            return None
         failures = self.failures()
-        if not failures or any(link.state in ESTABLISHED_STATES and link.answered for link in self._links.values()):
+        if not failures:
             return None
         refusal = self.refusal()
         if refusal is not None and all(link.failures for link in self._candidates()):

@@ -33,6 +33,8 @@ class RequestQueue:
 
     def settle(self, handled: Callable[[Request], bool]) -> None:
         """Ask of each that waits whether it is dealt with; the others go on waiting, in order."""
+        if not self._waiting:
+            return
         waiting, self._waiting = self._waiting, deque()
         self._waiting.extend(request for request in waiting if not handled(request))
 

@@ -107,6 +107,8 @@ class FetchManager:
         self._out_of_range: dict[TopicPartition, int] = {}
         self._blocked: dict[TopicPartition, int] = {}
         self._logged: dict[TopicPartition, int] = {}
+        self._starved = False
+        """Whether some broker would be asked if there were room for its answer."""
         self._planned: tuple[int, Metadata] | None = None
         """Version of the subscription and metadata that the sessions were given their partitions by."""
         self._plan_until: int | None = None
@@ -117,6 +119,11 @@ class FetchManager:
     def __repr__(self) -> str:
         in_flight = sorted(node_id for node_id, node in self._nodes.items() if node.in_flight)
         return f"<FetchManager in flight to {in_flight}, {len(self._held)} responses held>"
+
+    @property
+    def awaits_memory(self) -> bool:
+        """Whether anything happens as soon as the application has consumed what it holds."""
+        return self._starved or bool(self._out_of_range)
 
     def is_held(self, tp: TopicPartition) -> bool:
         """Whether the application has not consumed yet all that was fetched of a partition."""
@@ -131,6 +138,7 @@ class FetchManager:
     def poll(self, now: Now) -> Poll:
         """One Fetch for each broker that may be asked."""
         wake_at = [now.mono] if self._reset_out_of_range() else []
+        self._starved = False
         if not self._subscription.partitions:
             sends = self._end_sessions()
             self._tell_ended()
@@ -145,6 +153,8 @@ class FetchManager:
                 wake_at.append(node.retry_at)
             elif room := self.memory.room(node.node_id, len(wanted)):
                 sends.append(self._fetch(node, room))
+            else:
+                self._starved = True
         if self._plan_until is not None:
             wake_at.append(self._plan_until)
         return Poll(tuple(sends), min(wake_at, default=None))
@@ -168,7 +178,8 @@ class FetchManager:
             self._refused(node, error, now, patient=code != 0 and code not in _SESSION_ERRORS)
             return
         node.failures = 0
-        self._learn_leaders(message, names)
+        if any(data.error_code for _, data in parts):
+            self._learn_leaders(message, names)
         fetched: list[FetchedPartition] = []
         for tp, data in parts:
             assert tp is not None
@@ -282,7 +293,8 @@ class FetchManager:
         if data.error_code:
             self._partition_failed(tp, state, int(data.error_code), now)
             return None
-        self._subscription.set_problem(tp, state.epoch, None)
+        if state.problem is not None:
+            self._subscription.set_problem(tp, state.epoch, None)
         self._logged.pop(tp, None)
         if data.preferred_read_replica >= 0:
             self._prefer(tp, state, int(data.preferred_read_replica), now)
@@ -309,7 +321,7 @@ class FetchManager:
         session.served(tp)
         wanted = session.wanted.get(tp)
         if wanted is not None:
-            session.want(tp, wanted._replace(offset=last.next_offset))
+            session.want(tp, Wanted(last.next_offset, wanted.leader_epoch, wanted.topic_id))
 
     def _prefer(self, tp: TopicPartition, state: PartitionState, node_id: int, now: Now) -> None:
         """The leader says that another broker is closer: ask that one."""

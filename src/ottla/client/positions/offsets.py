@@ -105,6 +105,8 @@ class OffsetsManager:
 
     def poll(self, now: Now) -> Poll:
         """Look up what is missing."""
+        if not (self._queries or self._subscription.in_phase(Phase.INITIALIZING) or self._subscription.in_phase(Phase.RESETTING)):
+            return Poll()  # in nearly every pass
         self._initialize(now)
         self._reset(now)
         self._expire(now)

@@ -77,6 +77,11 @@ class PositionValidator:
     def __repr__(self) -> str:
         return f"<PositionValidator {len(self._in_flight)} asked about, {len(self._misfits)} do not fit>"
 
+    @property
+    def awaits_consumption(self) -> bool:
+        """Whether a position is to be moved as soon as the application has consumed what was fetched before."""
+        return bool(self._misfits)
+
     def poll(self, now: Now) -> Poll:
         """Look for new leaders; ask them about the positions."""
         self._compare_leaders()

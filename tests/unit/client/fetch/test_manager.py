@@ -164,6 +164,18 @@ def test_topics_go_by_name_where_the_id_is_not_known() -> None:
     assert fetches.state(T0).fetch == 15
 
 
+def test_memory_is_waited_for_only_where_some_broker_would_be_asked() -> None:
+    fetches = Fetches(T0)
+    fetches.answer(fetches.one(Api.FETCH), fetched(data(T0, batch(10))))
+    assert not fetches.manager.awaits_memory
+    fetches.answer(fetches.one(Api.FETCH), fetched(data(T0, batch(15))))
+    assert not fetches.poll()
+    assert fetches.manager.awaits_memory, "two answers are held"
+    fetches.manager.drained([fetches.fetched()[0].number])
+    assert fetches.one(Api.FETCH)
+    assert not fetches.manager.awaits_memory
+
+
 def test_partitions_that_were_served_go_behind_the_others() -> None:
     fetches = Fetches(T0, T2)
     send = fetches.one(Api.FETCH)
