@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.groups.scenarios import COOPERATIVE, EAGER, Scenario, beside_ours_everywhere, migrations
+from tests.interop.groups.scenarios import COOPERATIVE, EAGER, Scenario, beside_ours_everywhere, coming_and_going, migrations
 from tests.interop.groups.stage import Stage, settings
 from tests.interop.real_kafka import KafkaTool, OwnKafka, free_port_pair
 
@@ -29,10 +29,19 @@ def node(kafka_tool: KafkaTool) -> Iterator[OwnKafka]:
         node.stop()
 
 
+def play(scenario: Scenario, node: OwnKafka, folder: Path, request: pytest.FixtureRequest) -> None:
+    stage = Stage(scenario, node.address, folder, SESSION)
+    assert stage.play() == []
+    request.node.user_properties.append((scenario.name, stage.figures.row()))
+
+
+@pytest.mark.timeout(300)
+def test_a_consumer_group_of_all_who_speak_it(node: OwnKafka, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    play(coming_and_going("consumer"), node, tmp_path, request)
+
+
 @pytest.mark.interop
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("scenario", MATRIX, ids=lambda one: one.name)
 def test_ours_among_others(scenario: Scenario, node: OwnKafka, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    stage = Stage(scenario, node.address, tmp_path, SESSION)
-    assert stage.play() == []
-    request.node.user_properties.append((scenario.name, stage.figures.row()))
+    play(scenario, node, tmp_path, request)

@@ -171,6 +171,12 @@ def beside_ours_everywhere(protocols: tuple[str, ...], assignors: dict[str, tupl
     return found
 
 
+def coming_and_going(protocol: str) -> Scenario:
+    """Ours and one of each of the others, one of ours and one of theirs leave, ours comes back: what every change has to pass."""
+    clients = ("ottla", *(client for client in PROTOCOLS[protocol] if client != "ottla"))
+    return Scenario(f"{protocol}-coming-and-going", protocol, (Join(clients), Leave(0), Return(0), Leave(1)))
+
+
 def migrations() -> list[Scenario]:
     """Groups whose members speak both protocols: from classic to consumer and back while they work, ours on either side."""
     story = {
