@@ -17,6 +17,7 @@ import kafka.admin
 
 from ottla import Admin, TopicPartition
 from ottla.errors import OttlaError, error_class
+from ottla.types import PartitionInfo
 
 PATIENCE = 120.0
 """Seconds after which something that an operator does will never work."""
@@ -98,11 +99,12 @@ class Operator:
         self._by_kafka_python("elect leaders", lambda client: client.elect_leaders(_PREFERRED, raise_errors=False))
 
     def leader(self, name: str, partition: int) -> int:
-        """The node that leads a partition."""
-        return patiently(
-            f"find the leader of {name}-{partition}",
-            lambda: self._admin.describe_topics([name])[name].partitions[partition].leader,
-        )
+        """The node that leads a partition, once there is one."""
+        return patiently(f"find the leader of {name}-{partition}", lambda: self.partition(name, partition).leader)
+
+    def partition(self, name: str, partition: int) -> PartitionInfo:
+        """Who leads a partition, and which nodes have it."""
+        return patiently(f"see {name}-{partition}", lambda: self._admin.describe_topics([name])[name].partitions[partition])
 
     def coordinator(self, group: str) -> int:
         """The node that coordinates a group."""
