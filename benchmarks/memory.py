@@ -5,7 +5,7 @@ set it ever had (Linux: VmHWM), its size before the first fetch, and how long it
 record) change nothing, since what is fetched and not consumed is bounded by ``fetch_buffer_bytes``. Exits 1 where the promise
 (150 MB) is missed.
 
-    python benchmarks/memory.py [--gigabytes 2] [--size 1000] [--partitions 4] [--pause 0] [--buffer BYTES]
+    python benchmarks/memory.py [--gigabytes 2] [--size 1000] [--partitions 4] [--pause 0] [--buffer BYTES] [--by-poll]
                                 [--bootstrap-servers HOST:PORT]
 
 Without ``--bootstrap-servers`` it starts a real Kafka by itself (Java 17 and Maven; see ``tools/kafka``).
@@ -18,12 +18,13 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from _cluster import cluster
 from consumer import fill
 
-from ottla import Consumer, TopicPartition
+from ottla import Consumer, Record, TopicPartition
 
 PORTS = range(19_700, 19_790, 2)
 PROMISE = 150_000_000
@@ -38,12 +39,19 @@ def resident(what: str) -> int:
     raise RuntimeError(f"{what} is not told here: this needs Linux")
 
 
+def one_by_one(consumer: Consumer, by_poll: bool) -> Iterator[Record]:
+    """All records, from polls that give one each or as the consumer walks them."""
+    while by_poll:
+        yield from consumer.poll(1)
+    yield from consumer
+
+
 def read(servers: str, topic: str, partitions: int, records: int, pause: float, settings: dict[str, object]) -> None:
     """What the process of its own does."""
     before, began, seen, size = resident("VmRSS"), time.perf_counter(), 0, 0
     with Consumer(bootstrap_servers=servers, auto_offset_reset="earliest", **settings) as consumer:
         consumer.assign(TopicPartition(topic, number) for number in range(partitions))
-        for record in consumer:
+        for record in one_by_one(consumer, settings.get("max_poll_records") == 1):
             seen += 1
             size += len(record.value)
             if pause:
@@ -62,11 +70,14 @@ def main() -> None:
     parser.add_argument("--partitions", type=int, default=4)
     parser.add_argument("--pause", type=float, default=0.0, help="microseconds that each record takes to handle")
     parser.add_argument("--buffer", type=int, help="fetch_buffer_bytes, where it is not to be the default")
+    parser.add_argument("--by-poll", action="store_true", help="poll() with max_poll_records=1 in place of the for loop")
     parser.add_argument("--bootstrap-servers")
     parser.add_argument("--read", help=argparse.SUPPRESS)
     args = parser.parse_args()
     records = int(args.gigabytes * 1e9 / args.size)
-    settings = {} if args.buffer is None else {"fetch_buffer_bytes": args.buffer}
+    settings: dict[str, object] = {} if args.buffer is None else {"fetch_buffer_bytes": args.buffer}
+    if args.by_poll:
+        settings["max_poll_records"] = 1
     if args.read:
         read(args.bootstrap_servers, args.read, args.partitions, records, args.pause / 1e6, settings)
         return
