@@ -24,6 +24,8 @@ QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For a JVM that lives as long as a test or two: it would not get back what its second compiler takes from two cores."""
 FETCH_TIMEOUT = 600.0
 """Seconds: the first call may have to bring 60 MB of jars."""
+NODE_TIMEOUT = 360.0
+"""Seconds for whatever starts or ends nodes: longer than ``tools/kafka`` itself waits, so that it can say what was wrong."""
 Argument = str | os.PathLike[str]
 PORTS = range(20_000, 30_000, 2)
 """Below the range from which an operating system takes ports for outgoing connections: what is free now stays free."""
@@ -93,11 +95,11 @@ def real_kafka(kafka_tool: KafkaTool) -> Iterator[str]:
     Use fresh names for topics and groups. Internal topics have 5 partitions, ``group.initial.rebalance.delay.ms`` is 0.
     """
     port = free_port_pair()
-    address = run_tool("start", str(port), timeout=60.0, owner=os.getpid()).strip()
+    address = run_tool("start", str(port), timeout=NODE_TIMEOUT, owner=os.getpid()).strip()
     try:
         yield address
     finally:
-        run_tool("stop", str(port), timeout=30.0)
+        run_tool("stop", str(port), timeout=NODE_TIMEOUT)
 
 
 class OwnKafka:
@@ -105,28 +107,32 @@ class OwnKafka:
 
     def __init__(self, port: int, *settings: str) -> None:
         self._port = port
-        self.address = run_tool("start", str(port), *settings, timeout=120.0, owner=os.getpid()).strip()
+        self.address = run_tool("start", str(port), *settings, timeout=NODE_TIMEOUT, owner=os.getpid()).strip()
         home = os.environ.get("OTTLA_KAFKA_HOME") or TOOL.parents[1] / ".kafka"
         self.data = Path(home, f"node-{port}", "data")
         """Where its logs are."""
 
     def end(self) -> None:
         """Let it end in good order; its data stay."""
-        run_tool("end", str(self._port), timeout=30.0)
+        run_tool("end", str(self._port), timeout=NODE_TIMEOUT)
 
     def again(self) -> None:
         """Start it again on its data."""
-        run_tool("again", str(self._port), timeout=120.0, owner=os.getpid())
+        run_tool("again", str(self._port), timeout=NODE_TIMEOUT, owner=os.getpid())
 
     def stop(self) -> None:
         """End it and take its data away."""
-        run_tool("stop", str(self._port), timeout=30.0)
+        run_tool("stop", str(self._port), timeout=NODE_TIMEOUT)
+
+
+QUICK_HEARTBEATS = {"group.consumer.min.heartbeat.interval.ms": 100, "group.consumer.heartbeat.interval.ms": 400}
+"""Settings of a broker whose consumer groups share partitions out soon: each step waits for the next heartbeat of a member."""
 
 
 @pytest.fixture
 def own_kafka(kafka_tool: KafkaTool) -> Iterator[OwnKafka]:
     """A node of one test's own."""
-    node = OwnKafka(free_port_pair())
+    node = OwnKafka(free_port_pair(), *(f"{name}={value}" for name, value in QUICK_HEARTBEATS.items()))
     try:
         yield node
     finally:
@@ -179,7 +185,7 @@ class KafkaCluster:
                 self._run(verb, port)
 
     def _run(self, verb: str, port: int, *args: str) -> None:
-        run_tool(verb, str(port), *args, timeout=180.0, owner=os.getpid(), jvm=f"{QUICK_JVM} -Xmx256m")
+        run_tool(verb, str(port), *args, timeout=NODE_TIMEOUT, owner=os.getpid(), jvm=f"{QUICK_JVM} -Xmx256m")
 
 
 @pytest.fixture

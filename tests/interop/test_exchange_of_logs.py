@@ -21,11 +21,11 @@ from confluent_kafka.admin import AdminClient
 
 from ottla import Broker
 from tests.interop.peers import PRODUCE, ConfluentMember, ConsumerGroupMember, Member, closing_all, create_topic, poll_until
-from tests.interop.real_kafka import OwnKafka
+from tests.interop.real_kafka import QUICK_HEARTBEATS, OwnKafka
 
 TOPIC, PARTITIONS, EACH = "exchanged", 4, 25
 OFFSETS = "__consumer_offsets"
-SETTINGS = {"offsets.topic.num.partitions": 5}
+SETTINGS = {"offsets.topic.num.partitions": 5, **QUICK_HEARTBEATS}
 """As many as ``tools/kafka`` gives a real one: a group's partition is the hash of its id modulo this number."""
 LOADING = (KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.NOT_COORDINATOR)
 

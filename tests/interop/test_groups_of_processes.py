@@ -5,25 +5,21 @@ What must hold is in ``groups/verdict.py``, what happens in ``groups/scenarios.p
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.programs import ottla
 from tests.interop.groups.players import BrokerProcess
 from tests.interop.groups.scenarios import PROTOCOLS, Scenario, everyday, matrix, torture
-from tests.interop.groups.stage import Stage, session_for, settings
+from tests.interop.groups.stage import Stage, session_for_now, settings
 
 TORTURES = [torture(seed, protocol) for protocol in PROTOCOLS for seed in range(5)]
 
 
 @pytest.fixture
 def session() -> int:
-    began = time.monotonic()
-    assert ottla("--version").returncode == 0
-    return session_for(time.monotonic() - began)
+    return session_for_now()
 
 
 @pytest.fixture

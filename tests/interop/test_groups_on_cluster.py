@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.cluster.stage import CLUSTER_SETTINGS, Stage
+from tests.interop.cluster.stage import SESSION, Stage, cluster_settings
 from tests.interop.cluster.troubles import SHORT, endless
+from tests.interop.groups.stage import session_for_now
 from tests.interop.real_kafka import KafkaCluster, KafkaTool
 
 KINDS = (("classic", "range"), ("classic", "cooperative-sticky"), ("consumer", "uniform"))
@@ -22,24 +23,29 @@ SEED = int(os.environ.get("OTTLA_ENDURANCE_SEED", "1"))
 
 
 @pytest.fixture
-def cluster(kafka_tool: KafkaTool) -> Iterator[KafkaCluster]:
-    cluster = KafkaCluster(3, *CLUSTER_SETTINGS)
+def session() -> int:
+    return session_for_now(SESSION)
+
+
+@pytest.fixture
+def cluster(kafka_tool: KafkaTool, session: int) -> Iterator[KafkaCluster]:
+    cluster = KafkaCluster(3, *cluster_settings(session))
     try:
         yield cluster
     finally:
         cluster.stop()
 
 
-@pytest.mark.timeout(400)
-def test_a_minute_of_troubles(cluster: KafkaCluster, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    stage = Stage(cluster, tmp_path, KINDS[1:])
+@pytest.mark.timeout(900)
+def test_a_minute_of_troubles(cluster: KafkaCluster, session: int, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    stage = Stage(cluster, tmp_path, KINDS[1:], session)
     assert stage.play(SHORT) == []
     request.node.user_properties.append(("cluster, short", stage.figures.row()))
 
 
 @pytest.mark.endurance
 @pytest.mark.timeout(SECONDS + 1200)
-def test_troubles_without_end(cluster: KafkaCluster, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    stage = Stage(cluster, tmp_path, KINDS)
+def test_troubles_without_end(cluster: KafkaCluster, session: int, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    stage = Stage(cluster, tmp_path, KINDS, session)
     assert stage.play(endless(SEED), SECONDS) == []
     request.node.user_properties.append((f"cluster, {SECONDS:.0f} s from seed {SEED}", stage.figures.row()))

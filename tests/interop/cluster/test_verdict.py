@@ -10,9 +10,8 @@ from tests.interop.cluster.verdict import (
     out_of_order,
     shared_badly,
     tenures,
-    without_late_twins,
 )
-from tests.interop.groups.verdict import Commit, Told, going_back
+from tests.interop.groups.verdict import Commit, Told
 
 
 def assigned(*partitions: str) -> dict[str, Any]:
@@ -45,13 +44,6 @@ def test_a_partition_that_was_given_up_may_be_read_again_from_the_commit() -> No
     assert out_of_order(found) == []
     assert begun_elsewhere(found, [commit("t.1-0", 4)]) == []
     assert begun_elsewhere(found, [commit("t.1-0", 5)]) == ["t.1-0: a began at 4, which nobody has committed"]
-
-
-def test_a_copy_that_is_taken_up_late_is_no_step_back() -> None:
-    sound = [commit("t.1-0", 4), commit("t.1-0", 5), commit("t.1-0", 4), commit("t.1-0", 6)]
-    assert going_back(sound) != []
-    assert going_back(without_late_twins(sound)) == []
-    assert going_back(without_late_twins([commit("t.1-0", 5), commit("t.1-0", 4)])) != []
 
 
 def test_a_topic_made_anew_begins_at_its_beginning() -> None:

@@ -68,22 +68,6 @@ def begun_elsewhere(found: Iterable[Tenure], commits: Iterable[Commit]) -> list[
     ]
 
 
-def without_late_twins(commits: Sequence[Commit]) -> list[Commit]:
-    """The commits, but for those that stood in the log before: the first copy of a request that was sent again, and that a node
-    which was busy or cut off took up late.
-
-    OffsetCommit has no number that would tell a node so; the next commit mends it, and at worst records are read twice.
-    """
-    seen: set[tuple[object, int, str]] = set()
-    found = []
-    for commit in commits:
-        mark = (commit.partition, commit.offset, commit.note)
-        if mark not in seen:
-            found.append(commit)
-        seen.add(mark)
-    return found
-
-
 def late_for_its_topic(keys_in_order: Iterable[str]) -> list[str]:
     """Commits of a topic that is gone, accepted after the first one of its successor: a member of today would begin there."""
     latest: dict[str, int] = {}

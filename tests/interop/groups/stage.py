@@ -17,6 +17,7 @@ import confluent_kafka
 from confluent_kafka.admin import AdminClient
 
 from ottla.protocol.group_records import OffsetCommitKey, OffsetCommitValue, decode_record
+from tests.end_to_end.programs import ottla
 from tests.interop.groups.member_program import Settings
 from tests.interop.groups.players import BrokerProcess, JavaWriter, MemberProcess, Writer
 from tests.interop.groups.scenarios import Join, Kill, KillAndReturn, Leave, RestartBroker, Return, Scenario, Step
@@ -36,14 +37,15 @@ RATE = 200
 WRITERS: Mapping[str, Callable[..., Writer | JavaWriter]] = {"confluent": Writer, "java": JavaWriter}
 
 
-def session_for(start: float) -> int:
-    """The session on a machine where a small process takes ``start`` seconds to start and end, in milliseconds.
+def session_for_now(shortest: int = SESSIONS[0]) -> int:
+    """The session on this machine as busy as it is, in milliseconds: ten times what a small process takes to start and end.
 
     A broker that comes back gives its members one session to come back too. On two cores with fifty busy processes they need more
     than three seconds for that, and VerifiableConsumer ends where its session has run out.
     """
-    shortest, longest = SESSIONS
-    return min(max(shortest, int(10_000 * start)), longest)
+    began = time.monotonic()
+    assert ottla("--version").returncode == 0
+    return min(max(shortest, int(10_000 * (time.monotonic() - began))), SESSIONS[1])
 
 
 def settings(session: int) -> Mapping[str, object]:
