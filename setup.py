@@ -8,8 +8,8 @@ import sys
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
-DECLARATIONS = [f"src/ottla/records/{name}.pxd" for name in ("batch", "cdata", "columns", "processor", "reader", "record")]
-RECORDS = ("batch", "cdata", "columns", "encode", "reader", "record")
+DECLARATIONS = [f"src/ottla/records/{name}.pxd" for name in ("batch", "cdata", "memory", "processor", "reader", "record", "rows")]
+RECORDS = ("batch", "cdata", "columns", "encode", "header_columns", "reader", "record", "rows")
 
 OPTIMISE = [] if sys.platform == "win32" else ["-O3"]
 

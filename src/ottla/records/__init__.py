@@ -3,9 +3,8 @@
 Owns everything between the bytes of a batch and what an application handles. Must not know of connections, groups or logs.
 Invariant: bytes from outside are bounds-checked before they are believed, and every refusal is a ``CorruptRecordError``.
 
-``batch``, ``record``, ``reader``, ``columns`` and ``cdata`` are compiled by Cython where a C compiler is at hand, and the very
-same files run (slowly) where not: ``COMPILED`` says which. ``OTTLA_RECORDS=python`` in the environment takes the source even
-so, for tests.
+What ``_twin`` lists is compiled by Cython where a C compiler is at hand, and the very same files run (slowly) where not:
+``COMPILED`` says which. ``OTTLA_RECORDS=python`` in the environment takes the source even so, for tests.
 """
 
 from __future__ import annotations

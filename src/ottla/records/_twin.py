@@ -13,7 +13,7 @@ from importlib.machinery import SOURCE_SUFFIXES, FileFinder, ModuleSpec, SourceF
 from pathlib import Path
 from types import ModuleType
 
-MODULES = ("batch", "cdata", "columns", "encode", "reader", "record")
+MODULES = ("batch", "cdata", "columns", "encode", "header_columns", "reader", "record", "rows")
 """What ``setup.py`` compiles."""
 
 

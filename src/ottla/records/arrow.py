@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.errors import OttlaError
 from ottla.records import cdata, columns
+from ottla.records.header_columns import header_column
+from ottla.records.rows import Rows, pieces
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,7 +39,7 @@ _COLUMNS: dict[str, tuple[cdata.Field, columns.Filler]] = {
     "offset": (("l", "offset", ()), columns.offset_column),
     "timestamp": (("tsu:UTC", "timestamp", ()), columns.timestamp_column),
     "timestampType": (("i", "timestampType", ()), columns.timestamp_type_column),
-    "headers": (_HEADERS, columns.header_column),
+    "headers": (_HEADERS, header_column),
 }
 """Name -> (type in the format strings of the C data interface, how it is filled). Every field may be null by its type; in fact
 only ``key``, ``value`` and ``headers`` ever are."""
@@ -104,5 +106,5 @@ def _pyarrow() -> Any:
     return pyarrow
 
 
-def _pieces(parts: Iterable[PartitionRecords], max_rows: int) -> Iterator[columns.Rows]:
-    return columns.pieces(parts, max_rows, MAX_COLUMN_BYTES)
+def _pieces(parts: Iterable[PartitionRecords], max_rows: int) -> Iterator[Rows]:
+    return pieces(parts, max_rows, MAX_COLUMN_BYTES)

@@ -1,0 +1,16 @@
+# What memory.py does, for compiled modules: in here, so that the C compiler sees it where it is used.
+from libc.string cimport memcpy
+
+cdef inline int* ints_at(long long address, Py_ssize_t count) noexcept nogil:
+    return <int*> <size_t> address
+
+cdef inline long long* longs_at(long long address, Py_ssize_t count) noexcept nogil:
+    return <long long*> <size_t> address
+
+cdef inline unsigned char* bytes_at(long long address, Py_ssize_t count) noexcept nogil:
+    return <unsigned char*> <size_t> address
+
+cdef inline void copy(
+    unsigned char* target, Py_ssize_t at, const unsigned char* source, Py_ssize_t start, Py_ssize_t size
+) noexcept nogil:
+    memcpy(target + at, source + start, size)
