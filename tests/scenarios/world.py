@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ottla.broker.config import broker_config
-from ottla.broker.core import BrokerCore, Endpoint
+from ottla.broker.core import BrokerCore
 from ottla.broker.effects import CancelTimer, CloseConnection, HalfReply, NoReply, Reply, RunJob, SetTimer, Struck
 from ottla.broker.faults.rules import Action, AddFault, ExpireMember, Match, RemoveFaults, Rule
+from ottla.broker.holdings import Endpoint
 from ottla.client.assembly import ConsumerAssembly
 from ottla.client.calls.calls import ConsumerCalls
 from ottla.client.calls.mailbox import Wait

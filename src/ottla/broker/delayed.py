@@ -1,4 +1,4 @@
-"""Requests that wait for data: which of them is to be looked at again when a log grows or goes away.
+"""Requests that wait: for data, until a log grows or goes away; or for the disk.
 
 Owns the parked requests and who waits on which log. Must not know what a request asks or how it is answered. Invariant: a
 request is parked under each of its logs or under none.
@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from ottla.broker.effects import RequestContext, Ticket
 from ottla.broker.log import PartitionLog
+from ottla.protocol.messages import produce_response
 
 
 class Parked(NamedTuple):
@@ -19,6 +20,14 @@ class Parked(NamedTuple):
     context: RequestContext
     request: Any
     logs: tuple[PartitionLog, ...]
+
+
+class Flushing(NamedTuple):
+    """An answer that waits until what it acknowledges is on disk: each log, and up to where."""
+
+    context: RequestContext
+    response: produce_response.ProduceResponse
+    logs: tuple[tuple[PartitionLog, int], ...]
 
 
 class Delayed:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from ottla.assignors import SERVER_ASSIGNORS, PartitionAssignor
 from ottla.broker.config import BrokerConfig
 from ottla.broker.effects import Effect, JobTag, Place, RequestContext, RunJob, TimerKey
 from ottla.broker.group_configs import StoredGroupConfigs
 from ottla.broker.group_log import read_groups
+from ottla.broker.holdings import Holdings
 from ottla.broker.ports import Ids
 from ottla.broker.refusal import Refusal
 from ottla.broker.state_log import StateLog
@@ -31,9 +32,6 @@ from ottla.protocol.apis import Api
 from ottla.records import encode_batch
 from ottla.types import Now, TopicPartition
 
-if TYPE_CHECKING:
-    from ottla.broker.core import BrokerCore
-
 OF_CLIENT_ASSIGNORS = {Api.CONSUMER_GROUP_PREPARE_ASSIGNMENT, Api.CONSUMER_GROUP_INSTALL_ASSIGNMENT}
 
 
@@ -47,12 +45,12 @@ class Groups:
             return frozenset(GroupCoordinator.APIS)
         return frozenset(GroupCoordinator.APIS) - OF_CLIENT_ASSIGNORS
 
-    def __init__(self, core: BrokerCore, config: BrokerConfig, ids: Ids, assignors: Mapping[str, PartitionAssignor]) -> None:
-        self._core = core
+    def __init__(self, holdings: Holdings, config: BrokerConfig, ids: Ids, assignors: Mapping[str, PartitionAssignor]) -> None:
+        self._holdings = holdings
         self._assignors = assignors
         self._config = config
         self._ids = ids
-        self._log = StateLog(core, OFFSETS_TOPIC, config.offsets_topic_num_partitions, "group")
+        self._log = StateLog(holdings, OFFSETS_TOPIC, config.offsets_topic_num_partitions, "group")
         self._coordinator = self._new_coordinator()
         self._tenure = Tenure()
 
@@ -80,7 +78,7 @@ class Groups:
 
     def coordinator_of(self, group_id: str) -> Place | None:
         """Who coordinates a group: this broker, unless a scripted fault says another, or nobody (``None``)."""
-        return self._tenure.place_of(self._coordinator.partition_for(group_id), self._core.place)
+        return self._tenure.place_of(self._coordinator.partition_for(group_id), self._holdings.place)
 
     def move_away(self, fault: int, group_id: str | None, to: Place | None, now: Now) -> list[Effect]:
         """Give up the partition of a group, or all; ``to`` is who is said to have it."""
@@ -100,10 +98,6 @@ class Groups:
         """Let the sessions of some members of a group be over; also returns how many."""
         count, effects = self._coordinator.expire_members(group_id, fits, now)
         return count, self._execute(effects, now)
-
-    def partitions_of(self, name: str) -> int | None:
-        """How many partitions a topic has whose number the coordinator decides; ``None`` for all other topics."""
-        return self._log.partition_count if name == OFFSETS_TOPIC else None
 
     def ensure_topic(self) -> None:
         """Create ``__consumer_offsets`` if it is not there yet; ``Refusal`` where that fails."""
@@ -156,14 +150,14 @@ class Groups:
     def _new_coordinator(self) -> GroupCoordinator:
         return GroupCoordinator(
             self._group_config(),
-            self._core.topics,
+            self._holdings.topics,
             self._ids,
             assignors=self._assignors,
-            configs=StoredGroupConfigs(lambda: self._core.settings, lambda: self._core.config),
+            configs=StoredGroupConfigs(lambda: self._holdings.settings, lambda: self._holdings.config),
         )
 
     def _group_config(self) -> GroupConfig:
-        config = self._core.config
+        config = self._holdings.config
         return GroupConfig(
             offsets_topic_partitions=self._log.partition_count,
             group_min_session_timeout_ms=config.group_min_session_timeout_ms,

@@ -10,18 +10,15 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from ottla.broker.config import BROKER_SETTINGS, CLUSTER_WIDE, GROUP_SETTINGS, TOPIC_SETTINGS, group_settings
+from ottla.broker.holdings import Holdings
 from ottla.broker.refusal import Refusal
 from ottla.broker.setting import Setting
 from ottla.broker.topics import Topic, check_name
 from ottla.errors import ConfigError
 from ottla.protocol import ErrorCode
-
-if TYPE_CHECKING:
-    from ottla.broker.core import BrokerCore
-
 
 Table = Mapping[str, tuple[str, Setting]]
 
@@ -66,76 +63,76 @@ class Described(NamedTuple):
     places: tuple[Place, ...]
 
 
-def describe(core: BrokerCore, kind: int, name: str) -> list[Described]:
+def describe(holdings: Holdings, kind: int, name: str) -> list[Described]:
     """The settings of a resource; raises ``Refusal`` where there is none of that type and name."""
     match kind:
         case ResourceType.TOPIC:
             check_name(name)
-            return of_topic(core, core.topic(name))
+            return of_topic(holdings, holdings.topic(name))
         case ResourceType.BROKER:
-            return _of_broker(core, name)
+            return _of_broker(holdings, name)
         case ResourceType.GROUP:
-            return _of_group(core, name)
+            return _of_group(holdings, name)
     raise Refusal(ErrorCode.invalid_request, f"Resource type {kind} has no settings here.")
 
 
-def names(core: BrokerCore, kind: ResourceType) -> list[str]:
+def names(holdings: Holdings, kind: ResourceType) -> list[str]:
     """The resources of a type."""
     match kind:
         case ResourceType.TOPIC:
-            return [topic.name for topic in core.topics]
+            return [topic.name for topic in holdings.topics]
         case ResourceType.BROKER:
-            return [str(core.node_id)]
+            return [str(holdings.node_id)]
         case ResourceType.GROUP:
-            return list(core.settings.groups)
+            return list(holdings.settings.groups)
 
 
-def of_topic(core: BrokerCore, topic: Topic) -> list[Described]:
+def of_topic(holdings: Holdings, topic: Topic) -> list[Described]:
     """The settings of a topic: its own, then what the broker's lend it."""
-    return _of_its_own(core, TOPIC_SETTINGS, topic.overrides, Source.TOPIC)
+    return _of_its_own(holdings, TOPIC_SETTINGS, topic.overrides, Source.TOPIC)
 
 
-def _of_group(core: BrokerCore, group_id: str) -> list[Described]:
+def _of_group(holdings: Holdings, group_id: str) -> list[Described]:
     """Of any group: one that there is not yet may have settings."""
     if not group_id:
         raise Refusal(ErrorCode.invalid_request, "Group name must not be empty")
-    return _of_its_own(core, GROUP_SETTINGS, core.settings.groups.get(group_id, {}), Source.GROUP)
+    return _of_its_own(holdings, GROUP_SETTINGS, holdings.settings.groups.get(group_id, {}), Source.GROUP)
 
 
-def _of_its_own(core: BrokerCore, table: Table, overrides: Mapping[str, str], source: Source) -> list[Described]:
+def _of_its_own(holdings: Holdings, table: Table, overrides: Mapping[str, str], source: Source) -> list[Described]:
     described = []
     for name, (_, setting) in table.items():
         value = overrides.get(name)
         own = [Place(name, setting.text(setting.parse(value)), source)] if value is not None else []
-        described.append(Described(name, setting, False, (*own, *_inherited(core, setting))))
+        described.append(Described(name, setting, False, (*own, *_inherited(holdings, setting))))
     return described
 
 
-def _of_broker(core: BrokerCore, name: str) -> list[Described]:
+def _of_broker(holdings: Holdings, name: str) -> list[Described]:
     if name == "":  # what is set for all brokers, and nothing else
         return [
             Described(one, BROKER_SETTINGS[one][1], False, (Place(one, value, Source.CLUSTER),))
-            for one, value in core.settings.cluster.items()
+            for one, value in holdings.settings.cluster.items()
         ]
-    _check_broker(core, name)
+    _check_broker(holdings, name)
     return [
-        Described(one, setting, not setting.dynamic, tuple(_places_of_broker(core, one)))
+        Described(one, setting, not setting.dynamic, tuple(_places_of_broker(holdings, one)))
         for one, (_, setting) in BROKER_SETTINGS.items()
     ]
 
 
-def _inherited(core: BrokerCore, setting: Setting) -> list[Place]:
+def _inherited(holdings: Holdings, setting: Setting) -> list[Place]:
     if setting.broker_name is None:
         return [Place(setting.name, setting.text(setting.default), Source.DEFAULT)]
-    return _places_of_broker(core, setting.broker_name)
+    return _places_of_broker(holdings, setting.broker_name)
 
 
-def _places_of_broker(core: BrokerCore, name: str) -> list[Place]:
+def _places_of_broker(holdings: Holdings, name: str) -> list[Place]:
     attribute, setting = BROKER_SETTINGS[name]
-    started_with = getattr(core.static_config, attribute)
+    started_with = getattr(holdings.static_config, attribute)
     places = [
         Place(name, values[name], source)
-        for values, source in ((core.settings.broker, Source.BROKER), (core.settings.cluster, Source.CLUSTER))
+        for values, source in ((holdings.settings.broker, Source.BROKER), (holdings.settings.cluster, Source.CLUSTER))
         if name in values
     ]
     if started_with != setting.default:
@@ -143,10 +140,10 @@ def _places_of_broker(core: BrokerCore, name: str) -> list[Place]:
     return [*places, Place(name, setting.text(setting.default), Source.DEFAULT)]
 
 
-def _check_broker(core: BrokerCore, name: str) -> None:
-    if name != str(core.node_id):
+def _check_broker(holdings: Holdings, name: str) -> None:
+    if name != str(holdings.node_id):
         raise Refusal(
-            ErrorCode.invalid_request, f"Unexpected broker id, expected {core.node_id} or empty string, but received {name}"
+            ErrorCode.invalid_request, f"Unexpected broker id, expected {holdings.node_id} or empty string, but received {name}"
         )
 
 
@@ -165,7 +162,7 @@ Changes = Iterable[tuple[str, int, str | None]]
 """Name, ``Change``, value."""
 
 
-def alter(core: BrokerCore, kind: int, name: str, changes: Changes, *, replacing: bool, validate_only: bool) -> None:
+def alter(holdings: Holdings, kind: int, name: str, changes: Changes, *, replacing: bool, validate_only: bool) -> None:
     """Change settings of a resource, at once and for good; ``replacing``: all others go. ``Refusal``: nothing has changed."""
     changes = list(changes)
     if len({one for one, _, _ in changes}) != len(changes):
@@ -175,40 +172,42 @@ def alter(core: BrokerCore, kind: int, name: str, changes: Changes, *, replacing
         raise Refusal(ErrorCode.invalid_request, f"Null value not supported for : {missing}")
     match kind:
         case ResourceType.TOPIC:
-            _alter_topic(core, name, changes, replacing, validate_only)
+            _alter_topic(holdings, name, changes, replacing, validate_only)
         case ResourceType.BROKER:
-            _alter_broker(core, name, changes, replacing, validate_only)
+            _alter_broker(holdings, name, changes, replacing, validate_only)
         case ResourceType.GROUP:
-            _alter_group(core, name, changes, replacing, validate_only)
+            _alter_group(holdings, name, changes, replacing, validate_only)
         case _:
             raise Refusal(ErrorCode.invalid_request, f"Unknown resource type {kind}")
 
 
-def _alter_topic(core: BrokerCore, name: str, changes: Changes, replacing: bool, validate_only: bool) -> None:
+def _alter_topic(holdings: Holdings, name: str, changes: Changes, replacing: bool, validate_only: bool) -> None:
     if not name:
         raise Refusal(ErrorCode.invalid_request, "Default topic resources are not allowed.")
     check_name(name)
-    topic = core.topics.get(name)
+    topic = holdings.topics.get(name)
     if topic is None:
         raise Refusal(ErrorCode.unknown_topic_or_partition, f"The topic '{name}' does not exist.")
-    present = {described.name: described.places[0].value for described in of_topic(core, topic)}
+    present = {described.name: described.places[0].value for described in of_topic(holdings, topic)}
     own = {} if replacing else topic.overrides
-    altered = core.topics.altered(topic, _changed(own, present, changes, TOPIC_SETTINGS))
+    altered = holdings.topics.altered(topic, _changed(own, present, changes, TOPIC_SETTINGS))
     if not validate_only:
-        core.replace_topic(altered)
+        holdings.replace_topic(altered)
 
 
-def _alter_broker(core: BrokerCore, name: str, changes: Changes, replacing: bool, validate_only: bool) -> None:
+def _alter_broker(holdings: Holdings, name: str, changes: Changes, replacing: bool, validate_only: bool) -> None:
     if name:
-        _check_broker(core, name)
+        _check_broker(holdings, name)
     fixed = [one for one, _, _ in changes if one in BROKER_SETTINGS and not BROKER_SETTINGS[one][1].dynamic]
     if fixed:
         raise Refusal(ErrorCode.invalid_request, f"Cannot update these configs dynamically: [{', '.join(fixed)}]")
-    present = {one: setting.text(getattr(core.config, attribute)) for one, (attribute, setting) in BROKER_SETTINGS.items()}
-    stored = core.settings
+    present = {one: setting.text(getattr(holdings.config, attribute)) for one, (attribute, setting) in BROKER_SETTINGS.items()}
+    stored = holdings.settings
     values = _changed({} if replacing else stored.broker if name else stored.cluster, present, changes, BROKER_SETTINGS)
     _check_cluster_wide(name, [one for one, _, _ in changes] if name else CLUSTER_WIDE.keys() - values)
-    core.alter_settings(stored._replace(broker=values) if name else stored._replace(cluster=values), validate_only=validate_only)
+    holdings.alter_settings(
+        stored._replace(broker=values) if name else stored._replace(cluster=values), validate_only=validate_only
+    )
 
 
 def _check_cluster_wide(broker: str, touched: Iterable[str]) -> None:
@@ -219,17 +218,19 @@ def _check_cluster_wide(broker: str, touched: Iterable[str]) -> None:
         raise Refusal(ErrorCode.invalid_config, f"{fixed} can not be {where}.")
 
 
-def _alter_group(core: BrokerCore, name: str, changes: Changes, replacing: bool, validate_only: bool) -> None:
+def _alter_group(holdings: Holdings, name: str, changes: Changes, replacing: bool, validate_only: bool) -> None:
     if not name:
         raise Refusal(ErrorCode.invalid_request, "Default group resources are not allowed.")
-    own = {} if replacing else core.settings.groups.get(name, {})
+    own = {} if replacing else holdings.settings.groups.get(name, {})
     values = _changed(own, {}, changes, GROUP_SETTINGS)
     try:
-        group_settings(values, core.config)
+        group_settings(values, holdings.config)
     except ConfigError as error:
         raise Refusal(ErrorCode.invalid_config, str(error)) from error
-    groups = {group: its for group, its in core.settings.groups.items() if group != name}
-    core.alter_settings(core.settings._replace(groups={**groups, name: values} if values else groups), validate_only=validate_only)
+    groups = {group: its for group, its in holdings.settings.groups.items() if group != name}
+    holdings.alter_settings(
+        holdings.settings._replace(groups={**groups, name: values} if values else groups), validate_only=validate_only
+    )
 
 
 def _changed(own: Mapping[str, str], present: Mapping[str, str], changes: Changes, table: Table) -> dict[str, str]:

@@ -8,9 +8,10 @@ anybody who would be told otherwise; it is written whole or not at all, with wha
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from ottla.broker.effects import Effect, RunJob
+from ottla.broker.holdings import Holdings
 from ottla.broker.log import PartitionLog
 from ottla.broker.ports import SegmentFile
 from ottla.broker.refusal import Refusal
@@ -18,9 +19,6 @@ from ottla.coordinator.effects import Append
 from ottla.protocol import ErrorCode
 from ottla.records import iter_entries, read_header
 from ottla.types import Now
-
-if TYPE_CHECKING:
-    from ottla.broker.core import BrokerCore
 
 Entry = tuple[bytes, bytes | None]
 """Key and value of one record; ``None`` is a tombstone."""
@@ -50,8 +48,8 @@ class _Flushing(NamedTuple):
 class StateLog:
     """The partitions of ``topic``, of which a new one has ``partitions``; ``job`` is the first word of the tags of its jobs."""
 
-    def __init__(self, core: BrokerCore, topic: str, partitions: int, job: str) -> None:
-        self._core = core
+    def __init__(self, holdings: Holdings, topic: str, partitions: int, job: str) -> None:
+        self._holdings = holdings
         self._topic = topic
         self._partitions = partitions
         self._job = job
@@ -61,17 +59,17 @@ class StateLog:
     @property
     def partition_count(self) -> int:
         """How many partitions there are, or will be."""
-        topic = self._core.topics.get(self._topic)
+        topic = self._holdings.topics.get(self._topic)
         return topic.partition_count if topic is not None else self._partitions
 
     def ensure_topic(self) -> None:
         """Create the topic if it is not there yet; ``Refusal`` where that fails."""
-        self._core.topic_or_new(self._topic)
+        self._holdings.topic_or_new(self._topic)
 
     def files(self, partition: int) -> list[SegmentFile]:
         """What a partition has been written to; nothing where it is empty."""
-        topic = self._core.topics.get(self._topic)
-        segments = self._core.logs.get(topic, partition).segments if topic is not None else []
+        topic = self._holdings.topics.get(self._topic)
+        segments = self._holdings.logs.get(topic, partition).segments if topic is not None else []
         return [segment.file for segment in segments if segment.size]
 
     def gather(self, append: Append) -> None:
@@ -101,10 +99,10 @@ class StateLog:
         partition, producer = appends[0].partition, appends[0].producer
         numbers = tuple([append.batch for append in appends])
         try:
-            log = self._core.log(self._core.topic_or_new(self._topic).name, partition)
+            log = self._holdings.log(self._holdings.topic_or_new(self._topic).name, partition)
             if producer is not None:
                 log.producers.check_epoch(producer.producer_id, producer.epoch)
-            _, effects = self._core.append(log, batch, read_header(batch), now)
+            _, effects = self._holdings.append(log, batch, read_header(batch), now)
         except Refusal as refusal:
             return _failed(coordinator, partition, numbers, refusal.code, now)
         done += effects

@@ -11,10 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ottla.broker.config import BrokerConfig
 from ottla.broker.effects import Effect, JobTag, Place, Reply, RequestContext, RunJob, SetTimer, TimerKey
+from ottla.broker.groups import Groups
+from ottla.broker.holdings import Holdings
 from ottla.broker.log import PartitionLog
 from ottla.broker.markers import NewMarker, marker_batch
 from ottla.broker.refusal import Refusal
@@ -32,9 +34,6 @@ from ottla.protocol.messages import add_partitions_to_txn_request
 from ottla.records import NewRecord, encode_batch, read_header
 from ottla.types import Now, TopicPartition
 
-if TYPE_CHECKING:
-    from ottla.broker.core import BrokerCore
-
 MARKERS = "markers"
 """The first element of the keys of timers after which markers are tried again."""
 
@@ -50,10 +49,11 @@ class Transactions:
     served: frozenset[Api] = TransactionCoordinator.APIS
     """The APIs that the coordinator answers."""
 
-    def __init__(self, core: BrokerCore, config: BrokerConfig) -> None:
-        self._core = core
+    def __init__(self, holdings: Holdings, groups: Groups, config: BrokerConfig) -> None:
+        self._holdings = holdings
+        self._groups = groups
         self._config = config
-        self._log = StateLog(core, TRANSACTIONS_TOPIC, config.transaction_state_log_num_partitions, "transactions")
+        self._log = StateLog(holdings, TRANSACTIONS_TOPIC, config.transaction_state_log_num_partitions, "transactions")
         self._coordinator = self._new_coordinator()
         self._markers: dict[str, WriteMarkers] = {}
         self._enlisting: dict[int, Enlisted] = {}
@@ -66,7 +66,7 @@ class Transactions:
 
     def coordinator_of(self, transactional_id: str) -> Place | None:
         """Who coordinates a transactional id: this broker, unless a scripted fault says another, or nobody (``None``)."""
-        return self._tenure.place_of(self._coordinator.partition_for(transactional_id), self._core.place)
+        return self._tenure.place_of(self._coordinator.partition_for(transactional_id), self._holdings.place)
 
     def move_away(self, fault: int, transactional_id: str | None, to: Place | None, now: Now) -> list[Effect]:
         """Give up the partition of a transactional id, or all; ``to`` is who is said to have it."""
@@ -82,10 +82,6 @@ class Transactions:
     def come_back(self, fault: int, now: Now) -> list[Effect]:
         """Take over again what was given up because of a fault."""
         return [effect for partition in self._tenure.take_back(fault) for effect in self._take_over(partition, now)]
-
-    def partitions_of(self, name: str) -> int | None:
-        """How many partitions a topic has whose number the coordinator decides; ``None`` for all other topics."""
-        return self._log.partition_count if name == TRANSACTIONS_TOPIC else None
 
     def ensure_topic(self) -> None:
         """Create ``__transaction_state`` if it is not there yet; ``Refusal`` where that fails."""
@@ -138,13 +134,13 @@ class Transactions:
         """End a transaction in one log, and in the groups whose offsets are in it; ``Refusal`` where that is not possible now."""
         topic, partition = log.topic_partition
         if topic == OFFSETS_TOPIC:
-            self._core.groups.check_loaded(partition)
+            self._groups.check_loaded(partition)
         batch = marker_batch(*marker, timestamp=now.wall)
-        _, effects = self._core.append(log, batch, read_header(batch), now)
+        _, effects = self._holdings.append(log, batch, read_header(batch), now)
         if log.flush_due():
             effects = [*effects, RunJob(("sync-marker", log.topic_partition), log.flush())]
         if topic == OFFSETS_TOPIC:
-            effects = [*effects, *self._core.groups.end_transaction(partition, marker.producer_id, marker.commit, now)]
+            effects = [*effects, *self._groups.end_transaction(partition, marker.producer_id, marker.commit, now)]
         return effects
 
     def _take_over(self, partition: int, now: Now) -> list[Effect]:
@@ -164,9 +160,9 @@ class Transactions:
                     max_timeout_ms=config.transaction_max_timeout_ms,
                     id_expiration_ms=config.transactional_id_expiration_ms,
                 ),
-                self._core.topics,
+                self._holdings.topics,
                 self,
-                self._core.groups.offsets_partition_of,
+                self._groups.offsets_partition_of,
                 frozenset(INTERNAL_TOPICS),
             )
         )
@@ -174,7 +170,7 @@ class Transactions:
     def new_producer_id(self) -> int | None:
         """For the coordinator: an id that was never given out."""
         try:
-            return self._core.producer_ids.allocate()
+            return self._holdings.producer_ids.allocate()
         except Refusal:
             return None
 
@@ -204,10 +200,10 @@ class Transactions:
         marker = NewMarker(order.commit, order.producer_id, order.producer_epoch, epoch)
         missing: list[TopicPartition] = []
         for topic_partition in order.partitions:
-            topic = self._core.topics.get(topic_partition.topic)
+            topic = self._holdings.topics.get(topic_partition.topic)
             if topic is None or topic_partition.partition not in topic.partitions:
                 continue  # deleted: nobody reads there
-            log = self._core.logs.get(topic, topic_partition.partition)
+            log = self._holdings.logs.get(topic, topic_partition.partition)
             if log.producers.is_fenced(order.producer_id, order.producer_epoch):
                 continue  # a newer epoch writes there: what this one left open was ended for it
             try:
@@ -223,8 +219,8 @@ class Transactions:
         return self._coordinator.on_markers_written(transactional_id, now)
 
     def _coordinator_epoch(self, state_partition: int) -> int:
-        topic = self._core.topics.get(TRANSACTIONS_TOPIC)
-        return self._core.logs.get(topic, state_partition).epochs.current if topic is not None else 0
+        topic = self._holdings.topics.get(TRANSACTIONS_TOPIC)
+        return self._holdings.logs.get(topic, state_partition).epochs.current if topic is not None else 0
 
 
 def _part(

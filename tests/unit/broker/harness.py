@@ -9,8 +9,9 @@ from typing import Any
 
 from ottla.broker.cleaner import Cleaner
 from ottla.broker.config import TopicConfig, broker_config
-from ottla.broker.core import BrokerCore, Endpoint
+from ottla.broker.core import BrokerCore
 from ottla.broker.effects import CancelTimer, Effect, Reply, RunJob, SetTimer
+from ottla.broker.holdings import Endpoint
 from ottla.broker.log import PartitionLog
 from ottla.broker.recovery import load_log
 from ottla.errors import OttlaError

@@ -391,7 +391,7 @@ def test_a_marker_in_the_offsets_topic_decides_about_the_offsets(broker: CoreUnd
 def test_a_full_disk_fails_what_the_coordinator_would_have_to_write_and_nothing_else(broker: CoreUnderTest) -> None:
     producer, other = started(broker), started(broker, transactional_id="other")
     wrote(producer)
-    place = partition_for("tx", broker.core.transactions.partitions_of("__transaction_state") or 0)
+    place = partition_for("tx", broker.core.topics.partition_count("__transaction_state"))
     full = Rule(1, FailAppends("__transaction_state", place), times=None)
     before = broker.core.transactions._coordinator.durable_state()
     broker.take(broker.core.on_command(AddFault(full), broker.now)[1])

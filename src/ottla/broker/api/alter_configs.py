@@ -16,14 +16,14 @@ from ottla.protocol.messages import alter_configs_request, alter_configs_respons
 from ottla.types import Now
 
 if TYPE_CHECKING:
-    from ottla.broker.core import BrokerCore
+    from ottla.broker.state import BrokerState
 
 T = TypeVar("T")
 
 
 @serves(Api.ALTER_CONFIGS)
 def alter_configs(
-    core: BrokerCore, context: RequestContext, request: alter_configs_request.AlterConfigsRequest, now: Now
+    core: BrokerState, context: RequestContext, request: alter_configs_request.AlterConfigsRequest, now: Now
 ) -> list[Effect]:
     """Give each resource the settings named and no others."""
 

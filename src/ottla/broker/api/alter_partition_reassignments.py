@@ -13,12 +13,12 @@ from ottla.protocol.messages import alter_partition_reassignments_request, alter
 from ottla.types import Now
 
 if TYPE_CHECKING:
-    from ottla.broker.core import BrokerCore
+    from ottla.broker.state import BrokerState
 
 
 @serves(Api.ALTER_PARTITION_REASSIGNMENTS)
 def alter_partition_reassignments(
-    core: BrokerCore,
+    core: BrokerState,
     context: RequestContext,
     request: alter_partition_reassignments_request.AlterPartitionReassignmentsRequest,
     now: Now,
@@ -41,7 +41,7 @@ def alter_partition_reassignments(
 
 
 def _answered(
-    core: BrokerCore, topic: str, wanted: alter_partition_reassignments_request.ReassignablePartition
+    core: BrokerState, topic: str, wanted: alter_partition_reassignments_request.ReassignablePartition
 ) -> alter_partition_reassignments_response.ReassignablePartitionResponse:
     code, message = ErrorCode.none, None
     try:
@@ -54,7 +54,7 @@ def _answered(
     )
 
 
-def _check_replicas(core: BrokerCore, replicas: tuple[int, ...] | None) -> None:
+def _check_replicas(core: BrokerState, replicas: tuple[int, ...] | None) -> None:
     """Whether the replicas are this broker and no other; ``None`` would end a reassignment, and none is going on."""
     if replicas is None:
         raise Refusal(ErrorCode.no_reassignment_in_progress, "No reassignment of the partition is going on.")

@@ -13,12 +13,12 @@ from ottla.protocol.messages import alter_replica_log_dirs_request, alter_replic
 from ottla.types import Now
 
 if TYPE_CHECKING:
-    from ottla.broker.core import BrokerCore
+    from ottla.broker.state import BrokerState
 
 
 @serves(Api.ALTER_REPLICA_LOG_DIRS)
 def alter_replica_log_dirs(
-    core: BrokerCore, context: RequestContext, request: alter_replica_log_dirs_request.AlterReplicaLogDirsRequest, now: Now
+    core: BrokerState, context: RequestContext, request: alter_replica_log_dirs_request.AlterReplicaLogDirsRequest, now: Now
 ) -> list[Effect]:
     """Let partitions stay where they are; of a partition that is named twice, the last directory counts."""
     here = core.disk_usage().path
@@ -44,7 +44,7 @@ def alter_replica_log_dirs(
     return [Reply(context.ticket, response)]
 
 
-def _outcome(core: BrokerCore, topic: str, partition: int) -> ErrorCode:
+def _outcome(core: BrokerState, topic: str, partition: int) -> ErrorCode:
     try:
         core.log(topic, partition)
     except Refusal as refusal:

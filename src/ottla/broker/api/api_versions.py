@@ -13,7 +13,7 @@ from ottla.protocol.messages import api_versions_request, api_versions_response
 from ottla.types import Now
 
 if TYPE_CHECKING:
-    from ottla.broker.core import BrokerCore
+    from ottla.broker.state import BrokerState
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?", re.ASCII)
 
@@ -32,7 +32,7 @@ FEATURES = {
 
 @serves(Api.API_VERSIONS)
 def api_versions(
-    core: BrokerCore, context: RequestContext, request: api_versions_request.ApiVersionsRequest, now: Now
+    core: BrokerState, context: RequestContext, request: api_versions_request.ApiVersionsRequest, now: Now
 ) -> list[Effect]:
     """Everything that is served; INVALID_REQUEST for a client that names itself in a way that could not be logged."""
     # Versions before 3 do not carry a name; the protocol's default for it is empty.

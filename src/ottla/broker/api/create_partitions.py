@@ -14,12 +14,12 @@ from ottla.protocol.messages import create_partitions_request, create_partitions
 from ottla.types import Now
 
 if TYPE_CHECKING:
-    from ottla.broker.core import BrokerCore
+    from ottla.broker.state import BrokerState
 
 
 @serves(Api.CREATE_PARTITIONS)
 def create_partitions(
-    core: BrokerCore, context: RequestContext, request: create_partitions_request.CreatePartitionsRequest, now: Now
+    core: BrokerState, context: RequestContext, request: create_partitions_request.CreatePartitionsRequest, now: Now
 ) -> list[Effect]:
     """Give each topic more partitions; a name that stands in the request twice is refused once."""
     times = Counter(wanted.name for wanted in request.topics)
@@ -42,7 +42,7 @@ def create_partitions(
     return [Reply(context.ticket, response)]
 
 
-def _check_placement(core: BrokerCore, wanted: create_partitions_request.CreatePartitionsTopic, added: int) -> None:
+def _check_placement(core: BrokerState, wanted: create_partitions_request.CreatePartitionsTopic, added: int) -> None:
     """Whether every new partition that is placed by hand has its one replica on this broker."""
     if wanted.assignments is None:
         return

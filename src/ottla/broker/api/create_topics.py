@@ -16,14 +16,14 @@ from ottla.protocol.messages import create_topics_request, create_topics_respons
 from ottla.types import Now
 
 if TYPE_CHECKING:
-    from ottla.broker.core import BrokerCore
+    from ottla.broker.state import BrokerState
 
 _TOPIC_CONFIG, _DEFAULT_CONFIG = 1, 5
 
 
 @serves(Api.CREATE_TOPICS)
 def create_topics(
-    core: BrokerCore, context: RequestContext, request: create_topics_request.CreateTopicsRequest, now: Now
+    core: BrokerState, context: RequestContext, request: create_topics_request.CreateTopicsRequest, now: Now
 ) -> list[Effect]:
     """Create each topic that can be; a name that stands in the request twice is refused both times."""
     times = Counter(wanted.name for wanted in request.topics)
@@ -41,7 +41,7 @@ def create_topics(
 
 
 def _create(
-    core: BrokerCore, wanted: create_topics_request.CreatableTopic, *, validate_only: bool
+    core: BrokerState, wanted: create_topics_request.CreatableTopic, *, validate_only: bool
 ) -> create_topics_response.CreatableTopicResult:
     core.topics.check_unused(wanted.name)  # of several things that are wrong Kafka names this one
     configs: dict[str, str] = {}
@@ -73,7 +73,7 @@ def _create(
     )
 
 
-def _partitions(core: BrokerCore, wanted: create_topics_request.CreatableTopic) -> int:
+def _partitions(core: BrokerState, wanted: create_topics_request.CreatableTopic) -> int:
     """How many partitions are asked for, be it as a number or by placing each replica."""
     if not wanted.assignments:
         if wanted.replication_factor not in (-1, 1):

@@ -15,7 +15,7 @@ from ottla.protocol.messages import delete_records_request, delete_records_respo
 from ottla.types import Now
 
 if TYPE_CHECKING:
-    from ottla.broker.core import BrokerCore
+    from ottla.broker.state import BrokerState
 
 
 _ALL, _NONE = -1, -1
@@ -23,7 +23,7 @@ _ALL, _NONE = -1, -1
 
 @serves(Api.DELETE_RECORDS)
 def delete_records(
-    core: BrokerCore, context: RequestContext, request: delete_records_request.DeleteRecordsRequest, now: Now
+    core: BrokerState, context: RequestContext, request: delete_records_request.DeleteRecordsRequest, now: Now
 ) -> list[Effect]:
     """Give up the records before an offset, -1 meaning all; the answer waits until the new beginnings are on disk."""
     topics = []

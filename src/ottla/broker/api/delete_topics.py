@@ -15,12 +15,12 @@ from ottla.protocol.messages import delete_topics_request, delete_topics_respons
 from ottla.types import Now
 
 if TYPE_CHECKING:
-    from ottla.broker.core import BrokerCore
+    from ottla.broker.state import BrokerState
 
 
 @serves(Api.DELETE_TOPICS)
 def delete_topics(
-    core: BrokerCore, context: RequestContext, request: delete_topics_request.DeleteTopicsRequest, now: Now
+    core: BrokerState, context: RequestContext, request: delete_topics_request.DeleteTopicsRequest, now: Now
 ) -> list[Effect]:
     """Delete each topic, named by name or by id."""
     effects: list[Effect] = []
@@ -44,7 +44,7 @@ def delete_topics(
     return [*effects, Reply(context.ticket, response)]
 
 
-def _find(core: BrokerCore, wanted: delete_topics_request.DeleteTopicState) -> Topic:
+def _find(core: BrokerState, wanted: delete_topics_request.DeleteTopicState) -> Topic:
     if not core.config.delete_topic_enable:
         raise Refusal(ErrorCode.topic_deletion_disabled, "Topic deletion is disabled.")
     if (wanted.name is None) == (wanted.topic_id is None):

@@ -13,14 +13,14 @@ from ottla.protocol.messages import describe_cluster_request, describe_cluster_r
 from ottla.types import Now
 
 if TYPE_CHECKING:
-    from ottla.broker.core import BrokerCore
+    from ottla.broker.state import BrokerState
 
 _BROKERS, _CONTROLLERS = 1, 2
 
 
 @serves(Api.DESCRIBE_CLUSTER)
 def describe_cluster(
-    core: BrokerCore, context: RequestContext, request: describe_cluster_request.DescribeClusterRequest, now: Now
+    core: BrokerState, context: RequestContext, request: describe_cluster_request.DescribeClusterRequest, now: Now
 ) -> list[Effect]:
     """This broker; controllers are not to be talked to here."""
     code, message = ErrorCode.none, None

@@ -14,12 +14,12 @@ from ottla.protocol.messages import describe_configs_request, describe_configs_r
 from ottla.types import Now
 
 if TYPE_CHECKING:
-    from ottla.broker.core import BrokerCore
+    from ottla.broker.state import BrokerState
 
 
 @serves(Api.DESCRIBE_CONFIGS)
 def describe_configs(
-    core: BrokerCore, context: RequestContext, request: describe_configs_request.DescribeConfigsRequest, now: Now
+    core: BrokerState, context: RequestContext, request: describe_configs_request.DescribeConfigsRequest, now: Now
 ) -> list[Effect]:
     """The settings of each resource; those asked for by name, or all."""
     unknown = any(resource.resource_type not in KNOWN_TYPES for resource in request.resources)

@@ -12,12 +12,12 @@ from ottla.protocol.messages import describe_log_dirs_request, describe_log_dirs
 from ottla.types import Now
 
 if TYPE_CHECKING:
-    from ottla.broker.core import BrokerCore
+    from ottla.broker.state import BrokerState
 
 
 @serves(Api.DESCRIBE_LOG_DIRS)
 def describe_log_dirs(
-    core: BrokerCore, context: RequestContext, request: describe_log_dirs_request.DescribeLogDirsRequest, now: Now
+    core: BrokerState, context: RequestContext, request: describe_log_dirs_request.DescribeLogDirsRequest, now: Now
 ) -> list[Effect]:
     """The partitions asked for, or all; those that do not exist are left out."""
     if request.topics is None:

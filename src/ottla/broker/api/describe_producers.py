@@ -14,14 +14,14 @@ from ottla.protocol.messages import describe_producers_request, describe_produce
 from ottla.types import Now
 
 if TYPE_CHECKING:
-    from ottla.broker.core import BrokerCore
+    from ottla.broker.state import BrokerState
 
 _NO_TRANSACTION = -1
 
 
 @serves(Api.DESCRIBE_PRODUCERS)
 def describe_producers(
-    core: BrokerCore, context: RequestContext, request: describe_producers_request.DescribeProducersRequest, now: Now
+    core: BrokerState, context: RequestContext, request: describe_producers_request.DescribeProducersRequest, now: Now
 ) -> list[Effect]:
     """The producers that each partition remembers."""
     topics = tuple(
@@ -33,7 +33,7 @@ def describe_producers(
     return [Reply(context.ticket, describe_producers_response.DescribeProducersResponse(throttle_time=NO_THROTTLE, topics=topics))]
 
 
-def _described(core: BrokerCore, topic: str, partition: int) -> describe_producers_response.PartitionResponse:
+def _described(core: BrokerState, topic: str, partition: int) -> describe_producers_response.PartitionResponse:
     try:
         check_name(topic)
         producers = core.log(topic, partition).producers

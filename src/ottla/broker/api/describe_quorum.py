@@ -15,7 +15,7 @@ from ottla.protocol.messages import describe_quorum_request, describe_quorum_res
 from ottla.types import Now
 
 if TYPE_CHECKING:
-    from ottla.broker.core import BrokerCore
+    from ottla.broker.state import BrokerState
 
 METADATA_TOPIC, METADATA_PARTITION = "__cluster_metadata", 0
 LEADER_EPOCH = 1
@@ -24,7 +24,7 @@ LEADER_EPOCH = 1
 
 @serves(Api.DESCRIBE_QUORUM)
 def describe_quorum(
-    core: BrokerCore, context: RequestContext, request: describe_quorum_request.DescribeQuorumRequest, now: Now
+    core: BrokerState, context: RequestContext, request: describe_quorum_request.DescribeQuorumRequest, now: Now
 ) -> list[Effect]:
     """The quorum of the metadata; whoever asks for anything else as well is told that none of it is here, as by Kafka."""
     asked = [(topic.topic_name, [one.partition_index for one in topic.partitions]) for topic in request.topics]
@@ -43,7 +43,7 @@ def describe_quorum(
     return [Reply(context.ticket, response)]
 
 
-def _metadata(core: BrokerCore, now: Now) -> describe_quorum_response.PartitionData:
+def _metadata(core: BrokerState, now: Now) -> describe_quorum_response.PartitionData:
     end = core.topics.version
     voter = describe_quorum_response.ReplicaState(
         replica_id=core.node_id,

@@ -15,7 +15,7 @@ from ottla.protocol.messages import describe_topic_partitions_request, describe_
 from ottla.types import Now
 
 if TYPE_CHECKING:
-    from ottla.broker.core import BrokerCore
+    from ottla.broker.state import BrokerState
 
 
 MAX_PARTITIONS = 2_000
@@ -24,7 +24,7 @@ MAX_PARTITIONS = 2_000
 
 @serves(Api.DESCRIBE_TOPIC_PARTITIONS)
 def describe_topic_partitions(
-    core: BrokerCore, context: RequestContext, request: describe_topic_partitions_request.DescribeTopicPartitionsRequest, now: Now
+    core: BrokerState, context: RequestContext, request: describe_topic_partitions_request.DescribeTopicPartitionsRequest, now: Now
 ) -> list[Effect]:
     """Topics in the order of their names, from the cursor on, up to the limit; the cursor in the answer says where to go on."""
     names = sorted({one.name for one in request.topics} if request.topics else {topic.name for topic in core.topics})
@@ -59,7 +59,7 @@ def _why_absent(name: str) -> ErrorCode:
     return ErrorCode.unknown_topic_or_partition
 
 
-def _described(core: BrokerCore, topic: Topic, partitions: range) -> _response.DescribeTopicPartitionsResponseTopic:
+def _described(core: BrokerState, topic: Topic, partitions: range) -> _response.DescribeTopicPartitionsResponseTopic:
     me = (core.node_id,)
     return _response.DescribeTopicPartitionsResponseTopic(
         error_code=ErrorCode.none,

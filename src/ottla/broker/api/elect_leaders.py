@@ -14,7 +14,7 @@ from ottla.protocol.messages import elect_leaders_request, elect_leaders_respons
 from ottla.types import Now
 
 if TYPE_CHECKING:
-    from ottla.broker.core import BrokerCore
+    from ottla.broker.state import BrokerState
 
 
 class ElectionType(enum.IntEnum):
@@ -26,7 +26,7 @@ class ElectionType(enum.IntEnum):
 
 @serves(Api.ELECT_LEADERS)
 def elect_leaders(
-    core: BrokerCore, context: RequestContext, request: elect_leaders_request.ElectLeadersRequest, now: Now
+    core: BrokerState, context: RequestContext, request: elect_leaders_request.ElectLeadersRequest, now: Now
 ) -> list[Effect]:
     """Say of each partition asked about that it needs no election; of all partitions, each topic is named and that is all."""
     known = request.election_type in list(ElectionType)
@@ -48,7 +48,7 @@ def elect_leaders(
     return [Reply(context.ticket, response)]
 
 
-def _result(core: BrokerCore, kind: int, topic: str, partition: int) -> elect_leaders_response.PartitionResult:
+def _result(core: BrokerState, kind: int, topic: str, partition: int) -> elect_leaders_response.PartitionResult:
     try:
         if kind not in list(ElectionType):
             raise Refusal(ErrorCode.invalid_request, f"There is no election type {kind}.")

@@ -18,7 +18,7 @@ from ottla.protocol.messages import fetch_request, fetch_response
 from ottla.types import IsolationLevel, Now
 
 if TYPE_CHECKING:
-    from ottla.broker.core import BrokerCore
+    from ottla.broker.state import BrokerState
 
 
 class _Answer(NamedTuple):
@@ -30,7 +30,7 @@ class _Answer(NamedTuple):
 
 
 @serves(Api.FETCH)
-def fetch(core: BrokerCore, context: RequestContext, request: fetch_request.FetchRequest, now: Now) -> list[Effect]:
+def fetch(core: BrokerState, context: RequestContext, request: fetch_request.FetchRequest, now: Now) -> list[Effect]:
     """Answer, or park until there is enough to answer."""
     if request.isolation_level not in tuple(IsolationLevel):
         return [Reply(context.ticket, _no_isolation(request))]
@@ -47,13 +47,13 @@ def fetch(core: BrokerCore, context: RequestContext, request: fetch_request.Fetc
     return [*ended, SetTimer(("fetch", context.ticket), now.mono + wait)]
 
 
-def _release(core: BrokerCore, context: RequestContext, request: fetch_request.FetchRequest, now: Now) -> list[Effect]:
+def _release(core: BrokerState, context: RequestContext, request: fetch_request.FetchRequest, now: Now) -> list[Effect]:
     """A client that ends its session waits for no records: what it still has parked is answered, so that it can go at once."""
     parked = [one for one in core.delayed.of_connection(context.connection) if one.request.session_id == request.session_id != 0]
     return [effect for one in parked for effect in (CancelTimer(("fetch", one.context.ticket)), *retry(core, one, now, last=True))]
 
 
-def retry(core: BrokerCore, parked: Parked, now: Now, *, last: bool) -> list[Effect]:
+def retry(core: BrokerState, parked: Parked, now: Now, *, last: bool) -> list[Effect]:
     """Look at a parked request again, because a log changed or (``last``) because its time is up."""
     answer = _read(core, parked.context, parked.request)
     if not (answer.enough or last):
@@ -64,14 +64,14 @@ def retry(core: BrokerCore, parked: Parked, now: Now, *, last: bool) -> list[Eff
     return [*timer, _reply(core, parked.context, parked.request, answer, now)]
 
 
-def _reply(core: BrokerCore, context: RequestContext, request: fetch_request.FetchRequest, answer: _Answer, now: Now) -> Reply:
+def _reply(core: BrokerState, context: RequestContext, request: fetch_request.FetchRequest, answer: _Answer, now: Now) -> Reply:
     if core.faults.active:
         return Reply(context.ticket, answer.response)  # without sessions: a fault strikes what stands in a request
     by_id = Fact.BY_TOPIC_ID in context.facts
     return Reply(context.ticket, core.fetch_sessions.finish(request, by_id, answer.response, now))
 
 
-def _read(core: BrokerCore, context: RequestContext, request: fetch_request.FetchRequest) -> _Answer:
+def _read(core: BrokerState, context: RequestContext, request: fetch_request.FetchRequest) -> _Answer:
     by_id = Fact.BY_TOPIC_ID in context.facts
     committed = request.isolation_level == IsolationLevel.READ_COMMITTED
     budget = min(request.max_bytes, core.config.fetch_max_bytes)

@@ -13,14 +13,14 @@ from ottla.protocol.messages import find_coordinator_request, find_coordinator_r
 from ottla.types import Now
 
 if TYPE_CHECKING:
-    from ottla.broker.core import BrokerCore
+    from ottla.broker.state import BrokerState
 
 _GROUP, _TRANSACTION = 0, 1
 
 
 @serves(Api.FIND_COORDINATOR)
 def find_coordinator(
-    core: BrokerCore, context: RequestContext, request: find_coordinator_request.FindCoordinatorRequest, now: Now
+    core: BrokerState, context: RequestContext, request: find_coordinator_request.FindCoordinatorRequest, now: Now
 ) -> list[Effect]:
     """This broker for groups and transactions; share groups have no coordinator here."""
     coordinators = tuple(_coordinator(core, key, request.key_type) for key in request.coordinator_keys)
@@ -28,7 +28,7 @@ def find_coordinator(
     return [Reply(context.ticket, response)]
 
 
-def _coordinator(core: BrokerCore, key: str, key_type: int) -> find_coordinator_response.Coordinator:
+def _coordinator(core: BrokerState, key: str, key_type: int) -> find_coordinator_response.Coordinator:
     try:
         _check(core, key_type)
         place = (core.groups if key_type == _GROUP else core.transactions).coordinator_of(key)
@@ -43,7 +43,7 @@ def _coordinator(core: BrokerCore, key: str, key_type: int) -> find_coordinator_
     )
 
 
-def _check(core: BrokerCore, key_type: int) -> None:
+def _check(core: BrokerState, key_type: int) -> None:
     if key_type == _TRANSACTION:
         core.transactions.ensure_topic()
     elif key_type == _GROUP:

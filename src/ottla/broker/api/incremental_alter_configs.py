@@ -14,12 +14,12 @@ from ottla.protocol.messages import incremental_alter_configs_request, increment
 from ottla.types import Now
 
 if TYPE_CHECKING:
-    from ottla.broker.core import BrokerCore
+    from ottla.broker.state import BrokerState
 
 
 @serves(Api.INCREMENTAL_ALTER_CONFIGS)
 def incremental_alter_configs(
-    core: BrokerCore, context: RequestContext, request: incremental_alter_configs_request.IncrementalAlterConfigsRequest, now: Now
+    core: BrokerState, context: RequestContext, request: incremental_alter_configs_request.IncrementalAlterConfigsRequest, now: Now
 ) -> list[Effect]:
     """Set, delete, append to or subtract from settings."""
 

@@ -13,14 +13,14 @@ from ottla.protocol.messages import init_producer_id_request, init_producer_id_r
 from ottla.types import Now
 
 if TYPE_CHECKING:
-    from ottla.broker.core import BrokerCore
+    from ottla.broker.state import BrokerState
 
 NO_PRODUCER_ID, NO_PRODUCER_EPOCH = -1, -1
 
 
 @serves(Api.INIT_PRODUCER_ID)
 def init_producer_id(
-    core: BrokerCore, context: RequestContext, request: init_producer_id_request.InitProducerIdRequest, now: Now
+    core: BrokerState, context: RequestContext, request: init_producer_id_request.InitProducerIdRequest, now: Now
 ) -> list[Effect]:
     """A fresh id with epoch 0; with a transactional id, whatever the transaction coordinator says."""
     if request.transactional_id is not None:

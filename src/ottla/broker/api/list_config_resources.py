@@ -13,7 +13,7 @@ from ottla.protocol.messages import list_config_resources_request, list_config_r
 from ottla.types import Now
 
 if TYPE_CHECKING:
-    from ottla.broker.core import BrokerCore
+    from ottla.broker.state import BrokerState
 
 _BROKER_LOGGER, _CLIENT_METRICS = 8, 16
 _WITHOUT_ANY = frozenset({_BROKER_LOGGER, _CLIENT_METRICS})
@@ -22,7 +22,7 @@ _WITHOUT_ANY = frozenset({_BROKER_LOGGER, _CLIENT_METRICS})
 
 @serves(Api.LIST_CONFIG_RESOURCES)
 def list_config_resources(
-    core: BrokerCore, context: RequestContext, request: list_config_resources_request.ListConfigResourcesRequest, now: Now
+    core: BrokerState, context: RequestContext, request: list_config_resources_request.ListConfigResourcesRequest, now: Now
 ) -> list[Effect]:
     """The resources of the types asked for, or of all; UNSUPPORTED_VERSION for a type that nobody knows."""
     wanted = request.resource_types if Fact.ANY_RESOURCE in context.facts else (_CLIENT_METRICS,)

@@ -15,7 +15,7 @@ from ottla.protocol.messages import list_offsets_request, list_offsets_response
 from ottla.types import IsolationLevel, Now
 
 if TYPE_CHECKING:
-    from ottla.broker.core import BrokerCore
+    from ottla.broker.state import BrokerState
 
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
 _UNKNOWN = -1
@@ -24,7 +24,7 @@ _NO_EPOCH = -1
 
 @serves(Api.LIST_OFFSETS)
 def list_offsets(
-    core: BrokerCore, context: RequestContext, request: list_offsets_request.ListOffsetsRequest, now: Now
+    core: BrokerState, context: RequestContext, request: list_offsets_request.ListOffsetsRequest, now: Now
 ) -> list[Effect]:
     """One offset a partition; -1 with timestamp -1 where no record fits."""
     committed = request.isolation_level == IsolationLevel.READ_COMMITTED

@@ -12,12 +12,12 @@ from ottla.protocol.messages import list_partition_reassignments_request, list_p
 from ottla.types import Now
 
 if TYPE_CHECKING:
-    from ottla.broker.core import BrokerCore
+    from ottla.broker.state import BrokerState
 
 
 @serves(Api.LIST_PARTITION_REASSIGNMENTS)
 def list_partition_reassignments(
-    core: BrokerCore,
+    core: BrokerState,
     context: RequestContext,
     request: list_partition_reassignments_request.ListPartitionReassignmentsRequest,
     now: Now,

@@ -17,11 +17,11 @@ from ottla.protocol.messages import metadata_request, metadata_response
 from ottla.types import Now
 
 if TYPE_CHECKING:
-    from ottla.broker.core import BrokerCore
+    from ottla.broker.state import BrokerState
 
 
 @serves(Api.METADATA)
-def metadata(core: BrokerCore, context: RequestContext, request: metadata_request.MetadataRequest, now: Now) -> list[Effect]:
+def metadata(core: BrokerState, context: RequestContext, request: metadata_request.MetadataRequest, now: Now) -> list[Effect]:
     """All topics, or those asked for. In a request that holds any id, only ids are looked at, as Kafka does it."""
     error = _request_error(context, request)
     if error is not ErrorCode.none:
@@ -57,14 +57,14 @@ def _request_error(context: RequestContext, request: metadata_request.MetadataRe
     return ErrorCode.unknown_server_error if nothing else ErrorCode.none
 
 
-def _by_id(core: BrokerCore, one: metadata_request.MetadataRequestTopic) -> metadata_response.MetadataResponseTopic:
+def _by_id(core: BrokerState, one: metadata_request.MetadataRequestTopic) -> metadata_response.MetadataResponseTopic:
     topic = core.topics.by_id(one.topic_id)
     if topic is not None:
         return _described(core, topic)
     return _refused(ErrorCode.unknown_topic_id, None, one.topic_id)
 
 
-def _by_name(core: BrokerCore, name: str, create: bool) -> metadata_response.MetadataResponseTopic:
+def _by_name(core: BrokerState, name: str, create: bool) -> metadata_response.MetadataResponseTopic:
     try:
         check_name(name)
         return _described(core, core.topic_or_new(name) if create else core.topic(name))
@@ -76,7 +76,7 @@ def _refused(error: ErrorCode, name: str | None, topic_id: uuid.UUID | None) -> 
     return metadata_response.MetadataResponseTopic(error_code=error, name=name, topic_id=topic_id, partitions=())
 
 
-def _described(core: BrokerCore, topic: Topic) -> metadata_response.MetadataResponseTopic:
+def _described(core: BrokerState, topic: Topic) -> metadata_response.MetadataResponseTopic:
     me = (core.node_id,)
     partitions = tuple(
         metadata_response.MetadataResponsePartition(

@@ -13,12 +13,12 @@ from ottla.protocol.messages import offset_for_leader_epoch_request, offset_for_
 from ottla.types import Now
 
 if TYPE_CHECKING:
-    from ottla.broker.core import BrokerCore
+    from ottla.broker.state import BrokerState
 
 
 @serves(Api.OFFSET_FOR_LEADER_EPOCH)
 def offset_for_leader_epoch(
-    core: BrokerCore, context: RequestContext, request: offset_for_leader_epoch_request.OffsetForLeaderEpochRequest, now: Now
+    core: BrokerState, context: RequestContext, request: offset_for_leader_epoch_request.OffsetForLeaderEpochRequest, now: Now
 ) -> list[Effect]:
     """Of each partition the largest epoch that is not above the one asked for, and its end; -1 and -1 where there is none."""
     topics = []

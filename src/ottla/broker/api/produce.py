@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ottla.broker.api.registry import serves
+from ottla.broker.delayed import Flushing
 from ottla.broker.effects import CloseConnection, Effect, NoReply, Reply, RequestContext, RunJob
 from ottla.broker.incoming import as_stored, check_records
 from ottla.broker.log import PartitionLog
@@ -26,7 +27,7 @@ from ottla.records import DEFAULT_MAX_BATCH_BYTES, BatchHeader, Compression, Inv
 from ottla.types import Now, TopicPartition
 
 if TYPE_CHECKING:
-    from ottla.broker.core import BrokerCore
+    from ottla.broker.state import BrokerState
 
 _ALL = -1
 _ADMIN_CLIENT = "__admin_client"
@@ -36,16 +37,8 @@ _PREFIX = 12
 _ACKS = (_ALL, 0, 1)
 
 
-class Flushing(NamedTuple):
-    """An answer that waits until what it acknowledges is on disk: each log, and up to where."""
-
-    context: RequestContext
-    response: produce_response.ProduceResponse
-    logs: tuple[tuple[PartitionLog, int], ...]
-
-
 @serves(Api.PRODUCE)
-def produce(core: BrokerCore, context: RequestContext, request: produce_request.ProduceRequest, now: Now) -> list[Effect]:
+def produce(core: BrokerState, context: RequestContext, request: produce_request.ProduceRequest, now: Now) -> list[Effect]:
     """Append the batch of each partition; one that is refused does not keep the others from being written.
 
     A transactional batch that would be the first of its transaction in a log waits for the transaction coordinator's word.
@@ -57,7 +50,7 @@ def produce(core: BrokerCore, context: RequestContext, request: produce_request.
 
 
 def _write(
-    core: BrokerCore,
+    core: BrokerState,
     context: RequestContext,
     request: produce_request.ProduceRequest,
     said: Mapping[TopicPartition, ErrorCode],
@@ -116,7 +109,7 @@ def _check_request(request: produce_request.ProduceRequest) -> None:
 
 
 def _first_of_transactions(
-    core: BrokerCore, context: RequestContext, request: produce_request.ProduceRequest
+    core: BrokerState, context: RequestContext, request: produce_request.ProduceRequest
 ) -> dict[Writer, list[TopicPartition]]:
     """The partitions in which a producer has no open transaction yet, by who writes there."""
     found: dict[Writer, list[TopicPartition]] = {}
@@ -141,7 +134,7 @@ def _check_said(context: RequestContext, log: PartitionLog, header: BatchHeader,
 
 
 def _log_of(
-    core: BrokerCore,
+    core: BrokerState,
     context: RequestContext,
     topic: produce_request.TopicProduceData,
     data: produce_request.PartitionProduceData,
@@ -151,7 +144,7 @@ def _log_of(
 
 
 def _append(
-    core: BrokerCore,
+    core: BrokerState,
     context: RequestContext,
     log: PartitionLog,
     data: produce_request.PartitionProduceData,
@@ -212,7 +205,7 @@ def _validated(log: PartitionLog, records: bytes, context: RequestContext, now: 
 
 
 def _answer(
-    core: BrokerCore,
+    core: BrokerState,
     context: RequestContext,
     acks: int,
     response: produce_response.ProduceResponse,

@@ -12,10 +12,10 @@ from ottla.protocol.apis import Api
 from ottla.types import Now
 
 if TYPE_CHECKING:
-    from ottla.broker.core import BrokerCore
     from ottla.broker.effects import Effect, RequestContext
+    from ottla.broker.state import BrokerState
 
-    Handler = Callable[[BrokerCore, RequestContext, Any, Now], list[Effect]]
+    Handler = Callable[[BrokerState, RequestContext, Any, Now], list[Effect]]
 
 HANDLERS: dict[Api, Handler] = {}
 

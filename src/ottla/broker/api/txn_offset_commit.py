@@ -17,12 +17,12 @@ from ottla.protocol.messages import txn_offset_commit_request
 from ottla.types import Now, TopicPartition
 
 if TYPE_CHECKING:
-    from ottla.broker.core import BrokerCore
+    from ottla.broker.state import BrokerState
 
 
 @serves(Api.TXN_OFFSET_COMMIT)
 def txn_offset_commit(
-    core: BrokerCore, context: RequestContext, request: txn_offset_commit_request.TxnOffsetCommitRequest, now: Now
+    core: BrokerState, context: RequestContext, request: txn_offset_commit_request.TxnOffsetCommitRequest, now: Now
 ) -> list[Effect]:
     """The group coordinator decides; a producer whose transaction is not known in the group's log is asked about first."""
     refused = partial(commit_in_transaction_refused, request, core.topics)

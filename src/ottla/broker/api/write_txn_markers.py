@@ -18,12 +18,12 @@ from ottla.protocol.messages import write_txn_markers_request, write_txn_markers
 from ottla.types import Now, TopicPartition
 
 if TYPE_CHECKING:
-    from ottla.broker.core import BrokerCore
+    from ottla.broker.state import BrokerState
 
 
 @serves(Api.WRITE_TXN_MARKERS)
 def write_txn_markers(
-    core: BrokerCore, context: RequestContext, request: write_txn_markers_request.WriteTxnMarkersRequest, now: Now
+    core: BrokerState, context: RequestContext, request: write_txn_markers_request.WriteTxnMarkersRequest, now: Now
 ) -> list[Effect]:
     """Write each marker to each of its partitions, or say why not; the answer has each producer once, with what was said last."""
     effects: list[Effect] = []
@@ -56,7 +56,7 @@ def _result(producer_id: int, codes: Mapping[TopicPartition, ErrorCode]) -> writ
     )
 
 
-def _written(core: BrokerCore, marker: NewMarker, partition: TopicPartition, now: Now) -> tuple[ErrorCode, list[Effect]]:
+def _written(core: BrokerState, marker: NewMarker, partition: TopicPartition, now: Now) -> tuple[ErrorCode, list[Effect]]:
     try:
         log = core.log(*partition)
         log.producers.check_marker(marker.producer_id, marker.producer_epoch, marker.coordinator_epoch)

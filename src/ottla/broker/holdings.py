@@ -1,0 +1,214 @@
+"""What a broker has: its settings, topics and logs, the ids that it gives out; and every change of them that outlasts the process.
+
+Owns the catalog that is stored, what was changed since somebody last looked, and the disk that a scripted fault lets be full. Must
+not know requests, groups or transactions. Invariant: what is stored and what holds are the same once a change has returned.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from ottla.broker.config import CLUSTER_WIDE, BrokerConfig, altered
+from ottla.broker.effects import Effect, Place, RunJob, Struck
+from ottla.broker.faults.table import FaultTable
+from ottla.broker.log import Appended, PartitionLog
+from ottla.broker.logs import Logs
+from ottla.broker.ports import Catalog, DiskUsage, Ids, Store, StoredSettings, StoredTopic
+from ottla.broker.producer_ids import ProducerIds
+from ottla.broker.refusal import Refusal
+from ottla.broker.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, Topic, Topics
+from ottla.errors import ConfigError
+from ottla.protocol import ErrorCode
+from ottla.records import BatchHeader
+from ottla.types import Now
+
+
+class Endpoint(NamedTuple):
+    """Where clients are told to connect to."""
+
+    host: str
+    port: int
+
+
+class Holdings:
+    """See the module."""
+
+    def __init__(self, config: BrokerConfig, endpoint: Endpoint, store: Store, ids: Ids) -> None:
+        self.static_config = config
+        self.config = config
+        """The settings that hold: those it was started with, under what was set since."""
+        self.settings = StoredSettings()
+        self.endpoint = endpoint
+        self.node_id = config.node_id
+        self.cluster_id = store.cluster_id
+        self.topics = Topics(config)
+        self.logs = Logs(store)
+        self.producer_ids = ProducerIds(0, self._reserve_producer_ids)
+        self.faults = FaultTable(self._name_of)
+        self._store = store
+        self._ids = ids
+        self._of_coordinators = {
+            OFFSETS_TOPIC: config.offsets_topic_num_partitions,
+            TRANSACTIONS_TOPIC: config.transaction_state_log_num_partitions,
+        }
+        self._touched: dict[PartitionLog, None] = {}
+        self._changed_topics: dict[str, None] = {}
+        self._background: list[Effect] = []
+
+    def load(self, now: Now) -> list[str]:
+        """Bring back settings, topics and logs; returns, in words, what was cut from logs that were damaged.
+
+        Raises ``ConfigError`` or ``OSError`` where the data can not be used.
+        """
+        catalog = self._store.read_catalog()
+        self.settings = catalog.settings._replace(cluster={**CLUSTER_WIDE, **catalog.settings.cluster})
+        self.config = altered(self.static_config, {**self.settings.cluster, **self.settings.broker})
+        self.topics.reconfigure(self.config)
+        for stored in catalog.topics:
+            self.topics.add(stored)
+        warnings = self.logs.load(self.topics, now)
+        seen = [producer_id for log in self.logs for producer_id in log.producers.known]
+        self.producer_ids = ProducerIds(max([catalog.next_producer_id, *(one + 1 for one in seen)]), self._reserve_producer_ids)
+        return warnings
+
+    def take_changed_topics(self) -> dict[str, None]:
+        """The topics that came, went or changed since the last call."""
+        changed, self._changed_topics = self._changed_topics, {}
+        return changed
+
+    def take_background(self) -> list[Effect]:
+        """What has to be done besides, since the last call."""
+        background, self._background = self._background, []
+        return background
+
+    def take_touched(self) -> dict[PartitionLog, None]:
+        """The logs that somebody may wait for and that changed since the last call."""
+        touched, self._touched = self._touched, {}
+        return touched
+
+    @property
+    def place(self) -> Place:
+        """This broker as clients are told of it."""
+        return Place(self.node_id, self.endpoint.host, self.endpoint.port)
+
+    def disk_usage(self) -> DiskUsage:
+        """The disk that the logs are on. Raises ``OSError`` where it does not say."""
+        return self._store.usage()
+
+    def topic(self, name: str) -> Topic:
+        """The topic of a name, or ``Refusal``: UNKNOWN_TOPIC_OR_PARTITION."""
+        topic = self.topics.get(name)
+        if topic is None:
+            raise Refusal(ErrorCode.unknown_topic_or_partition, f"There is no topic '{name}'.")
+        return topic
+
+    def topic_by_id(self, topic_id: uuid.UUID | None) -> Topic:
+        """The topic of an id, or ``Refusal``: UNKNOWN_TOPIC_ID."""
+        topic = self.topics.by_id(topic_id)
+        if topic is None:
+            raise Refusal(ErrorCode.unknown_topic_id, f"There is no topic with the id {topic_id}.")
+        return topic
+
+    def log(self, name: str, partition: int) -> PartitionLog:
+        """The log of a partition by its topic's name, or ``Refusal``."""
+        return self._log(self.topic(name), partition)
+
+    def log_by_id(self, topic_id: uuid.UUID | None, partition: int) -> PartitionLog:
+        """The log of a partition by its topic's id, or ``Refusal``."""
+        return self._log(self.topic_by_id(topic_id), partition)
+
+    def append(self, log: PartitionLog, batch: bytes, header: BatchHeader, now: Now) -> tuple[Appended, list[Effect]]:
+        """Write a validated batch and remember to look after those who wait for it; ``Refusal`` where the disk fails."""
+        if self.faults.active and (fault := self.faults.full(log.topic_partition)) is not None:
+            self._background.append(Struck(fault))
+            raise log.failed(ErrorCode.kafka_storage_error, f"broker.faults let the disk of {log.topic_partition} be full.")
+        try:
+            appended, effects = self.logs.append(log, batch, header, now)
+        except OSError as error:
+            raise log.failed(ErrorCode.kafka_storage_error, f"{log.topic_partition} could not be written to: {error}") from error
+        self._touched[log] = None
+        return appended, effects
+
+    def topic_or_new(self, name: str) -> Topic:
+        """The topic of a name, created with the broker's defaults if need be; ``Refusal`` where it can not be."""
+        topic = self.topics.get(name)
+        return topic if topic is not None else self.create_topic(name, self._default_partitions(name), {})
+
+    def create_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> Topic:
+        """Make a topic that outlasts this process; ``Refusal`` where it can not be."""
+        self.topics.check_new(name, partitions, configs)
+        stored = StoredTopic(name, self._ids.new_uuid(), partitions, configs)
+        self._save([*(topic.stored() for topic in self.topics), stored])
+        self._changed_topics[name] = None
+        return self.topics.add(stored)
+
+    def delete_records(self, log: PartitionLog, offset: int) -> bool:
+        """Let a log begin at ``offset``, if it does not begin later anyhow: whether that gave up anything."""
+        if offset <= log.start_offset:
+            return False
+        log.start_at(offset)
+        self._touched[log] = None
+        return True
+
+    def replace_topic(self, topic: Topic) -> None:
+        """Let a topic have more partitions or other settings, at once; ``Refusal`` where that can not be stored."""
+        self._save([(topic if one.name == topic.name else one).stored() for one in self.topics])
+        self.topics.put(topic)
+        self.logs.reconfigure(self.topics)
+        self._changed_topics[topic.name] = None
+
+    def alter_settings(self, settings: StoredSettings, *, validate_only: bool = False) -> None:
+        """Let other settings of the broker and of groups hold, at once; ``Refusal`` where they can not be or not be stored."""
+        try:
+            config = altered(self.static_config, {**settings.cluster, **settings.broker})
+            self.topics.reconfigured(config)
+        except ConfigError as error:
+            raise Refusal(ErrorCode.invalid_request, str(error)) from error
+        if validate_only:
+            return
+        self._save([topic.stored() for topic in self.topics], settings=settings)
+        self.settings, self.config = settings, config
+        self.topics.reconfigure(config)
+        self.logs.reconfigure(self.topics)
+
+    def delete_topic(self, topic: Topic) -> list[Effect]:
+        """Forget a topic and give up its logs; ``Refusal`` where that can not be stored."""
+        self._save([one.stored() for one in self.topics if one is not topic])
+        self.topics.remove(topic)
+        self._changed_topics[topic.name] = None
+        dropped, job = self.logs.drop(topic)
+        self._touched.update(dict.fromkeys(dropped))
+        return [RunJob(("delete-topic", topic.name), job)]
+
+    def _log(self, topic: Topic, partition: int) -> PartitionLog:
+        if partition not in topic.partitions:
+            raise Refusal(
+                ErrorCode.unknown_topic_or_partition,
+                f"Topic '{topic.name}' has {topic.partition_count} partitions, no {partition}.",
+            )
+        return self.logs.get(topic, partition)
+
+    def _default_partitions(self, name: str) -> int:
+        return self._of_coordinators.get(name, self.config.num_partitions)
+
+    def _save(
+        self, topics: list[StoredTopic], *, next_producer_id: int | None = None, settings: StoredSettings | None = None
+    ) -> None:
+        catalog = Catalog(
+            tuple(topics),
+            self.producer_ids.limit if next_producer_id is None else next_producer_id,
+            self.settings if settings is None else settings,
+        )
+        try:
+            self._background.append(RunJob(("sync-catalog",), self._store.save_catalog(catalog)))
+        except OSError as error:
+            raise Refusal(ErrorCode.kafka_storage_error, f"The list of topics could not be stored: {error}") from error
+
+    def _reserve_producer_ids(self, limit: int) -> None:
+        self._save([topic.stored() for topic in self.topics], next_producer_id=limit)
+
+    def _name_of(self, topic_id: uuid.UUID) -> str | None:
+        topic = self.topics.by_id(topic_id)
+        return topic.name if topic is not None else None
