@@ -225,6 +225,7 @@ class AsyncConsumer(ConsumerBase):
         await self._close(arguments.milliseconds(timeout, 0) / 1000, operation, done_with_last=True)
 
     async def _close(self, timeout: float, operation: GroupMembershipOperation, *, done_with_last: bool) -> None:
+        self._check_process()
         if self._closed:
             return
         with self._entered() as nested:
@@ -288,8 +289,7 @@ class AsyncConsumer(ConsumerBase):
         """Until there is something new for a call. If that is cancelled, the call ends here, keeping nothing to itself."""
         try:
             await self._wait(network, wait.until)
-            if not network.running:
-                raise IllegalStateError("the network thread of this consumer has ended", hint="make a new consumer")
+            self._check_running(network)
         except BaseException:
             call.close()
             raise

@@ -21,7 +21,7 @@ from ottla.client.calls.mailbox import Await, Call, T
 from ottla.client.calls.rebalancing import Listener, Listeners
 from ottla.client.subscription import EARLIEST, LATEST
 from ottla.consumer_base import CLOSE_TIMEOUT, ConsumerBase
-from ottla.errors import ConcurrentAccessError, IllegalStateError, OttlaError
+from ottla.errors import ConcurrentAccessError, OttlaError
 from ottla.records import Record, Records, Walk
 from ottla.runtime import clock
 from ottla.types import GroupMembershipOperation, Now, OffsetAndMetadata, OffsetAndTimestamp, PartitionInfo, TopicPartition
@@ -241,6 +241,7 @@ class Consumer(ConsumerBase):
         self._close(arguments.milliseconds(timeout, 0) / 1000, operation, done_with_last=True)
 
     def _close(self, timeout: float, operation: GroupMembershipOperation, *, done_with_last: bool) -> None:
+        self._check_process()
         if self._closed:
             return
         with _Entered(self):
@@ -272,8 +273,7 @@ class Consumer(ConsumerBase):
                     left = _LONGEST_WAIT if wait.until is None else (wait.until - clock.now().mono) / 1000
                     if network.notifications.wait(max(0.0, min(left, _LONGEST_WAIT))) or left <= _LONGEST_WAIT:
                         break
-                    if not network.running:
-                        raise IllegalStateError("the network thread of this consumer has ended", hint="make a new consumer")
+                    self._check_running(network)
                 wait = call.send(clock.now())
         except StopIteration as done:
             result: T = done.value

@@ -7,6 +7,7 @@ the first call that needs it.
 
 from __future__ import annotations
 
+import os
 import threading
 import warnings
 from collections.abc import Callable, Mapping
@@ -26,7 +27,7 @@ from ottla.client.health.verdicts import Assessor, Health, NetworkView
 from ottla.client.notifications import WakeupRequested
 from ottla.client.subscription import Mode
 from ottla.config import ConsumerConfig
-from ottla.errors import IllegalStateError
+from ottla.errors import ForkedError, IllegalStateError
 from ottla.runtime.network_thread import NetworkThread
 from ottla.runtime.randomness import random_source
 from ottla.types import ConsumerGroupMetadata, TopicPartition
@@ -46,6 +47,7 @@ class ConsumerBase:
 
     def __init__(self, config: Mapping[str, Any] | None = None, /, **settings: Any) -> None:
         self._network: NetworkThread | None = None
+        self._pid = os.getpid()
         self._config = ConsumerConfig.parse(config, **settings)
         self._calls = ConsumerCalls(self._config, self._submit, self._drain)
         self._assembly = ConsumerAssembly(self._config, random_source(), self._calls.collector.in_hand)
@@ -97,6 +99,7 @@ class ConsumerBase:
     @property
     def rebalances(self) -> tuple[Rebalance, ...]:
         """The latest rebalances of this member, oldest first, a hundred at most. May be read from any thread."""
+        self._check_process()
         recorder = self._assembly.recorder
         return () if recorder is None else recorder.records
 
@@ -106,6 +109,7 @@ class ConsumerBase:
         ``stuck_after``: seconds that a partition may stand still before the consumer counts as ill. That it does is seen by calling
         this again and again, as a probe does. See ``ottla.health.serve`` for a server of probes.
         """
+        self._check_process()
         view = self._inspect()
         if view is None:
             dead = self._closed or self._network is not None
@@ -125,6 +129,7 @@ class ConsumerBase:
 
         Times are milliseconds, as Kafka's are, but for names that end in ``seconds-ago``.
         """
+        self._check_process()
         view = self._inspect()
         if view is None:
             return {}
@@ -169,6 +174,7 @@ class ConsumerBase:
 
         May be called from any thread, and from a signal handler.
         """
+        self._check_process()
         with self._guard:
             self._woken_early = self._network is None
         if self._network is not None:
@@ -198,6 +204,17 @@ class ConsumerBase:
     def _timeout(self, timeout: Timeout) -> int:
         return milliseconds(timeout, self._config.default_api_timeout_ms)
 
+    def _check_process(self) -> None:
+        """In a forked child nothing works: the network thread is the parent's, and so may be a lock that nobody will give back."""
+        if os.getpid() != self._pid:
+            raise ForkedError(f"this consumer belongs to process {self._pid}, this is process {os.getpid()}")
+
+    def _check_running(self, network: NetworkThread) -> None:
+        if not network.running:
+            self._check_process()
+            raise IllegalStateError("the network thread of this consumer has ended", hint="make a new consumer")
+
     def _check_open(self) -> None:
+        self._check_process()
         if self._closed:
             raise IllegalStateError("the consumer is closed")

@@ -7,6 +7,7 @@ delivers signals to the main thread, these context managers are entered there.
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -85,12 +86,15 @@ def stop_on_signals(consumer: Wakeable) -> Iterator[Stop]:
                     handle(record)
                 consumer.commit()
     """
-    stop = Stop()
+    stop, process = Stop(), os.getpid()
     before: dict[int, object] = {}
 
     def handler(number: int, frame: FrameType | None) -> None:
         for each in STOP_SIGNALS:
             signal.signal(each, before[each])  # type: ignore[arg-type]
+        if os.getpid() != process:
+            signal.raise_signal(number)  # a forked child has inherited this handler, and no consumer
+            return
         stop.signal = signal.Signals(number)
         consumer.wakeup()
 
