@@ -1,0 +1,84 @@
+"""Questions that are given no time: what is known is told, what a broker would have to be asked for is an error, never ``None``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ottla.client.subscription import EARLIEST, LATEST
+from ottla.errors import OttlaTimeoutError
+from ottla.types import OffsetAndMetadata, TopicPartition
+from tests.scenarios.world import App, Program, World
+
+T0 = TopicPartition("t", 0)
+
+QUESTIONS: dict[str, Callable[[App], Program]] = {
+    "offsets_for_times": lambda app: app.calls.list_offsets({T0: 1}, 0, app.now),
+    "beginning_offsets": lambda app: app.calls.list_offsets({T0: EARLIEST}, 0, app.now),
+    "end_offsets": lambda app: app.calls.list_offsets({T0: LATEST}, 0, app.now),
+    "committed": lambda app: app.calls.committed([T0], 0, app.now),
+    "partitions_for": lambda app: app.calls.describe_topics(("t",), 0, app.now),
+    "list_topics": lambda app: app.calls.describe_topics(None, 0, app.now),
+    "commit": lambda app: app.calls.commit({T0: OffsetAndMetadata(1)}, 0, app.now),
+}
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    world = World(tmp_path)
+    world.create_topic("t", 1)
+    world.produce("t", 0, 10)
+    return world
+
+
+def reading(app: App) -> Program:
+    """Everything is known that a consumer knows once it reads."""
+    yield from app.calls.assign([T0], app.now)
+    while len(app.handled) < 10:
+        app.handled.extend((yield from app.calls.poll(500, app.now)))
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+@pytest.mark.parametrize("connected", [False, True])
+def test_what_has_to_be_asked_for_is_an_error_at_once(world: World, question: str, connected: bool) -> None:
+    app = world.app("a", group_id="g")
+    if connected:
+        world.call(app, reading(app))
+    began = world.now.mono
+    with pytest.raises(OttlaTimeoutError):
+        world.call(app, QUESTIONS[question](app))
+    assert world.now.mono - began <= 5
+    world.call(app, app.calls.close(5_000, app.now))
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        lambda app: app.calls.list_offsets({}, 0, app.now),
+        lambda app: app.calls.committed([], 0, app.now),
+        lambda app: app.calls.commit({}, 0, app.now),
+    ],
+    ids=["offsets", "committed", "commit"],
+)
+def test_who_asks_for_nothing_gets_it_without_a_broker(world: World, question: Callable[[App], Any]) -> None:
+    app = world.app("a", group_id="g")
+    world.broker.kill()
+    assert world.call(app, question(app)) == {}
+
+
+def test_what_is_known_is_told(world: World) -> None:
+    app = world.app("a")
+    world.call(app, reading(app))
+    assert world.call(app, app.calls.position(T0, 0, app.now)) == 10
+    assert world.call(app, app.calls.lag(T0, 0, app.now)) == 0
+
+
+def test_what_is_not_known_yet_is_not_guessed(world: World) -> None:
+    app = world.app("a")
+    world.call(app, app.calls.assign([T0], app.now))
+    for question in (app.calls.position(T0, 0, app.now), app.calls.lag(T0, 0, app.now)):
+        with pytest.raises(OttlaTimeoutError):
+            world.call(app, question)
