@@ -107,11 +107,19 @@ def test_the_page_is_what_the_table_says(tool: dict[str, Any]) -> None:
 
 
 def test_every_setting_says_what_it_does(tool: dict[str, Any]) -> None:
-    """But for those of security, which have a page of their own."""
     silent = [
-        name for cls in (ClientConfig, ConsumerConfig) for name, meaning in tool["descriptions"](cls).items() if not meaning.strip()
+        name
+        for cls in (ClientConfig, ConsumerConfig, SecurityConfig)
+        for name, meaning in tool["descriptions"](cls).items()
+        if not meaning.strip()
     ]
     assert silent == []
+
+
+def test_no_row_of_the_page_lacks_a_text() -> None:
+    rows = [line for line in (ROOT / "docs" / "config.md").read_text(encoding="utf-8").splitlines() if line.startswith("| `")]
+    assert len(rows) > 80
+    assert [line for line in rows if not line.rstrip(" |").strip() or line.rstrip().endswith("|  |")] == []
 
 
 @pytest.mark.parametrize("name", OF_KAFKA)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ottla.config.rows import a_callable, items, not_empty, one_of, row, text
+from ottla.config.rows import items, not_empty, one_of, row, text
 from ottla.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -43,7 +43,9 @@ CONVERT = (
 
 
 def _pem_file(value: Any) -> str:
-    path = not_empty(str(value) if hasattr(value, "__fspath__") else value)
+    path = str(value) if hasattr(value, "__fspath__") else value
+    if not isinstance(path, str) or not path.strip():
+        raise ValueError("the path of a file in PEM format")
     if path.lower().endswith((".jks", ".p12", ".pfx", ".keystore", ".truststore")):
         raise ValueError(f"a file in PEM format. {CONVERT}")
     return path
@@ -56,7 +58,16 @@ def _pem_text(value: Any) -> str:
 
 
 def _check_of_host(value: Any) -> str:
-    return "" if isinstance(value, str) and value.strip().lower() in ("", "none") else one_of("https")(value)
+    name = value.strip().lower() if isinstance(value, str) else None
+    if name not in ("https", "", "none"):
+        raise ValueError("https, or empty for no check")
+    return "https" if name == "https" else ""
+
+
+def _provider(value: Any) -> Any:
+    if not callable(value):
+        raise ValueError("a callable without arguments")
+    return value
 
 
 def _url(value: Any) -> str:
@@ -123,33 +134,54 @@ class SecurityConfig:
     """TLS and SASL. A file or a PEM text may be given, not both; ``ssl_context`` stands for all other ``ssl`` settings."""
 
     security_protocol: str = row("PLAINTEXT", one_of("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"))
+    """Whether connections are encrypted (``...SSL``) and whether there is a login (``SASL_...``): see [security](security.md)."""
     sasl_mechanism: str | None = row(None, _mechanism, aliases=("sasl.mechanisms",))
+    """How the client logs in, where the protocol is one of SASL: with a password (``PLAIN``, ``SCRAM-...``) or a token."""
     sasl_username: str | None = row(None, not_empty)
+    """Whose password it is, for ``PLAIN`` and ``SCRAM-...``."""
     sasl_password: str | None = _secret()
+    """The password. ``PLAIN`` sends it as it is, ``SCRAM-...`` never does."""
     sasl_jaas_config: Mapping[str, str] | None = row(None, jaas, secret=True)
-    sasl_oauthbearer_token_provider: TokenProvider | None = row(None, a_callable)  # noqa: RUF009 - a field
+    """The line of a Java client, ``...LoginModule required name="value" ...;``: stands for the other settings of a login."""
+    sasl_oauthbearer_token_provider: TokenProvider | None = row(None, _provider)  # noqa: RUF009 - a field
+    """Called without arguments, on a thread of its own, for the token of a login: gives a string or an ``OAuthToken``."""
     sasl_oauthbearer_token_endpoint_url: str | None = row(None, _url)
+    """Where an identity provider gives tokens for client credentials (OAuth 2.0, RFC 6749 section 4.4)."""
     sasl_oauthbearer_client_credentials_client_id: str | None = row(None, not_empty, aliases=("sasl.oauthbearer.client.id",))
+    """Who asks there."""
     sasl_oauthbearer_client_credentials_client_secret: str | None = row(
         None, not_empty, secret=True, aliases=("sasl.oauthbearer.client.secret",)
     )
+    """And with which secret."""
     sasl_oauthbearer_scope: str | None = row(None, text)
+    """What the token is to be good for, where the identity provider wants to be told."""
     sasl_oauthbearer_extensions: tuple[tuple[str, str], ...] = row((), _extensions)
     """``name=value`` with commas: told to the broker beside a token that an identity provider gave (KIP-342)."""
     ssl_context: ssl.SSLContext | None = row(None, _context)  # noqa: RUF009 - a field
+    """An ``ssl.SSLContext`` of your own, as the keyword ``ssl_context``; instead of all other settings of TLS."""
     ssl_truststore_location: str | None = row(None, _pem_file, aliases=("ssl.ca.location",))
+    """A PEM file of the certificate authorities to trust. None: those that the operating system trusts."""
     ssl_truststore_certificates: str | None = row(None, _pem_text, aliases=("ssl.ca.pem",))
+    """The same as text."""
     ssl_truststore_type: str = row("PEM", _store_type)
+    """Stores of Java (JKS, PKCS #12) are not read; the error has the command that makes PEM of one."""
     ssl_keystore_location: str | None = row(None, _pem_file, aliases=("ssl.certificate.location",))
-    """Certificate chain and, unless ``ssl_key_location`` has it, the private key."""
+    """A PEM file of the client's certificate chain, for brokers that ask for one, and, unless ``ssl.key.location`` has it, of its
+    private key."""
     ssl_key_location: str | None = row(None, _pem_file)
+    """A PEM file of the private key, where it has one of its own."""
     ssl_keystore_certificate_chain: str | None = row(None, _pem_text, aliases=("ssl.certificate.pem",))
+    """The client's certificate and what leads from it to an authority, as text."""
     ssl_keystore_key: str | None = row(None, _pem_text, secret=True, aliases=("ssl.key.pem",))
+    """Its private key as text."""
     ssl_keystore_type: str = row("PEM", _store_type)
+    """As ``ssl.truststore.type``."""
     ssl_key_password: str | None = row(None, text, secret=True)
+    """What unlocks the private key, where it is locked."""
     ssl_endpoint_identification_algorithm: str = row("https", _check_of_host)
-    """Empty: whose certificate it is does not matter."""
+    """Whether a broker's certificate must be for the name that was connected to; empty: whose it is does not matter."""
     ssl_enabled_protocols: tuple[str, ...] = row(("TLSv1.2", "TLSv1.3"), _versions)
+    """The versions of TLS that may be spoken; the newest that both sides know is."""
     ssl_cipher_suites: tuple[str, ...] = row((), items)
     """Names of OpenSSL, for TLS 1.2; empty: what OpenSSL thinks best."""
 
