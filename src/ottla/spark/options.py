@@ -47,8 +47,8 @@ class SourceOptions:
     """The options of one source, checked. ``None`` stands for what was not given and has no default."""
 
     subscription: Subscription
-    client: tuple[tuple[str, str], ...]
-    """The client's settings by Kafka's names, in order: equal settings share connections."""
+    client: tuple[tuple[str, str], ...] = dataclasses.field(repr=False)
+    """The client's settings by Kafka's names, in order: equal settings share connections. Not shown: there may be a password."""
     starting_offsets: OffsetSpec | None = None
     ending_offsets: OffsetSpec | None = None
     max_offsets_per_trigger: int | None = None
