@@ -84,6 +84,7 @@ def test_a_forked_child_makes_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers.os, "getpid", lambda: -1)
     with borrowed_consumer(settings()) as second:
         assert second is not first
+    workers._idle.pop((-1, settings())).close(timeout=0)
 
 
 def test_the_heap_is_frozen_at_a_few_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
