@@ -9,8 +9,11 @@ from typing import Any
 
 import pytest
 
+from ottla.broker.faults.rules import Fail
 from ottla.client.calls.rebalancing import Listeners
-from ottla.errors import CommitFailedError, OttlaError, error_class
+from ottla.errors import CommitFailedError, OttlaError, WakeupError, error_class
+from ottla.protocol import ErrorCode
+from ottla.protocol.apis import Api
 from ottla.types import OffsetAndMetadata, TopicPartition
 from tests.scenarios.world import App, Program, Sleep, World
 
@@ -92,6 +95,36 @@ def test_no_position_jumps_back_and_nobody_stalls_while_members_come_and_go(apps
         assert app.error is None
     handled = {(record.partition, record.offset) for app in world.apps.values() for record in app.handled}
     assert len(handled) == PARTITIONS * RECORDS
+
+
+def test_a_commit_that_nobody_waits_for_any_more_takes_nothing_back_from_others(apps: Iterator[App]) -> None:
+    first, other = next(apps), next(apps)
+    world = world_of(first)
+
+    def work(app: App, committing: int, held: int) -> Program:
+        yield from app.calls.subscribe(["t"], app.listeners(), app.now)
+        while len(app.calls.owned) not in (held, held + 1):
+            yield from app.calls.poll(100, app.now)
+        try:
+            offsets = dict.fromkeys(app.calls.owned, OffsetAndMetadata(committing))
+            yield from app.calls.commit(offsets, 60_000, app.now)
+        except WakeupError as error:
+            app.errors.append(error)
+        while not app.stop:
+            yield from app.calls.poll(100, app.now)
+
+    world.broker.set_fault(Fail(ErrorCode(14)), Api.OFFSET_COMMIT, times=None, client_id=first.name)
+    first.start(work(first, 10, PARTITIONS))
+    world.run_until(lambda: world.broker.struck > 0)
+    first.wakeup()
+    other.start(work(other, 50, 1))
+    world.run_until(lambda: 50 in world.committed("g", "t", PARTITIONS).values())
+    assert len(first.errors) == 1
+    others = {tp.partition: 50 for tp in other.calls.owned}
+    world.broker.clear_faults()
+    world.run(5_000)
+    assert world.committed("g", "t", PARTITIONS).items() >= others.items()
+    assert 0 < len(others) < PARTITIONS
 
 
 def test_a_commit_just_after_the_assignment_takes_nothing_back(apps: Iterator[App]) -> None:

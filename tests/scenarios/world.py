@@ -278,6 +278,8 @@ class App:
         self.name = name
         self.alive = True
         self.connected = True
+        self.lag = 0
+        """Milliseconds before the network thread looks at a command: what is submitted meanwhile comes to it in the same pass."""
         self.handled: list[Record] = []
         """Records that the program was done with."""
         self.told: list[tuple[str, list[TopicPartition]]] = []
@@ -333,11 +335,13 @@ class App:
         self._wait_number += 1
         self._sleeping = True
         try:
-            next(call)
+            wait = next(call)
             while True:
-                self._world.clock.step(self.now.mono + 10_000)
-                if self._notifications:
-                    call.send(self.now)
+                assert isinstance(wait, Wait)
+                until = self.now.mono + 600_000 if wait.until is None else wait.until
+                while not self._notifications and self._world.clock.step(until):
+                    pass
+                wait = call.send(self.now)
         except StopIteration as done:
             return done.value
 
@@ -386,7 +390,7 @@ class App:
     def _submit(self, command: object) -> None:
         self._inbox.append(command)
         if type(command) not in self._may_wait:
-            self._pass_soon(0)
+            self._pass_soon(self.lag)
 
     def _drain(self) -> list[Any]:
         taken, self._notifications = self._notifications, []

@@ -166,6 +166,8 @@ class ConsumerAssembly:
 
     def _unsubscribe(self, command: commands.Unsubscribe, now: Now) -> None:
         joined = self.subscription.mode is Mode.TOPICS
+        if self.commits is not None:
+            self.commits.gave_up(command.given_up.partitions)
         if joined and self.recorder is not None:
             self.recorder.left(command.reason, command.given_up, now)
         self.subscription.unsubscribe()
@@ -187,6 +189,7 @@ class ConsumerAssembly:
     def _prepared(self, command: commands.RebalancePrepared, now: Now) -> None:
         if self.membership is not None and self.commits is not None and self.recorder is not None:
             self.recorder.gave_up(command.given_up, now)
+            self.commits.gave_up(command.given_up.partitions)
             self.membership.prepared(command.token, now)
             if command.given_up.partitions and not command.given_up.lost:
                 # That committed all that was done with. Who only gains partitions has not committed: its interval runs on.

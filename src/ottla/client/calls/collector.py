@@ -170,8 +170,8 @@ class Collector:
 
     def _overlaid(self, undone: dict[TopicPartition, tuple[int, OffsetAndMetadata]]) -> dict[TopicPartition, OffsetAndMetadata]:
         positions: dict[TopicPartition, OffsetAndMetadata] = {}
-        for left in self._leftover:
-            undone.setdefault(left.tp, (left.epoch, left.start))
+        # What is left over of a partition comes before all that was handed out of it since: the earliest of it counts.
+        undone |= {left.tp: (left.epoch, left.start) for left in reversed(self._leftover) if self._is_current(left.tp, left.epoch)}
         for tp, view in self.snapshot.partitions.items():
             epoch, position = undone.get(tp) or self._positions.get(tp) or (-1, None)
             found = position if epoch == view.epoch else view.position
@@ -214,7 +214,7 @@ class Collector:
     def acknowledge(self) -> None:
         """The application came back: it is done with what it was given. What it was in the middle of walking is still to come."""
         if self.delivery is not None:
-            self._leftover.extendleft(reversed(self.delivery.rest()))
+            self._leftover.extend(self.delivery.rest())
             self._interrupt_walk()
             self.delivery = None
 
@@ -225,8 +225,7 @@ class Collector:
 
         Raises ``CorruptRecordError`` at a damaged batch, again and again until a seek, but never while other records can be had.
         """
-        parts = self._take_leftover()
-        left = limit - sum(len(part.records) for part in parts)
+        parts, left = self._take_leftover(limit)
         while left > 0 and (self._open is not None or self._open_next()):
             opened = self._open
             assert opened is not None
@@ -258,7 +257,7 @@ class Collector:
             self._keep(part if walk.current is None else _behind(part, walk.current.offset))
         for at in range(0 if delivery.at is None else delivery.at + 1, len(delivery.parts)):
             part = delivery.parts[at]
-            if self._is_wanted(part.tp, part.epoch):
+            if self._may_follow(part):
                 delivery.at = at
                 walk.take(part.records.segments)
                 return True
@@ -276,13 +275,24 @@ class Collector:
         if part is not None and self._is_current(part.tp, part.epoch):
             self._leftover.append(part)
 
-    def _take_leftover(self) -> list[HandedOut]:
-        parts = list(self._leftover)
+    def _take_leftover(self, limit: int) -> tuple[list[HandedOut], int]:
+        """What was left over and is wanted, and how many records may come with it: none before all that is left over came."""
+        waiting, parts, left = list(self._leftover), [], limit
         self._leftover.clear()
-        for part in parts:
-            if not self._is_wanted(part.tp, part.epoch):
+        for part in waiting:
+            if not self._may_follow(part):
                 self._keep(part)
-        return [part for part in parts if self._is_wanted(part.tp, part.epoch)]
+            elif len(part.records) <= left:
+                parts.append(part)
+                left -= len(part.records)
+            else:
+                self._keep(part)
+                left = 0
+        return parts, left
+
+    def _may_follow(self, part: HandedOut) -> bool:
+        """Whether records are wanted and nothing of their partition is left over that comes before them."""
+        return self._is_wanted(part.tp, part.epoch) and all(kept.tp != part.tp for kept in self._leftover)
 
     def _open_next(self) -> bool:
         """Begin, or go on, with the next response that is still wanted; False: there is none."""

@@ -54,6 +54,8 @@ class Rebalancing:
         self._assignment: AssignmentReceived | None = None
         self.given_up = GivenUp()
         """What ``leave`` gave up."""
+        self._told: frozenset[TopicPartition] = frozenset()
+        """What a listener is just being told of as gone: it may want out of the group, and is not to be told again."""
         self._in_listeners = 0
         """Milliseconds that the latest listener took."""
 
@@ -99,7 +101,7 @@ class Rebalancing:
 
     def leave(self) -> Call[None]:
         """Give everything up, because the application wants out: ``given_up`` is what has to be said of it."""
-        gone, lost = self.owned, self.lost
+        gone, lost = self.owned - self._told, self.lost
         self._in_listeners = 0
         self.owned = frozenset()
         self.forget()
@@ -116,11 +118,12 @@ class Rebalancing:
             yield from self._commit_before_revocation(rebalance)
             if self._rebalance is not rebalance:
                 return
-        self._rebalance = None
+        self._rebalance, self._told = None, gone
         try:
             if gone:
                 yield from self._listen_to_end(gone, lost=rebalance.lost)
         finally:
+            self._told = frozenset()
             self.owned -= rebalance.partitions
             self._hand_in_user_data()
             self._mailbox.submit(commands.RebalancePrepared(rebalance.token, GivenUp(gone, rebalance.lost, self._in_listeners)))

@@ -1,10 +1,11 @@
 """Commits and committed positions: OffsetCommit, OffsetFetch, and the commits that happen by themselves.
 
 Owns the queue of commits, the look-ups of committed offsets and the timer of auto-commit. Must not know how a membership works,
-nor what becomes of a position. Invariants: commits leave in the order they were asked for, and one that is sent again never takes a
-later one back; who asked is told when the time is over, but what was sent stays in flight: the coordinator might act upon it later
-than upon what it is sent over another connection; nothing is sent while the coordinator is unknown; one auto-commit at most is
-under way; auto-commit commits only what came with a ``Polled``, so never a record that a poll has not handed out before.
+nor what becomes of a position. Invariants: commits leave in the order they were asked for, signed by who asked; one that is sent
+again is signed anew, and neither takes a later one back nor speaks of partitions that were given up meanwhile; who asked is told when
+the time is over, but what was sent stays in flight: the coordinator might act upon it later than upon what it is sent over another
+connection; nothing is sent while the coordinator is unknown; one auto-commit at most is under way; auto-commit commits only what came
+with a ``Polled``, so never a record that a poll has not handed out before.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from ottla.client.groups.coordinator import CoordinatorManager
 from ottla.client.groups.membership import MemberIdentity, Membership
 from ottla.client.positions.commit_order import CommitOrder
 from ottla.config import ConsumerConfig
-from ottla.errors import DisconnectedError, OttlaError, OttlaTimeoutError, broker_error
+from ottla.errors import CommitFailedError, DisconnectedError, OttlaError, OttlaTimeoutError, broker_error
 from ottla.protocol.apis import Api
 from ottla.types import Now, OffsetAndMetadata, TopicPartition
 
@@ -108,8 +109,8 @@ class _Job:
 class _CommitJob(_Job):
     number: int
     offsets: Offsets
+    signed: MemberIdentity
     revoking: bool = False
-    signed: MemberIdentity | None = None
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -152,10 +153,21 @@ class CommitManager:
 
         ``revoking``: others wait for the partitions, so nothing is waited for that may never come.
         """
-        if offsets:
-            self._queue.append(_CommitJob(deadline, retry, [reply], number=self._order.next(), offsets=offsets, revoking=revoking))
-        else:
+        if not offsets:
             reply(offsets, None)
+            return
+        try:
+            # Who is on its way out when the next request leaves was a member when this was asked for.
+            signed = self._membership.identity()
+        except OttlaError as error:
+            reply(None, error)
+            return
+        job = _CommitJob(deadline, retry, [reply], number=self._order.next(), offsets=offsets, signed=signed, revoking=revoking)
+        self._queue.append(job)
+
+    def gave_up(self, partitions: Iterable[TopicPartition]) -> None:
+        """Others may read these from now on: what was asked for before and is still to be tried again is void."""
+        self._order.gave_up(partitions)
 
     def fetch(self, partitions: frozenset[TopicPartition], deadline: int | None, reply: Reply) -> None:
         """Look committed positions up. Who asks for the same partitions while they are looked up shares the answer."""
@@ -249,11 +261,12 @@ class CommitManager:
         if not left:
             job.done(job.offsets, None)
             return None
-        try:
-            signed = job.signed = self._membership.identity()
-        except OttlaError as error:
-            job.done(None, error)
-            return None
+        if job.attempts:
+            try:
+                self._sign_anew(job)
+            except OttlaError as error:
+                job.done(None, error)
+                return None
         topics: dict[str, list[Any]] = {}
         for tp, position in left.items():
             epoch = -1 if position.leader_epoch is None else position.leader_epoch
@@ -267,9 +280,9 @@ class CommitManager:
             )
         return offset_commit_request.OffsetCommitRequest(
             group_id=self._config.group_id or "",
-            generation_id_or_member_epoch=signed.generation,
-            member_id=signed.member_id,
-            group_instance_id=signed.instance_id,
+            generation_id_or_member_epoch=job.signed.generation,
+            member_id=job.signed.member_id,
+            group_instance_id=job.signed.instance_id,
             topics=tuple(
                 offset_commit_request.OffsetCommitRequestTopic(
                     name=topic, topic_id=self._metadata.current.topic_id(topic), partitions=tuple(items)
@@ -277,6 +290,14 @@ class CommitManager:
                 for topic, items in topics.items()
             ),
         )
+
+    def _sign_anew(self, job: _CommitJob) -> None:
+        gone = ", ".join(str(tp) for tp in sorted(self._order.given_up(job.number, job.offsets)))
+        if gone:
+            raise CommitFailedError(
+                f"nothing was committed: {gone} went to others before the commit could be made", cause=job.last_error
+            )
+        job.signed = self._membership.identity()
 
     def _fetch_request(self, partitions: frozenset[TopicPartition]) -> Any:
         from ottla.protocol.messages import offset_fetch_request
@@ -322,7 +343,6 @@ class CommitManager:
     def _commit_failed(self, job: _CommitJob, code: int, what: str, now: Now) -> None:
         reaction = _COMMIT_REACTIONS.get(code)
         if reaction is Reaction.MEMBERSHIP:
-            assert job.signed is not None
             return self._failed(job, self._membership.commit_refused(code, job.signed, now), now)
         if reaction is Reaction.UNLESS_REVOKING and job.revoking:
             return self._finish(job, broker_error(code, what))

@@ -1,7 +1,7 @@
-"""In which order commits were asked for, so that one that is sent again never takes a later one back.
+"""In which order commits were asked for, so that one that is sent again takes back neither a later one nor another member's.
 
-Owns the numbers of commits, which of them are under way, and up to which each partition was committed. Must not know requests or
-errors. Invariant: what the coordinator has taken of a partition is followed only by what was asked for later.
+Owns the numbers of commits, which of them are under way, and up to which each partition was committed, or given up. Must not know
+requests or errors. Invariant: what the coordinator has taken of a partition is followed only by what was asked for later.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ class CommitOrder:
         self._last = 0
         self._under_way: set[int] = set()
         self._taken: dict[TopicPartition, int] = {}
+        self._given_up: dict[TopicPartition, int] = {}
 
     def __repr__(self) -> str:
         return f"<CommitOrder {self._last} asked for, {sorted(self._under_way)} under way>"
@@ -45,3 +46,11 @@ class CommitOrder:
         self._under_way.discard(number)
         for tp in taken:
             self._taken[tp] = max(number, self._taken.get(tp, 0))
+
+    def gave_up(self, partitions: Iterable[TopicPartition]) -> None:
+        """Whatever was asked for of these until now was asked for by who held them then."""
+        self._given_up.update(dict.fromkeys(partitions, self._last))
+
+    def given_up(self, number: int, offsets: Offsets) -> frozenset[TopicPartition]:
+        """The partitions of a commit that were given up since it was asked for."""
+        return frozenset(tp for tp in offsets if self._given_up.get(tp, 0) >= number)

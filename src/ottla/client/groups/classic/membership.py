@@ -177,7 +177,7 @@ class ClassicMembership(Dialogue):
         if code == FENCED_INSTANCE_ID and unchanged:
             return self._fence(what)
         if unchanged:
-            self._dropped(HEARTBEAT_REACTIONS[code], f"{broker_error(code).name} in answer to a commit")
+            self._dropped(HEARTBEAT_REACTIONS.get(code, Reaction.OUTDATED), f"{broker_error(code).name} in answer to a commit")
         elif self.state in (State.PREPARING, State.JOINING, State.ASSIGNING, State.SYNCING):
             return broker_error(REBALANCE_IN_PROGRESS, what)
         return not_a_member(self._config, expired=self._polls.expired_once, cause=broker_error(code, what))

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
+from ottla.assignors import ConsumerPartitionAssignor, MemberAssignment
+from ottla.client.commands import Assigned
 from ottla.client.effects import Send
 from ottla.client.groups.classic.membership import ClassicMembership
 from ottla.client.groups.classic.states import TRANSITIONS, Input, State
 from ottla.client.groups.membership import NOBODY
-from ottla.client.notifications import AssignmentReceived, ErrorNotification, RebalanceNeeded
+from ottla.client.notifications import AssignmentNeeded, AssignmentReceived, ErrorNotification, RebalanceNeeded
 from ottla.errors import CommitFailedError, DisconnectedError, OttlaError, OttlaTimeoutError, error_class
 from ottla.protocol import ErrorCode, milliseconds
 from ottla.protocol.apis import Api
@@ -163,6 +165,30 @@ def test_a_static_leader_that_came_back_still_looks_after_new_partitions() -> No
     member.cluster.tell(leaders={T0: 1, T1: 1, T2: 1, T2._replace(partition=3): 1})
     member.poll()
     assert member.tell(RebalanceNeeded).lost is False
+
+
+def test_what_an_assignor_of_the_application_made_of_an_earlier_generation_is_void() -> None:
+    class Mine(ConsumerPartitionAssignor):
+        name = "mine"
+
+        def assign(self, cluster: Any, members: Any) -> Any:
+            raise AssertionError("the application is asked")
+
+    member = Member(partition_assignment_strategy=[Mine()])
+    wish = join_group_response.JoinGroupResponseMember(member_id="m-1", metadata=encode_subscription(Wish(("t",))))
+    member.polled()
+    for generation in (4, 5):
+        member.joined(member.one(Api.JOIN_GROUP), leader="m-1", members=(wish,), protocol_name="mine", generation=generation)
+        member.cluster.tell()
+        assert member.poll() == []
+        assert member.tell(AssignmentNeeded).generation == generation
+        if generation == 4:
+            member.beat(22)
+    member.manager.assigned(Assigned(4, {"m-1": MemberAssignment((T0,))}))
+    assert (member.poll(), member.state) == ([], State.ASSIGNING)
+    member.manager.assigned(Assigned(5, {"m-1": MemberAssignment((T1,))}))
+    (given,) = member.one(Api.SYNC_GROUP).message.assignments
+    assert decode_assignment(given.assignment).partitions == (T1,)
 
 
 def test_new_partitions_make_the_leader_rejoin(member: Member) -> None:
@@ -559,7 +585,15 @@ def test_a_refused_commit_of_an_older_generation_harms_nobody(member: Member) ->
     assert type(member.manager.commit_refused(22, signed, member.now)) is RebalanceInProgressError
     member.synced(member.one(Api.SYNC_GROUP), T0)
     assert isinstance(member.manager.commit_refused(22, signed, member.now), CommitFailedError)
-    assert member.manager.generation.number == 5
+    assert isinstance(member.manager.commit_refused(82, signed, member.now), CommitFailedError)
+    assert (member.manager.generation.number, member.state) == (5, State.STABLE)
+
+
+@pytest.mark.parametrize("code", [110, 113])
+def test_a_commit_that_is_refused_in_the_words_of_the_other_protocol_loses_the_place_as_well(member: Member, code: int) -> None:
+    member.join()
+    assert isinstance(member.manager.commit_refused(code, member.manager.identity(), member.now), CommitFailedError)
+    assert member.tell(RebalanceNeeded).lost
 
 
 def test_a_commit_that_meets_a_rebalance_sets_it_going(member: Member) -> None:

@@ -265,6 +265,18 @@ def test_an_answer_to_an_earlier_incarnation_changes_nothing(member: Member) -> 
     assert (member.state, member.manager.metadata().generation_id) == (State.JOINING, -1)
 
 
+def test_a_heartbeat_of_an_earlier_incarnation_that_fails_does_not_bring_another_beside_the_one_under_way(member: Member) -> None:
+    member.join(0)
+    stale = member.beat(member.mono + INTERVAL)
+    member.manager.leave("because", Replies(), member.now)
+    member.poll()
+    member.subscription.subscribe(frozenset({"t"}))
+    member.polled()
+    assert member.beat().message.member_epoch == 0
+    member.fail(stale, error_class(7)("late"))
+    assert member.poll(member.mono + 10 * INTERVAL) == []
+
+
 def test_an_epoch_that_says_good_bye_is_no_membership(member: Member) -> None:
     member.polled()
     member.given(member.beat(), epoch=-1)
@@ -321,6 +333,14 @@ def test_nobody_waits_to_leave_without_a_coordinator_or_a_membership(member: Mem
     assert replies.got == [(None, None), (None, None)]
 
 
+def test_who_leaves_before_it_asked_to_be_let_in_says_nothing(member: Member) -> None:
+    member.polled()
+    replies = Replies()
+    member.manager.leave("because", replies, member.now)
+    assert member.poll() == []
+    assert replies.got == [(None, None)]
+
+
 def test_a_fenced_member_that_leaves_says_nothing(member: Member) -> None:
     member.join()
     member.refused(member.beat(member.mono + INTERVAL), 110)
@@ -362,6 +382,20 @@ def test_who_does_not_poll_leaves_once_and_joins_with_the_next_poll(member: Memb
     assert member.poll() == [], "the application has to know first"
     member.manager.prepared(lost.token, member.now)
     assert member.beat().message.member_epoch == 0
+
+
+@pytest.mark.parametrize("fenced", [True, False])
+def test_who_gives_up_what_was_lost_is_alive(member: Member, fenced: bool) -> None:
+    """Its listener took its time, and its poll is heard of only later."""
+    member.join()
+    if fenced:
+        member.refused(member.beat(member.mono + INTERVAL), 110)
+    else:
+        member.beat(member.mono + 20_000)
+    member.mono += 60_000
+    member.manager.prepared(member.tell(RebalanceNeeded).token, member.now)
+    assert member.beat().message.member_epoch == 0
+    assert member.told == []
 
 
 def test_an_expired_deadline_does_not_disturb_a_member_that_leaves(member: Member) -> None:
