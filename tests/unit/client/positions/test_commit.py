@@ -419,6 +419,54 @@ def test_commits_that_fail_together_are_sent_again_in_their_order(commits: Commi
     assert (first.value, second.value) == (AT_5, {T0: OffsetAndMetadata(6)})
 
 
+def test_a_commit_that_is_to_be_sent_again_goes_before_those_that_were_asked_for_after_it(commits: Commits) -> None:
+    commits.commit(AT_5)
+    one = commits.one(Api.OFFSET_COMMIT)
+    commits.answer(one, committed((T0, 16)))
+    commits.commit({T0: OffsetAndMetadata(6)}, deadline=10_000)
+    assert commits.poll() == [], "there is no coordinator"
+    commits.coordinator.node_id = 1
+    assert [offsets_of(send) for send in commits.poll(100)] == [{0: 5}, {0: 6}]
+
+
+def test_a_commit_that_is_sent_again_is_signed_anew_and_does_not_speak_of_what_was_given_up(commits: Commits) -> None:
+    kept, gone = commits.commit({T1: OffsetAndMetadata(1)}), commits.commit(AT_5)
+    for send in commits.poll():
+        commits.answer(send, committed((T0, 14)) if 0 in offsets_of(send) else committed((T1, 14)))
+    commits.manager.gave_up([T0])
+    later = commits.commit({T0: OffsetAndMetadata(6)})
+    commits.membership.signs = MemberIdentity(8, "member", None)
+    again, fresh = commits.poll(999)
+    assert (offsets_of(again), again.message.generation_id_or_member_epoch) == ({1: 1}, 8)
+    assert offsets_of(fresh) == {0: 6}, "what was asked for since is another holder's"
+    assert isinstance(gone.error, CommitFailedError)
+    assert "t-0" in str(gone.error)
+    assert kept.got == later.got == []
+
+
+def test_a_commit_is_signed_by_who_was_a_member_when_it_was_asked_for(commits: Commits) -> None:
+    commits.commit()
+    commits.membership.signs = CommitFailedError("on its way out")
+    assert commits.one(Api.OFFSET_COMMIT).message.generation_id_or_member_epoch == 7
+    assert commits.commit().error is commits.membership.signs
+
+
+def test_what_is_committed_at_the_very_beginning_is_committed(commits: Commits) -> None:
+    for offset in (0, 7):
+        replies = commits.fetch(T0)
+        commits.answer(commits.one(Api.OFFSET_FETCH), fetched((T0, offset, 0)))
+        assert replies.value == {T0: OffsetAndMetadata(offset, "m", 2)}
+
+
+def test_who_shares_a_look_up_may_wait_longer_than_who_began_it(commits: Commits) -> None:
+    commits.coordinator.node_id = None
+    first, second = commits.fetch(T0, deadline=100), commits.fetch(T0, deadline=1_000)
+    commits.poll(500)
+    assert first.got == second.got == []
+    commits.poll(1_000)
+    assert isinstance(second.error, OttlaTimeoutError)
+
+
 def test_a_commit_that_is_sent_again_takes_no_later_one_back(commits: Commits) -> None:
     both = {T0: OffsetAndMetadata(5), T1: OffsetAndMetadata(50)}
     first, second, third = commits.commit(AT_5), commits.commit(both), commits.commit({T0: OffsetAndMetadata(6)})

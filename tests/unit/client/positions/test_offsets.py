@@ -99,6 +99,34 @@ def test_a_committed_position_is_taken_and_the_rest_is_reset() -> None:
     offsets.one(Api.LIST_OFFSETS)
 
 
+def test_the_epoch_of_a_commit_is_known_from_then_on() -> None:
+    offsets = Offsets(store=True)
+    assert offsets.store is not None
+    offsets.subscription.set_partitions([T0])
+    offsets.poll()
+    offsets.store.asked[0][1]({T0: OffsetAndMetadata(7, "m", 9)}, None)
+    assert offsets.cluster.manager.current.leader(T0) is None, "the leader that is known is older than the commit"
+
+
+def test_a_look_up_for_what_went_meanwhile_is_passed_over() -> None:
+    offsets = Offsets(store=True)
+    assert offsets.store is not None
+    offsets.subscription.set_partitions([T0, T1])
+    offsets.poll()
+    offsets.subscription.set_partitions([])
+    offsets.subscription.set_partitions([T0])
+    offsets.store.asked[0][1](None, error_class(30)("denied"))
+    assert offsets.subscription.partitions[T0].problem is None
+    offsets.poll()
+    assert [partitions for partitions, _ in offsets.store.asked[1:]] == [{T0}]
+
+
+def test_who_reads_what_is_committed_asks_for_its_end() -> None:
+    offsets = Offsets(reset_to=LATEST, isolation_level="read_committed")
+    offsets.subscription.assign([T0])
+    assert offsets.one(Api.LIST_OFFSETS).message.isolation_level == 1
+
+
 def test_a_look_up_that_failed_never_leads_to_a_reset() -> None:
     offsets = Offsets(store=True)
     assert offsets.store is not None
@@ -109,6 +137,8 @@ def test_a_look_up_that_failed_never_leads_to_a_reset() -> None:
     assert offsets.poll() == []
     assert offsets.subscription.partitions[T0].problem is denied
     assert offsets.phase(T0) is Phase.INITIALIZING
+    offsets.poll(999)
+    assert len(offsets.store.asked) == 1
     offsets.poll(1_000)
     assert len(offsets.store.asked) == 2
     offsets.store.asked[1][1]({T0: OffsetAndMetadata(3)}, None)

@@ -131,10 +131,10 @@ class Dialogue:
     def _send(self, api: Api, message: Any, target: ToCoordinator, timeout: int | None = None) -> Send:
         return Send(api, message, target, Tag(api, self.generation, self._round), timeout or self._config.request_timeout_ms)
 
-    def _on_joined(self, tag: Tag, message: Any, now: Now) -> None:
+    def _on_joined(self, message: Any, now: Now) -> None:
         code = int(message.error_code)
         if code:
-            return self._refused(tag, JOIN_REACTIONS.get(code, Reaction.FATAL), code, message, now)
+            return self._refused(JOIN_REACTIONS.get(code, Reaction.FATAL), code, message, now)
         if (mismatch := _unknown_protocol(message, tuple(self._strategy.assignors))) is not None:
             return self._fail(mismatch)
         self.generation = Generation(message.generation_id, message.member_id, message.protocol_name)
@@ -160,10 +160,10 @@ class Dialogue:
             self._move(Input.ASSIGNED)
         return None
 
-    def _on_synced(self, tag: Tag, message: Any, now: Now) -> None:
+    def _on_synced(self, message: Any, now: Now) -> None:
         code = int(message.error_code)
         if code:
-            return self._refused(tag, JOIN_REACTIONS.get(code, Reaction.FATAL), code, message, now)
+            return self._refused(JOIN_REACTIONS.get(code, Reaction.FATAL), code, message, now)
         if (mismatch := _unknown_protocol(message, (None, self.generation.protocol))) is not None:
             return self._fail(mismatch)
         try:
@@ -188,7 +188,7 @@ class Dialogue:
         self._in_flight = bool(sends) and self.state is State.LEAVING
         return sends
 
-    def _on_left(self, tag: Tag, message: Any, now: Now) -> None:
+    def _on_left(self, message: Any, now: Now) -> None:
         self._left(message)
 
     def _left(self, answer: Any = None) -> None:
@@ -200,7 +200,7 @@ class Dialogue:
 
     # -- what goes wrong -----------------------------------------------------------------------------------------------
 
-    def _refused(self, tag: Tag, reaction: Reaction, code: int, message: Any, now: Now) -> None:
+    def _refused(self, reaction: Reaction, code: int, message: Any, now: Now) -> None:
         """JoinGroup or SyncGroup was answered with an error."""
         error = broker_error(code, f"joining group {self._config.group_id!r}")
         self._reason = f"rebalance failed due to {error.name}"
@@ -219,7 +219,7 @@ class Dialogue:
         elif reaction is Reaction.ADOPT:
             self.generation = Generation(-1, message.member_id)
             self._reason = f"need to re-join with the given member-id: {message.member_id}"
-        elif tag.generation == self.generation and reaction in (Reaction.UNKNOWN, Reaction.OUTDATED):
+        elif reaction in (Reaction.UNKNOWN, Reaction.OUTDATED):
             self._dropped(reaction, error.name)
             return
         self._move(Input.REJOIN)

@@ -201,7 +201,7 @@ class ClassicMembership(Dialogue):
             self._on_heartbeat(tag, message, now)
         elif tag.round == self._round:
             self._in_flight = False
-            self._ON_ANSWER[tag.api](self, tag, message, now)
+            self._ON_ANSWER[tag.api](self, message, now)
 
     def on_failure(self, tag: Tag, error: OttlaError, now: Now) -> None:
         """No answer: look the coordinator up again, and try again; member id and generation stay."""

@@ -184,11 +184,31 @@ def test_what_an_assignor_of_the_application_made_of_an_earlier_generation_is_vo
         assert member.tell(AssignmentNeeded).generation == generation
         if generation == 4:
             member.beat(22)
+            assert member.manager.group_topics == frozenset()
     member.manager.assigned(Assigned(4, {"m-1": MemberAssignment((T0,))}))
     assert (member.poll(), member.state) == ([], State.ASSIGNING)
     member.manager.assigned(Assigned(5, {"m-1": MemberAssignment((T1,))}))
     (given,) = member.one(Api.SYNC_GROUP).message.assignments
     assert decode_assignment(given.assignment).partitions == (T1,)
+
+
+def test_who_led_the_generation_before_assigns_nothing_in_the_next(member: Member) -> None:
+    member.polled()
+    wish = join_group_response.JoinGroupResponseMember(member_id="m-1", metadata=encode_subscription(Wish(("t",))))
+    member.joined(member.one(Api.JOIN_GROUP), leader="m-1", members=(wish,))
+    member.cluster.tell()
+    send = member.one(Api.SYNC_GROUP)
+    assert send.message.assignments != ()
+    member.refused(send, 27)
+    member.joined(member.one(Api.JOIN_GROUP), generation=5)
+    send = member.one(Api.SYNC_GROUP)
+    assert send.message.assignments == ()
+    member.synced(send, T0)
+    member.told.clear()
+    assert member.manager.group_topics == frozenset()
+    member.cluster.tell(leaders={T0: 1, T1: 1, T2: 1, T2._replace(partition=3): 1})
+    member.poll()
+    assert member.told == [], "new partitions are the new leader's business"
 
 
 def test_new_partitions_make_the_leader_rejoin(member: Member) -> None:
@@ -252,6 +272,16 @@ def test_errors_that_lead_to_another_join(member: Member, api: Api, code: int, p
     assert message.member_id == ("m-1" if keeps_id else "")
     assert message.reason.startswith("rebalance failed due to ")
     assert not [item for item in member.told if isinstance(item, ErrorNotification)]
+
+
+def test_a_join_that_succeeded_is_the_end_of_the_pauses_before_it(member: Member) -> None:
+    member.polled()
+    for pause in (100, 200):
+        member.refused(member.one(Api.JOIN_GROUP), 14)
+        member.mono += pause
+    member.joined(member.one(Api.JOIN_GROUP))
+    member.refused(member.one(Api.SYNC_GROUP), 14)
+    assert member.one(Api.JOIN_GROUP, member.mono + 100).message.member_id == "m-1"
 
 
 @pytest.mark.parametrize("api", [Api.JOIN_GROUP, Api.SYNC_GROUP])
@@ -327,6 +357,25 @@ def test_heartbeats_are_sent_while_the_group_completes_its_rebalance(member: Mem
     assert member.state is State.SYNCING
     member.synced(send, T0)
     assert member.state is State.STABLE
+
+
+def test_a_coordinator_that_calls_for_a_rebalance_has_heard_the_heartbeat(member: Member) -> None:
+    """The session does not run out while the application takes its time."""
+    member.join()
+    for _ in range(10):
+        member.beat(27)
+    assert (member.coordinator.doubts, member.state) == ([], State.PREPARING)
+
+
+def test_who_has_joined_again_is_not_blamed_for_a_poll_that_came_late_before(member: Member) -> None:
+    member.join()
+    member.poll(20_000)
+    member.manager.prepared(member.tell(RebalanceNeeded).token, member.now)
+    member.polled()
+    member.joined(member.one(Api.JOIN_GROUP), generation=9)
+    member.synced(member.one(Api.SYNC_GROUP), T0)
+    error = member.manager.commit_refused(25, member.manager.identity(), member.now)
+    assert "max_poll_interval" not in str(error.hint)
 
 
 def test_a_rebalance_asks_the_application_and_waits_for_it(member: Member) -> None:
@@ -680,6 +729,19 @@ def test_nothing_taken_away_means_no_second_join(cooperative: Member) -> None:
     cooperative.manager.accepted(received.token)
     assert cooperative.state is State.STABLE
     assert cooperative.poll() == []
+
+
+def test_who_was_dropped_before_it_took_what_it_was_given_owes_nobody_another_join(cooperative: Member) -> None:
+    join_cooperatively(cooperative, T0, T1)
+    rejoined(cooperative, T1)
+    cooperative.manager.prepared(cooperative.tell(RebalanceNeeded).token, cooperative.now)
+    cooperative.told.clear()
+    cooperative.beat(25)
+    cooperative.manager.prepared(cooperative.tell(RebalanceNeeded).token, cooperative.now)
+    cooperative.joined(cooperative.one(Api.JOIN_GROUP), generation=9, protocol_name=COOPERATIVE)
+    cooperative.synced(cooperative.one(Api.SYNC_GROUP), T1, protocol_name=COOPERATIVE)
+    cooperative.manager.accepted(cooperative.tell(AssignmentReceived).token)
+    assert (cooperative.poll(), cooperative.state) == ([], State.STABLE)
 
 
 @pytest.mark.parametrize("revoking", [True, False])

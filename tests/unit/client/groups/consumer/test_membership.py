@@ -283,6 +283,7 @@ def test_an_epoch_that_says_good_bye_is_no_membership(member: Member) -> None:
     assert member.manager.metadata().generation_id == -1
     with pytest.raises(CommitFailedError):
         member.manager.identity()
+    assert member.beat(INTERVAL).message.member_epoch == 0, "it does not say good-bye itself"
 
 
 # -- leaving ------------------------------------------------------------------------------------------------------------------
@@ -418,6 +419,15 @@ def test_errors_that_pass_are_tried_again_with_growing_pauses(member: Member, co
         member.mono += 1
     assert not member.coordinator.doubts
     assert member.told == []
+
+
+def test_a_settled_member_does_not_hurry_an_answer_that_says_not_now(member: Member) -> None:
+    member.join()
+    member.mono += INTERVAL
+    for pause in (100, 200, 400):
+        member.refused(member.beat(), 14)
+        assert member.poll(member.mono + pause - 1) == []
+        member.mono += 1
 
 
 @pytest.mark.parametrize("code", [15, 16])
