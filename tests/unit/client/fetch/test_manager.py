@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import Any
 
 import pytest
@@ -89,6 +90,39 @@ def test_each_broker_is_asked_for_what_it_leads_with_the_configured_limits() -> 
     assert message.topics[0].topic_id == TOPIC_ID
     assert {part.current_leader_epoch for part in message.topics[0].partitions} == {3}
     assert {part.partition_max_bytes for part in message.topics[0].partitions} == {5_000}
+
+
+def test_records_of_another_topic_of_the_same_name_are_not_those_that_the_position_is_of() -> None:
+    fetches = Fetches(T0)
+    fetches.state(T0).topic_id = uuid.UUID(int=6)
+    fetches.answer(fetches.one(Api.FETCH), fetched(data(T0, batch(10))))
+    assert (fetches.fetched(), fetches.state(T0).fetch) == ([], 10)
+    fetches.state(T0).topic_id = TOPIC_ID
+    fetches.answer(fetches.one(Api.FETCH), fetched(data(T0, batch(10))))
+    assert fetches.state(T0).fetch == 15
+
+
+def test_an_answer_to_who_read_nothing_any_more_is_dropped_and_reading_goes_on() -> None:
+    fetches = Fetches(T0)
+    late = fetches.one(Api.FETCH)
+    fetches.subscription.assign([])
+    fetches.poll()
+    fetches.subscription.assign([T0])
+    fetches.subscription.seek({T0: OffsetAndMetadata(10)})
+    fetches.poll()
+    fetches.answer(late, fetched(data(T0, batch(10))))
+    assert fetches.fetched() == []
+    send = fetches.one(Api.FETCH)
+    assert asked(send) == {T0: 10}
+    fetches.answer(send, fetched(data(T0, batch(10))))
+    assert asked(fetches.one(Api.FETCH)) == {T0: 15}
+
+
+def test_the_epoch_of_the_last_batch_goes_with_the_position() -> None:
+    fetches = Fetches(T0)
+    records = bytes(encode_batch([NewRecord(None, b"v")], base_offset=10, leader_epoch=7))
+    fetches.answer(fetches.one(Api.FETCH), fetched(data(T0, records)))
+    assert (fetches.state(T0).fetch, fetches.state(T0).leader_epoch) == (11, 7)
 
 
 def test_one_fetch_a_broker_is_in_flight() -> None:

@@ -391,7 +391,6 @@ class ConsumerMembership:
         self._incarnation += 1
         self._in_flight = False
         self.epoch = JOIN
-        self._heartbeats.forget()
 
     def _lookup_failed(self, error: OttlaError, now: Now) -> None:
         """Nobody says who the coordinator is, and waiting does not help: the application has to know. The look-up goes on."""

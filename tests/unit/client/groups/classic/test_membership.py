@@ -367,6 +367,18 @@ def test_a_coordinator_that_calls_for_a_rebalance_has_heard_the_heartbeat(member
     assert (member.coordinator.doubts, member.state) == ([], State.PREPARING)
 
 
+def test_a_good_bye_that_is_answered_while_the_member_joins_again_is_no_answer_to_the_join(member: Member) -> None:
+    member.join()
+    leave = member.one(Api.LEAVE_GROUP, 20_000)
+    member.manager.prepared(member.tell(RebalanceNeeded).token, member.now)
+    member.polled()
+    join = member.one(Api.JOIN_GROUP)
+    member.answer(leave, leave_group_response.LeaveGroupResponse(throttle_time=NO_THROTTLE, error_code=ErrorCode.none, members=()))
+    assert member.poll() == [], "one JoinGroup is under way"
+    member.joined(join, generation=9)
+    assert member.one(Api.SYNC_GROUP).message.generation_id == 9
+
+
 def test_who_has_joined_again_is_not_blamed_for_a_poll_that_came_late_before(member: Member) -> None:
     member.join()
     member.poll(20_000)

@@ -133,6 +133,14 @@ def test_a_lost_acknowledgement_is_said_again_with_all_the_rest(member: Member) 
     assert (held(again), again.message.subscribed_topic_names) == ({0}, ("t",))
 
 
+def test_the_same_assignment_once_more_is_no_news(member: Member) -> None:
+    """A coordinator that was told everything says everything."""
+    member.join(0, 1)
+    member.told.clear()
+    member.given(member.beat(member.mono + INTERVAL), {TOPIC_ID: (1, 0)})
+    assert (member.state, member.poll(), member.told) == (State.STABLE, [], [])
+
+
 def test_a_new_subscription_is_said_at_once(member: Member) -> None:
     member.join()
     member.subscription.subscribe(frozenset({"t", "u"}))
@@ -254,6 +262,21 @@ def test_what_was_asked_before_the_member_was_fenced_is_void(member: Member, at:
     assert member.beat().message.member_epoch == 0
 
 
+def test_an_answer_to_an_older_question_gives_nothing_up(member: Member) -> None:
+    member.join(0, 1, 2)
+    member.retarget({TOPIC_ID: (0, 1)})
+    older = member.tell(RebalanceNeeded)
+    member.manager.prepared(older.token, member.now)
+    member.take()
+    member.given(member.beat())
+    member.retarget({TOPIC_ID: (0,)}, epoch=6)
+    newer = member.tell(RebalanceNeeded)
+    member.manager.prepared(older.token, member.now)
+    assert (member.told, set(member.subscription.partitions)) == ([], {T0, T1})
+    member.manager.prepared(newer.token, member.now)
+    assert set(member.subscription.partitions) == {T0}
+
+
 def test_an_answer_to_an_earlier_incarnation_changes_nothing(member: Member) -> None:
     member.join(0)
     stale = member.beat(member.mono + INTERVAL)
@@ -334,7 +357,12 @@ def test_nobody_waits_to_leave_without_a_coordinator_or_a_membership(member: Mem
     assert replies.got == [(None, None), (None, None)]
 
 
-def test_who_leaves_before_it_asked_to_be_let_in_says_nothing(member: Member) -> None:
+@pytest.mark.parametrize("again", [True, False])
+def test_who_leaves_before_it_asked_to_be_let_in_says_nothing(member: Member, again: bool) -> None:
+    if again:
+        member.join()
+        member.refused(member.beat(member.mono + INTERVAL), 110)
+        member.manager.prepared(member.tell(RebalanceNeeded).token, member.now)
     member.polled()
     replies = Replies()
     member.manager.leave("because", replies, member.now)
