@@ -2,10 +2,10 @@
 
 Owns the queue of commits, the look-ups of committed offsets and the timer of auto-commit. Must not know how a membership works,
 nor what becomes of a position. Invariants: commits leave in the order they were asked for, signed by who asked; one that is sent
-again is signed anew, and neither takes a later one back nor speaks of partitions that were given up meanwhile; who asked is told when
-the time is over, but what was sent stays in flight: the coordinator might act upon it later than upon what it is sent over another
-connection; nothing is sent while the coordinator is unknown; one auto-commit at most is under way; auto-commit commits only what came
-with a ``Polled``, so never a record that a poll has not handed out before.
+again is signed anew, and neither takes a later one back nor speaks of partitions that were given up meanwhile; who asked is told
+when the time is over, but what was sent stays in flight: the coordinator might act upon it later than upon what it is sent over
+another connection; nothing is sent while the coordinator is unknown; one auto-commit at most is under way; auto-commit commits only
+what came with a ``Polled``, so never a record that a poll has not handed out before.
 """
 
 from __future__ import annotations
