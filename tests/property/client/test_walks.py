@@ -74,21 +74,17 @@ class Walker:
             assert position.offset == self.seen[tp]
 
 
+TWICE = [("arrive", 0, 3), ("arrive", 0, 3), ("poll", 0, 0)]
+IN_TURNS = [("arrive", 0, 2), ("arrive", 1, LIMIT), ("arrive", 0, 2)]
+OPENED = [("arrive", 0, LIMIT + 2), ("arrive", 0, 2), ("leave", 0, 0), ("poll", 0, 0), ("want", 0, 0), ("poll", 0, 0)]
 ARRIVED = [("arrive", 0, 2), ("arrive", 1, 2), ("arrive", 0, 2), ("poll", 0, 0)]
 
 
 @example([*ARRIVED, ("leave", 0, 0), ("walk", 0, 1), ("want", 0, 0), ("walk", 0, 3)])
 @example([*ARRIVED, ("leave", 0, 0), ("walk", 0, 1), ("want", 0, 0), ("poll", 0, 0)])
-@example(
-    [
-        ("arrive", 0, 3),
-        ("arrive", 0, 3),
-        ("poll", 0, 0),
-        ("leave", 0, 0),
-        *[("arrive", 1, 3)] * 2,
-        *[("poll", 0, 0), ("want", 0, 0)] * 2,
-    ]
-)
+@example([*TWICE, ("leave", 0, 0), *[("arrive", 1, 3)] * 3, ("poll", 0, 0), ("want", 0, 0), ("poll", 0, 0)])
+@example([*IN_TURNS, ("leave", 0, 0), ("leave", 1, 0), ("poll", 0, 0), ("want", 1, 0), ("poll", 0, 0), ("want", 0, 0)])
+@example([*OPENED, ("walk", 0, LIMIT), ("leave", 0, 0), ("poll", 0, 0), ("want", 0, 0)])
 @settings(deadline=None, max_examples=300)
 @given(steps)
 def test_what_is_walked_comes_in_order_and_what_counts_as_done_was_walked(todo: list[tuple[str, int, int]]) -> None:

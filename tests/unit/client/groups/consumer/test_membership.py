@@ -267,7 +267,7 @@ def test_an_answer_to_an_older_question_gives_nothing_up(member: Member) -> None
     member.retarget({TOPIC_ID: (0, 1)})
     older = member.tell(RebalanceNeeded)
     member.manager.prepared(older.token, member.now)
-    member.take()
+    taken = member.take()
     member.given(member.beat())
     member.retarget({TOPIC_ID: (0,)}, epoch=6)
     newer = member.tell(RebalanceNeeded)
@@ -275,6 +275,8 @@ def test_an_answer_to_an_older_question_gives_nothing_up(member: Member) -> None
     assert (member.told, set(member.subscription.partitions)) == ([], {T0, T1})
     member.manager.prepared(newer.token, member.now)
     assert set(member.subscription.partitions) == {T0}
+    member.manager.accepted(taken.token)
+    assert member.state is State.RECONCILING
 
 
 def test_an_answer_to_an_earlier_incarnation_changes_nothing(member: Member) -> None:
