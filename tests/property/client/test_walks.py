@@ -61,6 +61,11 @@ class Walker:
         delivery = self.collector.collect(LIMIT)
         if delivery is not None:
             assert sum(len(part.records) for part in delivery.parts) <= LIMIT
+            coming = dict(self.seen)
+            for part in delivery.parts:
+                offsets = [record.offset for record in part.records]
+                assert offsets == list(range(coming[part.tp], coming[part.tp] + len(offsets)))
+                coming[part.tp] += len(offsets)
             self.walk = self.collector.walk(delivery)
 
     def take(self, count: int) -> None:

@@ -66,6 +66,18 @@ def test_records_come_in_the_order_of_arrival_up_to_the_limit() -> None:
     assert collecting.collect(4) == []
 
 
+def test_who_walked_to_the_last_record_is_behind_what_is_no_record_too() -> None:
+    """A group that reads what transactions wrote would lag by their markers for ever."""
+    collecting = Collecting()
+    marker = bytes(encode_end_transaction(ControlType.COMMIT, producer_id=8, producer_epoch=0, base_offset=2))
+    written = batch(0, 2, producer_id=8, producer_epoch=0, base_sequence=0, transactional=True)
+    collecting.arrive((T0, 0, written + marker))
+    delivery = collecting.collector.collect(500)
+    assert delivery is not None
+    walked = [(record.offset, collecting.offset(T0)) for record in collecting.collector.walk(delivery)]
+    assert walked == [(0, 1), (1, 3)]
+
+
 def test_a_response_is_reported_as_drained_once_all_of_it_is_consumed_or_dropped() -> None:
     collecting = Collecting()
     collecting.arrive((T0, 0, batch(0, 3)), (T1, 9, batch(9, 3)))
