@@ -105,6 +105,16 @@ def test_joining_begins_with_a_poll_and_names_the_timeouts(member: Member) -> No
     assert send.timeout == 30_000
 
 
+def test_a_join_by_pattern_waits_for_metadata_that_is_newer(member: Member) -> None:
+    member.subscription.subscribe(frozenset({"t"}), "t.*")
+    member.polled()
+    assert member.poll() == []
+    assert member.cluster.asked
+    member.cluster.tell()
+    member.cluster.tell()
+    assert decode_subscription(member.one(Api.JOIN_GROUP).message.protocols[0].metadata) == Wish(("t",))
+
+
 def test_a_join_may_take_the_rebalance_timeout_and_a_little() -> None:
     patient = Member(max_poll_interval_ms=40_000)
     patient.polled()
