@@ -112,7 +112,7 @@ def fetching(servers: str, topic: str, partitions: int, count: int, settings: Se
             for told in network.notifications.drain():
                 if isinstance(told, Fetched):
                     seen += sum(header.record_count for part in told.response.partitions for _, header in iter_headers(part.data))
-                    network.submit(commands.Polled({}, (told.response.number,)))
+                    network.submit(commands.Drained((told.response.number,)))
         return watch.reading(seen, -1)
     finally:
         network.close(10)

@@ -112,6 +112,11 @@ class ClientConnection:
             raise UnsupportedApiError(text, hint="leave group_instance_id out")
         return version
 
+    @property
+    def awaits_answers(self) -> bool:
+        """Whether anything more has to come."""
+        return bool(self._in_flight)
+
     def get_buffer(self) -> memoryview:
         """Memory for the next bytes from the socket."""
         return self._reader.get_buffer()

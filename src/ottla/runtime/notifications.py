@@ -1,8 +1,8 @@
 """The queue from a network thread to the application: notifications, and the application's only place to sleep.
 
-Owns the queue, and the moment in which the application takes over; must not know what a notification means, nor event loops.
-Invariant: what was put is drained once, in order, and whoever waits wakes when something is put: a thread in ``wait``, an event
-loop by what it left with ``arm``.
+Owns the queue, and the moment in which the application has the GIL to itself; must not know what a notification means, nor event
+loops. Invariant: what was put is drained once, in order, and whoever waits wakes when something is put: a thread in ``wait``, an
+event loop by what it left with ``arm``.
 """
 
 from __future__ import annotations
@@ -30,18 +30,23 @@ class NotificationQueue:
         self._tells: deque[Callable[[], object]] = deque(maxlen=1)
         self._sleeping = False
         self._taken = threading.Lock()
-        """Locked from a put that woke the application until it has drained."""
+        """Locked from a put that woke the application until it waits again."""
+
+    @property
+    def sleeping(self) -> bool:
+        """Whether somebody waits."""
+        return self._sleeping or bool(self._tells)
 
     def put_all(self, items: Iterable[object]) -> bool:
         """Add notifications and wake whoever waits; whether anybody did."""
-        sleeping = self._sleeping or bool(self._tells)
+        sleeping = self.sleeping
         if sleeping:
             self._taken.acquire(blocking=False)
         self._put([*items])
         return sleeping
 
     def give_way(self, timeout: float) -> None:
-        """Let the application, which was woken, take what was put before this thread goes on; ``timeout`` in seconds.
+        """Let the application, which was woken, get to its next wait before this thread goes on; ``timeout`` in seconds.
 
         It needs the GIL for that, which this thread would keep for as long as it has something to do.
         """
@@ -58,6 +63,7 @@ class NotificationQueue:
 
     def wait(self, timeout: float | None) -> bool:
         """Sleep until there is a notification, ``wake`` is called or ``timeout`` (seconds) is over; whether there is one."""
+        self._let_go_on()
         if not self._next:
             self._sleeping = True
             try:
@@ -73,12 +79,17 @@ class NotificationQueue:
 
         ``tell`` runs on any thread and must neither wait nor raise. However much comes before it is armed again, it is called once.
         """
+        self._let_go_on()
         # Left first, then looked: what comes in between is either seen or told.
         self._tells.append(tell)
         if self._next or not self._queue.empty():
             self._tells.clear()
             return False
         return True
+
+    def _let_go_on(self) -> None:
+        if self._taken.locked():
+            self._taken.release()
 
     def disarm(self) -> None:
         """Nobody waits any more."""
@@ -90,6 +101,4 @@ class NotificationQueue:
         with contextlib.suppress(Empty):
             while True:
                 items = items + self._queue.get_nowait()
-        if self._taken.locked():
-            self._taken.release()
         return items

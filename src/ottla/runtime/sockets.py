@@ -88,6 +88,7 @@ class Sockets:
         self._sockets: dict[int, _Socket] = {}
         self._unread: set[int] = set()
         """Connections whose budget ended: what TLS has decrypted and not handed out yet does not make a socket readable."""
+        self._received = 0
         self._selector = selectors.DefaultSelector()
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_in.setblocking(False)
@@ -143,6 +144,11 @@ class Sockets:
         self._selector.close()
         self._wake_in.close()
         self._wake_out.close()
+
+    def take_received(self) -> int:
+        """Bytes that have come since this was last asked."""
+        received, self._received = self._received, 0
+        return received
 
     def wait(self, timeout: float | None) -> bool:
         """Sleep until something happens, ``wake`` is called, or ``timeout`` (seconds) is over; then move bytes.
@@ -234,10 +240,11 @@ class Sockets:
                 self._lost(link, ConnectionResetError("the peer closed the connection"))
                 return True
             budget -= count
+            self._received += count
             if not self._connections.on_received(link.connection_id, count, now):
                 return True  # the core has closed it: the effect follows
             news = news or not self._connections.unfinished
-            if count < size and link.tls is None:
+            if link.tls is None and (count < size or not link.connection.awaits_answers):
                 return news  # the socket is empty: asking again would only tell so
         if link.tls is not None:
             self._unread.add(link.connection_id)

@@ -12,26 +12,28 @@ LONG = 30.0
 
 
 class Sleeper(threading.Thread):
-    """Waits on the queue, and drains it when told."""
+    """Waits on the queue, drains it, and waits again when told."""
 
     def __init__(self, queue: NotificationQueue) -> None:
         super().__init__(daemon=True)
         self.queue = queue
-        self.may_drain = threading.Event()
+        self.may_wait = threading.Event()
         self.found: bool | None = None
         self.drained: list[object] = []
 
     def run(self) -> None:
         self.found = self.queue.wait(LONG)
-        self.may_drain.wait(LONG)
         self.drained = self.queue.drain()
+        self.may_wait.wait(LONG)
+        self.queue.wait(0)
 
-    def put_until_woken(self, *items: object) -> None:
-        """Put once it sleeps: whether it does shows only in what a put returns."""
+    def wake(self, *items: object) -> None:
+        """Put once it sleeps."""
         deadline = time.monotonic() + LONG
-        while not self.queue.put_all(items):
+        while not self.queue.sleeping:
             assert time.monotonic() < deadline
-            self.queue.drain()
+            time.sleep(0.001)
+        assert self.queue.put_all(items)
 
 
 def test_what_was_put_is_drained_once_and_in_order() -> None:
@@ -55,22 +57,22 @@ def test_a_wait_ends_with_its_time_or_a_wake_up_and_each_wake_up_ends_one() -> N
 
 def test_a_put_wakes_whoever_sleeps_and_says_so() -> None:
     sleeper = Sleeper(NotificationQueue())
-    sleeper.may_drain.set()
+    sleeper.may_wait.set()
     sleeper.start()
-    sleeper.put_until_woken("news")
+    sleeper.wake("news")
     sleeper.join(LONG)
     assert sleeper.found
     assert sleeper.drained == ["news"]
 
 
-def test_giving_way_lasts_until_the_application_has_drained() -> None:
+def test_giving_way_lasts_until_the_application_waits_again() -> None:
     sleeper = Sleeper(NotificationQueue())
     sleeper.start()
-    sleeper.put_until_woken("news")
-    threading.Timer(0.05, sleeper.may_drain.set).start()
+    sleeper.wake("news")
+    threading.Timer(0.05, sleeper.may_wait.set).start()
     began = time.monotonic()
     sleeper.queue.give_way(LONG)
-    assert sleeper.may_drain.is_set()
+    assert sleeper.may_wait.is_set()
     assert time.monotonic() - began < LONG
     sleeper.join(LONG)
 
@@ -78,10 +80,10 @@ def test_giving_way_lasts_until_the_application_has_drained() -> None:
 def test_giving_way_ends_without_an_application_that_takes_anything() -> None:
     sleeper = Sleeper(NotificationQueue())
     sleeper.start()
-    sleeper.put_until_woken("news")
+    sleeper.wake("news")
     sleeper.queue.give_way(0.001)
-    assert not sleeper.may_drain.is_set()
-    sleeper.may_drain.set()
+    assert not sleeper.may_wait.is_set()
+    sleeper.may_wait.set()
     sleeper.join(LONG)
 
 

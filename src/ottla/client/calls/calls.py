@@ -123,8 +123,6 @@ class ConsumerCalls(CommitCalls, LookupCalls):
         """Once a poll and partition, never once a record."""
         for part in delivery.parts:
             self._progress_at[part.tp] = self._mailbox.now.mono
-        if self.collector.buffer.has_drained:
-            self.collector.consumption.settle(self.collector.buffer.holds, self._mailbox.now)
 
     def consumed(self) -> dict[TopicPartition, Consumed]:
         """How far the application is. Any thread may ask; each value is whole, and they are of about the same moment."""
@@ -162,6 +160,7 @@ class ConsumerCalls(CommitCalls, LookupCalls):
     def _post(self) -> None:
         """Tell the network thread what memory is free; now and then, that the application is alive and what it is done with."""
         if self.collector.buffer.has_drained:
+            self.collector.consumption.settle(self.collector.buffer.holds, self._mailbox.now)
             self._mailbox.submit(commands.Drained(self.collector.buffer.take_drained()))
         now = self._mailbox.now.mono
         if self._polled_at is None or now - self._polled_at >= POST_INTERVAL:

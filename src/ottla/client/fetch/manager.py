@@ -303,7 +303,7 @@ class FetchManager:
         records = data.records or b""
         if records:
             self._advance(tag.session, tp, state, records)
-        aborted = tuple((item.producer_id, item.first_offset) for item in data.aborted_transactions or ())
+        aborted = tuple([(item.producer_id, item.first_offset) for item in data.aborted_transactions or ()])
         return FetchedPartition(tp, state.epoch, asked.offset, records, end, aborted, data.log_start_offset)
 
     def _advance(self, session: FetchSession, tp: TopicPartition, state: PartitionState, records: bytes | memoryview) -> None:
@@ -333,9 +333,9 @@ class FetchManager:
             self._planned = None
 
     def _hand_over(self, tag: _Asked, fetched: tuple[FetchedPartition, ...]) -> None:
-        size = sum(len(part.data) for part in fetched)
+        size = sum([len(part.data) for part in fetched])
         if size:
-            self._held[tag.number] = frozenset(part.tp for part in fetched if part.data)
+            self._held[tag.number] = frozenset([part.tp for part in fetched if part.data])
             self.memory.hold(tag.number, tag.node.node_id, size)
         self._notify(Fetched(FetchedResponse(tag.number, tag.node.node_id, fetched, size)))
 

@@ -144,18 +144,16 @@ class FetchSession:
             self._move(Outcome.DOUBTFUL)
         self._by_id = by_id
         if self.phase is Phase.OPEN:
-            request = SessionRequest(self._session_id, self._epoch, self._news(), self._gone(), self._told, by_id)
+            epoch, named, forgotten = self._epoch, self._news(), self._gone()
         else:
-            everything = dict(self.wanted)
-            request = SessionRequest(self._session_id, FULL_EPOCH, everything, (), everything, by_id)
+            epoch, named, forgotten = FULL_EPOCH, dict(self.wanted), ()
             self._told = {}
-        for tp, _ in request.forgotten:
+        for tp, _ in forgotten:
             self._told.pop(tp, None)
-        self._told.update(request.named)
-        request = request._replace(all=self._told)
+        self._told.update(named)
         self._changed.clear()
-        self._in_flight = request
-        return request
+        self._in_flight = SessionRequest(self._session_id, epoch, named, forgotten, self._told, by_id)
+        return self._in_flight
 
     def answered(
         self,
