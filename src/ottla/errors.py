@@ -139,7 +139,7 @@ class CorruptRecordError(ProtocolError):
 class UnsupportedApiError(ProtocolError):
     """There is no version of a request that both sides know."""
 
-    hint = "the broker is too old, or too new, for this: Ottla speaks to Apache Kafka from 2.4 on"
+    hint = "the broker is too old, or too new, for this: Ottla consumes from Apache Kafka 1.0 on, and administers it from 2.4 on"
 
 
 class RecordDeserializationError(OttlaError):

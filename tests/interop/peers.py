@@ -53,7 +53,7 @@ def create_topic(servers: str, topic: str, partitions: int = 1, **config: str) -
     """Create a topic; raises what the broker refuses it with."""
     admin = AdminClient({"bootstrap.servers": servers})
     new = NewTopic(topic, partitions, 1, config={name.replace("_", "."): value for name, value in config.items()})
-    admin.create_topics([new])[topic].result(10)
+    admin.create_topics([new])[topic].result(60)
 
 
 def produce_confluent(servers: str, topic: str, rows: list[Row], **config: object) -> None:

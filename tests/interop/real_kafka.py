@@ -59,9 +59,13 @@ def _is_free(port: int) -> bool:
         return True
 
 
-def run_tool(*args: Argument, stdin: str = "", timeout: float, owner: int | None = None, jvm: str = QUICK_JVM) -> str:
+def run_tool(
+    *args: Argument, stdin: str = "", timeout: float, owner: int | None = None, jvm: str = QUICK_JVM, version: str = ""
+) -> str:
     """Run ``tools/kafka`` with ``args`` and return its stdout; failing, the test fails with all it said."""
     environment = {**os.environ, "KAFKA_JVM_PERFORMANCE_OPTS": jvm}
+    if version:
+        environment["OTTLA_KAFKA_VERSION"] = version
     if owner is not None:
         environment["OTTLA_KAFKA_OWNER"] = str(owner)
     done = subprocess.run([TOOL, *args], input=stdin, capture_output=True, text=True, timeout=timeout, env=environment)
@@ -105,9 +109,10 @@ def real_kafka(kafka_tool: KafkaTool) -> Iterator[str]:
 class OwnKafka:
     """A real Kafka that one test has for itself, and whose data it may take or exchange while the node is down."""
 
-    def __init__(self, port: int, *settings: str) -> None:
+    def __init__(self, port: int, *settings: str, version: str = "") -> None:
+        """``settings`` are lines of server.properties; ``version`` is an older one than that of all the other nodes."""
         self._port = port
-        self.address = run_tool("start", str(port), *settings, timeout=NODE_TIMEOUT, owner=os.getpid()).strip()
+        self.address = run_tool("start", str(port), *settings, timeout=NODE_TIMEOUT, owner=os.getpid(), version=version).strip()
         home = os.environ.get("OTTLA_KAFKA_HOME") or TOOL.parents[1] / ".kafka"
         self.data = Path(home, f"node-{port}", "data")
         """Where its logs are."""

@@ -169,6 +169,8 @@ class Fact(enum.Enum):
     TRANSACTION_V2 = "transactions of version 2 (KIP-890): writing adds a partition, and the epoch goes up with each transaction"
     FROM_BROKER = "AddPartitionsToTxn: the request is one that brokers send each other (KIP-890)"
     NAMES_TOPIC_ID = "Metadata: a topic can be asked for by its id"
+    STATIC_MEMBERS = "a member can be static (KIP-345): without that it would be another member"
+    CHOOSES_COUNTS = "CreateTopics: the broker can choose how many partitions and replicas there are (KIP-464)"
     NAMES_PROTOCOL = "SyncGroup: the request must say which protocol type and protocol the member believes in"
 
 
@@ -194,6 +196,8 @@ _FACTS: Mapping[Fact, tuple[tuple[Api, int], ...]] = {
     Fact.TRANSACTION_V2: ((Api.ADD_PARTITIONS_TO_TXN, 4), (Api.PRODUCE, 12), (Api.TXN_OFFSET_COMMIT, 5), (Api.END_TXN, 5)),
     Fact.FROM_BROKER: ((Api.ADD_PARTITIONS_TO_TXN, 4),),
     Fact.NAMES_TOPIC_ID: ((Api.METADATA, 12),),
+    Fact.STATIC_MEMBERS: ((Api.JOIN_GROUP, 5), (Api.SYNC_GROUP, 3), (Api.HEARTBEAT, 3), (Api.OFFSET_COMMIT, 7)),
+    Fact.CHOOSES_COUNTS: ((Api.CREATE_TOPICS, 4),),
     Fact.NAMES_PROTOCOL: ((Api.SYNC_GROUP, 5),),
 }
 """Fact -> the version of each API from which on it holds."""

@@ -101,15 +101,12 @@ class ClientConnection:
                 f"the broker offers {api.name} versions {offered}; Ottla speaks {SPOKEN[api].minimum} to {SPOKEN[api].maximum}"
             )
         version = min(common.maximum, _newest_for(api, message))
-        needs, applies = _NEEDS.get(api, (None, None))
-        if needs is not None and applies is not None and needs not in facts_of(api, version) and applies(message):
-            text = f"the broker offers {api.name} up to version {common.maximum}, and newer ones are needed: {needs.value}"
-            raise UnsupportedApiError(text, hint="subscribe to topics by name, or upgrade the brokers")
+        need = _NEEDS.get(api)
+        if need is not None and need.fact not in facts_of(api, version) and need.applies(message):
+            text = f"the broker offers {api.name} up to version {common.maximum}, and newer ones are needed: {need.fact.value}"
+            raise UnsupportedApiError(text, hint=f"{need.instead}, or upgrade the brokers")
         if version < common.minimum:
             raise UnsupportedApiError(f"{api.name} by topic name needs version {version}, the broker starts at {common}")
-        if version < _STATIC_MEMBERS.get(api, 0) and message.group_instance_id is not None:
-            text = f"the broker speaks {api.name} up to version {common.maximum} only: it knows no static members"
-            raise UnsupportedApiError(text, hint="leave group_instance_id out")
         return version
 
     @property
@@ -217,10 +214,30 @@ _TOPICS_OF: Mapping[Api, Any] = {
 """APIs that name topics by id in their newest versions -> the topics of a request."""
 
 
-_NEEDS: Mapping[Api, tuple[Fact, Callable[[Any], bool]]] = {
-    Api.CONSUMER_GROUP_HEARTBEAT: (Fact.MATCHES_PATTERNS, lambda message: bool(message.subscribed_topic_regex)),
+class _Need(NamedTuple):
+    """What has to hold of a version for the messages that it ``applies`` to, and what a user can do where it does not."""
+
+    fact: Fact
+    applies: Callable[[Any], bool]
+    instead: str
+
+
+_STATIC = _Need(Fact.STATIC_MEMBERS, lambda message: message.group_instance_id is not None, "leave group_instance_id out")
+_NEEDS: Mapping[Api, _Need] = {
+    Api.CONSUMER_GROUP_HEARTBEAT: _Need(
+        Fact.MATCHES_PATTERNS, lambda message: bool(message.subscribed_topic_regex), "subscribe to topics by name"
+    ),
+    Api.CREATE_TOPICS: _Need(
+        Fact.CHOOSES_COUNTS,
+        lambda message: any(-1 in (topic.num_partitions, topic.replication_factor) for topic in message.topics),
+        "give the number of partitions and of replicas",
+    ),
+    Api.JOIN_GROUP: _STATIC,
+    Api.SYNC_GROUP: _STATIC,
+    Api.HEARTBEAT: _STATIC,
+    Api.OFFSET_COMMIT: _STATIC,
 }
-"""APIs whose older versions can not say what a message says -> what has to hold of a version, and for which messages."""
+"""APIs whose older versions can not say what a message says."""
 
 
 def _asked_for(group: Any) -> Any:
@@ -228,10 +245,6 @@ def _asked_for(group: Any) -> Any:
     from ottla.protocol.messages import offset_fetch_request
 
     return group.topics if group.topics is not None else (offset_fetch_request.OffsetFetchRequestTopics(partition_indexes=()),)
-
-
-_STATIC_MEMBERS: Mapping[Api, int] = {Api.JOIN_GROUP: 5, Api.SYNC_GROUP: 3, Api.HEARTBEAT: 3, Api.OFFSET_COMMIT: 7}
-"""From which version on a request can say that its member is static (KIP-345): without that it would be another member."""
 
 
 def _newest_for(api: Api, message: Message) -> int:

@@ -20,6 +20,7 @@ else:
 
 from typing import NamedTuple
 
+from ottla.records import old_format
 from ottla.records.batch import batch_at
 from ottla.records.compression import DEFAULT_MAX_BATCH_BYTES
 from ottla.records.fetched import PartitionRecords
@@ -139,15 +140,25 @@ class PartitionReader:
     def _advance(self):
         """Index the next batch that has visible records; False at the end of the data."""
         batch: Batch
+        size: cython.Py_ssize_t
         if self._no_whole_batch:
             raise InvalidBatchError(
                 f"the response holds {self._length} bytes but no whole batch",
                 hint="raise max.partition.fetch.bytes if the broker cuts batches short",
             )
         while True:
-            batch = open_batch(self._source, self._data, self._length, self._position)
-            if batch is None:
-                return False
+            if self._length - self._position > 16 and self._data[self._position + 16] < 2:
+                made = old_format.batch_of(
+                    self._source, self._position, check_crcs=self._check_crcs, max_bytes=self._max_batch_bytes
+                )
+                if made is None:
+                    return False
+                batch, size = batch_at(made[0], 0), made[1] - self._position
+            else:
+                batch = open_batch(self._source, self._data, self._length, self._position)
+                if batch is None:
+                    return False
+                size = batch.size
             if batch.last_offset >= self.next_offset:
                 if self._check_crcs:
                     batch.require_crc()
@@ -157,10 +168,10 @@ class PartitionReader:
                     self._row = batch.first_from(self.next_offset)
                     if self._row < batch.count:
                         self._batch = batch
-                        self._position += batch.size
+                        self._position += size
                         return True
                 self._leave(batch)
-            self._position += batch.size
+            self._position += size
 
     def _origin_of(self, batch: Batch):
         stamp: cython.int = 1 if batch.attributes & 0x08 else 0

@@ -16,6 +16,7 @@ from ottla.protocol.framing import Piece
 from ottla.protocol.messages import (
     api_versions_response,
     consumer_group_heartbeat_request,
+    create_topics_request,
     fetch_request,
     fetch_response,
     find_coordinator_request,
@@ -177,6 +178,21 @@ def test_a_pattern_needs_a_version_that_knows_patterns() -> None:
     assert ready(consumer_group_heartbeat=VersionRange(0, 1)).version_for(Api.CONSUMER_GROUP_HEARTBEAT, message) == 1
     with pytest.raises(UnsupportedApiError, match=r"up to version 0.*a member can subscribe to a pattern"):
         ready(consumer_group_heartbeat=VersionRange(0, 0)).version_for(Api.CONSUMER_GROUP_HEARTBEAT, message)
+
+
+def test_an_old_broker_is_told_how_many_partitions_and_replicas_there_are() -> None:
+    def wanted(partitions: int, replicas: int) -> create_topics_request.CreateTopicsRequest:
+        topic = create_topics_request.CreatableTopic(
+            name="t", num_partitions=partitions, replication_factor=replicas, assignments=(), configs=()
+        )
+        return create_topics_request.CreateTopicsRequest(topics=(topic,), timeout=duration(1_000), validate_only=False)
+
+    old, newer = ready(create_topics=VersionRange(0, 3)), ready(create_topics=VersionRange(0, 4))
+    assert old.version_for(Api.CREATE_TOPICS, wanted(1, 1)) == 3
+    assert newer.version_for(Api.CREATE_TOPICS, wanted(-1, -1)) == 4
+    for unsaid in (wanted(-1, 1), wanted(1, -1)):
+        with pytest.raises(UnsupportedApiError, match="give the number of partitions and of replicas"):
+            old.version_for(Api.CREATE_TOPICS, unsaid)
 
 
 def test_what_is_in_force_in_the_cluster_is_known() -> None:
