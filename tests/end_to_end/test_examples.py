@@ -11,7 +11,10 @@ import pytest
 from tests.end_to_end.programs import environment
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+AMAZON = {"AWS_REGION": "eu-north-1", "AWS_ACCESS_KEY_ID": "AKIDEXAMPLE", "AWS_SECRET_ACCESS_KEY": "nobody's secret"}
+"""Credentials of nobody."""
 PRINTED = {
+    "amazon_msk.py": ["a token for kafka.eu-north-1.amazonaws.com, signed by AKIDEXAMPLE, good for 15 minutes"],
     "at_least_once.py": ["served 30 orders"],
     "async_service.py": ["served 30 orders", "gives back orders-0 at 30"],
     "arrow.py": ["chocolate: 10", "coffee: 10", "tea: 10"],
@@ -29,7 +32,9 @@ def run(*arguments: str) -> str:
 
 
 @pytest.mark.parametrize("name", sorted(PRINTED))
-def test_an_example(name: str) -> None:
+def test_an_example(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable, value in AMAZON.items():
+        monkeypatch.setenv(variable, value)
     printed = run("-m", "pytest", "-q", "-p", "no:cacheprovider", name) if name.startswith("test_") else run(name)
     assert [line for line in PRINTED[name] if line not in printed] == []
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import SPOKEN, Api, VersionRange
-from ottla.protocol.codec import decode_request, encode_response
+from ottla.protocol.codec import RequestHeader, decode_request, encode_response
 from ottla.protocol.framing import FrameReader
 from ottla.protocol.messages import api_versions_response, metadata_response
 
@@ -28,8 +28,15 @@ FAR_TOO_LARGE = struct.pack(">i", 200_000_000)
 
 
 @contextmanager
-def pretending(versions: Mapping[Api, VersionRange] = SPOKEN, instead: Mapping[Api, bytes] | None = None) -> Iterator[str]:
-    """The address of a broker that offers ``versions`` and answers some requests with these bytes ``instead``."""
+def pretending(
+    versions: Mapping[Api, VersionRange] = SPOKEN,
+    instead: Mapping[Api, bytes] | None = None,
+    answers: Mapping[Api, Callable[[Any], Any]] | None = None,
+) -> Iterator[str]:
+    """The address of a broker that offers ``versions``.
+
+    It answers some requests with these bytes ``instead``, and some as ``answers`` makes a response of a request.
+    """
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
 
@@ -38,12 +45,13 @@ def pretending(versions: Mapping[Api, VersionRange] = SPOKEN, instead: Mapping[A
             with peer, contextlib.suppress(OSError):
                 while data := peer.recv(65_536):
                     for frame in reader.feed(data):
-                        header, _ = decode_request(bytes(frame))
+                        header, message = decode_request(bytes(frame))
                         if instead is not None and header.api in instead:
                             peer.sendall(instead[header.api])
+                        elif answers is not None and header.api in answers:
+                            peer.sendall(_bytes_of(header, answers[header.api](message)))
                         elif header.api in _ANSWERS:
-                            answer = _ANSWERS[header.api](port, versions)
-                            peer.sendall(b"".join(map(bytes, encode_response(header, answer))))
+                            peer.sendall(_bytes_of(header, _ANSWERS[header.api](port, versions)))
 
         def accept() -> None:
             with contextlib.suppress(OSError):
@@ -53,6 +61,10 @@ def pretending(versions: Mapping[Api, VersionRange] = SPOKEN, instead: Mapping[A
         threading.Thread(target=accept, daemon=True).start()
         yield f"127.0.0.1:{port}"
         server.shutdown(socket.SHUT_RDWR)
+
+
+def _bytes_of(header: RequestHeader, answer: Any) -> bytes:
+    return b"".join(map(bytes, encode_response(header, answer)))
 
 
 def _versions(port: int, versions: Mapping[Api, VersionRange]) -> Any:

@@ -6,14 +6,10 @@ import asyncio
 import base64
 import json
 import logging
-import re
 import ssl
-import sys
 import time
-import types
 import uuid
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -233,30 +229,6 @@ def _poll_for(consumer: Consumer, seconds: float) -> None:
     give_up_at = time.monotonic() + seconds
     while time.monotonic() < give_up_at:
         consumer.poll(0.5)
-
-
-def test_the_program_for_amazon_msk_in_the_documents(secured: Secured, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Amazon's signer is played: it signs for a user of this Kafka, and the program of the page is run up to its consumer."""
-    page = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
-    (program,) = [text for text in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "MSKAuthTokenProvider" in text]
-    regions: list[str] = []
-
-    class MSKAuthTokenProvider:
-        @staticmethod
-        def generate_auth_token(region: str) -> tuple[str, int]:
-            regions.append(region)
-            token = unsecured_token(USER)
-            return token.value, round((token.expires_at or 0) * 1000)
-
-    signer = types.ModuleType("aws_msk_iam_sasl_signer")
-    signer.MSKAuthTokenProvider = MSKAuthTokenProvider  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "aws_msk_iam_sasl_signer", signer)
-    names: dict[str, Any] = {}
-    exec(compile(program, "docs/security.md", "exec"), names)
-    config = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "OAUTHBEARER"}
-    with Admin(config, bootstrap_servers=secured.addresses["TOKEN"], sasl_oauthbearer_token_provider=names["msk_token"]) as admin:
-        assert topic in admin.list_topics()
-    assert set(regions) == {"eu-central-1"}
 
 
 async def _read(config: dict[str, Any], topic: str) -> int:
