@@ -173,9 +173,10 @@ def test_a_topic_that_appears_later_is_assigned(world: World) -> None:
 
 
 def test_who_gains_partitions_again_and_again_commits_by_itself_all_the_same(world: World) -> None:
-    """Topics appear more often than an automatic commit comes: no rebalance may put it off."""
+    """Topics appear more often than an automatic commit comes: no rebalance that keeps partitions may put it off."""
     later = [f"later-{number}" for number in range(6)]
-    ages = {"metadata_max_age_ms": 500} if world.protocol == "classic" else {}
+    ages: dict[str, object] = {"metadata_max_age_ms": 500, "partition_assignment_strategy": "cooperative-sticky"}
+    ages = ages if world.protocol == "classic" else {}
     app = join(
         world, "a", topics=("t", *later), allow_auto_create_topics=False, auto_commit_interval_ms=5_000, commits=False, **ages
     )

@@ -169,6 +169,24 @@ def test_no_position_without_a_policy_is_raised_until_a_seek(world: World) -> No
     assert poll(world, app) == [(0, 1)]
 
 
+def test_a_partition_with_a_problem_does_not_keep_back_the_records_of_the_others(world: World) -> None:
+    world.produce("t", 0, 20)
+    app = world.app("a", group_id="manual", group_protocol="classic", auto_offset_reset="none", max_poll_records=1)
+    well, ill = TopicPartition("t", 0), TopicPartition("t", 1)
+    world.call(app, app.calls.assign([well, ill], app.now))
+    world.call(app, app.calls.seek({well: OffsetAndMetadata(0)}, app.now))
+    found: list[int] = []
+    raised = 0
+    for _ in range(25):
+        try:
+            found += offsets(world.call(app, app.calls.poll(1_000, app.now)), 0)
+        except NoOffsetForPartitionError:
+            raised += 1
+        world.run(50)
+    assert found == list(range(20))
+    assert raised
+
+
 def test_an_unknown_partition_is_named(world: World) -> None:
     app = assigned(world, TopicPartition("t", 7))
     with pytest.raises(error_class(3), match=r"t-7.*2 partitions"):

@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 
 from ottla.assignors import ASSIGNORS, Cluster, MemberSubscription
+from ottla.assignors.claims import settle
+from ottla.protocol.sticky_user_data import StickyUserData
+from ottla.types import TopicPartition
 
 
 def shares(name: str, members: dict[str, MemberSubscription], partitions: dict[str, int]) -> dict[str, list[str]]:
@@ -64,3 +67,12 @@ def test_nothing_to_share(name: str) -> None:
     assert shares(name, {"a": subscribed("absent")}, {"t": 2}) == {"a": []}
     assert shares(name, {"a": subscribed()}, {}) == {"a": []}
     assert shares(name, {"a": subscribed("t", "t")}, {"t": 1}) == {"a": ["t-0"]}
+
+
+def test_of_those_who_had_a_partition_before_the_latest_counts() -> None:
+    """A partition goes back to who had it last, where that makes shares even."""
+    tp = TopicPartition("t", 0)
+    said = {"a": StickyUserData((), 5), "b": StickyUserData((tp,), 3), "c": StickyUserData((tp,), 4), "d": StickyUserData((tp,), 2)}
+    claims = settle(said, frozenset({tp}))
+    assert claims.holders() == {tp: "c"}
+    assert claims.earlier == {tp: "c"}
