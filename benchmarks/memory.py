@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from _cluster import cluster
-from consumer import fill
+from _topics import fill
 
 from ottla import Consumer, Record, TopicPartition
 
