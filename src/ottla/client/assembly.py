@@ -59,13 +59,13 @@ class ConsumerAssembly:
         self.recorder: RebalanceRecorder | None = None
         backoff = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms, random)
         metadata = core.metadata_manager
+        unreachable = core.connections.links.connection_failure
         if config.group_id is not None:
             self.coordinator = CoordinatorManager(config, backoff, core.learn_node, core.connections.disconnect)
             neighbours = Neighbours(config, self.subscription, self.coordinator, metadata, core.notify, backoff, self.polls)
             self.membership = membership_of(neighbours, link_to=core.connections.links.get)
-            self.commits = CommitManager(config, self.coordinator, self.membership, metadata, backoff)
+            self.commits = CommitManager(config, self.coordinator, self.membership, metadata, backoff, unreachable)
             self.recorder = RebalanceRecorder(config, self.subscription, self.membership)
-        unreachable = core.connections.links.connection_failure
         self.offsets = OffsetsManager(config, self.subscription, metadata, self.commits, backoff, unreachable)
         self.fetches = FetchManager(config, self.subscription, metadata, core.notify, backoff)
         self.validator = PositionValidator(config, self.subscription, metadata, backoff, self.fetches.is_held)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 
 TokenProvider = Callable[[], Any]
+_TRUST = ("ssl_truststore_location", "ssl_truststore_certificates")
 """Gives a token for OAUTHBEARER: a string, or an ``OAuthToken``. Called on a thread of its own, so it may block."""
 
 
@@ -223,8 +224,13 @@ class SecurityConfig:
         return sorted(
             name
             for name in given
-            if (name.startswith("sasl_") and not self.uses_sasl) or (name.startswith("ssl_") and not self.uses_tls)
+            if (name.startswith("sasl_") and not self.uses_sasl)
+            or (name.startswith("ssl_") and not self.uses_tls and not (name in _TRUST and self._fetches_tokens_by_tls))
         )
+
+    @property
+    def _fetches_tokens_by_tls(self) -> bool:
+        return self.uses_sasl and (self.sasl_oauthbearer_token_endpoint_url or "").startswith("https")
 
     def _check_sasl(self) -> None:
         if self.sasl_mechanism is None:

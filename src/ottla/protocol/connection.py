@@ -70,6 +70,11 @@ class ClientConnection:
     def __repr__(self) -> str:
         return f"<ClientConnection {self.state.name}, {len(self._in_flight)} in flight>"
 
+    @property
+    def proves(self) -> bool:
+        """Whether the login waits for this side: for a token, say."""
+        return self._login is not None and not self._in_flight
+
     def start(self) -> list[Piece]:
         """The first bytes to send: which versions do you speak?"""
         return self._ask_versions(SPOKEN[Api.API_VERSIONS].maximum)

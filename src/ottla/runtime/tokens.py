@@ -28,6 +28,7 @@ _PATIENCE = 10.0
 """Seconds that an identity provider gets to answer."""
 
 _LONGEST_ANSWER = 1 << 20
+_CHECK_URL = "check sasl.oauthbearer.token.endpoint.url"
 
 
 class Tokens:
@@ -99,7 +100,8 @@ def _post(url: str, config: ClientConfig) -> Any:
         raise AuthenticationError(f"{url} refused a token: HTTP {error.code} {said}".strip(), hint=hint, cause=error) from error
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", None) or error
-        hint = "check sasl.oauthbearer.token.endpoint.url"
+        trust = isinstance(reason, ssl.SSLCertVerificationError)
+        hint = "trust its CA by ssl.truststore.location, or have its certificate renewed" if trust else _CHECK_URL
         raise AuthenticationError(f"no token from {url}: {reason}", hint=hint, cause=error) from error
 
 

@@ -103,6 +103,8 @@ AWAITED: Mapping[LinkState, str] = {
 }
 """What an opening link waits for, as an error says it."""
 
+_PROOF_AWAITED = "connected, but the login waits for a token: neither its provider nor an identity provider has given one yet"
+
 
 @dataclass(eq=False, slots=True)
 class Request:
@@ -177,6 +179,12 @@ class Link:
         """When the connection counts as broken for want of an answer to its oldest request, as answers come in order."""
         oldest = self.in_flight[0]
         return oldest.sent_at + max(patience, oldest.send.timeout)
+
+    @property
+    def awaited(self) -> str:
+        """What it waits for while it is being opened, as an error says it."""
+        proves = self.state is LinkState.LOGIN and self.connection is not None and self.connection.proves
+        return _PROOF_AWAITED if proves else AWAITED[self.state]
 
     @property
     def who(self) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from ottla.client.backoff import RandomPort
-from ottla.client.connections.link import AWAITED, ESTABLISHED_STATES, OPENING_STATES, Link, LinkState
+from ottla.client.connections.link import ESTABLISHED_STATES, OPENING_STATES, Link, LinkState
 from ottla.client.effects import AnyNode, Send, ToCoordinator, ToNode
 from ottla.config import ClientConfig, HostPort
 from ottla.errors import AuthenticationError, ConnectionFailedError, OttlaError, OttlaTimeoutError
@@ -109,7 +109,7 @@ class Links:
         for link in self._links.values():
             failures.update(link.attempts)
             if link.state in OPENING_STATES:
-                failures.setdefault(link.address, AWAITED[link.state])  # what went wrong the last time says more
+                failures.setdefault(link.address, link.awaited)  # what went wrong the last time says more
         return failures
 
     @property

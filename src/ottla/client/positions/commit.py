@@ -13,7 +13,7 @@ from __future__ import annotations
 import enum
 import logging
 from bisect import insort
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -128,8 +128,11 @@ class CommitManager:
         membership: Membership,
         metadata: MetadataManager,
         backoff: ExponentialBackoff,
+        unreachable: Callable[[], OttlaError | None],
     ) -> None:
+        """``unreachable`` says why no broker is connected, if none is."""
         self._config = config
+        self._unreachable = unreachable
         self._coordinator = coordinator
         self._membership = membership
         self._metadata = metadata
@@ -422,7 +425,7 @@ class CommitManager:
 
     def _too_late(self, job: _Job) -> OttlaTimeoutError:
         what = "a commit" if isinstance(job, _CommitJob) else "a look-up of committed offsets"
-        reason = job.last_error or self._coordinator.failure
+        reason = job.last_error or self._coordinator.failure or self._unreachable()
         known = self._coordinator.node_id
         silent = "no answer" if known is None else f"node {known} was asked and has not answered yet"
         error = OttlaTimeoutError(f"{what} of group {self._config.group_id!r} was not answered in time: {reason or silent}")

@@ -38,7 +38,9 @@ class Commits(Asked):
         self.membership = FixedMembership()
         self.cluster = Cluster()
         settings = {"auto_commit_interval_ms": 5_000, **settings}
-        manager = CommitManager(config(**settings), self.coordinator, self.membership, self.cluster.manager, backoff())  # type: ignore[arg-type]
+        manager = CommitManager(
+            config(**settings), self.coordinator, self.membership, self.cluster.manager, backoff(), lambda: None
+        )  # type: ignore[arg-type]
         super().__init__(manager)
         self.manager: CommitManager
 
