@@ -6,7 +6,7 @@ import pytest
 
 from ottla.assignors import ASSIGNORS, Cluster, MemberSubscription
 from ottla.assignors.claims import settle
-from ottla.protocol.sticky_user_data import StickyUserData
+from ottla.protocol.sticky_user_data import StickyUserData, encode_generation
 from ottla.types import TopicPartition
 
 
@@ -76,3 +76,19 @@ def test_of_those_who_had_a_partition_before_the_latest_counts() -> None:
     claims = settle(said, frozenset({tp}))
     assert claims.holders() == {tp: "c"}
     assert claims.earlier == {tp: "c"}
+
+
+def holding(*numbers: int, generation: int = 5, user_data: bytes | None = None) -> MemberSubscription:
+    owned = tuple(TopicPartition("t", number) for number in numbers)
+    return MemberSubscription(("t",), owned=owned, generation=generation, user_data=user_data)
+
+
+def test_no_more_members_keep_one_more_than_there_are_left_over() -> None:
+    members = {"a": holding(0, 1, 2), "b": holding(3, 4, 5), "c": holding()}
+    found = shares("cooperative-sticky", members, {"t": 7})
+    assert found == {"a": ["t-0", "t-1", "t-2"], "b": ["t-3", "t-4"], "c": ["t-6"]}, "t-5 is still b's to give up"
+
+
+def test_who_says_its_generation_in_its_user_data_only_is_believed_as_well() -> None:
+    members = {"a": holding(0), "b": holding(0, generation=-1, user_data=encode_generation(6))}
+    assert shares("cooperative-sticky", members, {"t": 2})["b"] == ["t-0"]
