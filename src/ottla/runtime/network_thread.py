@@ -124,9 +124,9 @@ class NetworkThread:
         now = self._now()
         while self._inbox:
             self._handle(self._inbox.popleft(), now)
-        # Records first, the next Fetch afterwards; but no broker waits for an application that is at work.
+        # A few records come first, the next Fetch afterwards; but while many are handled the broker should send more.
         self._core.deliver(now)
-        if self._publish() and sockets.take_received() < FEW:
+        if sockets.take_received() < FEW and self._publish():
             self.notifications.give_way(GIVE_WAY)
         effects, wake_at, self._may_wait = self._core.poll(now)
         for effect in effects:
