@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from datetime import timedelta
+from typing import Any
 
 from ottla.errors import ConfigError
 from ottla.types import GroupMembershipOperation, OffsetAndMetadata, TopicPartition
@@ -27,8 +28,10 @@ def milliseconds(timeout: Timeout, default: int) -> int:
     if timeout is None:
         return default
     seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
-    if seconds < 0:
-        raise ValueError(f"the timeout is negative: {timeout}")
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        raise TypeError(f"a timeout is seconds, or a timedelta, not {timeout!r}")
+    if not seconds >= 0:
+        raise ValueError(f"the timeout is {'negative' if seconds < 0 else 'no number'}: {timeout}")
     return round(min(seconds, 10**9) * 1000)
 
 
@@ -46,16 +49,37 @@ def topics(names: Iterable[str], pattern: str | None) -> frozenset[str]:
     if isinstance(names, str):
         raise TypeError(f"subscribe() takes a collection of topics: subscribe([{names!r}])")
     wanted = frozenset(names)
+    for name in wanted:
+        topic(name)
+    if pattern is not None and not isinstance(pattern, str):
+        raise TypeError(f"pattern is a string, not {pattern!r}")
     if wanted and pattern is not None:
         raise ConfigError("subscribe() takes topics or a pattern, not both: subscribe(topics) or subscribe(pattern=...)")
     return wanted
 
 
+def topic(name: object) -> str:
+    """The name of a topic."""
+    if not isinstance(name, str):
+        raise TypeError(f"the name of a topic is a string, not {name!r}")
+    if not name:
+        raise ValueError("the name of a topic is empty")
+    return name
+
+
+def callback(value: object, what: str) -> None:
+    """What is to be called later must be callable now."""
+    if value is not None and not callable(value):
+        raise TypeError(f"{what} is called, so it has to be callable: {value!r}")
+
+
 def partition(value: object) -> TopicPartition:
     """One partition, given as one or as a pair."""
     match value:
-        case (str(topic), int(number)):
-            return TopicPartition(topic, number)
+        case (str(name), int(number)) if not isinstance(number, bool):
+            if number < 0:
+                raise ValueError(f"the number of a partition is negative: {number} of {name}")
+            return TopicPartition(topic(name), number)
     raise TypeError(f"a TopicPartition is expected, not {value!r}")
 
 
@@ -66,14 +90,20 @@ def partitions(given: tuple[Partitions, ...]) -> list[TopicPartition]:
         match one:
             case (str(), _):
                 found.append(partition(one))
-            case _:
+            case str():
+                partition(one)
+            case Iterable():
                 found += map(partition, one)
+            case _:
+                partition(one)
     return found
 
 
 def position(value: Offset) -> OffsetAndMetadata:
     """A position, given as one or as a number."""
-    found = OffsetAndMetadata(value) if isinstance(value, int) else value
+    found = OffsetAndMetadata(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    if not isinstance(found, OffsetAndMetadata) or not isinstance(found.offset, int):
+        raise TypeError(f"an offset is a whole number or an OffsetAndMetadata, not {value!r}")
     if found.offset < 0:
         raise ValueError(f"the offset is negative: {found.offset}")
     return found
@@ -81,11 +111,21 @@ def position(value: Offset) -> OffsetAndMetadata:
 
 def offsets(given: Mapping[TopicPartition, Offset] | None) -> dict[TopicPartition, OffsetAndMetadata] | None:
     """Positions by partition; ``None`` stays ``None``: all that was handed out."""
-    return None if given is None else {partition(tp): position(offset) for tp, offset in given.items()}
+    return None if given is None else {partition(tp): position(offset) for tp, offset in _mapping(given, "offsets").items()}
 
 
 def timestamps(given: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
     """Times in milliseconds since 1970, by partition."""
-    if any(timestamp < 0 for timestamp in given.values()):
-        raise ValueError("a timestamp is negative: see beginning_offsets() and end_offsets()")
-    return {partition(tp): timestamp for tp, timestamp in given.items()}
+    times = {partition(tp): timestamp for tp, timestamp in _mapping(given, "times").items()}
+    for tp, timestamp in times.items():
+        if not isinstance(timestamp, int) or isinstance(timestamp, bool):
+            raise TypeError(f"a time is whole milliseconds since 1970, not {timestamp!r} of {tp}")
+        if timestamp < 0:
+            raise ValueError(f"the timestamp of {tp} is negative: see beginning_offsets() and end_offsets()")
+    return times
+
+
+def _mapping(given: object, what: str) -> Mapping[TopicPartition, Any]:
+    if not isinstance(given, Mapping):
+        raise TypeError(f"{what} are given by partition, as {{TopicPartition('orders', 0): ...}}, not {given!r}")
+    return given

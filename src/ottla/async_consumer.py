@@ -54,7 +54,8 @@ class AsyncConsumer(ConsumerBase):
 
     Every call can be cancelled (``asyncio.timeout``, a ``TaskGroup`` that ends). A cancelled ``poll()`` loses no record: the next
     one has it. A listener that is under way is not cancelled with it: it goes on, and the next call waits until it is through. A
-    consumer belongs to one event loop, and to one task at a time; only ``wakeup()`` may be called from elsewhere.
+    consumer belongs to one event loop, and to one task at a time; only ``wakeup()``, ``health()``, ``metrics()`` and ``rebalances``
+    are for elsewhere, too.
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None, /, **settings: Any) -> None:
@@ -94,6 +95,8 @@ class AsyncConsumer(ConsumerBase):
     ) -> None:
         """As ``Consumer.subscribe``; the listeners may be coroutine functions."""
         wanted = arguments.topics(topics, pattern)
+        for name, listener in (("on_assign", on_assign), ("on_revoke", on_revoke), ("on_lost", on_lost)):
+            arguments.callback(listener, name)
         listeners = Listeners(self._bound(on_assign), self._bound(on_revoke), self._bound(on_lost))
         await self._run(lambda now: self._calls.subscribe(wanted, listeners, now, pattern))
 
@@ -173,6 +176,7 @@ class AsyncConsumer(ConsumerBase):
         self, offsets: Mapping[TopicPartition, Offset] | None = None, callback: CommitCallback | None = None
     ) -> None:
         """As ``Consumer.commit_async``; ``callback(offsets, error)`` may be a coroutine function."""
+        arguments.callback(callback, "callback")
         wanted = arguments.offsets(offsets)
         await self._run(lambda now: self._calls.commit_async(wanted, callback, now))
 
@@ -204,7 +208,8 @@ class AsyncConsumer(ConsumerBase):
 
     async def partitions_for(self, topic: str, timeout: Timeout = None) -> list[PartitionInfo]:
         """As ``Consumer.partitions_for``."""
-        topics = await self._run(lambda now: self._calls.describe_topics((topic,), self._timeout(timeout), now))
+        name = arguments.topic(topic)
+        topics = await self._run(lambda now: self._calls.describe_topics((name,), self._timeout(timeout), now))
         return list(topics[topic].partitions)
 
     async def list_topics(self, timeout: Timeout = None) -> dict[str, list[PartitionInfo]]:

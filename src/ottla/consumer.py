@@ -49,7 +49,8 @@ class Consumer(ConsumerBase):
     Offsets always mean the next record to read. With ``enable_auto_commit`` (the default) only records of which the application is
     done are committed: those of a *previous* poll, or, in ``for record in consumer``, those before the record in hand. The next
     records are fetched meanwhile: of each broker at most two answers and ``fetch_max_bytes`` are held. A consumer belongs to one
-    thread; only ``wakeup()`` may be called from others. All calls raise ``OttlaError``s.
+    thread; only ``wakeup()``, ``health()``, ``metrics()`` and ``rebalances`` are for others, too. All calls raise ``OttlaError``s;
+    an argument that can not be meant is a ``TypeError`` or a ``ValueError``.
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None, /, **settings: Any) -> None:
@@ -95,15 +96,24 @@ class Consumer(ConsumerBase):
         when they are gone already.
         """
         wanted = arguments.topics(topics, pattern)
+        for name, listener in (("on_assign", on_assign), ("on_revoke", on_revoke), ("on_lost", on_lost)):
+            arguments.callback(listener, name)
         listeners = Listeners(self._bind(on_assign), self._bind(on_revoke), self._bind(on_lost))
         self._run(lambda now: self._calls.subscribe(wanted, listeners, now, pattern))
 
     def unsubscribe(self) -> None:
-        """Read nothing any more and leave the group. Nothing is committed."""
+        """Read nothing any more and leave the group; ``on_revoke`` is called first. Nothing is committed.
+
+        Raises what the listener raises; that the coordinator does not answer is logged.
+        """
         self._run(self._calls.unsubscribe)
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read exactly these partitions, whatever a group does. Those that were read before go on where they were."""
+        """Read exactly these partitions, whatever a group does. Those that were read before go on where they were.
+
+        No partitions: ``unsubscribe()``. With a ``group_id`` reading begins at what the group has committed, and commits work,
+        without a membership. Raises ``IllegalStateError`` after ``subscribe()``.
+        """
         self._run(lambda now: self._calls.assign(map(arguments.partition, partitions), now))
 
     # -- records ----------------------------------------------------------------------------------------------------------
@@ -114,7 +124,8 @@ class Consumer(ConsumerBase):
         Everything else happens in here, too: rebalances and their listeners, commit callbacks, automatic commits. To be called
         again within ``max_poll_interval``. Raises ``WakeupError``; ``ConnectionFailedError`` when no broker can be reached;
         ``OffsetOutOfRangeError`` and ``NoOffsetForPartitionError`` with ``auto_offset_reset="none"``; ``CorruptRecordError``;
-        what a listener raises.
+        ``IllegalStateError`` where nothing is subscribed to; what a listener raises; and whatever else keeps records from coming
+        (a refused login, a topic that is not there: see docs/errors.md).
         """
         return self._run(lambda now: self._calls.poll(arguments.milliseconds(timeout, 0), now))
 
@@ -141,30 +152,48 @@ class Consumer(ConsumerBase):
     # -- positions --------------------------------------------------------------------------------------------------------
 
     def seek(self, partition: TopicPartition, offset: Offset) -> None:
-        """Read a partition from ``offset`` on. Raises ``IllegalStateError`` if it is not assigned."""
+        """Read a partition from ``offset`` on, with the next ``poll()``. Nobody is asked whether there is such an offset.
+
+        An ``OffsetAndMetadata`` with a ``leader_epoch`` has it checked that the log still has what came before (KIP-320).
+        Raises ``IllegalStateError`` if the partition is not assigned.
+        """
         self._run(lambda now: self._calls.seek({arguments.partition(partition): arguments.position(offset)}, now))
 
     def seek_to_beginning(self, *partitions: Partitions) -> None:
-        """Read these partitions, or all, from their first record on."""
+        """Read these partitions, or all, from their first record on.
+
+        The offset is looked up meanwhile: ``position()`` waits for it. Raises ``IllegalStateError`` for one that is not assigned.
+        """
         wanted = arguments.partitions(partitions)
         self._run(lambda now: self._calls.seek_to_beginning(wanted, now))
 
     def seek_to_end(self, *partitions: Partitions) -> None:
-        """Read these partitions, or all, from their end on."""
+        """Read these partitions, or all, from their end on; with ``read_committed``, from the last stable offset on.
+
+        The offset is looked up meanwhile: ``position()`` waits for it. Raises ``IllegalStateError`` for one that is not assigned.
+        """
         wanted = arguments.partitions(partitions)
         self._run(lambda now: self._calls.seek_to_end(wanted, now))
 
     def position(self, partition: TopicPartition, timeout: Timeout = None) -> int:
-        """The offset of the next record of a partition. Raises ``OttlaTimeoutError`` where it is not found out in time."""
+        """The offset of the next record of a partition: of the one behind all that was handed out.
+
+        Raises ``OttlaTimeoutError`` where it is not found out within ``timeout`` (seconds), ``IllegalStateError`` if the partition
+        is not assigned, and with ``auto_offset_reset="none"`` ``NoOffsetForPartitionError``.
+        """
         return self._run(lambda now: self._calls.position(arguments.partition(partition), self._timeout(timeout), now))
 
     def pause(self, *partitions: Partitions) -> None:
-        """Deliver nothing more of these partitions until ``resume()``, or until a rebalance gives them to somebody else."""
+        """Deliver nothing more of these partitions until ``resume()``, or until a rebalance gives them to somebody else.
+
+        No partitions: nothing is done (``pause(consumer.assignment())`` pauses all). What was fetched of them is dropped; they are
+        fetched anew when they are resumed. Raises ``IllegalStateError`` for one that is not assigned.
+        """
         wanted = arguments.partitions(partitions)
         self._run(lambda now: self._calls.pause(wanted, now))
 
     def resume(self, *partitions: Partitions) -> None:
-        """Deliver these partitions again."""
+        """Deliver these partitions again. Raises ``IllegalStateError`` for one that is not assigned."""
         wanted = arguments.partitions(partitions)
         self._run(lambda now: self._calls.resume(wanted, now))
 
@@ -175,50 +204,79 @@ class Consumer(ConsumerBase):
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         """Commit and give what was committed: ``offsets``, or the positions behind all that was handed out.
 
-        Tried again until ``timeout``. Raises ``CommitFailedError`` when the partitions may belong to another member by now,
-        ``RebalanceInProgressError`` when a ``poll()`` has to come first, ``OttlaTimeoutError``, ``WakeupError``.
+        An offset is that of the *next* record to read. Tried again until ``timeout`` (seconds). Raises ``CommitFailedError`` when
+        the partitions may belong to another member by now, ``RebalanceInProgressError`` when a ``poll()`` has to come first,
+        ``OttlaTimeoutError``, ``WakeupError``.
         """
         wanted = arguments.offsets(offsets)
         return self._run(lambda now: self._calls.commit(wanted, self._timeout(timeout), now))
 
     def commit_async(self, offsets: Mapping[TopicPartition, Offset] | None = None, callback: CommitCallback | None = None) -> None:
-        """Commit without waiting and without a second try. ``callback(offsets, error)`` runs on this thread, in a later call."""
+        """Commit without waiting and without a second try: ``offsets``, or the positions behind all that was handed out.
+
+        ``callback(offsets, error)`` runs on this thread, in a later call, in the order of the commits; ``error`` is ``None`` where
+        it went well. Without a callback an error is logged.
+        """
+        arguments.callback(callback, "callback")
         wanted = arguments.offsets(offsets)
         self._run(lambda now: self._calls.commit_async(wanted, callback, now))
 
     def committed(self, *partitions: Partitions, timeout: Timeout = None) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """What the group has committed for these partitions, or for all that are assigned; ``None`` where there is nothing."""
+        """What the group has committed for these partitions, or for all that are assigned; ``None`` where there is nothing.
+
+        A commit that a transaction has under way is waited for (KIP-447). Raises ``OttlaTimeoutError`` after ``timeout``
+        (seconds), and ``InvalidGroupIdError`` without a group.
+        """
         wanted = arguments.partitions(partitions) if partitions else sorted(self.assignment())
         return self._run(lambda now: self._calls.committed(wanted, self._timeout(timeout), now))
 
     # -- questions --------------------------------------------------------------------------------------------------------
 
     def beginning_offsets(self, partitions: Iterable[TopicPartition], timeout: Timeout = None) -> dict[TopicPartition, int]:
-        """The first offset of each partition."""
+        """The first offset of each partition: that of its oldest record.
+
+        Raises ``OttlaTimeoutError`` after ``timeout`` (seconds).
+        """
         return self._edges(partitions, EARLIEST, timeout)
 
     def end_offsets(self, partitions: Iterable[TopicPartition], timeout: Timeout = None) -> dict[TopicPartition, int]:
-        """The offset behind the last record of each partition; with ``read_committed``, behind the last that can be read."""
+        """The offset behind the last record of each partition; with ``read_committed``, behind the last that can be read.
+
+        Raises ``OttlaTimeoutError`` after ``timeout`` (seconds).
+        """
         return self._edges(partitions, LATEST, timeout)
 
     def offsets_for_times(
         self, timestamps: Mapping[TopicPartition, int], timeout: Timeout = None
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """For each partition the first record stamped at or after a time (milliseconds since 1970); ``None``: there is none."""
+        """For each partition the first record stamped at or after a time (milliseconds since 1970); ``None``: there is none.
+
+        Raises ``OttlaTimeoutError`` after ``timeout`` (seconds), also for ``timeout=0``: ``None`` always means that there is none.
+        """
         wanted = arguments.timestamps(timestamps)
         return self._run(lambda now: self._calls.list_offsets(wanted, self._timeout(timeout), now))
 
     def lag(self, partition: TopicPartition, timeout: Timeout = None) -> int:
-        """How many records of a partition are still to come, as far as is known: no broker is asked if one has told lately."""
+        """How many records of a partition are still to come, as far as is known: no broker is asked if one has told lately.
+
+        It is the distance from the position to the end, so what compaction has removed counts. Raises as ``position()`` does.
+        """
         return self._run(lambda now: self._calls.lag(arguments.partition(partition), self._timeout(timeout), now))
 
     def partitions_for(self, topic: str, timeout: Timeout = None) -> list[PartitionInfo]:
-        """The partitions of a topic. Raises ``UnknownTopicOrPartitionError``."""
-        topics = self._run(lambda now: self._calls.describe_topics((topic,), self._timeout(timeout), now))
+        """The partitions of a topic, as a broker describes them now; the topic is not created by that.
+
+        Raises ``UnknownTopicOrPartitionError`` if there is no such topic, ``OttlaTimeoutError`` after ``timeout`` (seconds).
+        """
+        name = arguments.topic(topic)
+        topics = self._run(lambda now: self._calls.describe_topics((name,), self._timeout(timeout), now))
         return list(topics[topic].partitions)
 
     def list_topics(self, timeout: Timeout = None) -> dict[str, list[PartitionInfo]]:
-        """All topics that this consumer may see, with their partitions."""
+        """All topics that this consumer may see, with their partitions.
+
+        Raises ``OttlaTimeoutError`` after ``timeout`` (seconds).
+        """
         topics = self._run(lambda now: self._calls.describe_topics(None, self._timeout(timeout), now))
         return {name: list(topics[name].partitions) for name in sorted(topics)}
 

@@ -55,6 +55,9 @@ class HealthServer:
         self._thread = threading.Thread(target=self._server.serve_forever, name=f"ottla-health-{self.port}", daemon=True)
         self._thread.start()
 
+    def __repr__(self) -> str:
+        return f"<HealthServer at port {self.port}, {'up' if self._thread.is_alive() else 'closed'}>"
+
     def __enter__(self) -> Self:
         return self
 

@@ -68,15 +68,16 @@ def new(kind: type[Any], **settings: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def started() -> Any:
-    with new(Consumer) as consumer:
-        consumer.assign([TP])
-        yield consumer
+    consumer = new(Consumer, enable_auto_commit=False)
+    consumer.assign([TP])
+    yield consumer
+    consumer.close(0)
 
 
 @pytest.fixture(scope="module")
 def started_async() -> Any:
     """Its loop is over, as is that of a parent whose child begins anew."""
-    consumer = new(AsyncConsumer)
+    consumer = new(AsyncConsumer, enable_auto_commit=False)
     loop = asyncio.new_event_loop()
     loop.run_until_complete(consumer.assign([TP]))
     yield consumer
@@ -138,13 +139,22 @@ def test_the_parent_goes_on(started: Consumer) -> None:
 
 
 def test_a_signal_to_a_child_does_there_what_it_did_before_the_parents_with(started: Consumer) -> None:
-    with stop_on_signals(started) as stop:
-        child = os.fork()
-        if not child:
-            try:
-                time.sleep(60)
-            finally:
-                os._exit(3)
-        os.kill(child, signal.SIGTERM)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM
-    assert not stop
+    before = signal.signal(signal.SIGTERM, lambda *_: os._exit(9))
+    reads, writes = os.pipe()
+    try:
+        with stop_on_signals(started) as stop:
+            child = os.fork()
+            if not child:
+                try:
+                    os.write(writes, b"!")
+                    time.sleep(60)
+                finally:
+                    os._exit(3)
+            os.read(reads, 1)  # Python forgets the signals that come while it still begins a child
+            os.kill(child, signal.SIGTERM)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+        assert not stop
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        os.close(reads)
+        os.close(writes)

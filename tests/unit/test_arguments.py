@@ -1,0 +1,74 @@
+"""What may be written for a partition, an offset, a time: what can not be meant is refused, with what was given and expected."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from ottla import AsyncConsumer, Consumer, GroupMembershipOperation, OffsetAndMetadata, TopicPartition, arguments
+from ottla.errors import ConfigError
+
+TP = TopicPartition("t", 0)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "told"),
+    [
+        (lambda: arguments.milliseconds("5", 0), TypeError, "a timeout is seconds, or a timedelta, not '5'"),  # type: ignore[arg-type]
+        (lambda: arguments.milliseconds(True, 0), TypeError, "not True"),
+        (lambda: arguments.milliseconds(float("nan"), 0), ValueError, "no number"),
+        (lambda: arguments.milliseconds(-1, 0), ValueError, "negative: -1"),
+        (lambda: arguments.topics([1], None), TypeError, "string, not 1"),  # type: ignore[list-item]
+        (lambda: arguments.topics([""], None), ValueError, "empty"),
+        (lambda: arguments.topics([], 5), TypeError, "pattern is a string, not 5"),  # type: ignore[arg-type]
+        (lambda: arguments.partition("t"), TypeError, "a TopicPartition is expected, not 't'"),
+        (lambda: arguments.partition(("t", True)), TypeError, "TopicPartition"),
+        (lambda: arguments.partition(("t", -1)), ValueError, "-1 of t"),
+        (lambda: arguments.partitions(("t",)), TypeError, "not 't'"),  # type: ignore[arg-type]
+        (lambda: arguments.partitions((3,)), TypeError, "not 3"),  # type: ignore[arg-type]
+        (lambda: arguments.position(True), TypeError, "an offset is a whole number"),
+        (lambda: arguments.position("5"), TypeError, "not '5'"),  # type: ignore[arg-type]
+        (lambda: arguments.position(OffsetAndMetadata("5")), TypeError, "whole number"),  # type: ignore[arg-type]
+        (lambda: arguments.offsets([TP]), TypeError, "by partition"),  # type: ignore[arg-type]
+        (lambda: arguments.timestamps({TP: datetime.now(UTC)}), TypeError, "milliseconds since 1970"),  # type: ignore[dict-item]
+        (lambda: arguments.timestamps({TP: -1}), ValueError, "t-0 is negative"),
+        (lambda: arguments.timestamps(TP), TypeError, "by partition"),  # type: ignore[arg-type]
+        (lambda: arguments.group_membership("stay"), ValueError, "'default', 'leave_group', 'remain_in_group'"),
+        (lambda: arguments.callback("f", "on_assign"), TypeError, "on_assign is called"),
+    ],
+)
+def test_what_can_not_be_meant_is_refused(call: Callable[[], Any], error: type[Exception], told: str) -> None:
+    with pytest.raises(error, match=told.replace("{", "\\{")):
+        call()
+
+
+def test_the_forms_that_there_are() -> None:
+    assert arguments.milliseconds(None, 7) == 7
+    assert arguments.milliseconds(1.5, 0) == arguments.milliseconds(timedelta(milliseconds=1500), 0) == 1500
+    assert arguments.milliseconds(float("inf"), 0) > 10**9
+    assert arguments.partitions((TP, ("u", 1), {TopicPartition("v", 2)})) == [TP, ("u", 1), ("v", 2)]
+    assert arguments.position(5) == OffsetAndMetadata(5)
+    for said in (GroupMembershipOperation.LEAVE_GROUP, "leave_group", "LEAVE_GROUP"):
+        assert arguments.group_membership(said) is GroupMembershipOperation.LEAVE_GROUP
+
+
+@pytest.mark.parametrize("kind", [Consumer, AsyncConsumer])
+def test_settings_are_a_mapping(kind: Any) -> None:
+    with pytest.raises(ConfigError, match=r"not 'localhost:9092'.*bootstrap_servers="):
+        kind("localhost:9092")
+
+
+def test_listeners_and_callbacks_are_looked_at_when_they_are_given() -> None:
+    consumer = Consumer(bootstrap_servers="127.0.0.1:1", group_id="g")
+    with pytest.raises(TypeError, match="on_revoke"):
+        consumer.subscribe(["t"], on_revoke="f")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="callback"):
+        consumer.commit_async({TP: 1}, callback=5)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="name of a topic"):
+        consumer.partitions_for(TP)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="group_membership='stay'"):
+        consumer.close(group_membership="stay")
+    consumer.close()
