@@ -20,7 +20,7 @@ from ottla.protocol import ErrorCode
 from ottla.protocol.apis import SPOKEN, Api, VersionRange
 from ottla.protocol.codec import RequestHeader, decode_request, encode_response
 from ottla.protocol.framing import FrameReader
-from ottla.protocol.messages import api_versions_response, metadata_response
+from ottla.protocol.messages import api_versions_response, find_coordinator_response, metadata_response
 
 ZERO = timedelta(0)
 TOPIC = "without-a-leader"
@@ -78,10 +78,25 @@ def _versions(port: int, versions: Mapping[Api, VersionRange]) -> Any:
 
 def _metadata(port: int, versions: Mapping[Api, VersionRange]) -> Any:
     del versions
+    return _cluster("127.0.0.1", port, leader_id=-1, error_code=ErrorCode.leader_not_available)
+
+
+def elsewhere(host: str, port: int) -> Mapping[Api, Callable[[Any], Any]]:
+    """The answers of a cluster that says its only broker, leader and coordinator, is at another address than this one."""
+    one = find_coordinator_response.Coordinator(
+        key="g", node_id=1, host=host, port=port, error_code=ErrorCode.none, error_message=None
+    )
+    return {
+        Api.METADATA: lambda _: _cluster(host, port, leader_id=1, error_code=ErrorCode.none),
+        Api.FIND_COORDINATOR: lambda _: find_coordinator_response.FindCoordinatorResponse(throttle_time=ZERO, coordinators=(one,)),
+    }
+
+
+def _cluster(host: str, port: int, leader_id: int, error_code: ErrorCode) -> Any:
     partition = metadata_response.MetadataResponsePartition(
-        error_code=ErrorCode.leader_not_available,
+        error_code=error_code,
         partition_index=0,
-        leader_id=-1,
+        leader_id=leader_id,
         replica_nodes=(2,),
         isr_nodes=(),
         offline_replicas=(2,),
@@ -89,7 +104,7 @@ def _metadata(port: int, versions: Mapping[Api, VersionRange]) -> Any:
     topic = metadata_response.MetadataResponseTopic(
         error_code=ErrorCode.none, name=TOPIC, topic_id=uuid.UUID(int=7), is_internal=False, partitions=(partition,)
     )
-    broker = metadata_response.MetadataResponseBroker(node_id=1, host="127.0.0.1", port=port)
+    broker = metadata_response.MetadataResponseBroker(node_id=1, host=host, port=port)
     return metadata_response.MetadataResponse(throttle_time=ZERO, brokers=(broker,), topics=(topic,), error_code=ErrorCode.none)
 
 

@@ -22,7 +22,7 @@ import pytest
 from ottla import Admin, Consumer, OttlaError, TopicPartition, errors
 from ottla.protocol.apis import SPOKEN, Api, VersionRange
 from tests.secure.kafka import PASSWORD, READER, STRANGER, USER, Secured
-from tests.secure.pretender import FAR_TOO_LARGE, TOPIC, pretending
+from tests.secure.pretender import FAR_TOO_LARGE, TOPIC, elsewhere, pretending
 
 PAGE = (Path(__file__).parents[2] / "docs" / "errors.md").read_text()
 PATIENCE = 30.0
@@ -49,6 +49,18 @@ def closed_port() -> Iterator[str]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         yield f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+def unheard(stack: ExitStack) -> tuple[str, int]:
+    """Where nobody listens."""
+    host, port = stack.enter_context(closed_port()).split(":")
+    return host, int(port)
+
+
+def only_the_cluster(stack: ExitStack) -> Settings:
+    """The broker that answers sends its clients to where nobody listens."""
+    answers = elsewhere(*unheard(stack))
+    return {"bootstrap_servers": stack.enter_context(pretending(answers=answers)), "default_api_timeout": 1, "request_timeout": 1}
 
 
 @contextmanager
@@ -146,6 +158,8 @@ def settings_for(trouble: str, secured: Secured, stack: ExitStack, folder: Path)
             "request_timeout": 1,
             "group_id": None,
         },
+        "an address that only the cluster can reach": lambda: {**only_the_cluster(stack), "group_id": None},
+        "a coordinator at such an address": lambda: only_the_cluster(stack),
         "a broker that is too old": lambda: {
             "bootstrap_servers": stack.enter_context(pretending({**SPOKEN, Api.METADATA: VersionRange(90, 91)}))
         },
@@ -159,7 +173,7 @@ def settings_for(trouble: str, secured: Secured, stack: ExitStack, folder: Path)
 
 def poll(consumer: Consumer, trouble: str, topic: str) -> None:
     """Poll until something is raised."""
-    if trouble in ("a topic that is not yours", "partitions without a leader"):
+    if trouble in ASSIGNED:
         consumer.assign([TopicPartition(topic, 0)])
     else:
         consumer.subscribe([topic])
@@ -177,14 +191,20 @@ def topic(secured: Secured) -> str:
 
 
 NO_TOPIC = f"none-{uuid.uuid4().hex[:8]}"
-ASKED_BY_POLL_ALONE = {"a group that is not yours", "a topic that does not exist", "partitions without a leader"}
+OF_A_PRETENDER = {
+    "partitions without a leader",
+    "an address that only the cluster can reach",
+    "a coordinator at such an address",
+}
+ASSIGNED = {"a topic that is not yours", "partitions without a leader", "an address that only the cluster can reach"}
+ASKED_BY_POLL_ALONE = {"a group that is not yours", "a topic that does not exist", *OF_A_PRETENDER}
 
 
 @pytest.mark.parametrize("trouble", ROWS)
 def test_a_row(trouble: str, secured: Secured, topic: str, tmp_path: Path) -> None:
     row = ROWS[trouble]
     expected = getattr(errors, row.error)
-    read = {"a topic that does not exist": NO_TOPIC, "partitions without a leader": TOPIC}.get(trouble, topic)
+    read = {"a topic that does not exist": NO_TOPIC, **dict.fromkeys(OF_A_PRETENDER, TOPIC)}.get(trouble, topic)
     with ExitStack() as stack:
         settings = settings_for(trouble, secured, stack, tmp_path)
         consumer = Consumer({"group_id": "g", **settings}, auto_offset_reset="earliest")

@@ -29,21 +29,17 @@ from ottla.client.poll_watch import InHand, PollWatch, nothing_in_hand
 from ottla.client.positions.commit import CommitManager
 from ottla.client.positions.offsets import OffsetsManager
 from ottla.client.positions.validation import PositionValidator
+from ottla.client.problems import Problems
 from ottla.client.subscription import EARLIEST, LATEST, Ago, Mode, Reset, Snapshot, Subscription
 from ottla.config import ConsumerConfig
-from ottla.errors import OttlaError, broker_error
+from ottla.errors import OttlaError
 from ottla.types import Now
-
-PATIENCE = 1_500
-"""Milliseconds that a first connection may take before the cluster counts as unreachable."""
 
 _NOTHING: frozenset[type[Any]] = frozenset()
 _REPORTS: frozenset[type[Any]] = frozenset({commands.Drained})
 """Commands that are of interest only while somebody waits for what they report."""
 
 _RESET_TO: Mapping[str, Reset | None] = {"earliest": EARLIEST, "latest": LATEST, "none": None}
-_UNKNOWN_TOPIC_OR_PARTITION = 3
-_LEADER_NOT_AVAILABLE = 5
 
 
 class ConsumerAssembly:
@@ -57,6 +53,7 @@ class ConsumerAssembly:
         self.membership: Membership | None = None
         self.commits: CommitManager | None = None
         self.recorder: RebalanceRecorder | None = None
+        problems = Problems(core, self.subscription)
         backoff = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms, random)
         metadata = core.metadata_manager
         unreachable = core.connections.links.connection_failure
@@ -66,6 +63,7 @@ class ConsumerAssembly:
             self.membership = membership_of(neighbours, link_to=core.connections.links.get)
             self.commits = CommitManager(config, self.coordinator, self.membership, metadata, backoff, unreachable)
             self.recorder = RebalanceRecorder(config, self.subscription, self.membership)
+            problems.coordinator = self.coordinator
         self.offsets = OffsetsManager(config, self.subscription, metadata, self.commits, backoff, unreachable)
         self.fetches = FetchManager(config, self.subscription, metadata, core.notify, backoff)
         self.validator = PositionValidator(config, self.subscription, metadata, backoff, self.fetches.is_held)
@@ -73,7 +71,7 @@ class ConsumerAssembly:
         self.inspection = Inspection(
             core, self.subscription, self.membership, self.polls, self.recorder, self.fetches.replicas, unreachable
         )
-        self.publisher = Publisher(core, self.subscription, self.membership)
+        self.publisher = Publisher(core, self.subscription, self.membership, problems)
         # Commits come before the membership: what a rebalance waits for leaves first. The look-up comes last of those that may need
         # it.
         group = (self.commits, self.membership) if self.commits is not None and self.membership is not None else ()
@@ -250,25 +248,24 @@ def _reset_to(config: ConsumerConfig) -> Reset | None:
 class Publisher:
     """Tells the application what the subscription looks like, and the metadata which topics matter. Asked last in each pass."""
 
-    def __init__(self, core: ClientCore, subscription: Subscription, membership: Membership | None) -> None:
+    def __init__(self, core: ClientCore, subscription: Subscription, membership: Membership | None, problems: Problems) -> None:
         self._core = core
         self._subscription = subscription
         self._membership = membership
+        self._problems = problems
         self._published = 0
         self._problem: OttlaError | None = None
         self._followed: frozenset[str] | None = frozenset()
-        self._patient_until: int | None = None
 
     def poll(self, now: Now) -> Poll:
         """Publish what changed."""
         self._follow_topics()
-        problem = self._unreachable(now) or self._refused() or self._missing_topics() or self._leaderless()
+        problem = self._problems.present(now)
         if problem is not self._problem and str(problem) != str(self._problem):
             self._problem = problem
             self._subscription.version += 1
         self.publish()
-        waits = self._patient_until is not None and self._patient_until > now.mono
-        return Poll(wake_at=self._patient_until if waits else None)
+        return Poll(wake_at=self._problems.wake_at(now))
 
     def publish(self) -> None:
         """Tell the application, if there is anything new."""
@@ -303,47 +300,3 @@ class Publisher:
         if topics != self._followed:
             self._followed = topics
             self._core.metadata_manager.set_topics(topics)
-
-    def _unreachable(self, now: Now) -> OttlaError | None:
-        """Why no broker is connected: once an attempt has failed, or all of them have been under way for long."""
-        links = self._core.connections.links
-        failure = links.connection_failure()
-        if failure is None or links.has_failed:
-            self._patient_until = None
-            return failure
-        if self._patient_until is None:
-            self._patient_until = now.mono + PATIENCE
-        return failure if now.mono >= self._patient_until else None
-
-    def _refused(self) -> OttlaError | None:
-        """What time will not mend, though some broker answers: another one does not let us in, or this one is too old."""
-        failure = self._core.metadata_manager.failure
-        return self._core.connections.links.refusal() or (failure if failure is not None and not failure.retriable else None)
-
-    def _missing_topics(self) -> OttlaError | None:
-        """Why nothing will come of a subscription: none of its topics exists."""
-        known = self._core.metadata.topics
-        wanted = self._subscription.topics
-        if self._subscription.mode is not Mode.TOPICS or not wanted:
-            return None
-        described = [known[topic] for topic in wanted if topic in known]
-        missing = [topic for topic in described if topic.error is not None and topic.error.code == _UNKNOWN_TOPIC_OR_PARTITION]
-        if len(missing) < len(wanted):
-            return None
-        names = ", ".join(sorted(wanted))
-        return broker_error(_UNKNOWN_TOPIC_OR_PARTITION, f"no topic that is subscribed to exists: {names}")
-
-    def _leaderless(self) -> OttlaError | None:
-        """Why nothing will come of an assignment: none of its partitions has a leader."""
-        metadata = self._core.metadata
-        described = []
-        for tp in self._subscription.partitions:
-            info = metadata.partition(tp)
-            if info is None or info.leader is not None:  # asked in every pass: of a thousand partitions mostly one is looked at
-                return None
-            described.append(info)
-        if not described:
-            return None
-        names = ", ".join(f"{info.topic}-{info.partition}" for info in described[:5])
-        more = f" and {len(described) - 5} more" if len(described) > 5 else ""
-        return broker_error(_LEADER_NOT_AVAILABLE, f"no partition that is assigned has a leader: {names}{more}")

@@ -39,7 +39,14 @@ from ottla.client.notifications import (
 )
 from ottla.client.subscription import Mode, Snapshot
 from ottla.config import ConsumerConfig
-from ottla.errors import ConnectionFailedError, IllegalStateError, OttlaError, OttlaTimeoutError, error_class
+from ottla.errors import (
+    ConnectionFailedError,
+    DisconnectedError,
+    IllegalStateError,
+    OttlaError,
+    OttlaTimeoutError,
+    error_class,
+)
 from ottla.records import Records
 from ottla.types import GroupMembershipOperation, Now, TopicPartition
 
@@ -55,7 +62,8 @@ PROBLEM_GRACE = 3_000
 UNREACHABLE_GRACE = 500
 """Milliseconds before an empty poll says that no broker can be reached: less than the second that most polls wait."""
 
-_LEADER_NOT_AVAILABLE = 5
+_OF_A_RESTART: tuple[type[OttlaError], ...] = (DisconnectedError, OttlaTimeoutError, *map(error_class, (5, 14, 15, 16)))
+"""No news while a broker restarts: no leader, a coordinator that loads its groups, is not there or is another one."""
 
 
 class ConsumerCalls(CommitCalls, LookupCalls):
@@ -183,8 +191,8 @@ class ConsumerCalls(CommitCalls, LookupCalls):
         if isinstance(problem, ConnectionFailedError):
             known_to_work = self.snapshot.was_connected
             return self._config.default_api_timeout_ms if known_to_work else UNREACHABLE_GRACE
-        if isinstance(problem, error_class(_LEADER_NOT_AVAILABLE)):
-            return self._config.default_api_timeout_ms  # a broker that restarts is no news
+        if isinstance(problem, _OF_A_RESTART):
+            return self._config.default_api_timeout_ms
         return PROBLEM_GRACE if problem.retriable else 0
 
     # -- notifications ----------------------------------------------------------------------------------------------------

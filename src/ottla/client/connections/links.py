@@ -117,6 +117,11 @@ class Links:
         """Whether any attempt came to a bad end since its broker last answered; those that are under way do not count."""
         return any(link.attempts for link in self._links.values())
 
+    def failures_of(self, target: ToNode | ToCoordinator) -> Mapping[str, str]:
+        """Why one broker can not be reached, address by address; empty while it answers or was not tried."""
+        link = self._links.get(target)
+        return {} if link is None or link.answered else link.attempts
+
     def refusal(self) -> AuthenticationError | None:
         """The login, or the TLS handshake, that was refused when a broker was last tried."""
         return next((link.refusal for link in self._links.values() if link.refusal is not None), None)

@@ -41,6 +41,8 @@ class CoordinatorManager:
     ) -> None:
         assert config.group_id is not None
         self.node_id: int | None = None
+        self.named: int | None = None
+        """Whom the latest look-up that succeeded named, though it may have turned out to be of no use."""
         self.found = 0
         """How many times a coordinator was found: who holds timers against it starts them anew."""
         self.failure: OttlaError | None = None
@@ -121,7 +123,8 @@ class CoordinatorManager:
             self._let_go(f"node {answer.node_id} is the coordinator now", now)
         self._former = None
         self._learn_node(Node(answer.node_id, answer.host, answer.port), now)
-        self.node_id, self.failure, self._attempts, self._needed = answer.node_id, None, 0, False
+        self.node_id = self.named = answer.node_id
+        self.failure, self._attempts, self._needed = None, 0, False
         self._not_before = now.mono + self._backoff.delay(0)
         self.found += 1
         return None

@@ -1,0 +1,115 @@
+"""Why nothing comes of a consumer's subscription, if that is not for want of records: one answer, the first that explains the rest.
+
+Owns the order in which causes are looked for. Must not know who is told, nor when: how patient to be is for who tells. Invariant:
+while some broker serves some partition that is read there is no problem of this kind; problems of single partitions are elsewhere.
+"""
+
+from __future__ import annotations
+
+from ottla.client.core import ClientCore
+from ottla.client.effects import ToCoordinator, ToNode
+from ottla.client.groups.coordinator import CoordinatorManager
+from ottla.client.subscription import Mode, Subscription
+from ottla.errors import ConnectionFailedError, OttlaError, broker_error
+from ottla.types import Now
+
+PATIENCE = 1_500
+"""Milliseconds that a first connection may take before the cluster counts as unreachable."""
+
+_UNKNOWN_TOPIC_OR_PARTITION = 3
+_LEADER_NOT_AVAILABLE = 5
+_ELSEWHERE = "brokers are looked for where the cluster says they are: check advertised.listeners, and the way there from here"
+
+
+class Problems:
+    """Asked in every pass, so each question is to end at once while all is well."""
+
+    def __init__(self, core: ClientCore, subscription: Subscription) -> None:
+        self.coordinator: CoordinatorManager | None = None
+        """Of the group, if there is one."""
+        self._core = core
+        self._subscription = subscription
+        self._patient_until: int | None = None
+
+    def present(self, now: Now) -> OttlaError | None:
+        """What keeps records from coming, or ``None``."""
+        return (
+            self._unreachable(now)
+            or self._refused()
+            or self._missing_topics()
+            or self._uncoordinated()
+            or self._leaderless()
+            or self._cut_off()
+        )
+
+    def wake_at(self, now: Now) -> int | None:
+        """When there may be one though nothing has happened."""
+        return self._patient_until if self._patient_until is not None and self._patient_until > now.mono else None
+
+    def _unreachable(self, now: Now) -> OttlaError | None:
+        """Why no broker is connected: once an attempt has failed, or all of them have been under way for long."""
+        links = self._core.connections.links
+        failure = links.connection_failure()
+        if failure is None or links.has_failed:
+            self._patient_until = None
+            return failure
+        if self._patient_until is None:
+            self._patient_until = now.mono + PATIENCE
+        return failure if now.mono >= self._patient_until else None
+
+    def _refused(self) -> OttlaError | None:
+        """What time will not mend, though some broker answers: another one does not let us in, or this one is too old."""
+        failure = self._core.metadata_manager.failure
+        return self._core.connections.links.refusal() or (failure if failure is not None and not failure.retriable else None)
+
+    def _missing_topics(self) -> OttlaError | None:
+        """Why nothing will come of a subscription: none of its topics exists."""
+        known = self._core.metadata.topics
+        wanted = self._subscription.topics
+        if self._subscription.mode is not Mode.TOPICS or not wanted:
+            return None
+        described = [known[topic] for topic in wanted if topic in known]
+        missing = [topic for topic in described if topic.error is not None and topic.error.code == _UNKNOWN_TOPIC_OR_PARTITION]
+        if len(missing) < len(wanted):
+            return None
+        names = ", ".join(sorted(wanted))
+        return broker_error(_UNKNOWN_TOPIC_OR_PARTITION, f"no topic that is subscribed to exists: {names}")
+
+    def _uncoordinated(self) -> OttlaError | None:
+        """Why nothing will come of a membership: its coordinator is not to be found, or not to be reached."""
+        if self.coordinator is None or self._subscription.mode is not Mode.TOPICS:
+            return None
+        named = self.coordinator.named
+        failures = {} if named is None else self._core.connections.links.failures_of(ToCoordinator(named))
+        if failures:
+            return ConnectionFailedError("the coordinator of the group could not be reached", dict(failures), hint=_ELSEWHERE)
+        return self.coordinator.failure
+
+    def _leaderless(self) -> OttlaError | None:
+        """Why nothing will come of an assignment: none of its partitions has a leader."""
+        metadata = self._core.metadata
+        described = []
+        for tp in self._subscription.partitions:
+            info = metadata.partition(tp)
+            if info is None or info.leader is not None:  # asked in every pass: of a thousand partitions mostly one is looked at
+                return None
+            described.append(info)
+        if not described:
+            return None
+        names = ", ".join(f"{info.topic}-{info.partition}" for info in described[:5])
+        more = f" and {len(described) - 5} more" if len(described) > 5 else ""
+        return broker_error(_LEADER_NOT_AVAILABLE, f"no partition that is assigned has a leader: {names}{more}")
+
+    def _cut_off(self) -> OttlaError | None:
+        """Why nothing will come of an assignment: no leader of its partitions can be reached, though some broker answers."""
+        metadata, links = self._core.metadata, self._core.connections.links
+        failures: dict[str, str] = {}
+        for tp in self._subscription.partitions:
+            leader = metadata.leader(tp)
+            why = {} if leader is None else links.failures_of(ToNode(leader.node.node_id))
+            if not why:  # asked in every pass: of a thousand partitions mostly one is looked at
+                return None
+            failures.update(why)
+        if not failures:
+            return None
+        return ConnectionFailedError("no leader of a partition that is assigned could be reached", failures, hint=_ELSEWHERE)
