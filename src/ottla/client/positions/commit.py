@@ -88,20 +88,35 @@ _TOPIC_AUTHORIZATION_FAILED = 29
 class _Job:
     """Something asked of the coordinator until it is answered: kept through retries."""
 
-    deadline: int | None
+    waiting: list[tuple[Reply, int | None]]
+    """Who waits, and until when."""
     retry: bool
-    replies: list[Reply]
     attempts: int = 0
     not_before: int = 0
     last_error: OttlaError | None = None
 
+    @property
+    def deadline(self) -> int | None:
+        """When the first of those who wait has waited long enough."""
+        return min((deadline for _, deadline in self.waiting if deadline is not None), default=None)
+
     def overdue(self, now: Now) -> bool:
-        return self.deadline is not None and now.mono >= self.deadline
+        """Whether somebody has."""
+        return (deadline := self.deadline) is not None and now.mono >= deadline
+
+    def give_up(self, error: OttlaError, now: Now) -> None:
+        """Tell those who have waited long enough."""
+        waiting, self.waiting = self.waiting, []
+        for reply, deadline in waiting:
+            if deadline is not None and now.mono >= deadline:
+                reply(None, error)
+            else:
+                self.waiting.append((reply, deadline))
 
     def done(self, value: Any, error: OttlaError | None) -> None:
         """Tell whoever has not been told yet."""
-        replies, self.replies = self.replies, []
-        for reply in replies:
+        waiting, self.waiting = self.waiting, []
+        for reply, _ in waiting:
             reply(value, error)
 
 
@@ -165,7 +180,7 @@ class CommitManager:
         except OttlaError as error:
             reply(None, error)
             return
-        job = _CommitJob(deadline, retry, [reply], number=self._order.next(), offsets=offsets, signed=signed, revoking=revoking)
+        job = _CommitJob([(reply, deadline)], retry, number=self._order.next(), offsets=offsets, signed=signed, revoking=revoking)
         self._queue.append(job)
 
     def gave_up(self, partitions: Iterable[TopicPartition]) -> None:
@@ -178,10 +193,9 @@ class CommitManager:
         if not partitions:
             reply({}, None)
         elif job is None:
-            self._lookups[partitions] = _FetchJob(deadline, True, [reply], partitions=partitions)
+            self._lookups[partitions] = _FetchJob([(reply, deadline)], True, partitions=partitions)
         else:
-            job.replies.append(reply)
-            job.deadline = None if deadline is None or job.deadline is None else max(deadline, job.deadline)
+            job.waiting.append((reply, deadline))
 
     def polled(self, positions: Offsets, now: Now) -> None:
         """The application polls: commit what it has done with, when that is due."""
@@ -387,13 +401,16 @@ class CommitManager:
     def _failed(self, job: _Job, error: OttlaError, now: Now) -> None:
         """Try again later, if that was asked for and may help."""
         job.last_error = error
-        if not job.retry or not error.retriable or job.overdue(now):
-            self._finish(job, self._too_late(job) if job.retry and error.retriable else error)
-            return
+        if not job.retry or not error.retriable:
+            return self._finish(job, error)
+        job.give_up(self._too_late(job), now)
+        if not job.waiting:
+            return self._finish(job, error)
         job.not_before = now.mono + self._backoff.delay(job.attempts)
         job.attempts += 1
         if isinstance(job, _CommitJob):
             insort(self._queue, job, key=lambda job: job.number)
+        return None
 
     # -- endings ----------------------------------------------------------------------------------------------------------
 
@@ -403,12 +420,11 @@ class CommitManager:
 
     def _expire(self, now: Now) -> None:
         """Tell who has waited long enough. What is in flight stays there."""
-        overdue = [job for job in (*self._queue, *self._in_flight.values(), *self._lookups.values()) if job.overdue(now)]
-        self._queue = [job for job in self._queue if job not in overdue]
-        for job in overdue:
-            if isinstance(job, _FetchJob) and job.partitions not in self._asked:
+        for job in [job for job in (*self._queue, *self._in_flight.values(), *self._lookups.values()) if job.overdue(now)]:
+            job.give_up(self._too_late(job), now)
+            if isinstance(job, _FetchJob) and not job.waiting and job.partitions not in self._asked:
                 del self._lookups[job.partitions]
-            job.done(None, self._too_late(job))
+        self._queue = [job for job in self._queue if job.waiting]
 
     def _give_up(self, error: OttlaError, now: Now) -> None:
         """The coordinator can not be looked up and waiting does not help: nobody is left waiting."""

@@ -460,13 +460,30 @@ def test_what_is_committed_at_the_very_beginning_is_committed(commits: Commits) 
         assert replies.value == {T0: OffsetAndMetadata(offset, "m", 2)}
 
 
-def test_who_shares_a_look_up_may_wait_longer_than_who_began_it(commits: Commits) -> None:
+def test_who_shares_a_look_up_waits_as_long_as_he_said(commits: Commits) -> None:
     commits.coordinator.node_id = None
-    first, second = commits.fetch(T0, deadline=100), commits.fetch(T0, deadline=1_000)
+    for_ever, long, short = commits.fetch(T0, deadline=None), commits.fetch(T0, deadline=1_000), commits.fetch(T0, deadline=100)
+    commits.poll(99)
+    assert for_ever.got == long.got == short.got == []
     commits.poll(500)
-    assert first.got == second.got == []
+    assert isinstance(short.error, OttlaTimeoutError)
+    assert for_ever.got == long.got == []
     commits.poll(1_000)
-    assert isinstance(second.error, OttlaTimeoutError)
+    assert isinstance(long.error, OttlaTimeoutError)
+    commits.coordinator.node_id = 1
+    commits.answer(commits.one(Api.OFFSET_FETCH, 2_000), fetched((T0, 9, 0)))
+    assert for_ever.value == {T0: OffsetAndMetadata(9, "m", 2)}
+
+
+def test_a_refusal_that_comes_too_late_for_one_is_tried_again_for_the_others(commits: Commits) -> None:
+    long, short = commits.fetch(T0, deadline=1_000), commits.fetch(T0, deadline=100)
+    send = commits.one(Api.OFFSET_FETCH)
+    commits.mono = 100
+    commits.answer(send, fetched((T0, -1, 14)))
+    assert isinstance(short.error, OttlaTimeoutError)
+    assert isinstance(short.error.__cause__, error_class(14))
+    commits.answer(commits.one(Api.OFFSET_FETCH, 999), fetched((T0, 9, 0)))
+    assert long.value == {T0: OffsetAndMetadata(9, "m", 2)}
 
 
 def test_a_commit_that_is_sent_again_takes_no_later_one_back(commits: Commits) -> None:
