@@ -38,7 +38,6 @@ def test_the_defaults_are_kafkas() -> None:
         "fetch_min_bytes": 1,
         "fetch_max_bytes": 52_428_800,
         "fetch_max_wait_ms": 500,
-        "max_partition_fetch_bytes": 1_048_576,
         "request_timeout_ms": 30_000,
         "default_api_timeout_ms": 60_000,
         "retry_backoff_ms": 100,

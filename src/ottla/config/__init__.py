@@ -182,8 +182,9 @@ class ConsumerConfig(ClientConfig):
     """What may be fetched and not yet consumed, over all brokers and partitions; as it was fetched, so compressed."""
     fetch_max_wait_ms: int = milliseconds(500)
     """How long a broker may wait for ``fetch.min.bytes``."""
-    max_partition_fetch_bytes: int = count(1_048_576)
-    """How much of one partition an answer may hold; one batch that is larger is delivered even so."""
+    max_partition_fetch_bytes: int | None = count(None)
+    """How much of one partition an answer may hold; one batch that is larger is delivered even so. None: 8 MiB shared among the
+    partitions that one broker is asked for, but at least 1 MiB each."""
     client_rack: str = row("", text)
     """Where this consumer is: partitions are fetched from a replica in the same place where there is one (KIP-392)."""
     check_crcs: bool = row(True, boolean)

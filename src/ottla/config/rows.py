@@ -60,7 +60,7 @@ def integer(low: int, high: int) -> Callable[[Any], int]:
     return parse
 
 
-def count(default: int, low: int = 0, high: int = _INT_MAX) -> Any:
+def count(default: int | None, low: int = 0, high: int = _INT_MAX) -> Any:
     return row(default, integer(low, high))
 
 

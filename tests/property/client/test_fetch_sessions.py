@@ -46,7 +46,7 @@ class Sessions(RuleBasedStateMachine):
         return self.highs.get(TopicPartition(topic, partition), 0)
 
     def wanted(self, tp: TopicPartition) -> Wanted:
-        return Wanted(self.offsets[tp], 0, self.ids[tp.topic])
+        return Wanted(self.offsets[tp], 0, self.ids[tp.topic], 1 << 20)
 
     @initialize()
     def begin(self) -> None:
@@ -72,7 +72,7 @@ class Sessions(RuleBasedStateMachine):
     def others_take_the_room(self, count: int) -> None:
         for _ in range(count):
             other = FetchSession()
-            other.want(PARTITIONS[0], Wanted(0, 0, uuid.UUID(int=99)))
+            other.want(PARTITIONS[0], Wanted(0, 0, uuid.UUID(int=99), 1 << 20))
             self.carry(other.request(), keep=True)
 
     @rule()

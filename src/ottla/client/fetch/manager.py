@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from ottla.client.backoff import ExponentialBackoff
 from ottla.client.cluster.metadata import Metadata, MetadataManager
 from ottla.client.effects import Poll, Send, ToNode
-from ottla.client.fetch.memory import FetchMemory
+from ottla.client.fetch.memory import FetchMemory, partition_limit
 from ottla.client.fetch.messages import fetch_request, leaders_of, partitions_of
 from ottla.client.fetch.replicas import ReadReplicas
 from ottla.client.fetch.session import FetchSession, SessionRequest, Wanted
@@ -213,7 +213,7 @@ class FetchManager:
         if fresh and (self._plan_until is None or self._plan_until > now.mono):
             return
         wake_at = []
-        by_node: dict[int, dict[TopicPartition, Wanted]] = {}
+        by_node: dict[int, dict[TopicPartition, tuple[int, int]]] = {}
         for tp, state in self._subscription.in_phase(Phase.FETCHING):
             if not state.wanted or self._is_halted(tp, state.epoch):
                 continue
@@ -222,16 +222,16 @@ class FetchManager:
                 continue
             leader, node_id = current.leader(tp), self.replicas.choose(tp, now)
             if leader is not None and node_id is not None:
-                wanted = Wanted(state.fetch, -1 if leader.epoch is None else leader.epoch, current.topic_id(tp.topic))
-                by_node.setdefault(node_id, {})[tp] = wanted
+                by_node.setdefault(node_id, {})[tp] = (state.fetch, -1 if leader.epoch is None else leader.epoch)
         for node_id in by_node:
             self._nodes.setdefault(node_id, _Node(node_id))
         for node_id, node in self._nodes.items():
             mine = by_node.get(node_id, {})
             for tp in [tp for tp in node.session.wanted if tp not in mine]:
                 node.session.drop(tp)
-            for tp, wanted in mine.items():
-                node.session.want(tp, wanted)
+            limit = partition_limit(self._config.max_partition_fetch_bytes, len(mine))
+            for tp, (offset, epoch) in mine.items():
+                node.session.want(tp, Wanted(offset, epoch, current.topic_id(tp.topic), limit))
         if (expires_at := self.replicas.expires_at) is not None:
             wake_at.append(expires_at)
         self._planned, self._plan_until = (version, current), min(wake_at, default=None)
@@ -321,7 +321,7 @@ class FetchManager:
         session.served(tp)
         wanted = session.wanted.get(tp)
         if wanted is not None:
-            session.want(tp, Wanted(last.next_offset, wanted.leader_epoch, wanted.topic_id))
+            session.want(tp, wanted._replace(offset=last.next_offset))
 
     def _prefer(self, tp: TopicPartition, state: PartitionState, node_id: int, now: Now) -> None:
         """The leader says that another broker is closer: ask that one."""

@@ -27,7 +27,7 @@ def fetch_request(config: ConsumerConfig, session: SessionRequest, max_bytes: in
                 partition=tp.partition,
                 current_leader_epoch=wanted.leader_epoch,
                 fetch_offset=wanted.offset,
-                partition_max_bytes=config.max_partition_fetch_bytes,
+                partition_max_bytes=wanted.limit,
             )
         )
     forgotten: dict[tuple[str, uuid.UUID | None], list[int]] = {}

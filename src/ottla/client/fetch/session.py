@@ -66,11 +66,14 @@ TRANSITIONS: Mapping[Phase, Mapping[Outcome, Phase]] = {
 
 
 class Wanted(NamedTuple):
-    """What is to be fetched of a partition. ``leader_epoch`` -1: not known; ``topic_id`` ``None``: the topic goes by its name."""
+    """What is to be fetched of a partition. ``leader_epoch`` -1: not known; ``topic_id`` ``None``: the topic goes by its name;
+    ``limit``: how many bytes of it an answer may hold.
+    """
 
     offset: int
     leader_epoch: int
     topic_id: uuid.UUID | None
+    limit: int
 
 
 class SessionRequest(NamedTuple):

@@ -9,6 +9,7 @@ import pytest
 
 from ottla.client.effects import Send, ToNode
 from ottla.client.fetch.manager import FetchManager
+from ottla.client.fetch.memory import partition_limit
 from ottla.client.fetched import FetchedResponse
 from ottla.client.notifications import Fetched
 from ottla.client.subscription import EARLIEST, Phase, Subscription
@@ -90,6 +91,19 @@ def test_each_broker_is_asked_for_what_it_leads_with_the_configured_limits() -> 
     assert message.topics[0].topic_id == TOPIC_ID
     assert {part.current_leader_epoch for part in message.topics[0].partitions} == {3}
     assert {part.partition_max_bytes for part in message.topics[0].partitions} == {5_000}
+
+
+def test_few_partitions_share_an_answer_of_eight_megabytes_and_many_have_one_each() -> None:
+    def limits(send: Any) -> dict[int, int]:
+        return {part.partition: part.partition_max_bytes for part in send.message.topics[0].partitions}
+
+    fetches = Fetches(T0, T2)
+    send = fetches.one(Api.FETCH)
+    assert limits(send) == {0: 4 << 20, 2: 4 << 20}
+    fetches.subscription.pause([T2], {})
+    fetches.answer(send, fetched(data(T0, b""), data(T2, b""), session=7))
+    assert limits(fetches.one(Api.FETCH)) == {0: 8 << 20}, "a session is told of the new share"
+    assert partition_limit(None, 1_000) == 1 << 20
 
 
 def test_records_of_another_topic_of_the_same_name_are_not_those_that_the_position_is_of() -> None:
@@ -286,7 +300,7 @@ def test_what_fails_of_one_partition_takes_nothing_from_the_others() -> None:
     assert asked(send) == {T2: 15}
     assert [gone.partitions for gone in send.message.forgotten_topics_data] == [(0,)]
     fetches.answer(send, fetched(data(T2), session=7))
-    assert asked(fetches.one(Api.FETCH, 100)) == {T0: 10}
+    assert asked(fetches.one(Api.FETCH, 100)) == {T0: 10, T2: 15}, "whose share is less again"
 
 
 def test_out_of_range_resets_only_when_all_that_was_fetched_is_consumed() -> None:

@@ -13,7 +13,7 @@ OTHER_ID = uuid.UUID(int=6)
 
 
 def wanted(offset: int = 0, topic_id: uuid.UUID | None = TOPIC_ID) -> Wanted:
-    return Wanted(offset, 3, topic_id)
+    return Wanted(offset, 3, topic_id, 1 << 20)
 
 
 def opened(*partitions: object, session_id: int = 9) -> FetchSession:
