@@ -158,7 +158,7 @@ class RecordDeserializationError(OttlaError):
 class NoOffsetForPartitionError(OttlaError):
     """A partition has no position: nothing was committed and ``auto_offset_reset`` is ``"none"``."""
 
-    hint = 'seek() to a position, or set auto_offset_reset to "earliest" or "latest"'
+    hint = 'seek() to a position, commit one for the group, or set auto_offset_reset to "earliest" or "latest"'
 
 
 class LogTruncationError(OttlaError):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,29 +10,10 @@ import pytest
 from ottla.errors import RecordDeserializationError
 from ottla.protocol.apis import Api
 from ottla.types import OffsetAndMetadata, TopicPartition
+from tests.scenarios.reading import TP0, TP1, assigned, poll
 from tests.scenarios.world import App, Program, World, member, offsets
 
-TP0, TP1 = TopicPartition("t", 0), TopicPartition("t", 1)
 MANY = 60
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    world = World(tmp_path)
-    world.create_topic("t", 2)
-    return world
-
-
-def assigned(world: World, *partitions: TopicPartition, **settings: object) -> App:
-    app = world.app("a", **settings)
-    world.call(app, app.calls.assign(partitions, world.now))
-    return app
-
-
-def poll(world: World, app: App, timeout: int = 1_000) -> list[tuple[int, int]]:
-    """One poll: (partition, offset) of each record."""
-    records = world.call(app, app.calls.poll(timeout, world.now))
-    return [(record.partition, record.offset) for record in records]
 
 
 def requests(world: World) -> list[Any]:

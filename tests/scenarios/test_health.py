@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
-
 from ottla.broker.faults.rules import Fail
 from ottla.client.health.metrics import COORDINATOR, FETCH, MetricName
 from ottla.client.health.verdicts import Assessor, Health, WaitsFor
@@ -14,13 +10,6 @@ from ottla.types import TopicPartition
 from tests.scenarios.world import App, Program, Sleep, World, member
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    world = World(tmp_path)
-    world.create_topic("t", 2)
-    return world
 
 
 class Probe:

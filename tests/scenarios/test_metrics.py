@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,13 +18,6 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 OF_T0 = (("topic", "t"), ("partition", "0"))
 RECORD = 8
 """Bytes of the records that ``World.produce`` makes first: one digit as the value."""
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    world = World(tmp_path)
-    world.create_topic("t", 2)
-    return world
 
 
 def metrics_of(app: App) -> dict[MetricName, float]:

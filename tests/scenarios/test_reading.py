@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from contextlib import suppress
 
 import pytest
 
@@ -15,28 +15,8 @@ from ottla.errors import (
     error_class,
 )
 from ottla.types import OffsetAndMetadata, TopicPartition
+from tests.scenarios.reading import TP0, TP1, assigned, poll
 from tests.scenarios.world import App, Program, World, offsets
-
-TP0, TP1 = TopicPartition("t", 0), TopicPartition("t", 1)
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    world = World(tmp_path)
-    world.create_topic("t", 2)
-    return world
-
-
-def assigned(world: World, *partitions: TopicPartition, **settings: object) -> App:
-    app = world.app("a", **settings)
-    world.call(app, app.calls.assign(partitions, world.now))
-    return app
-
-
-def poll(world: World, app: App, timeout: int = 1_000) -> list[tuple[int, int]]:
-    """One poll: (partition, offset) of each record."""
-    records = world.call(app, app.calls.poll(timeout, world.now))
-    return [(record.partition, record.offset) for record in records]
 
 
 def test_reads_all_records_in_order_and_no_more(world: World) -> None:
@@ -167,6 +147,60 @@ def test_no_position_without_a_policy_is_raised_until_a_seek(world: World) -> No
             poll(world, app)
     world.call(app, app.calls.seek({TP0: OffsetAndMetadata(1)}, world.now))
     assert poll(world, app) == [(0, 1)]
+
+
+def commit(world: World, by: App, committed: dict[TopicPartition, int]) -> None:
+    """As an operator does: it is nobody who reads."""
+    world.call(by, by.calls.commit({tp: OffsetAndMetadata(offset) for tp, offset in committed.items()}, 5_000, world.now))
+
+
+def test_an_offset_that_is_committed_after_the_error_is_where_the_next_poll_begins(world: World) -> None:
+    """As Java's consumer does: it looks commits up at every poll."""
+    world.produce("t", 0, 10)
+    world.produce("t", 1, 10)
+    operator = world.app("operator", group_id="g")
+    app = assigned(world, TP0, TP1, group_id="g", auto_offset_reset="none")
+    for _ in range(2):
+        with pytest.raises(NoOffsetForPartitionError, match=r"t-0, t-1 .*commit one"):
+            poll(world, app)
+    commit(world, operator, {TP0: 4})
+    with pytest.raises(NoOffsetForPartitionError, match=r"none: t-1 "):
+        _ = [poll(world, app) for _ in range(10)]
+    assert world.call(app, app.calls.position(TP0, 1_000, world.now)) in (4, 10)
+    commit(world, operator, {TP1: 7})
+    assert world.call(app, app.calls.position(TP1, 1_000, world.now)) == 7
+    seen = [record for _ in range(5) for record in poll(world, app)]
+    assert [offset for partition, offset in seen if partition == 1] == [7, 8, 9]
+
+
+def test_what_the_application_commits_before_it_polls_is_where_it_begins(world: World) -> None:
+    world.produce("t", 0, 10)
+    app = assigned(world, TP0, group_id="g", auto_offset_reset="none")
+    world.run(1_000)  # nothing is committed yet, and that is known by now
+    commit(world, app, {TP0: 6})
+    assert poll(world, app)[0] == (0, 6)
+
+
+def test_polls_without_time_tell_of_a_missing_offset_and_ask_for_it_again(world: World) -> None:
+    world.produce("t", 0, 10)
+    app = assigned(world, TP0, group_id="g", auto_offset_reset="none")
+    raised = 0
+    for _ in range(10):
+        try:
+            assert poll(world, app, timeout=0) == []
+        except NoOffsetForPartitionError:
+            raised += 1
+        world.run(100)
+    assert raised == 4  # at first it is not known, and then each time before it is told anew it is asked
+    commit(world, app, {TP0: 6})
+    world.run(100)
+    with suppress(NoOffsetForPartitionError):  # of the look-up before the commit
+        assert poll(world, app, timeout=0) == []
+    seen: list[tuple[int, int]] = []
+    for _ in range(5):
+        seen += poll(world, app, timeout=0)
+        world.run(100)
+    assert seen == [(0, offset) for offset in range(6, 10)]
 
 
 def test_a_partition_with_a_problem_does_not_keep_back_the_records_of_the_others(world: World) -> None:

@@ -103,6 +103,7 @@ class ConsumerAssembly:
             commands.Inspect: lambda command, now: command.reply(self.inspection.view(now)),
             commands.Seek: self._seek,
             commands.ResetPositions: self._reset,
+            commands.LookUpAgain: self._look_up_again,
             commands.Pause: self._pause,
             commands.Resume: self._resume,
             commands.Commit: self._commit,
@@ -206,6 +207,11 @@ class ConsumerAssembly:
     def _reset(self, command: commands.ResetPositions, now: Now) -> None:
         del now
         self.subscription.reset(command.partitions, command.timestamp)
+        self._done(command)
+
+    def _look_up_again(self, command: commands.LookUpAgain, now: Now) -> None:
+        del now
+        self.offsets.look_up_again()
         self._done(command)
 
     def _pause(self, command: commands.Pause, now: Now) -> None:

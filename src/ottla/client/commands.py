@@ -183,6 +183,11 @@ class ResetPositions(Command):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class LookUpAgain(Command):
+    """Where nothing was committed, and no reset is configured, somebody may have committed since: look it up once more."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Pause(Command):
     """Fetch these partitions no more; ``positions`` is where to go on later, where the application has one."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import enum
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple
@@ -283,13 +283,13 @@ class Subscription:
         self._changed()
         return True
 
-    def not_committed(self, tp: TopicPartition, epoch: int, error: Callable[[TopicPartition], OttlaError]) -> None:
+    def not_committed(self, tp: TopicPartition, epoch: int, error: OttlaError) -> None:
         """Nothing is committed: reset as configured, or leave it as a problem."""
         state = self.current(tp, epoch)
         if state is None or state.phase is not Phase.INITIALIZING:
             return
         if self.reset_to is None:
-            state.problem = error(tp)
+            state.problem = error
         else:
             state.phase, state.reset_to = Phase.RESETTING, self.reset_to
         self._changed()

@@ -25,7 +25,7 @@ from ottla.records.batch import (
 )
 from ottla.records.compression import DEFAULT_MAX_BATCH_BYTES
 from ottla.records.encode import NewRecord, encode_batch, encode_compacted, encode_end_transaction, recompressed
-from ottla.records.fetched import PartitionRecords, Records
+from ottla.records.fetched import Records
 from ottla.records.header import (
     HEADER_SIZE,
     BatchHeader,
@@ -37,6 +37,7 @@ from ottla.records.header import (
     read_header,
     restamp,
 )
+from ottla.records.partition_records import PartitionRecords
 from ottla.records.reader import PartitionReader, StoredRecord, iter_entries, iter_records
 from ottla.records.record import Record, Walk
 

@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, Any
 from ottla.errors import OttlaError
 from ottla.records import cdata, columns
 from ottla.records.header_columns import header_column
+from ottla.records.partition_records import PartitionRecords
 from ottla.records.rows import Rows, pieces
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from ottla.records.fetched import PartitionRecords
 
 MAX_COLUMN_BYTES = 2**31 - 1
 """What 32-bit offsets can reach."""

@@ -1,6 +1,6 @@
 """What a poll hands out: ``Records`` over the slices of each partition, walked as objects or taken as Arrow columns.
 
-Owns the two containers. Must not know how batches are laid out (``batch``, ``columns``) nor where they came from. Invariants:
+Owns this one container. Must not know how batches are laid out (``batch``, ``columns``) nor where they came from. Invariants:
 lengths are exact, nothing here changes after it was made, and iterating never raises.
 """
 
@@ -10,69 +10,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ottla.records import arrow
-from ottla.records.batch import Batch
+from ottla.records.partition_records import PartitionRecords
 from ottla.records.record import Record, RecordIterator, make_record
 from ottla.types import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-Segment = tuple[Batch, int, int]
-"""An indexed batch, its first row, and the row after the last."""
-
-
-class PartitionRecords:
-    """Consecutive records of one partition, out of one response. ``len()`` and iteration are as of a list.
-
-    ``next_offset`` and ``next_leader_epoch`` are the position after them, past whatever is never delivered.
-    """
-
-    __slots__ = ("_count", "next_leader_epoch", "next_offset", "partition", "segments", "topic")
-
-    def __init__(
-        self,
-        topic: str,
-        partition: int,
-        segments: Sequence[Segment],
-        count: int,
-        next_offset: int,
-        next_leader_epoch: int | None,
-    ) -> None:
-        self.topic = topic
-        self.partition = partition
-        self.segments = segments
-        self.next_offset = next_offset
-        self.next_leader_epoch = next_leader_epoch
-        self._count = count
-
-    @property
-    def topic_partition(self) -> TopicPartition:
-        """Where the records come from."""
-        return TopicPartition(self.topic, self.partition)
-
-    @property
-    def first_offset(self) -> int:
-        """Offset of the first record."""
-        batch, start, _ = self.segments[0]
-        return batch.offset(start)
-
-    @property
-    def last_offset(self) -> int:
-        """Offset of the last record."""
-        batch, _, stop = self.segments[-1]
-        return batch.offset(stop - 1)
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __iter__(self) -> Iterator[Record]:
-        return RecordIterator(self.segments)
-
-    def __repr__(self) -> str:
-        return (
-            f"<PartitionRecords {self.topic}-{self.partition}"
-            f" offsets {self.first_offset}..{self.last_offset}, {self._count} records>"
-        )
 
 
 class Records:

@@ -23,8 +23,8 @@ from typing import NamedTuple
 from ottla.records import old_format
 from ottla.records.batch import batch_at
 from ottla.records.compression import DEFAULT_MAX_BATCH_BYTES
-from ottla.records.fetched import PartitionRecords
 from ottla.records.header import ControlType, InvalidBatchError, iter_headers
+from ottla.records.partition_records import PartitionRecords
 from ottla.records.record import Origin, RecordIterator, keys_and_values
 from ottla.types import IsolationLevel, TimestampType
 

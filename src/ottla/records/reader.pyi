@@ -2,8 +2,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from ottla.records.compression import DEFAULT_MAX_BATCH_BYTES
-from ottla.records.fetched import PartitionRecords
 from ottla.records.header import BatchHeader, Buffer
+from ottla.records.partition_records import PartitionRecords
 from ottla.types import IsolationLevel
 
 COMPILED: bool

@@ -1,6 +1,6 @@
 from collections.abc import Iterable, Iterator
 
-from ottla.records.fetched import PartitionRecords, Segment
+from ottla.records.partition_records import PartitionRecords, Segment
 from ottla.records.record import Origin
 
 COMPILED: bool

@@ -104,11 +104,11 @@ def test_a_look_up_sets_only_what_still_waits_for_it(subscription: Subscription)
 
 def test_nothing_committed_resets_or_is_a_problem(subscription: Subscription) -> None:
     state = subscription.partitions[T0]
-    subscription.not_committed(T0, state.epoch, lambda tp: NoOffsetForPartitionError(str(tp)))
+    subscription.not_committed(T0, state.epoch, NoOffsetForPartitionError(str(T0)))
     assert (state.phase, state.reset_to) == (Phase.RESETTING, LATEST)
     strict = Subscription(None)
     strict.assign([T0])
-    strict.not_committed(T0, strict.partitions[T0].epoch, lambda tp: NoOffsetForPartitionError(str(tp)))
+    strict.not_committed(T0, strict.partitions[T0].epoch, NoOffsetForPartitionError(str(T0)))
     assert isinstance(strict.views()[T0].problem, NoOffsetForPartitionError)
     strict.seek({T0: AT_3})
     assert strict.views()[T0].problem is None

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ottla.client import commands
 from ottla.client.calls.collector import Collector
-from ottla.client.calls.mailbox import Mailbox
+from ottla.client.calls.mailbox import Call, Mailbox
 from ottla.client.calls.pace import Pace
 from ottla.client.subscription import Snapshot
 from ottla.config import ConsumerConfig
-from ottla.errors import IllegalStateError, error_class
+from ottla.errors import IllegalStateError, NoOffsetForPartitionError, OttlaError, error_class
 from ottla.types import TopicPartition
 
 
@@ -25,6 +26,8 @@ class CallBase:
         self.pace = Pace()
         self._config = config
         self._mailbox = mailbox
+        self._looked_up_again = False
+        """Whether commits that were missing have been asked for once more since that was last raised."""
 
     @property
     def snapshot(self) -> Snapshot:
@@ -37,6 +40,19 @@ class CallBase:
     def _raise_failure(self) -> None:
         if self.snapshot.failure is not None:
             raise self.snapshot.failure
+
+    def _raise_problem(self, problem: OttlaError) -> Call[None]:
+        """Raise it, or return to wait for news: that nothing is committed is asked once more each time before it is raised.
+
+        As by Java's consumer: an operator, or the application itself, may have committed since.
+        """
+        if not isinstance(problem, NoOffsetForPartitionError) or self._config.group_id is None:
+            raise problem
+        if self._looked_up_again:
+            self._looked_up_again = False
+            raise problem
+        self._looked_up_again = True
+        yield from self._mailbox.ask(commands.LookUpAgain(), "looking commits up", self._deadline())
 
     def _require_group(self, what: str) -> None:
         if self._config.group_id is None:

@@ -118,7 +118,7 @@ class ConsumerCalls(CommitCalls, LookupCalls):
                 return Records(part.records for part in delivery.parts)
             self._post()
             if self._mailbox.now.mono >= deadline:
-                self._explain_nothing()
+                yield from self._explain_nothing()
                 return Records.empty()
             yield from self._mailbox.wait("records", min(deadline, self._mailbox.now.mono + self._longest_wait()))
 
@@ -159,7 +159,7 @@ class ConsumerCalls(CommitCalls, LookupCalls):
             self._polled_at = None
             yield from self._rebalancing.serve()
         self._post()
-        self._raise_errors()
+        yield from self._raise_errors()
         if self.snapshot.mode is Mode.NONE:
             raise IllegalStateError(
                 "nothing to poll: the consumer is neither subscribed nor assigned", hint="call subscribe() or assign()"
@@ -180,12 +180,13 @@ class ConsumerCalls(CommitCalls, LookupCalls):
         """A poll that waits is a sign of life too, to be given in time."""
         return max(1, min(self._config.max_poll_interval_ms // 3, self._config.auto_commit_interval_ms or 1_000, 1_000))
 
-    def _explain_nothing(self) -> None:
+    def _explain_nothing(self) -> Call[None]:
         """Nothing came within the time: if that is not for want of records, say why."""
         for problem in self._problems:
             since = self._problem_since.get(type(problem), self._mailbox.now.mono)
             if self._mailbox.now.mono - since >= self._grace(problem):
-                raise problem
+                yield from self._raise_problem(problem)
+                return
 
     def _grace(self, problem: OttlaError) -> int:
         if isinstance(problem, ConnectionFailedError):
@@ -213,7 +214,7 @@ class ConsumerCalls(CommitCalls, LookupCalls):
         if item.topic in self.snapshot.topics:
             self._errors.append(item.error)
 
-    def _raise_errors(self) -> None:
+    def _raise_errors(self) -> Call[None]:
         """The first error is raised, the others are logged; an error that does not go away is raised each time."""
         if self._errors:
             first, *others = self._errors
@@ -224,7 +225,8 @@ class ConsumerCalls(CommitCalls, LookupCalls):
         self._raise_failure()
         for problem in self._problems:
             if not problem.retriable and not self.collector.has_waiting:
-                raise problem
+                yield from self._raise_problem(problem)
+                return
 
     # -- what is read -----------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +29,9 @@ _CONSUMER = -1
 """The replica id of whoever is no broker."""
 
 _UNKNOWN_TOPIC_OR_PARTITION = 3
+
+_NAMED = 5
+"""How many partitions an error names."""
 
 
 class Reaction(enum.Enum):
@@ -103,6 +106,12 @@ class OffsetsManager:
         self._metadata.add_transient({tp.topic for tp in timestamps})
         return self._queries.append(Query(dict(timestamps), deadline, reply))
 
+    def look_up_again(self) -> None:
+        """Partitions without a commit may have one by now."""
+        for tp, state in self._subscription.in_phase(Phase.INITIALIZING):
+            if isinstance(state.problem, NoOffsetForPartitionError):
+                self._subscription.set_problem(tp, state.epoch, None)
+
     def poll(self, now: Now) -> Poll:
         """Look up what is missing."""
         if not (self._queries or self._subscription.in_phase(Phase.INITIALIZING) or self._subscription.in_phase(Phase.RESETTING)):
@@ -153,33 +162,35 @@ class OffsetsManager:
         if not new:
             return
         if self._store is None:
+            nothing = _no_offset(new)
             for tp, epoch in new.items():
-                self._subscription.not_committed(tp, epoch, _no_offset)
+                self._subscription.not_committed(tp, epoch, nothing)
             return
         self._looking_up.update(new)
 
         def committed(found: Any, error: OttlaError | None) -> None:
+            nothing = _no_offset(tp for tp in new if error is None and found[tp] is None)
             for tp, epoch in new.items():
                 if self._looking_up.get(tp) == epoch:
                     del self._looking_up[tp]
-                self._committed(tp, epoch, found, error, now)
+                self._committed(tp, epoch, None if error is not None else found[tp], error or nothing, now)
 
         self._store.fetch(frozenset(new), None, committed)
 
-    def _committed(self, tp: TopicPartition, epoch: int, found: Any, error: OttlaError | None, now: Now) -> None:
+    def _committed(self, tp: TopicPartition, epoch: int, found: OffsetAndMetadata | None, error: OttlaError, now: Now) -> None:
+        """A look-up came to its end: with a commit, or with ``error``, which may be that there is none."""
         state = self._subscription.current(tp, epoch)
         if state is None:
             return
-        if error is not None:
+        if found is not None:
+            if found.leader_epoch is not None:
+                self._metadata.observe_epoch(tp, found.leader_epoch)
+            self._subscription.found(tp, epoch, found)
+        elif isinstance(error, NoOffsetForPartitionError):
+            self._subscription.not_committed(tp, epoch, error)
+        else:
             state.retry_at = now.mono + self._config.retry_backoff_max_ms
             self._subscription.set_problem(tp, epoch, error)
-        elif found[tp] is None:
-            self._subscription.not_committed(tp, epoch, _no_offset)
-        else:
-            position: OffsetAndMetadata = found[tp]
-            if position.leader_epoch is not None:
-                self._metadata.observe_epoch(tp, position.leader_epoch)
-            self._subscription.found(tp, epoch, position)
 
     def _reset(self, now: Now) -> None:
         new = {
@@ -343,5 +354,8 @@ def _timestamp(to: Reset, now: Now) -> int:
     return max(0, now.wall - to.milliseconds) if isinstance(to, Ago) else to
 
 
-def _no_offset(tp: TopicPartition) -> OttlaError:
-    return NoOffsetForPartitionError(f"{tp} has no committed offset and auto.offset.reset is none")
+def _no_offset(partitions: Iterable[TopicPartition]) -> OttlaError:
+    """All that are without one at once, as Java's: who mends it mends it for all."""
+    names = list(map(str, partitions))
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return NoOffsetForPartitionError(f"no offset is committed and auto.offset.reset is none: {', '.join(names[:_NAMED])}{more}")

@@ -1,0 +1,24 @@
+"""What the tests of one consumer that reads by hand share: a topic of two partitions, an assignment, a poll.
+
+Owns no fixture: ``conftest`` does. Must not know what is tested.
+"""
+
+from __future__ import annotations
+
+from ottla.types import TopicPartition
+from tests.scenarios.world import App, World
+
+TP0, TP1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+def assigned(world: World, *partitions: TopicPartition, **settings: object) -> App:
+    """An application that has been assigned these partitions by hand."""
+    app = world.app("a", **settings)
+    world.call(app, app.calls.assign(partitions, world.now))
+    return app
+
+
+def poll(world: World, app: App, timeout: int = 1_000) -> list[tuple[int, int]]:
+    """One poll: (partition, offset) of each record."""
+    records = world.call(app, app.calls.poll(timeout, world.now))
+    return [(record.partition, record.offset) for record in records]
