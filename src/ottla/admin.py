@@ -274,7 +274,7 @@ class Admin:
             for notification in thread.notifications.drain():
                 if isinstance(notification, CallEnded) and notification.call_id == call_id:
                     if notification.error is not None:
-                        raise notification.error
+                        raise notification.error.afresh()
                     return notification.value
             if not thread.running:
                 raise OttlaError(f"{name} was cut off: the network thread ended")

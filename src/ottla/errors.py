@@ -30,7 +30,7 @@ unknown code still carries the number. Source of codes and retriability: the pro
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 
 class OttlaError(Exception):
@@ -54,6 +54,19 @@ class OttlaError(Exception):
     def cause(self) -> BaseException | None:
         """The error behind this one, or ``None``."""
         return self.__cause__
+
+    def afresh(self) -> Self:
+        """The same error as if it had never been raised.
+
+        Who keeps an error and raises it again and again raises this: else it would gather the frames of all who have raised it,
+        and what they know would live as long as the error does.
+        """
+        twin = type(self).__new__(type(self))
+        twin.args = self.args
+        twin.__dict__.update(self.__dict__)
+        if self.__cause__ is not None:
+            twin.__cause__ = self.__cause__
+        return twin
 
     def __str__(self) -> str:
         message = super().__str__()

@@ -6,13 +6,14 @@ import asyncio
 import gc
 import inspect
 import threading
+import traceback
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from ottla import AsyncConsumer, Consumer, OffsetAndMetadata, TopicPartition
-from ottla.errors import ConcurrentAccessError, IllegalStateError, WakeupError, error_class
+from ottla.errors import ConcurrentAccessError, ConnectionFailedError, IllegalStateError, WakeupError, error_class
 from ottla.runtime.notifications import NotificationQueue
 
 TP = TopicPartition("t", 0)
@@ -177,8 +178,39 @@ def test_one_that_is_thrown_away_open_says_so_and_ends_its_thread(kind: type[Any
     del consumer
     with pytest.warns(ResourceWarning, match="was not closed"):
         gc.collect()
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("kind", [Consumer, AsyncConsumer])
+def test_an_error_that_lasts_keeps_nothing_alive(kind: type[Any]) -> None:
+    """The network thread keeps it, and raises it with each poll: it must not gather who has polled."""
+    consumer = kind(bootstrap_servers="127.0.0.1:1", group_id="g")
+    depths = asyncio.run(poll_in_vain(consumer, 3))
+    assert len(set(depths)) == 1
+    thread = thread_of(consumer)
+    del consumer
+    with pytest.warns(ResourceWarning, match="was not closed"):
+        gc.collect()
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+async def poll_in_vain(consumer: Any, times: int) -> list[int]:
+    """How deep the tracebacks of errors are that a poll raises again and again."""
+    depths: list[int] = []
+    if isinstance(consumer, AsyncConsumer):
+        await consumer.subscribe(["t"])
+    else:
+        consumer.subscribe(["t"])
+    while len(depths) < times:
+        try:
+            polled = consumer.poll(0.05)
+            if isinstance(consumer, AsyncConsumer):
+                await polled
+        except ConnectionFailedError as error:
+            depths.append(len(traceback.extract_tb(error.__traceback__)))
+    return depths
 
 
 def test_a_consumer_without_a_loop_takes_no_coroutine_functions() -> None:

@@ -49,9 +49,9 @@ class Completion:
             self.done, self.value, self.error = True, value, error
 
     def result(self) -> Any:
-        """The value; raises the error."""
+        """The value; raises the error, which the network thread may have kept."""
         if self.error is not None:
-            raise self.error
+            raise self.error.afresh()
         return self.value
 
 

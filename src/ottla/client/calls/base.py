@@ -39,7 +39,7 @@ class CallBase:
 
     def _raise_failure(self) -> None:
         if self.snapshot.failure is not None:
-            raise self.snapshot.failure
+            raise self.snapshot.failure.afresh()
 
     def _raise_problem(self, problem: OttlaError) -> Call[None]:
         """Raise it, or return to wait for news: that nothing is committed is asked once more each time before it is raised.
@@ -47,10 +47,10 @@ class CallBase:
         As by Java's consumer: an operator, or the application itself, may have committed since.
         """
         if not isinstance(problem, NoOffsetForPartitionError) or self._config.group_id is None:
-            raise problem
+            raise problem.afresh()
         if self._looked_up_again:
             self._looked_up_again = False
-            raise problem
+            raise problem.afresh()
         self._looked_up_again = True
         yield from self._mailbox.ask(commands.LookUpAgain(), "looking commits up", self._deadline())
 

@@ -221,7 +221,7 @@ class ConsumerCalls(CommitCalls, LookupCalls):
             self._errors.clear()
             for other in others:
                 _log.error("another error besides the one raised: %s", other)
-            raise first
+            raise first.afresh()
         self._raise_failure()
         for problem in self._problems:
             if not problem.retriable and not self.collector.has_waiting:

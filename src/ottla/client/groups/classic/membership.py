@@ -154,7 +154,7 @@ class ClassicMembership(Dialogue):
         if self._subscription.mode is not Mode.TOPICS:
             return NOBODY
         if self.failure is not None:
-            raise self.failure
+            raise self.failure.afresh()
         if self.state in (State.STABLE, State.REVOKING, State.PREPARING) and self.generation.number >= 0:
             return MemberIdentity(self.generation.number, self.generation.member_id, self._config.group_instance_id)
         if self.state in (State.JOINING, State.ASSIGNING, State.SYNCING):

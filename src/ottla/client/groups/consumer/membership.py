@@ -187,7 +187,7 @@ class ConsumerMembership:
         if self._subscription.mode is not Mode.TOPICS:
             return NOBODY
         if self.failure is not None:
-            raise self.failure
+            raise self.failure.afresh()
         if self._is_member:
             return MemberIdentity(self.epoch, self.member_id, self._config.group_instance_id)
         raise not_a_member(self._config, expired=self._polls.expired_once)
