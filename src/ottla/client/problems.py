@@ -14,7 +14,7 @@ from ottla.errors import ConnectionFailedError, OttlaError, broker_error
 from ottla.types import Now
 
 PATIENCE = 1_500
-"""Milliseconds that a first connection may take before the cluster counts as unreachable."""
+"""Milliseconds that a first connection may take before the cluster counts as unreachable, whatever became of others."""
 
 _UNKNOWN_TOPIC_OR_PARTITION = 3
 _LEADER_NOT_AVAILABLE = 5
@@ -47,15 +47,12 @@ class Problems:
         return self._patient_until if self._patient_until is not None and self._patient_until > now.mono else None
 
     def _unreachable(self, now: Now) -> OttlaError | None:
-        """Why no broker is connected: once an attempt has failed, or all of them have been under way for long."""
+        """Why no broker is connected: once all that were tried have failed, or those that are under way have been for long."""
         links = self._core.connections.links
         failure = links.connection_failure()
-        if failure is None or links.has_failed:
-            self._patient_until = None
-            return failure
-        if self._patient_until is None:
-            self._patient_until = now.mono + PATIENCE
-        return failure if now.mono >= self._patient_until else None
+        since = None if failure is None else links.first_try_since
+        self._patient_until = None if since is None else since + PATIENCE
+        return failure if self._patient_until is None or now.mono >= self._patient_until else None
 
     def _refused(self) -> OttlaError | None:
         """What time will not mend, though some broker answers: another one does not let us in, or this one is too old."""

@@ -60,6 +60,11 @@ _log = logging.getLogger(__name__)
 MAX_IN_FLIGHT = 100
 """Requests in flight on one connection at most, as in Kafka's consumer."""
 
+NEXT_ADDRESS = 1_000
+"""Milliseconds after which, of the addresses of one name, the next is tried in place of one that swallows all that is sent to it.
+Twice as long with each round that failed, up to the set-up time-out: the way may just be slow. (Java's client spends the whole
+time-out on each.)"""
+
 RENEW_FROM, RENEW_UNTIL = 0.85, 0.95
 """The part of a login's lifetime after which it is renewed: at random in between, as Kafka's clients do."""
 
@@ -168,6 +173,7 @@ class Connections:
         """TCP is connected: TLS begins."""
         link = self._by_id.get(connection_id)
         if link is not None:
+            self._tcp_connected(link, now)
             link.move(LinkEvent.SECURE)
             link.last_used = now.mono
 
@@ -183,6 +189,7 @@ class Connections:
         """The peer can be sent bytes: the opening dialogue begins."""
         link = self._by_id.get(connection_id)
         if link is not None and link.connection is not None:
+            self._tcp_connected(link, now)
             link.move(LinkEvent.CONNECTED)
             link.last_used = now.mono
             self._effects.append(Write(connection_id, link.connection.start()))
@@ -302,9 +309,17 @@ class Connections:
     def _connect(self, link: Link, now: Now) -> None:
         self._next_id += 1
         link.connection, link.connection_id = ClientConnection(self._config.client_id, mechanism=self._mechanism), self._next_id
+        link.opened_at = now.mono
         link.setup_deadline = now.mono + self._setup.delay(link.setup_failures)
+        if len(link.addresses) > 1:
+            link.setup_deadline = min(link.setup_deadline, now.mono + (NEXT_ADDRESS << min(link.failures, 16)))
         self._by_id[self._next_id] = link
         self._effects.append(Connect(self._next_id, link.addresses[0], link.connection, link.host))
+
+    def _tcp_connected(self, link: Link, now: Now) -> None:
+        """Somebody is there: only now is it worth the whole time to wait for what he has to say."""
+        if link.state is LinkState.CONNECTING and len(link.addresses) > 1:
+            link.setup_deadline = now.mono + self._setup.delay(link.setup_failures)
 
     def _after_dialogue(self, link: Link, now: Now) -> None:
         """Where the connection's own dialogue stands after a step of it."""

@@ -144,6 +144,7 @@ class Link:
     setup_deadline: int = 0
     setup_failures: int = 0
     opened_at: int = 0
+    """When it was last begun to resolve the name, or to connect to one of its addresses."""
     last_used: int = 0
     throttled_until: int = 0
     """The broker asked to be left alone until then (KIP-219)."""

@@ -113,9 +113,10 @@ class Links:
         return failures
 
     @property
-    def has_failed(self) -> bool:
-        """Whether any attempt came to a bad end since its broker last answered; those that are under way do not count."""
-        return any(link.attempts for link in self._links.values())
+    def first_try_since(self) -> int | None:
+        """Since when, at an address that was never tried before, an attempt is under way; ``None``: all have been tried."""
+        tries = [link.opened_at for link in self._links.values() if link.state in OPENING_STATES and not link.failures]
+        return max(tries, default=None)
 
     def failures_of(self, target: ToNode | ToCoordinator) -> Mapping[str, str]:
         """Why one broker can not be reached, address by address; empty while it answers or was not tried."""

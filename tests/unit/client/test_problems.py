@@ -1,0 +1,115 @@
+"""When nothing comes for want of a broker: who is waited for before that is said, and for how long."""
+
+from __future__ import annotations
+
+import random
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from ottla.client.connections.connections import NEXT_ADDRESS
+from ottla.client.core import ClientCore
+from ottla.client.problems import PATIENCE, Problems
+from ottla.client.subscription import Subscription
+from ottla.config import ConsumerConfig
+from ottla.protocol import ErrorCode
+from ottla.protocol.apis import Api
+from ottla.protocol.messages import metadata_response
+from tests.unit.client.virtual_network import NoAnswer, VirtualNetwork
+
+STEP = 50
+
+
+class World:
+    """A consumer that wants to know its cluster, and what is told of that from time to time."""
+
+    def __init__(self, servers: str) -> None:
+        config = ConsumerConfig.parse(bootstrap_servers=servers)
+        self.core = ClientCore(config, random.Random(5))
+        self.problems = Problems(self.core, Subscription(None))
+        self.network = VirtualNetwork(self.core.poll, self.core.connections)
+        self.core.metadata_manager.set_topics(frozenset({"t"}))
+        self.began = self.network.mono
+
+    @property
+    def told(self) -> bool:
+        return self.problems.present(self.network.now) is not None
+
+    def until_told(self, limit: int = 30_000) -> int:
+        """Milliseconds from the beginning until a problem is told."""
+        while not self.told:
+            assert self.network.mono < self.began + limit
+            self.network.advance(STEP)
+        return self.network.mono - self.began
+
+
+def answers(header: Any, message: Any) -> Any:
+    del message
+    if header.api is not Api.METADATA:
+        raise NoAnswer
+    one = metadata_response.MetadataResponseBroker(node_id=1, host="10.0.0.1", port=9092)
+    return metadata_response.MetadataResponse(
+        throttle_time=timedelta(0), brokers=(one,), topics=(), error_code=ErrorCode.none, controller_id=1
+    )
+
+
+@pytest.mark.parametrize("dead", ["refuse", "silent"])
+@pytest.mark.parametrize("servers", ["10.0.0.3:9092,10.0.0.2:9092,10.0.0.1:9092", "kafka:9092"])
+def test_while_one_address_after_the_other_is_tried_nothing_is_told(servers: str, dead: str) -> None:
+    world = World(servers)
+    world.network.names["kafka"] = ["10.0.0.3", "10.0.0.2", "10.0.0.1"]
+    for host in ("10.0.0.3", "10.0.0.2"):
+        world.network.peer(f"{host}:9092", mode=dead)
+    world.network.peer("10.0.0.1:9092", answer=answers)
+    while not world.core.metadata.nodes:
+        assert not world.told
+        assert world.network.mono < world.began + 2 * NEXT_ADDRESS + STEP
+        world.network.advance(STEP)
+    world.network.advance(10_000)
+    assert not world.told
+
+
+def test_where_all_refuse_it_is_told_at_once() -> None:
+    world = World("10.0.0.3:9092,10.0.0.2:9092")
+    assert world.until_told() <= STEP
+
+
+@pytest.mark.parametrize("mode", ["silent", "mute"])
+def test_where_one_refuses_and_one_does_not_answer_it_is_told_after_a_while(mode: str) -> None:
+    world = World("10.0.0.3:9092,10.0.0.2:9092")
+    world.network.peer("10.0.0.3:9092", mode=mode)
+    assert PATIENCE <= world.until_told() <= PATIENCE + 500
+
+
+def test_of_a_name_whose_addresses_swallow_all_each_is_tried_and_named() -> None:
+    world = World("kafka:9092")
+    world.network.names["kafka"] = ["10.0.0.3", "10.0.0.2"]
+    for host in world.network.names["kafka"]:
+        world.network.peer(f"{host}:9092", mode="silent")
+    assert world.until_told() <= NEXT_ADDRESS + PATIENCE + STEP
+    assert "10.0.0.3" in str(world.problems.present(world.network.now))
+    assert "10.0.0.2" in str(world.problems.present(world.network.now))
+
+
+def test_a_way_that_is_slow_is_given_more_time_in_each_round() -> None:
+    world = World("kafka:9092")
+    world.network.names["kafka"] = ["10.0.0.3", "10.0.0.2"]
+    for host in world.network.names["kafka"]:
+        world.network.peer(f"{host}:9092", mode="silent")
+    world.network.advance(120_000)
+    connects = [(int(line.split()[0]), line.split()[-1]) for line in world.network.log if " connect " in line]
+    first = [
+        next(at for at, _ in connects[number + 1 :]) - began for number, (began, ip) in enumerate(connects[:-1]) if "0.3" in ip
+    ]
+    assert first[:3] == [NEXT_ADDRESS, 2 * NEXT_ADDRESS, 4 * NEXT_ADDRESS]
+    assert first == sorted(first)
+
+
+def test_who_has_connected_is_heard_out() -> None:
+    """The short time is for those of whom nothing is heard: the one who talks slowly is no such."""
+    world = World("kafka:9092")
+    world.network.names["kafka"] = ["10.0.0.3", "10.0.0.1"]
+    world.network.peer("10.0.0.3:9092", mode="mute")
+    world.network.advance(5 * NEXT_ADDRESS)
+    assert [line.split()[-1] for line in world.network.log if " connect " in line] == ["10.0.0.3:9092"]
