@@ -33,7 +33,7 @@ class Both(Generic[S]):
             getattr(side, what)(*args, **fields)
         self._note(what, args, fields, "...")
 
-    def ask_until_same(self, what: str, *args: Any, unless: Callable[[], bool] = lambda: False, seconds: float = 3.0) -> Any:
+    def ask_until_same(self, what: str, *args: Any, unless: Callable[[], bool] = lambda: False, seconds: float = 30.0) -> Any:
         """The answer of both where one side may know it a little later than the other; ``None`` where ``unless`` holds."""
         until = time.monotonic() + seconds
         while True:

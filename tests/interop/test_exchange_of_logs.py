@@ -20,7 +20,16 @@ from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaExcep
 from confluent_kafka.admin import AdminClient
 
 from ottla import Broker
-from tests.interop.peers import PRODUCE, ConfluentMember, ConsumerGroupMember, Member, closing_all, create_topic, poll_until
+from tests.interop.peers import (
+    PRODUCE,
+    ConfluentMember,
+    ConsumerGroupMember,
+    Member,
+    closing_all,
+    create_topic,
+    poll_all,
+    poll_until,
+)
 from tests.interop.real_kafka import QUICK_HEARTBEATS, OwnKafka
 
 TOPIC, PARTITIONS, EACH = "exchanged", 4, 25
@@ -53,7 +62,7 @@ def groups(servers: str) -> Iterator[None]:
         for both in living:
             found = 0
             while found < PARTITIONS * EACH:
-                found += sum(len(one.poll(0.2)) for one in both)
+                found += len(poll_all(both, 0.2))
             for one in both:
                 one.commit()
         yield

@@ -13,7 +13,7 @@ from confluent_kafka import ConsumerGroupType
 from confluent_kafka.admin import AdminClient
 
 from ottla import Broker
-from tests.interop.peers import PRODUCE, ConfluentMember, Member, Message, closing_all, create_topic, poll_until
+from tests.interop.peers import PRODUCE, ConfluentMember, Member, Message, closing_all, create_topic, poll_all, poll_until
 
 PARTITIONS = 6
 STRATEGIES = ["range", "roundrobin"]
@@ -77,10 +77,10 @@ def committed(servers: str, topic: str) -> dict[int, int]:
 
 def read(members: list[Member], wanted: set[bytes], found: list[Message]) -> None:
     found += poll_until(members, lambda: have_split(*members))
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while not wanted <= {message.value for message in found}:
         assert time.monotonic() < end, f"missing: {wanted - {message.value for message in found}}"
-        found += [message for member in members for message in member.poll(0.1)]
+        found += poll_all(members, 0.1)
     for member in members:
         member.commit()
 

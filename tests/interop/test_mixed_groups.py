@@ -13,7 +13,7 @@ import pytest
 
 from ottla import Broker
 from tests.interop.ours import OttlaMember
-from tests.interop.peers import MEMBER, PRODUCE, Member, Message, Row, closing_all, create_topic, poll_until
+from tests.interop.peers import MEMBER, PRODUCE, Member, Message, Row, closing_all, create_topic, poll_all, poll_until
 
 PARTITIONS = 4
 ROWS: list[Row] = [(index % PARTITIONS, None, b"%d" % index, 1_700_000_000_000, ()) for index in range(200)]
@@ -141,12 +141,11 @@ def make_beside(member: Member, make: Callable[[], Member]) -> tuple[Member, lis
     return making.result(), found
 
 
-def read_on(members: list[Member], seen: set[bytes | None], wanted: set[bytes | None], seconds: float = 20) -> list[Message]:
-    """Poll in turn until all wanted values have come; fails the test if they do not."""
+def read_on(members: list[Member], seen: set[bytes | None], wanted: set[bytes | None], seconds: float = 60) -> list[Message]:
+    """Poll until all wanted values have come; fails the test if they do not."""
     found: list[Message] = []
     end = time.monotonic() + seconds
     while not wanted <= seen | values(found):
         assert time.monotonic() < end, f"missing: {sorted(wanted - seen - values(found), key=str)}"
-        for member in members:
-            found += member.poll(0.2)
+        found += poll_all(members, 0.2)
     return found

@@ -120,17 +120,16 @@ def test_watermarks_and_offsets_by_time(servers: str, topic: str) -> None:
 
 def test_a_consumer_waits_for_what_is_not_there_yet(servers: str, topic: str) -> None:
     create_topic(servers, topic)
-    member = MEMBER["confluent"](servers, topic, f"waits-{topic}")
+    member = MEMBER["confluent"](servers, topic, f"waits-{topic}", fetch_wait_max_ms=100_000, socket_timeout_ms=150_000)
     with closing_all(member):
         poll_until([member], lambda: member.assignment() == {0})
         assert member.poll(0.5) == []
         PRODUCE["confluent"](servers, topic, [(0, None, b"late", NOW, ())])
         found: list[Message] = []
         begin = time.monotonic()
-        while not found and time.monotonic() - begin < 10:
+        while not found and time.monotonic() - begin < 50:
             found += member.poll(0.1)
-        assert [one.value for one in found] == [b"late"]
-        assert time.monotonic() - begin < 1.0, "a parked fetch is answered when data comes, not when its time is up"
+        assert [one.value for one in found] == [b"late"], "a parked fetch is answered when data comes, not when its time is up"
 
 
 def test_topics_through_the_admin_client(servers: str, topic: str) -> None:

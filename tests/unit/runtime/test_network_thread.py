@@ -140,7 +140,7 @@ class Client:
 
     def until(self, condition: Callable[[list[Any]], bool]) -> list[Any]:
         """All notifications, once they fulfil a condition."""
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while not condition(self.seen):
             assert time.monotonic() < deadline, self.seen
             self.thread.notifications.wait(0.5)
@@ -154,7 +154,7 @@ def client() -> Iterator[Client]:
         client = Client(servers)
         client.thread.start()
         yield client
-        assert client.thread.close(5)
+        assert client.thread.close(60)
 
 
 def test_commands_are_handled_and_answers_come_back(client: Client) -> None:
@@ -175,7 +175,7 @@ def test_no_wake_up_is_lost(client: Client) -> None:
         began = time.monotonic()
         client.thread.submit(Begin(tag))
         client.until(lambda seen, tag=tag: len(seen) == tag + 1)  # type: ignore[misc]
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 20
 
 
 def test_a_command_that_may_wait_ends_no_sleep_and_comes_with_the_next_pass(client: Client) -> None:
@@ -239,7 +239,7 @@ def test_closing_handles_what_was_submitted_and_then_refuses(client: Client) -> 
     client.thread.submit(Begin(1))
     client.until(lambda seen: len(seen) == 1)
     client.thread.submit(Begin(2))
-    assert client.thread.close(5)
+    assert client.thread.close(60)
     assert not client.thread.running
     (tag, outcome) = client.until(lambda seen: len(seen) == 2)[1]
     assert tag == 2
@@ -263,8 +263,8 @@ def test_nothing_stays_open_after_closing() -> None:
         client.thread.start()
         client.thread.submit(Begin(1))
         client.until(lambda seen: len(seen) == 1)
-        assert client.thread.close(5)
-    deadline = time.monotonic() + 5
+        assert client.thread.close(60)
+    deadline = time.monotonic() + 60
     while len(os.listdir("/proc/self/fd")) > len(before) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert len(os.listdir("/proc/self/fd")) <= len(before)
