@@ -92,6 +92,10 @@ class Clock:
         action()
         return True
 
+    def set_wall(self, by: int) -> None:
+        """Somebody sets the clock on the wall, forward or back (milliseconds)."""
+        self.now = Now(self.now.mono, self.now.wall + by)
+
     def _move(self, mono: int) -> None:
         self.now = Now(mono, self.now.wall + mono - self.now.mono)
 

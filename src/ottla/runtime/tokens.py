@@ -39,7 +39,8 @@ class Tokens:
         self._now = now
         self._lock = threading.Lock()
         self._token: OAuthToken | None = None
-        self._good_until = 0.0
+        self._good_until = Now(0, 0)
+        """By either clock: the wall's may be set back, and the monotonic one may have slept with the machine."""
 
     @classmethod
     def of(cls, config: ClientConfig) -> Tokens:
@@ -49,11 +50,12 @@ class Tokens:
     def get(self) -> OAuthToken:
         """A token that is good for a while. May block; raises ``AuthenticationError``."""
         with self._lock:
-            now = self._now().wall / 1000
-            if self._token is None or now >= self._good_until:
+            now = self._now()
+            if self._token is None or now.mono >= self._good_until.mono or now.wall >= self._good_until.wall:
                 token = self._ask()
-                life = token.expires_at - now if token.expires_at is not None else 0.0
-                self._token, self._good_until = token, now + life * USED_FOR
+                life = token.expires_at - now.wall / 1000 if token.expires_at is not None else 0.0
+                used_for = round(life * USED_FOR * 1000)
+                self._token, self._good_until = token, Now(now.mono + used_for, now.wall + used_for)
             return self._token
 
     def _ask(self) -> OAuthToken:

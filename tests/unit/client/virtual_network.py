@@ -62,6 +62,8 @@ class VirtualNetwork:
 
     def __init__(self, poll: Callable[[Now], tuple[list[Effect], int | None]], connections: Any) -> None:
         self.mono = 1_000
+        self.ahead = 0
+        """Milliseconds by which somebody has set the wall clock forward."""
         self.names: dict[str, list[str]] = {}
         """Name -> numeric addresses; a name that is not here can not be resolved."""
         self.peers: dict[Address, Peer] = {}
@@ -76,7 +78,7 @@ class VirtualNetwork:
 
     @property
     def now(self) -> Now:
-        return Now(self.mono, 1_700_000_000_000 + self.mono)
+        return Now(self.mono, 1_700_000_000_000 + self.ahead + self.mono)
 
     @property
     def open(self) -> list[int]:

@@ -21,25 +21,57 @@ from ottla.types import Now, OAuthToken
 
 class Clock:
     def __init__(self) -> None:
-        self.wall = 1_700_000_000_000
+        self.mono, self.wall = 5_000, 1_700_000_000_000
 
     def __call__(self) -> Now:
-        return Now(self.wall, self.wall)
+        return Now(self.mono, self.wall)
+
+    def advance(self, milliseconds: int) -> None:
+        self.mono += milliseconds
+        self.wall += milliseconds
+
+
+class Provider:
+    """Tokens that live for so many seconds, numbered."""
+
+    def __init__(self, clock: Clock, life: float = 100) -> None:
+        self.given = 0
+        self._clock = clock
+        self._life = life
+
+    def __call__(self) -> OAuthToken:
+        self.given += 1
+        return OAuthToken(f"token {self.given}", self._clock.wall / 1000 + self._life)
 
 
 def test_a_token_is_used_for_four_fifths_of_its_life() -> None:
     clock = Clock()
-    made: list[float] = []
-
-    def provider() -> OAuthToken:
-        made.append(clock.wall / 1000)
-        return OAuthToken(f"token {len(made)}", clock.wall / 1000 + 100)
-
-    tokens = Tokens(provider, clock)
+    tokens = Tokens(Provider(clock), clock)
     assert tokens.get().value == "token 1"
-    clock.wall += 79_000
+    clock.advance(79_000)
     assert tokens.get().value == "token 1"
-    clock.wall += 2_000
+    clock.advance(2_000)
+    assert tokens.get().value == "token 2"
+
+
+@pytest.mark.parametrize("jump", [-3_600_000, 3_600_000])
+def test_a_clock_that_is_set_anew_makes_no_token_last_longer(jump: int) -> None:
+    clock = Clock()
+    tokens = Tokens(Provider(clock), clock)
+    tokens.get()
+    clock.wall += jump
+    clock.advance(81_000)
+    assert tokens.get().value == "token 2"
+    clock.advance(79_000)
+    assert tokens.get().value == "token 2"
+
+
+def test_a_machine_that_slept_asks_for_a_new_token() -> None:
+    """The monotonic clock sleeps, too."""
+    clock = Clock()
+    tokens = Tokens(Provider(clock), clock)
+    tokens.get()
+    clock.wall += 90_000
     assert tokens.get().value == "token 2"
 
 

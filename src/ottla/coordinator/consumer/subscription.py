@@ -70,7 +70,7 @@ def is_matching_due(group: ConsumerGroup, around: Surroundings, now: Now) -> boo
     if group.regex_version != around.topics.version or not group.regex_subscribers.keys() <= group.regexes.keys():
         return True
     matched_at = min((one.timestamp for one in group.regexes.values()), default=0)
-    return now.wall - matched_at > around.config.group_consumer_regex_refresh_interval_ms
+    return not _is_recent(around, matched_at, now)
 
 
 def match_if_due(draft: ConsumerDraft, around: Surroundings) -> None:
@@ -104,4 +104,9 @@ def _is_fresh(around: Surroundings, known: ConsumerGroupRegularExpressionValue |
     """Whether the record need not be written again."""
     if known is None or known.topics != topics:
         return False
-    return now.wall - known.timestamp <= around.config.group_consumer_regex_refresh_interval_ms
+    return _is_recent(around, known.timestamp, now)
+
+
+def _is_recent(around: Surroundings, timestamp: int, now: Now) -> bool:
+    """Whether it need not be matched again already. What was matched in the future, was before the clock was set back."""
+    return 0 <= now.wall - timestamp <= around.config.group_consumer_regex_refresh_interval_ms

@@ -244,6 +244,22 @@ def test_a_renewal_happens_in_time_on_the_same_connection_and_requests_wait_for_
     assert world.apis(peer)[3:] == [Api.SASL_HANDSHAKE, Api.SASL_AUTHENTICATE, Api.HEARTBEAT]
 
 
+@pytest.mark.parametrize("ahead", [-3_600_000, 3_600_000])
+def test_a_wall_clock_that_is_set_anew_renews_no_login_sooner_or_later(ahead: int) -> None:
+    world = World()
+    world.network.peer("10.0.0.1:9092", answer=Gate(lifetime=10_000))
+    world.send("a")
+    world.network.settle()
+    for second in range(60):
+        world.network.ahead = ahead if second % 2 else 0
+        world.network.advance(1_000)
+        world.send(second)
+    world.network.settle()
+    assert set(world.manager.outcomes.values()) == {None}
+    assert world.connects == 1
+    assert 60 / 9.5 <= len(world.asked) / 2 <= 1 + 60 / 8.5
+
+
 def test_a_renewal_waits_in_line_behind_a_slow_answer() -> None:
     class Slow(Gate):
         """Answers in order, as brokers do: what comes after the heartbeat waits for it."""
