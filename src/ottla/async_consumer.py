@@ -121,8 +121,7 @@ class AsyncConsumer(ConsumerBase):
         """
         collector, monotonic = self._calls.collector, clock.monotonic
         while True:
-            await self.poll(1.0)
-            delivery = collector.delivery
+            delivery = await self._run(lambda now: self._calls.deliver(1_000, now))
             if delivery is None:
                 continue
             service_at = monotonic() + BREATH
@@ -289,6 +288,9 @@ class AsyncConsumer(ConsumerBase):
         except StopIteration as done:
             result: T = done.value
             return result
+        except (KeyboardInterrupt, SystemExit):
+            self._calls.interrupted = True
+            raise
 
     async def _wait_for(self, wait: Wait, call: Call[T], network: NetworkThread) -> None:
         """Until there is something new for a call. If that is cancelled, the call ends here, keeping nothing to itself."""

@@ -49,14 +49,16 @@ class Consumer(ConsumerBase):
     Offsets always mean the next record to read. With ``enable_auto_commit`` (the default) only records of which the application is
     done are committed: those of a *previous* poll, or, in ``for record in consumer``, those before the record in hand. The next
     records are fetched meanwhile: of each broker at most two answers and ``fetch_max_bytes`` are held. A consumer belongs to one
-    thread; only ``wakeup()``, ``health()``, ``metrics()`` and ``rebalances`` are for others, too. All calls raise ``OttlaError``s;
-    an argument that can not be meant is a ``TypeError`` or a ``ValueError``.
+    thread; only ``wakeup()``, ``health()``, ``metrics()`` and ``rebalances`` are for others, too. After a call that the handler of
+    a signal interrupted (Ctrl-C) it can be used on, and has lost nothing; an interrupted ``close()`` has closed it. All calls raise
+    ``OttlaError``s; an argument that can not be meant is a ``TypeError`` or a ``ValueError``.
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None, /, **settings: Any) -> None:
         super().__init__(config, **settings)
         self._owner: int | None = None
-        self._depth = 0
+        self._inside: object | None = None
+        """Names the outermost call that is under way."""
 
     def __enter__(self) -> Self:
         return self
@@ -127,7 +129,13 @@ class Consumer(ConsumerBase):
         ``IllegalStateError`` where nothing is subscribed to; what a listener raises; and whatever else keeps records from coming
         (a refused login, a topic that is not there: see docs/errors.md).
         """
-        return self._run(lambda now: self._calls.poll(arguments.milliseconds(timeout, 0), now))
+        delivery = self._run(lambda now: self._calls.deliver(arguments.milliseconds(timeout, 0), now))
+        if delivery is None:
+            return Records.empty()
+        records = delivery.records()
+        # At the very end: records that a signal's handler keeps from the application are not handed out.
+        delivery.whole = True
+        return records
 
     def __iter__(self) -> Iterator[Record]:
         """Records one by one, for ever.
@@ -139,15 +147,21 @@ class Consumer(ConsumerBase):
     def _go_on(self, walk: Walk) -> bool:
         """Before a walk's next record: stay alive, and poll where nothing is left."""
         collector = self._calls.collector
-        # Records may take long to handle, so each is a chance to stay alive; but most come too soon to bother.
-        if walk.has_more and clock.monotonic() >= walk.ask_at:
-            self._run(self._calls.service)
-        while not collector.go_on(walk):
-            self.poll(1.0)
-            if collector.delivery is not None:
-                collector.delivery.walk = walk
-        walk.ask_at = clock.monotonic() + SERVICE_INTERVAL
-        return True
+        try:
+            # Records may take long to handle, so each is a chance to stay alive; but most come too soon to bother.
+            if walk.has_more and clock.monotonic() >= walk.ask_at:
+                self._run(self._calls.service)
+            while not collector.go_on(walk):
+                delivery = self._run(lambda now: self._calls.deliver(1_000, now))
+                if delivery is not None:
+                    collector.walk(delivery, walk)
+            walk.ask_at = clock.monotonic() + SERVICE_INTERVAL
+            return True
+        except OttlaError:
+            raise
+        except BaseException:
+            self._calls.interrupted = True
+            raise
 
     # -- positions --------------------------------------------------------------------------------------------------------
 
@@ -301,8 +315,12 @@ class Consumer(ConsumerBase):
     def _close(self, timeout: float, operation: GroupMembershipOperation, *, done_with_last: bool) -> None:
         self._check_process()
         if self._closed:
+            if self._network is not None:
+                self._network.close(timeout)  # nothing to do, unless the first close was interrupted
             return
-        with _Entered(self):
+        call = object()
+        try:
+            self._enter(call)
             if self._network is None:
                 self._closed = True
                 return
@@ -312,13 +330,37 @@ class Consumer(ConsumerBase):
             finally:
                 self._closed = True
                 self._network.close(max(1.0, timeout - (clock.now().mono - started.mono) / 1000))
+        finally:
+            if self._inside is call:
+                self._inside = self._owner = None
 
     # -- the driver -------------------------------------------------------------------------------------------------------
 
     def _run(self, call: Callable[[Now], Call[T]]) -> T:
-        """Run one call from beginning to end on this thread."""
-        with _Entered(self):
+        """Run one call from beginning to end on this thread. The handler of a signal may raise anywhere in it."""
+        this = object()
+        try:
+            self._enter(this)
             return self._drive(call(clock.now()))
+        except OttlaError:
+            raise
+        except BaseException:
+            self._calls.interrupted = True
+            raise
+        finally:
+            if self._inside is this:
+                self._inside = self._owner = None
+
+    def _enter(self, call: object) -> None:
+        """One thread at a time: it may call from inside a listener, another may not call at all."""
+        self._check_open()
+        me = threading.get_ident()
+        with self._guard:
+            if self._owner not in (None, me):
+                raise ConcurrentAccessError(f"thread {me} calls a consumer that thread {self._owner} is in")
+            if self._inside is None:
+                self._inside = call
+            self._owner = me
 
     def _drive(self, call: Call[T]) -> T:
         network = self._network_thread()
@@ -354,28 +396,3 @@ def _not_awaited(awaitable: Awaitable[Any]) -> TypeError:
     if inspect.iscoroutine(awaitable):
         awaitable.close()
     return TypeError(f"a listener returned {awaitable!r}, and a Consumer has no event loop: see AsyncConsumer")
-
-
-class _Entered:
-    """One thread at a time: it may call from inside a listener, another may not call at all."""
-
-    __slots__ = ("_consumer",)
-
-    def __init__(self, consumer: Consumer) -> None:
-        self._consumer = consumer
-
-    def __enter__(self) -> None:
-        consumer, me = self._consumer, threading.get_ident()
-        consumer._check_open()
-        with consumer._guard:
-            if consumer._owner not in (None, me):
-                raise ConcurrentAccessError(f"thread {me} calls a consumer that thread {consumer._owner} is in")
-            consumer._owner = me
-            consumer._depth += 1
-
-    def __exit__(self, *exc_info: object) -> None:
-        consumer = self._consumer
-        with consumer._guard:
-            consumer._depth -= 1
-            if not consumer._depth:
-                consumer._owner = None

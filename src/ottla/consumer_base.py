@@ -18,6 +18,7 @@ from typing import Any
 from ottla.arguments import Timeout, milliseconds
 from ottla.client.assembly import ConsumerAssembly
 from ottla.client.calls.calls import ConsumerCalls
+from ottla.client.calls.mailbox import News
 from ottla.client.calls.processing import Job
 from ottla.client.calls.rebalancing import Listener
 from ottla.client.commands import Inspect
@@ -45,11 +46,13 @@ ANSWER_TIMEOUT = 5.0
 class ConsumerBase:
     """See the module."""
 
+    _network: NetworkThread | None = None
+    _started = False
+
     def __init__(self, config: Mapping[str, Any] | None = None, /, **settings: Any) -> None:
-        self._network: NetworkThread | None = None
         self._pid = os.getpid()
         self._config = ConsumerConfig.parse(config, **settings)
-        self._calls = ConsumerCalls(self._config, self._submit, self._drain)
+        self._calls = ConsumerCalls(self._config, self._submit, self._news)
         self._assembly = ConsumerAssembly(self._config, random_source(), self._calls.collector.in_hand)
         self._assessor = Assessor(self._config.group_id, self._config.session_timeout_ms)
         self._assessing = threading.Lock()
@@ -188,14 +191,16 @@ class ConsumerBase:
                 self._network = network
             if self._woken_early:
                 network.notifications.put_all([WakeupRequested()])
-            network.start()
+        if not self._started:
+            self._network.start()
+            self._started = True
         return self._network
 
     def _submit(self, command: object) -> None:
         self._network_thread().submit(command)
 
-    def _drain(self) -> list[Any]:
-        return self._network.notifications.drain() if self._network is not None else []
+    def _news(self) -> News:
+        return self._network.notifications.news() if self._network is not None else []
 
     def _bound(self, listener: Callable[[Any, list[TopicPartition]], object] | None) -> Listener | None:
         """A listener that is called with this consumer."""

@@ -1,8 +1,8 @@
 """Fetched and not yet consumed: what lies between the fetches of the network thread and the polls of the application.
 
 Owns the responses as they arrived, cut into partitions, and the order in which they are consumed. Must not know how records are
-decoded. Invariant: every response that came in is reported as drained exactly once, when the last of its partitions was consumed or
-dropped; so the network thread always knows how much memory is held without looking at this.
+decoded. Invariant: every response that came in is reported as drained when the last of its partitions was consumed or dropped
+(once, unless a signal's handler interrupts that), so the network thread always knows how much memory is held without looking here.
 
 Responses travel in the notification queue, behind the assignment that they were fetched for. So the buffer belongs to the
 application thread alone and nothing in it is locked.
@@ -11,6 +11,7 @@ application thread alone and nothing in it is locked.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ottla.types import TopicPartition
@@ -86,7 +87,14 @@ class FetchBuffer:
         """Whether there is something left of a response that came in."""
         return number in self._left
 
-    def take_drained(self) -> tuple[int, ...]:
-        """The responses that were drained since the last call."""
-        drained, self._drained = tuple(self._drained), []
-        return drained
+    def drop(self) -> None:
+        """Nothing of all this is wanted any more."""
+        self._drained.extend(self._left)
+        self._left.clear()
+        self._waiting.clear()
+
+    def report_drained(self, tell: Callable[[tuple[int, ...]], object]) -> None:
+        """Tell of the responses that were drained since they were told of last."""
+        drained = tuple(self._drained)
+        tell(drained)
+        del self._drained[: len(drained)]

@@ -20,5 +20,6 @@ cdef class Walk:
     cdef bint _interrupted
     cdef public double ask_at
     cdef public object current
+    cdef readonly Py_ssize_t at
     cdef bint _is_due(self) except -1
     cdef _next_slice(self)

@@ -276,7 +276,8 @@ class Walk:
 
     Before it makes the next record it asks ``go_on(walk)``: at the end of its slices, after ``interrupt()``, and, with a ``clock``,
     when that has come to ``ask_at``. It is given other slices (``take``), a later ``ask_at``, or nothing; False ends the walk.
-    ``current`` is the record that was handed out last. The attributes are declared in ``record.pxd``.
+    ``current`` is the record that was handed out last, ``at`` says which slices these are, as ``take`` was told: the two change at
+    once, even where a signal's handler raises. The attributes are declared in ``record.pxd``.
     """
 
     def __init__(self, go_on, clock=None) -> None:
@@ -286,8 +287,9 @@ class Walk:
         self.ask_at = 0.0
         self.take(())
 
-    def take(self, segments):
+    def take(self, segments, at=-1):
         """Go on with these slices, and forget those there were."""
+        self.at = at
         self._segments = iter(segments)
         self._batch = self._origin = self.current = None
         self._row = self._stop = 0

@@ -51,6 +51,8 @@ class NetworkThread:
         self._logins = logins_of(core.config)
         self._inbox: deque[object] = deque()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._runs = threading.Lock()
+        """Taken for good by the thread: there is one, whatever interrupts its start."""
         self._pid = os.getpid()
         self._closing = False
         self._asleep = False
@@ -62,10 +64,12 @@ class NetworkThread:
         return self._thread.is_alive() and not self._closing
 
     def start(self) -> None:
-        """Begin; nothing was opened before."""
+        """Begin; nothing was opened before. Where the handler of a signal raises in here, it can be called again."""
         self._check_fork()
-        self._sockets = Sockets(self._core.config, self._core.connections, self._now, self._context)
-        self._thread.start()
+        if self._sockets is None:
+            self._sockets = Sockets(self._core.config, self._core.connections, self._now, self._context)
+        if not self._thread.is_alive():
+            self._thread.start()
 
     def submit(self, command: object) -> None:
         """Have the core handle a command in the next pass.
@@ -87,7 +91,8 @@ class NetworkThread:
         self._closing = True
         if self._sockets is not None:
             self._sockets.wake()
-            self._thread.join(timeout)
+            if self._thread.ident is not None:
+                self._thread.join(timeout)
         return not self._thread.is_alive()
 
     def _check_fork(self) -> None:
@@ -102,6 +107,8 @@ class NetworkThread:
 
     def _run(self) -> None:
         assert self._sockets is not None
+        if not self._runs.acquire(blocking=False):
+            return
         sockets = self._sockets
         try:
             while not self._closing:

@@ -1,8 +1,9 @@
 """The queue from a network thread to the application: notifications, and the application's only place to sleep.
 
 Owns the queue, and the moment in which the application has the GIL to itself; must not know what a notification means, nor event
-loops. Invariant: what was put is drained once, in order, and whoever waits wakes when something is put: a thread in ``wait``, an
-event loop by what it left with ``arm``.
+loops. Invariants: what was put stays in the queue, in order, until whoever handled it removes it, so that no exception of a
+signal's handler makes it disappear; whoever waits wakes when something is put: a thread in ``wait``, an event loop by what it left
+with ``arm``.
 """
 
 from __future__ import annotations
@@ -13,9 +14,6 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from queue import Empty, SimpleQueue
 
-_WAKE: list[object] = []
-"""Put to end a wait: nothing to drain."""
-
 
 class NotificationQueue:
     """Put by the network thread (and ``wake`` by anybody), drained by the application thread.
@@ -24,9 +22,9 @@ class NotificationQueue:
     """
 
     def __init__(self) -> None:
-        self._queue: SimpleQueue[list[object]] = SimpleQueue()
-        self._next: list[object] = []
-        """What ended the latest wait."""
+        self._items: deque[object] = deque()
+        self._bell: SimpleQueue[None] = SimpleQueue()
+        """Rung once for each put: to sleep on, and nothing is lost with it."""
         self._tells: deque[Callable[[], object]] = deque(maxlen=1)
         self._sleeping = False
         self._taken = threading.Lock()
@@ -42,7 +40,8 @@ class NotificationQueue:
         sleeping = self.sleeping
         if sleeping:
             self._taken.acquire(blocking=False)
-        self._put([*items])
+        self._items.extend(items)
+        self._ring()
         return sleeping
 
     def give_way(self, timeout: float) -> None:
@@ -54,25 +53,25 @@ class NotificationQueue:
 
     def wake(self) -> None:
         """End the present or the next ``wait`` without a notification."""
-        self._put(_WAKE)
+        self._ring()
 
-    def _put(self, items: list[object]) -> None:
-        self._queue.put(items)
+    def _ring(self) -> None:
+        self._bell.put(None)
         with contextlib.suppress(IndexError):  # no event loop waits
             self._tells.pop()()
 
     def wait(self, timeout: float | None) -> bool:
         """Sleep until there is a notification, ``wake`` is called or ``timeout`` (seconds) is over; whether there is one."""
         self._let_go_on()
-        if not self._next:
+        if not self._items:
             self._sleeping = True
             try:
-                self._next = self._queue.get(timeout=timeout)
+                self._bell.get(timeout=timeout)
             except Empty:
                 return False
             finally:
                 self._sleeping = False
-        return bool(self._next)
+        return bool(self._items)
 
     def arm(self, tell: Callable[[], object]) -> bool:
         """Instead of ``wait``: have ``tell`` called once, by whoever puts or wakes next; False: there is something already.
@@ -82,7 +81,7 @@ class NotificationQueue:
         self._let_go_on()
         # Left first, then looked: what comes in between is either seen or told.
         self._tells.append(tell)
-        if self._next or not self._queue.empty():
+        if self._items or not self._bell.empty():
             self._tells.clear()
             return False
         return True
@@ -95,10 +94,14 @@ class NotificationQueue:
         """Nobody waits any more."""
         self._tells.clear()
 
-    def drain(self) -> list[object]:
-        """Take all that is there."""
-        items, self._next = self._next, []
+    def news(self) -> deque[object]:
+        """All that is there, to be removed from the left by whoever has handled it."""
         with contextlib.suppress(Empty):
             while True:
-                items = items + self._queue.get_nowait()
-        return items
+                self._bell.get_nowait()
+        return self._items
+
+    def drain(self) -> list[object]:
+        """Take all that is there, for whoever does not mind to lose it."""
+        news = self.news()
+        return [news.popleft() for _ in range(len(news))]

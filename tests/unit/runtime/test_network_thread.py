@@ -294,3 +294,27 @@ def test_in_a_forked_child_every_call_says_so_and_closing_leaves_the_parent_alon
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     client.thread.submit(Begin(2))
     assert client.until(lambda seen: len(seen) == 1) == [(2, 1)]
+
+
+def test_a_start_that_was_interrupted_can_be_repeated_and_there_is_one_thread() -> None:
+    """``Thread.start`` waits for the thread to say that it runs: there Ctrl-C finds it, and the thread runs all the same."""
+    with serving() as servers:
+        client = Client(servers)
+        network = client.thread
+        begin, interrupted = network._thread.start, []
+
+        def start() -> None:
+            begin()
+            if not interrupted:
+                interrupted.append(True)
+                raise KeyboardInterrupt
+
+        network._thread.start = start  # type: ignore[method-assign]
+        with pytest.raises(KeyboardInterrupt):
+            network.start()
+        assert network.running
+        network.start()
+        threading.Thread(target=network._run).start()
+        network.submit(Begin(1))
+        assert client.until(lambda seen: len(seen) == 1) == [(1, 1)]
+        assert network.close(5)

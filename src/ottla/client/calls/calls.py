@@ -20,7 +20,7 @@ from ottla.client.calls.assigning import Assigning
 from ottla.client.calls.collector import Collector, Delivery
 from ottla.client.calls.commits import CommitCalls
 from ottla.client.calls.lookups import LookupCalls
-from ottla.client.calls.mailbox import ANSWER_GRACE, Call, Mailbox
+from ottla.client.calls.mailbox import ANSWER_GRACE, Call, Mailbox, News
 from ottla.client.calls.processing import Processing
 from ottla.client.calls.rebalancing import Listeners, Rebalancing
 from ottla.client.cluster import patterns
@@ -67,9 +67,9 @@ _OF_A_RESTART: tuple[type[OttlaError], ...] = (DisconnectedError, OttlaTimeoutEr
 
 
 class ConsumerCalls(CommitCalls, LookupCalls):
-    """See the module. ``submit`` sends a command to the network thread, ``drain`` takes what it has told."""
+    """See the module. ``submit`` sends a command to the network thread, ``news`` is what it has told and nobody handled."""
 
-    def __init__(self, config: ConsumerConfig, submit: Callable[[object], None], drain: Callable[[], list[Any]]) -> None:
+    def __init__(self, config: ConsumerConfig, submit: Callable[[object], None], news: Callable[[], News]) -> None:
         handlers: dict[type[Any], Callable[[Any], None]] = {
             Fetched: lambda item: self._on_fetched(item.response),
             Published: lambda item: self._on_published(item.snapshot),
@@ -79,7 +79,9 @@ class ConsumerCalls(CommitCalls, LookupCalls):
             ErrorNotification: lambda item: self._errors.append(item.error),
             TopicErrorNotification: self._on_topic_error,
         }
-        super().__init__(config, Mailbox(submit, drain, handlers), Collector(config))
+        super().__init__(config, Mailbox(submit, news, handlers), Collector(config))
+        self.interrupted = False
+        """Set by a driver: the handler of a signal has raised, or something else from outside, in the middle of a call."""
         self.jobs = Processing(submit)
         self._errors: deque[OttlaError] = deque()
         self._assigning = Assigning(config, self._errors.append)
@@ -101,13 +103,21 @@ class ConsumerCalls(CommitCalls, LookupCalls):
 
     def poll(self, timeout: int, now: Now) -> Call[Records]:
         """Records, as soon as there are any; none when ``timeout`` (ms) is over. See ``Consumer.poll``."""
+        delivery = yield from self.deliver(timeout, now)
+        if delivery is None:
+            return Records.empty()
+        delivery.whole = True
+        return delivery.records()
+
+    def deliver(self, timeout: int, now: Now) -> Call[Delivery | None]:
+        """As ``poll``, but nothing of it counts as handed out: that is for who hands it out to say."""
         self._begin_poll(now)
         try:
-            return (yield from self._records(now.mono + timeout))
+            return (yield from self._delivery(now.mono + timeout))
         finally:
             self.pace.poll_ended(self._mailbox.now)
 
-    def _records(self, deadline: int) -> Call[Records]:
+    def _delivery(self, deadline: int) -> Call[Delivery | None]:
         self.collector.acknowledge()
         while True:
             yield from self._serve()
@@ -115,11 +125,11 @@ class ConsumerCalls(CommitCalls, LookupCalls):
             delivery = self.collector.collect(self._config.max_poll_records)
             if delivery is not None:
                 self._count(delivery)
-                return Records(part.records for part in delivery.parts)
+                return delivery
             self._post()
             if self._mailbox.now.mono >= deadline:
                 yield from self._explain_nothing()
-                return Records.empty()
+                return None
             yield from self._mailbox.wait("records", min(deadline, self._mailbox.now.mono + self._longest_wait()))
 
     def _begin_poll(self, now: Now) -> None:
@@ -154,6 +164,8 @@ class ConsumerCalls(CommitCalls, LookupCalls):
         """Everything that a poll does besides handing out records."""
         self.jobs.check_idle()
         self._mailbox.take()
+        if self.interrupted:
+            yield from self._start_over()
         yield from self._run_commit_callbacks()
         if self._rebalancing.pending:
             self._polled_at = None
@@ -165,11 +177,18 @@ class ConsumerCalls(CommitCalls, LookupCalls):
                 "nothing to poll: the consumer is neither subscribed nor assigned", hint="call subscribe() or assign()"
             )
 
+    def _start_over(self) -> Call[None]:
+        """A call was interrupted anywhere: whatever it had in its hands is fetched again, from behind what the application has."""
+        positions = self.collector.start_over()
+        if positions:
+            yield from self._mailbox.ask(commands.Seek(positions), "seek()", self._deadline())
+        self.interrupted = False
+
     def _post(self) -> None:
         """Tell the network thread what memory is free; now and then, that the application is alive and what it is done with."""
         if self.collector.buffer.has_drained:
             self.collector.consumption.settle(self.collector.buffer.holds, self._mailbox.now)
-            self._mailbox.submit(commands.Drained(self.collector.buffer.take_drained()))
+            self.collector.buffer.report_drained(lambda numbers: self._mailbox.submit(commands.Drained(numbers)))
         now = self._mailbox.now.mono
         if self._polled_at is None or now - self._polled_at >= POST_INTERVAL:
             self._polled_at = now

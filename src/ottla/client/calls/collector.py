@@ -4,11 +4,15 @@ Owns the consumed positions, for the application thread. Must not know the netwo
 Invariants: records come only from partitions that are held, not paused and not being revoked, in the epoch that is current; a
 partition's records come in order and without a gap or a repetition, from its position on; a position that is committed by itself
 never covers a record that was not handed out, nor, while records are walked one by one, one that is not done with.
+
+The handler of a signal may raise after any call that is made here. What the positions are derived from (``_positions``, the
+delivery, what is left over) therefore changes by plain assignments without a call between them; all else ``start_over`` makes anew.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from ottla.client.calls.consumption import Consumption
@@ -17,7 +21,7 @@ from ottla.client.poll_watch import InHand
 from ottla.client.subscription import Snapshot
 from ottla.config import ConsumerConfig
 from ottla.errors import CorruptRecordError
-from ottla.records import PartitionReader, PartitionRecords, Record, Walk
+from ottla.records import PartitionReader, PartitionRecords, Record, Records, Walk
 from ottla.types import OffsetAndMetadata, TopicPartition
 
 
@@ -38,14 +42,23 @@ class HandedOut(NamedTuple):
 class Delivery:
     """What one poll handed out, and how much of it the application is done with.
 
-    Handed out whole, all of it counts as done with as soon as the application comes back. Walked record by record, ``at`` is the
-    part that the application is in.
+    Handed out ``whole``, all of it counts as done with as soon as the application comes back. Walked record by record, ``at`` is
+    the part that the application is in. Neither: it has not got anything yet.
     """
 
     def __init__(self, parts: list[HandedOut]) -> None:
         self.parts = parts
-        self.at: int | None = None
+        self.whole = False
         self.walk: Walk | None = None
+
+    @property
+    def at(self) -> int:
+        """The part that is walked; -1: none yet."""
+        return -1 if self.walk is None else self.walk.at
+
+    def records(self) -> Records:
+        """All of it."""
+        return Records(part.records for part in self.parts)
 
     @property
     def current(self) -> Record | None:
@@ -54,7 +67,7 @@ class Delivery:
 
     def positions(self, *, with_current: bool) -> dict[TopicPartition, tuple[int, OffsetAndMetadata]]:
         """Epoch and position of the partitions whose records are not all done with; ``with_current``: the one in hand is."""
-        at = 0 if self.at is None else self.at
+        at = max(0, self.at)
         undone: dict[TopicPartition, tuple[int, OffsetAndMetadata]] = {}
         for number, part in enumerate(self.parts[at:], at):
             position = part.start
@@ -66,10 +79,10 @@ class Delivery:
         return undone
 
     def rest(self) -> list[HandedOut]:
-        """What has not been walked yet."""
-        if self.at is None:
+        """What the application has not got yet."""
+        if self.whole:
             return []
-        rest = self.parts[self.at :]
+        rest = self.parts[max(0, self.at) :]
         if rest and self.current is not None:
             left = _behind(rest[0], self.current.offset)
             rest = [left, *rest[1:]] if left is not None else rest[1:]
@@ -161,7 +174,7 @@ class Collector:
 
         ``with_current``: the record in hand, while records are walked, is done with.
         """
-        undone = {} if self.delivery is None or self.delivery.at is None else self.delivery.positions(with_current=with_current)
+        undone = {} if self.delivery is None or self.delivery.whole else self.delivery.positions(with_current=with_current)
         return self._overlaid(undone)
 
     def positions_before_delivery(self) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -203,7 +216,7 @@ class Collector:
         delivery = self.delivery
         if delivery is None:
             return InHand()
-        parts = delivery.parts[delivery.at or 0 :]
+        parts = delivery.parts[max(0, delivery.at) :]
         return InHand(sum(len(part.records) for part in parts), tuple(dict.fromkeys(part.tp for part in parts)))
 
     @property
@@ -214,9 +227,22 @@ class Collector:
     def acknowledge(self) -> None:
         """The application came back: it is done with what it was given. What it was in the middle of walking is still to come."""
         if self.delivery is not None:
-            self._leftover.extend(self.delivery.rest())
+            leftover = self._leftover + deque(self.delivery.rest())
             self._interrupt_walk()
-            self.delivery = None
+            self._leftover, self.delivery = leftover, None
+
+    def start_over(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Drop all that has arrived; from these positions on it is to be fetched again. The application came back."""
+        positions = self.positions(with_current=True)
+        known = {tp: (self.snapshot.partitions[tp].epoch, position) for tp, position in positions.items()}
+        nothing: deque[HandedOut] = deque()
+        self._interrupt_walk()
+        self._positions, self._leftover, self.delivery = known, nothing, None
+        self._open = None
+        for held in (self._aside, self._ready, self._corrupt):
+            held.clear()
+        self.buffer.drop()
+        return positions
 
     # -- records ----------------------------------------------------------------------------------------------------------
 
@@ -225,23 +251,27 @@ class Collector:
 
         Raises ``CorruptRecordError`` at a damaged batch, again and again until a seek, but never while other records can be had.
         """
-        parts, left = self._take_leftover(limit)
+        parts, leftover, left = self._choose_leftover(limit)
+        delivery = Delivery(parts)
+        self._leftover, self.delivery = leftover, delivery
         while left > 0 and (self._open is not None or self._open_next()):
             opened = self._open
             assert opened is not None
-            part = self._read(opened, left)
-            if part is not None:
-                parts.append(part)
-                left -= len(part.records)
-        if not parts:
+            left -= self._read(opened, left, delivery)
+        if not delivery.parts:
+            self.delivery = None
             self._raise_corrupt()
             return None
-        self.delivery = Delivery(parts)
-        return self.delivery
+        return delivery
 
-    def walk(self, delivery: Delivery) -> Walk:
-        """The records of a delivery one by one, without those of partitions that are taken away or sought elsewhere meanwhile."""
-        walk = delivery.walk = Walk(self.go_on)
+    def walk(self, delivery: Delivery, walk: Walk | None = None) -> Walk:
+        """The records of a delivery one by one, without those of partitions that are taken away or sought elsewhere meanwhile.
+
+        ``walk`` goes on with them, if it is given.
+        """
+        walk = Walk(self.go_on) if walk is None else walk
+        walk.take(())
+        delivery.walk, delivery.whole = walk, False
         return walk
 
     def go_on(self, walk: Walk) -> bool:
@@ -250,20 +280,18 @@ class Collector:
         if delivery is None or delivery.walk is not walk:
             walk.take(())
             return False
-        if delivery.at is not None and walk.has_more:
+        if walk.at >= 0 and walk.has_more:
             part = delivery.parts[delivery.at]
             if self._is_wanted(part.tp, part.epoch):
                 return True
             self._keep(part if walk.current is None else _behind(part, walk.current.offset))
-        for at in range(0 if delivery.at is None else delivery.at + 1, len(delivery.parts)):
+        for at in range(walk.at + 1, len(delivery.parts)):
             part = delivery.parts[at]
             if self._may_follow(part):
-                delivery.at = at
-                walk.take(part.records.segments)
+                walk.take(part.records.segments, at)
                 return True
             self._keep(part)
-        delivery.at = len(delivery.parts)
-        walk.take(())
+        walk.take((), len(delivery.parts))
         return False
 
     def _interrupt_walk(self) -> None:
@@ -275,24 +303,27 @@ class Collector:
         if part is not None and self._is_current(part.tp, part.epoch):
             self._leftover.append(part)
 
-    def _take_leftover(self, limit: int) -> tuple[list[HandedOut], int]:
-        """What was left over and is wanted, and how many records may come with it: none before all that is left over came."""
-        waiting, parts, left = list(self._leftover), [], limit
-        self._leftover.clear()
-        for part in waiting:
-            if not self._may_follow(part):
-                self._keep(part)
+    def _choose_leftover(self, limit: int) -> tuple[list[HandedOut], deque[HandedOut], int]:
+        """What was left over and is wanted, what waits on, and how many records may come besides: none before all of it came."""
+        kept: deque[HandedOut] = deque()
+        parts, left = [], limit
+        for part in self._leftover:
+            if not self._is_current(part.tp, part.epoch):
+                continue
+            if not self._may_follow(part, kept):
+                kept.append(part)
             elif len(part.records) <= left:
                 parts.append(part)
                 left -= len(part.records)
             else:
-                self._keep(part)
+                kept.append(part)
                 left = 0
-        return parts, left
+        return parts, kept, left
 
-    def _may_follow(self, part: HandedOut) -> bool:
+    def _may_follow(self, part: HandedOut, kept: Iterable[HandedOut] | None = None) -> bool:
         """Whether records are wanted and nothing of their partition is left over that comes before them."""
-        return self._is_wanted(part.tp, part.epoch) and all(kept.tp != part.tp for kept in self._leftover)
+        before = self._leftover if kept is None else kept
+        return self._is_wanted(part.tp, part.epoch) and all(left.tp != part.tp for left in before)
 
     def _open_next(self) -> bool:
         """Begin, or go on, with the next response that is still wanted; False: there is none."""
@@ -329,32 +360,32 @@ class Collector:
             value_deserializer=config.value_deserializer,
         )
 
-    def _read(self, opened: _Open, limit: int) -> HandedOut | None:
-        """Some records of the open response, which is closed at its end, or where it is damaged or no longer wanted."""
+    def _read(self, opened: _Open, limit: int, delivery: Delivery) -> int:
+        """Some records of the open response, which is closed at its end, or where it is damaged or no longer wanted; how many."""
         number, part, reader = opened
         if not self._is_wanted(part.tp, part.epoch):
             # Looked at again by ``_open_next``: dropped where it is of the past, else set aside.
             self._open = None
             self._ready.appendleft(_Waiting(number, part, reader))
-            return None
+            return 0
         start, before = self._position(part.tp), reader.bytes_read
         try:
             records = reader.read(limit)
         except CorruptRecordError:
             self._open = None
             self._corrupt.append(opened)
-            return None
+            return 0
         end = OffsetAndMetadata(reader.next_offset, leader_epoch=reader.next_leader_epoch)
+        read: list[HandedOut] = [] if records is None else [HandedOut(part.tp, part.epoch, start, records)]
+        delivery.parts += read
         self._positions[part.tp] = (part.epoch, end)
-        if records is not None:
-            self.consumption.read(number, part.tp.topic, len(records), reader.bytes_read - before)
+        count = 0 if records is None else len(records)
+        if count:
+            self.consumption.read(number, part.tp.topic, count, reader.bytes_read - before)
         if reader.exhausted:
-            self._close(number)
-        return None if records is None else HandedOut(part.tp, part.epoch, start, records)
-
-    def _close(self, number: int) -> None:
-        self._open = None
-        self.buffer.release(number)
+            self._open = None
+            self.buffer.release(number)
+        return count
 
     def _raise_corrupt(self) -> None:
         """Nothing else is left: say what is damaged, the next partition each time."""

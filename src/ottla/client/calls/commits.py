@@ -70,8 +70,9 @@ class CommitCalls(CallBase):
         if offsets is None:
             offsets = self.collector.positions(with_current=True)
         command = commands.Commit(dict(offsets), now.mono + self._config.default_api_timeout_ms, retry=False)
-        self._async_commits.append(_AsyncCommit(command.offsets, command.completion, callback))
+        # In this order: what was not sent is not answered, and a later commit() would wait for it.
         self._mailbox.submit(command)
+        self._async_commits.append(_AsyncCommit(command.offsets, command.completion, callback))
 
     def _await_async_commits(self, deadline: int, *, wakeable: bool = True) -> Call[None]:
         """Callbacks come in the order of their commits, and before a later ``commit()`` returns."""
@@ -85,7 +86,8 @@ class CommitCalls(CallBase):
 
     def _run_commit_callbacks(self) -> Call[None]:
         while self._async_commits and self._async_commits[0].completion.done:
-            offsets, completion, callback = self._async_commits.popleft()
+            offsets, completion, callback = self._async_commits[0]
+            del self._async_commits[0]
             if callback is not None:
                 yield from self._mailbox.outcome(callback(offsets, completion.error))
             elif completion.error is not None:

@@ -1,12 +1,13 @@
 """The application's end of the two queues: commands out, notifications in, and how a call waits for what it asked.
 
 Owns the inbox, the time of the call that runs, and the wake-up. Must not know what is asked or told. Invariants: notifications
-are taken in the order they were told; a wake-up ends exactly one waiting call, this one or the next, and never one that was told
-not to mind it.
+are taken in the order they were told, and each is in the inbox until it was handled; a wake-up ends exactly one waiting call, this
+one or the next, and never one that was told not to mind it.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
@@ -19,6 +20,9 @@ ANSWER_GRACE = 1_000
 """Milliseconds that the network thread is given beyond a deadline to say why nothing came of a call."""
 
 T = TypeVar("T")
+
+News = deque[Any] | list[Any]
+"""What there is to handle, oldest first."""
 
 
 class Wait(NamedTuple):
@@ -41,19 +45,19 @@ Call = Generator[Wait | Await, Now, T]
 
 
 class Mailbox:
-    """``submit`` sends a command to the network thread, ``drain`` takes what it told; ``handlers``: by class of notification."""
+    """``submit`` sends a command to the network thread, ``news`` is what it told; ``handlers``: by class of notification."""
 
     def __init__(
         self,
         submit: Callable[[object], None],
-        drain: Callable[[], list[Any]],
+        news: Callable[[], News],
         handlers: Mapping[type[Any], Callable[[Any], None]],
     ) -> None:
         self.submit = submit
         self.now = Now(0, 0)
         """The time, as the running call was last told."""
         self.wakeups_enabled = True
-        self._drain = drain
+        self._news = news
         self._handlers = {
             **handlers,
             Completed: lambda item: item.completion.settle(item.value, item.error),
@@ -63,8 +67,12 @@ class Mailbox:
 
     def take(self) -> None:
         """Handle every notification that has come."""
-        for item in self._drain():
+        news = self._news()
+        while news:
+            item = news[0]
             self._handlers[type(item)](item)
+            # Now, not before: the handler of a signal may raise between any two of these steps.
+            del news[0]
 
     def wait(self, for_: object, until: int) -> Call[None]:
         """Until something comes, or the time has come."""

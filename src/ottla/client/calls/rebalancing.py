@@ -52,6 +52,8 @@ class Rebalancing:
         self._rebalance: RebalanceNeeded | None = None
         self._question: AssignmentNeeded | None = None
         self._assignment: AssignmentReceived | None = None
+        self._unanswered: tuple[RebalanceNeeded | AssignmentReceived, frozenset[TopicPartition]] | None = None
+        """What was done as it was asked, but not said to be done: that too can be interrupted by the handler of a signal."""
         self.given_up = GivenUp()
         """What ``leave`` gave up."""
         self._told: frozenset[TopicPartition] = frozenset()
@@ -62,7 +64,8 @@ class Rebalancing:
     @property
     def pending(self) -> bool:
         """Whether the application is asked for anything."""
-        return self._rebalance is not None or self._question is not None or self._assignment is not None
+        asked = self._rebalance is not None or self._question is not None or self._assignment is not None
+        return asked or self._unanswered is not None
 
     @property
     def lost(self) -> bool:
@@ -85,11 +88,14 @@ class Rebalancing:
         """Do what is asked, until nothing is."""
         while self.pending:
             self._in_listeners = 0
-            if self._rebalance is not None:
+            if self._unanswered is not None:
+                self._answer()
+            elif self._rebalance is not None:
                 yield from self._give_up(self._rebalance)
             elif self._question is not None:
-                question, self._question = self._question, None
+                question = self._question
                 self._mailbox.submit(self._assigning.assign(question))
+                self._question = None
                 yield from self._mailbox.look_at_the_clock()
             elif self._assignment is not None:
                 yield from self._accept(self._assignment)
@@ -123,10 +129,10 @@ class Rebalancing:
             if gone:
                 yield from self._listen_to_end(gone, lost=rebalance.lost)
         finally:
-            self._told = frozenset()
+            self._unanswered = rebalance, gone
             self.owned -= rebalance.partitions
-            self._hand_in_user_data()
-            self._mailbox.submit(commands.RebalancePrepared(rebalance.token, GivenUp(gone, rebalance.lost, self._in_listeners)))
+            self._told = frozenset()
+            self._answer()
 
     def _commit_before_revocation(self, rebalance: RebalanceNeeded) -> Call[None]:
         """As far as the application is done with the records: a failure costs repetitions, never records, so it is only logged."""
@@ -141,14 +147,26 @@ class Rebalancing:
             _log.warning("the commit before a rebalance of group %r failed: %s", self._config.group_id, commit.completion.error)
 
     def _accept(self, assignment: AssignmentReceived) -> Call[None]:
-        self._assignment = None
         self._assigning.on_assignment(assignment)
+        self._assignment = None
         self.owned |= assignment.added
         try:
             yield from self._listen(Told.ASSIGNED, self.listeners.on_assign, assignment.added)
         finally:
-            self._hand_in_user_data()
-            self._mailbox.submit(commands.AssignmentAccepted(assignment.token, assignment.added, self._in_listeners))
+            self._unanswered = assignment, assignment.added
+            self._answer()
+
+    def _answer(self) -> None:
+        """Say that it is done."""
+        assert self._unanswered is not None
+        asked, partitions = self._unanswered
+        self._hand_in_user_data()
+        if isinstance(asked, RebalanceNeeded):
+            given_up = GivenUp(partitions, asked.lost, self._in_listeners)
+            self._mailbox.submit(commands.RebalancePrepared(asked.token, given_up))
+        else:
+            self._mailbox.submit(commands.AssignmentAccepted(asked.token, partitions, self._in_listeners))
+        self._unanswered = None
 
     def _hand_in_user_data(self) -> None:
         """What the leader is to know from the next join on."""

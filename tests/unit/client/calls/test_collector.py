@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ottla.client.calls.collector import Collector, Delivery
+from ottla.client.calls.collector import Collector, Delivery, HandedOut
 from ottla.client.fetched import FetchedPartition, FetchedResponse
 from ottla.client.subscription import Mode, PartitionView, Snapshot
 from ottla.errors import CorruptRecordError
@@ -49,8 +49,16 @@ class Collecting:
         """The offsets handed out, part by part."""
         self.collector.acknowledge()
         delivery = self.collector.collect(limit)
-        parts = delivery.parts if delivery is not None else []
+        parts: list[HandedOut] = []
+        if delivery is not None:
+            delivery.whole, parts = True, delivery.parts
         return [(part.tp, [record.offset for record in part.records]) for part in parts]
+
+    def drained(self) -> tuple[int, ...]:
+        """The responses that are reported as drained now."""
+        told: list[int] = []
+        self.collector.buffer.report_drained(told.extend)
+        return tuple(told)
 
     def offset(self, tp: TopicPartition) -> int | None:
         position = self.collector.position(tp)
@@ -83,10 +91,10 @@ def test_a_response_is_reported_as_drained_once_all_of_it_is_consumed_or_dropped
     collecting.arrive((T0, 0, batch(0, 3)), (T1, 9, batch(9, 3)))
     collecting.arrive((T0, 3, b""))
     collecting.collect(2)
-    assert collecting.collector.buffer.take_drained() == ()
+    assert collecting.drained() == ()
     collecting.collect(2)
-    assert set(collecting.collector.buffer.take_drained()) == {1, 2}
-    assert collecting.collector.buffer.take_drained() == ()
+    assert set(collecting.drained()) == {1, 2}
+    assert collecting.drained() == ()
 
 
 def test_an_older_epoch_is_dropped() -> None:
@@ -120,7 +128,7 @@ def test_what_is_not_held_is_dropped() -> None:
     collecting = Collecting(partitions={T0: view()})
     collecting.arrive((T1, 0, batch(0, 3)))
     assert collecting.collect() == []
-    assert collecting.collector.buffer.take_drained() == (1,)
+    assert collecting.drained() == (1,)
 
 
 def test_what_may_not_be_handed_out_now_is_kept_and_comes_without_a_gap() -> None:
@@ -133,11 +141,11 @@ def test_what_may_not_be_handed_out_now_is_kept_and_comes_without_a_gap() -> Non
     assert collecting.collect() == [(T1, [0])]
     collecting.show(held_back)
     assert collecting.collect() == []
-    assert collecting.collector.buffer.take_drained() == ()
+    assert collecting.drained() == ()
     collecting.show({T0: view(), T1: view(epoch=2)})
     assert collecting.collect(3) == [(T0, [2, 3]), (T0, [4])]
     assert collecting.collect() == [(T0, [5])]
-    assert set(collecting.collector.buffer.take_drained()) == {1, 2}
+    assert set(collecting.drained()) == {1, 2}
 
 
 def test_what_was_kept_of_an_older_epoch_is_dropped() -> None:
@@ -148,7 +156,7 @@ def test_what_was_kept_of_an_older_epoch_is_dropped() -> None:
     collecting.show({T0: view(1, epoch=5)})
     assert collecting.collector.has_waiting
     assert collecting.collect() == []
-    assert collecting.collector.buffer.take_drained() == (1,)
+    assert collecting.drained() == (1,)
 
 
 def test_a_batch_may_begin_before_the_position() -> None:
@@ -184,7 +192,7 @@ def test_a_damaged_batch_comes_after_all_others_and_is_raised_until_a_seek() -> 
     assert collecting.offset(T0) == 2
     collecting.show({T0: view(4, epoch=9), T1: view(epoch=2)})
     assert collecting.collect() == []
-    assert set(collecting.collector.buffer.take_drained()) == {1, 2}
+    assert set(collecting.drained()) == {1, 2}
 
 
 def test_two_damaged_partitions_are_raised_in_turn() -> None:

@@ -1,0 +1,197 @@
+"""Ctrl-C at any moment: a consumer whose calls a signal's handler interrupts, and that goes on, loses and repeats nothing.
+
+CPython runs the handlers of signals when a function begins, after each call of something written in C, and when a loop begins
+anew. A first run notes all these points of the package on the application's thread; in each further run one of them raises.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import inspect
+import os
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
+
+import pytest
+from confluent_kafka import Producer
+
+import ottla
+from ottla import Consumer, TopicPartition
+
+PACKAGE = os.path.dirname(ottla.__file__)
+PARTITIONS, RECORDS = 3, 60
+ALL = PARTITIONS * RECORDS
+PATIENCE = 60.0
+"""Seconds that anything may take on a busy machine."""
+OTHER_CODE = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+"""Code that is entered through a call of something written in C."""
+
+
+class Point(NamedTuple):
+    file: str
+    function: str
+    at: int
+    kind: str
+
+
+@functools.cache
+def operations(code: CodeType) -> dict[int, str]:
+    return {each.offset: each.opname for each in dis.get_instructions(code)}
+
+
+class Interruptions:
+    """Counts the points that are passed, and raises at ``target`` when it is passed for the ``hit``-th time."""
+
+    def __init__(self, target: Point | None = None, hit: int = 1) -> None:
+        self.passed: Counter[Point] = Counter()
+        self.raised = False
+        self._target, self._hit = target, hit
+        self._called_at: dict[int, int | None] = {}
+
+    def __enter__(self) -> Interruptions:
+        sys.settrace(self._on_call)
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        sys.settrace(None)
+
+    def _pass(self, code: CodeType, at: int, kind: str) -> None:
+        point = Point(code.co_filename.removeprefix(PACKAGE), code.co_qualname, at, kind)
+        self.passed[point] += 1
+        if point == self._target and self.passed[point] == self._hit:
+            sys.settrace(None)
+            self.raised = True
+            raise KeyboardInterrupt(point)
+
+    def _on_call(self, frame: FrameType, event: str, argument: Any) -> Any:
+        code, caller = frame.f_code, frame.f_back
+        if id(caller) in self._called_at and not code.co_flags & OTHER_CODE and code.co_name != "__init__":
+            self._called_at[id(caller)] = None
+        # What becomes of records that were handed out is the application's affair.
+        if not code.co_filename.startswith(PACKAGE) or code.co_qualname.startswith("Records.__iter__"):
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        self._pass(code, frame.f_lineno, "entry")
+        self._called_at[id(frame)] = None
+        return self._on_step
+
+    def _on_step(self, frame: FrameType, event: str, argument: Any) -> Any:
+        if event == "return":
+            self._called_at.pop(id(frame), None)
+        elif event == "opcode":
+            operation = operations(frame.f_code).get(frame.f_lasti, "")
+            called_at = self._called_at.get(id(frame))
+            if called_at is not None:
+                self._called_at[id(frame)] = None
+                self._pass(frame.f_code, called_at, "after a call")
+            if operation.startswith("JUMP_BACKWARD"):
+                self._pass(frame.f_code, frame.f_lasti, "jump")
+            elif operation in ("CALL", "CALL_KW", "CALL_FUNCTION_EX"):
+                self._called_at[id(frame)] = frame.f_lasti
+        return self._on_step
+
+
+Seen = Counter[tuple[int, int]]
+
+
+def poll(consumer: Consumer, seen: Seen) -> None:
+    seen.update((record.partition, record.offset) for record in consumer.poll(0.5))
+
+
+def walk(consumer: Consumer, seen: Seen) -> None:
+    for record in consumer:
+        seen[record.partition, record.offset] += 1
+        if len(seen) == ALL:
+            break
+
+
+def poll_and_commit(consumer: Consumer, seen: Seen) -> None:
+    poll(consumer, seen)
+    consumer.commit()
+    consumer.commit_async()
+
+
+def poll_and_move(consumer: Consumer, seen: Seen) -> None:
+    consumer.resume(*consumer.paused())
+    poll(consumer, seen)
+    for tp in sorted(consumer.assignment())[len(seen) % 4 :][:1]:
+        consumer.pause(tp)
+        consumer.seek(tp, consumer.position(tp))
+        consumer.resume(tp)
+
+
+MANNERS: dict[str, Callable[[Consumer, Seen], None]] = {
+    "poll": poll,
+    "walk": walk,
+    "commit": poll_and_commit,
+    "move": poll_and_move,
+}
+
+
+def insist(action: Callable[[], Any]) -> Any:
+    try:
+        return action()
+    except KeyboardInterrupt:
+        return action()
+
+
+def consume(served: str, topic: str, group: str, manner: str, interruptions: Interruptions) -> Seen:
+    """A consumer's whole life, which goes on after an interruption."""
+    seen: Seen = Counter()
+    settings = {"auto_offset_reset": "earliest", "max_poll_records": 17, "auto_commit_interval": 0.02, "fetch_max_wait": 0.05}
+    until = time.monotonic() + PATIENCE
+    with interruptions:
+        consumer = insist(lambda: Consumer(bootstrap_servers=served, group_id=group, **settings))
+        insist(lambda: consumer.subscribe([topic]))
+        while len(seen) < ALL and time.monotonic() < until:
+            try:
+                MANNERS[manner](consumer, seen)
+            except KeyboardInterrupt:
+                # Long enough for the automatic commit to be due, and for what it covers to be wrong.
+                time.sleep(0.03)
+        insist(lambda: consumer.close())
+    network = consumer._network
+    assert network is not None
+    network._thread.join(PATIENCE)
+    assert not network._thread.is_alive()
+    return seen
+
+
+def committed(served: str, topic: str, group: str) -> dict[int, int]:
+    with Consumer(bootstrap_servers=served, group_id=group) as other:
+        found = other.committed(*(TopicPartition(topic, number) for number in range(PARTITIONS)))
+    return {tp.partition: 0 if position is None else position.offset for tp, position in found.items()}
+
+
+@pytest.mark.parametrize("manner", MANNERS)
+@pytest.mark.parametrize("share", [pytest.param(60, id="some"), pytest.param(1, id="all", marks=pytest.mark.slow)])
+def test_what_is_interrupted_anywhere_loses_and_repeats_nothing(
+    served: str, topic: Callable[..., str], manner: str, share: int
+) -> None:
+    name = topic(PARTITIONS)
+    producer = Producer({"bootstrap.servers": served, "batch.size": 600})
+    for number in range(ALL):
+        producer.produce(name, b"%d" % number, partition=number % PARTITIONS)
+    assert producer.flush(30) == 0
+    first = Interruptions()
+    consume(served, name, f"{name}-first", manner, first)
+    threads = threading.active_count()
+    chances = [(point, hit) for point, hits in first.passed.items() for hit in sorted({1, 2, 1 + hits // 2}) if hit <= hits]
+    raised = 0
+    for number, (point, hit) in enumerate(chances[len(chances) // 2 % share :: share]):
+        interruptions, group = Interruptions(point, hit), f"{name}-{number}"
+        seen = consume(served, name, group, manner, interruptions)
+        raised += interruptions.raised
+        lost = sorted({(partition, offset) for partition in range(PARTITIONS) for offset in range(RECORDS)} - seen.keys())
+        assert not lost, (point, hit, lost)
+        assert set(seen.values()) == {1}, (point, hit)
+        for partition, position in committed(served, name, group).items():
+            assert position <= RECORDS, (point, hit, partition)
+    assert raised > len(chances) // share // 4
+    assert threading.active_count() <= threads
