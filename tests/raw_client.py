@@ -13,7 +13,7 @@ from typing import Any
 from ottla.protocol.apis import SPOKEN, Api
 from ottla.protocol.codec import RequestHeader, decode_response, encode_request
 
-TIMEOUT = 10.0
+TIMEOUT = 60.0
 
 
 class RawClient:

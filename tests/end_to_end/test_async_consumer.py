@@ -172,10 +172,11 @@ def test_a_group_whose_calls_are_cancelled_at_any_moment_loses_nothing(served: s
 def test_a_listener_is_not_cut_short_by_who_waits_for_it(served: str, topic: MakeTopic) -> None:
     name = filled(topic, 1, 3)
     heard: list[str] = []
+    cut = asyncio.Event()
 
     async def on_assign(this: AsyncConsumer, partitions: list[TopicPartition]) -> None:
         heard.append("begins")
-        await asyncio.sleep(0.3)
+        await cut.wait()
         await this.seek(partitions[0], 2)
         heard.append("ends")
 
@@ -187,6 +188,7 @@ def test_a_listener_is_not_cut_short_by_who_waits_for_it(served: str, topic: Mak
                     async with asyncio.timeout(0.05):
                         await reader.poll(5)
             assert heard == ["begins"]
+            cut.set()
             records = await reader.poll(PATIENCE)
             assert heard == ["begins", "ends"]
             assert [record.offset for record in records] == [2]
@@ -196,12 +198,12 @@ def test_a_listener_is_not_cut_short_by_who_waits_for_it(served: str, topic: Mak
 
 def test_what_a_listener_raises_whose_call_was_cancelled_is_raised_by_the_next(served: str, topic: MakeTopic) -> None:
     name = filled(topic, 1, 1)
-    begun = asyncio.Event()
+    begun, cut = asyncio.Event(), asyncio.Event()
 
     async def on_assign(this: AsyncConsumer, partitions: list[TopicPartition]) -> None:
         del this, partitions
         begun.set()
-        await asyncio.sleep(0.1)
+        await cut.wait()
         raise ZeroDivisionError
 
     async def cancelled() -> None:
@@ -211,6 +213,7 @@ def test_what_a_listener_raises_whose_call_was_cancelled_is_raised_by_the_next(s
             await begun.wait()
             polling.cancel()
             await asyncio.wait([polling])
+            cut.set()
             with pytest.raises(ZeroDivisionError):
                 await reader.poll()
             assert len(await reader.poll(PATIENCE)) == 1

@@ -155,7 +155,7 @@ def test_kills_at_random_moments_under_load(tmp_path: Path, rounds: int) -> None
                 time.sleep(moments.uniform(0.05, 0.8))
                 os.kill(process.pid, signal.SIGKILL)
         with broker_process(folder, port):
-            time.sleep(1.0)
+            writer.go_on()
             writer.stop()
             committer.__exit__()
             keyed.__exit__()

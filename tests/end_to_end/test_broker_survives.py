@@ -28,6 +28,8 @@ from tests.bad_frames import bad_frames
 from tests.interop.peers import LIBRDKAFKA_PATIENT, MEMBER, Message, closing_all, create_topic, poll_until, read_all
 from tests.raw_client import RawClient
 
+PATIENCE = 60.0
+"""Seconds."""
 PROGRAM = """
 import sys, threading
 from ottla import Broker
@@ -79,11 +81,18 @@ class Writer:
     def __exit__(self, *exc_info: object) -> None:
         self.stop()
 
+    def go_on(self, count: int = 1) -> None:
+        """Wait until so many records more are acknowledged."""
+        wanted, end = len(self.acknowledged) + count, time.monotonic() + PATIENCE
+        while len(self.acknowledged) < wanted:
+            assert time.monotonic() < end, f"{len(self.acknowledged)} of {wanted} were acknowledged within {PATIENCE} s"
+            time.sleep(0.01)
+
     def stop(self) -> None:
         """Produce no more, and wait for what is on its way."""
         self._stop.set()
         self._thread.join()
-        self._producer.flush(20)
+        self._producer.flush(PATIENCE)
 
     def _run(self) -> None:
         number = 0
@@ -110,9 +119,9 @@ def stored(found: list[Message]) -> dict[int, tuple[int, int]]:
 def everything(servers: str, topic: str) -> list[Message]:
     """All records of a topic of two partitions."""
     consumer = confluent_kafka.Consumer({"bootstrap.servers": servers, "group.id": f"all-{random.random()}"})
-    ends = [consumer.get_watermark_offsets(confluent_kafka.TopicPartition(topic, partition), 20)[1] for partition in (0, 1)]
+    ends = [consumer.get_watermark_offsets(confluent_kafka.TopicPartition(topic, partition), 60)[1] for partition in (0, 1)]
     consumer.close()
-    return read_all(servers, topic, "confluent", sum(ends), group=f"all-{random.random()}", seconds=40)
+    return read_all(servers, topic, "confluent", sum(ends), group=f"all-{random.random()}", seconds=100)
 
 
 def test_what_was_acknowledged_survives_kill_9_over_and_over(tmp_path: Path) -> None:
@@ -122,14 +131,14 @@ def test_what_was_acknowledged_survives_kill_9_over_and_over(tmp_path: Path) -> 
         create_topic(servers, "kept", 2, segment_bytes="1048576")
         writer = Writer(servers, "kept", enable_idempotence=True, reconnect_backoff_max_ms=200)
         with writer:
-            time.sleep(1.0)
+            writer.go_on(500)
             os.kill(process.pid, signal.SIGKILL)
             for _ in range(2):
                 with broker_process(tmp_path, port) as (another, _):
-                    time.sleep(1.5)
+                    writer.go_on(500)
                     os.kill(another.pid, signal.SIGKILL)
             with broker_process(tmp_path, port) as (_, servers):
-                time.sleep(0.5)
+                writer.go_on(500)
                 writer.stop()
                 found = everything(servers, "kept")
     assert not writer.failed
@@ -143,8 +152,8 @@ def test_groups_survive_kill_9(tmp_path: Path) -> None:
     with broker_process(tmp_path) as (process, servers):
         port = int(servers.rsplit(":", 1)[1])
         create_topic(servers, "read", 2)
-        with Writer(servers, "read"):
-            time.sleep(0.3)
+        with Writer(servers, "read") as writer:
+            writer.go_on(100)
         member = MEMBER["confluent"](servers, "read", "readers")
         with closing_all(member):
             poll_until([member], lambda: member.assignment() == {0, 1})
@@ -162,7 +171,7 @@ def _committed(servers: str) -> list[int]:
     consumer = confluent_kafka.Consumer({"bootstrap.servers": servers, "group.id": "readers"})
     try:
         asked = [confluent_kafka.TopicPartition("read", partition) for partition in (0, 1)]
-        return [one.offset for one in consumer.committed(asked, 20)]
+        return [one.offset for one in consumer.committed(asked, 60)]
     finally:
         consumer.close()
 
@@ -172,7 +181,7 @@ def test_a_full_disk_is_told_and_nothing_acknowledged_is_lost(tmp_path: Path) ->
         create_topic(servers, "full", 2)
         create_topic(servers, "small", 2)
         with Writer(servers, "full", message_timeout_ms=2000, batch_num_messages=100, enable_idempotence=False) as writer:
-            end = time.monotonic() + 30
+            end = time.monotonic() + PATIENCE
             while not writer.failed and time.monotonic() < end:
                 time.sleep(0.1)
         # librdkafka tries again until its time is up, since a broker may get over such an error.
@@ -187,8 +196,7 @@ def test_a_full_disk_is_told_and_nothing_acknowledged_is_lost(tmp_path: Path) ->
             assert result.error_code.name == "kafka_storage_error"
             assert "File too large" in result.error_message
         with Writer(servers, "small") as other:
-            time.sleep(0.2)
-        assert other.acknowledged
+            other.go_on()
         assert not other.failed, "a log that can be written to is"
         found = stored(everything(servers, "full"))
         assert {number: found.get(number) for number in writer.acknowledged} == writer.acknowledged
@@ -247,8 +255,8 @@ def test_ten_thousand_bad_frames_and_two_hundred_half_ones(tmp_path: Path) -> No
     with broker_process(tmp_path) as (process, servers):
         address = servers.rsplit(":", 1)
         create_topic(servers, "t", 2)
-        with Writer(servers, "t"):
-            time.sleep(0.5)
+        with Writer(servers, "t") as writer:
+            writer.go_on(100)
         before = _resident(process.pid)
         halves = []
         for number in range(200):
@@ -271,11 +279,10 @@ def test_ten_thousand_bad_frames_and_two_hundred_half_ones(tmp_path: Path) -> No
             message = metadata_request.MetadataRequest(topics=None, include_topic_authorized_operations=False)
             assert {topic.name for topic in client.ask(Api.METADATA, message).topics} >= {"t"}
         with Writer(servers, "t") as writer:
-            time.sleep(0.3)
-        assert writer.acknowledged
+            writer.go_on()
         for sock in halves:
             sock.close()
-        process.communicate(timeout=20)
+        process.communicate(timeout=PATIENCE)
         assert process.returncode == 0
         errors = (tmp_path.parent / f"{tmp_path.name}.errors").read_text()
     assert "Traceback" not in errors
@@ -284,5 +291,5 @@ def test_ten_thousand_bad_frames_and_two_hundred_half_ones(tmp_path: Path) -> No
 
 def test_a_broker_nobody_closed_still_ends_well(tmp_path: Path) -> None:
     program = f"import sys; from ottla import Broker; b = Broker({str(tmp_path)!r}); sys.exit(0)"
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=20)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=PATIENCE)
     assert (tmp_path / ".kafka_cleanshutdown").exists()

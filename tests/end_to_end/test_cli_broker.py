@@ -17,11 +17,11 @@ def test_the_first_line_is_the_address_and_a_signal_ends_it_cleanly(tmp_path: Pa
     port = free_port()
     with broker("--data-dir", str(tmp_path / "data"), "--port", str(port)) as (process, address):
         assert address == f"127.0.0.1:{port}"
-        assert [node.port for node in AdminClient({"bootstrap.servers": address}).list_topics(timeout=10).brokers.values()] == [
+        assert [node.port for node in AdminClient({"bootstrap.servers": address}).list_topics(timeout=60).brokers.values()] == [
             port
         ]
         process.send_signal(number)
-        rest, errors = process.communicate(timeout=10)
+        rest, errors = process.communicate(timeout=60)
     assert (process.returncode, rest) == (0, "")
     assert "Traceback" not in errors
 
@@ -38,14 +38,14 @@ def test_what_was_produced_is_there_after_a_restart(tmp_path: Path) -> None:
 def test_settings_are_honoured(tmp_path: Path) -> None:
     with broker("--set", "num.partitions=7", "--set", "node.id=4") as (_, address):
         admin = AdminClient({"bootstrap.servers": address})
-        assert list(admin.list_topics(timeout=10).brokers) == [4]
+        assert list(admin.list_topics(timeout=60).brokers) == [4]
         assert ottla("produce", "-t", "made", bootstrap_servers=address, stdin="line\n").returncode == 0
-        assert len(admin.list_topics("made", timeout=10).topics["made"].partitions) == 7
+        assert len(admin.list_topics("made", timeout=60).topics["made"].partitions) == 7
 
 
 def refused(*arguments: str) -> str:
     """The error of a broker that does not start."""
-    ended = ottla("broker", "start", *arguments, timeout=20)
+    ended = ottla("broker", "start", *arguments, timeout=60)
     assert (ended.returncode, ended.stdout) == (1, "")
     assert ended.stderr.startswith("error: ")
     assert len(ended.stderr.splitlines()) == 1

@@ -40,12 +40,12 @@ class Dialogue:
             self._until_ready(lambda wanted=wanted: client.ask(Api.FIND_COORDINATOR, wanted).coordinators[0])  # type: ignore[misc]
 
     def _until_ready(self, ask: Callable[[], Any]) -> Any:
-        for _ in range(300):
+        for _ in range(600):
             answer = ask()
             if answer.error_code.name not in NOT_YET:
                 return answer
             time.sleep(0.1)
-        raise TimeoutError("the coordinator was not ready within 30 s")
+        raise TimeoutError("the coordinator was not ready within 60 s")
 
     def _hear(self, what: str, answer: Any) -> None:
         name = self._names.setdefault(answer.producer_id, f"producer {len(self._names)}")
@@ -147,13 +147,13 @@ class Dialogue:
         message = list_transactions_request.ListTransactionsRequest(
             state_filters=(), producer_id_filters=(), duration_filter=-1, transactional_id_pattern=self.transactional_id
         )
-        for _ in range(500):
+        for _ in range(3_000):
             (one,) = self._client.ask(Api.LIST_TRANSACTIONS, message).transaction_states
             if not one.transaction_state.startswith("Prepare"):
                 self.heard.append(("state", one.transaction_state))
                 return
             time.sleep(0.02)
-        raise TimeoutError("markers were not written within 10 s")
+        raise TimeoutError("markers were not written within 60 s")
 
 
 def identity(talk: Dialogue) -> None:

