@@ -31,11 +31,11 @@ def topic(served: str) -> Callable[..., str]:
     def make(partitions: int = 1, *records: str) -> str:
         name = f"topic-{next(NUMBERS)}"
         for created in admin.create_topics([NewTopic(name, partitions)]).values():
-            created.result(10)
+            created.result(60)
         producer = Producer(client)
         for key, _, value in (record.partition(":") for record in records):
             producer.produce(name, key=key, value=value)
-        assert producer.flush(10) == 0
+        assert producer.flush(60) == 0
         return name
 
     return make

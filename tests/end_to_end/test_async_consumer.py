@@ -52,7 +52,7 @@ def spread(served: str, name: str, partitions: int, records: int) -> None:
     for number in range(records):
         for partition in range(partitions):
             producer.produce(name, b"%d" % number, partition=partition)
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
 
 
 def test_two_members_share_a_topic_and_listeners_may_commit(served: str, topic: MakeTopic) -> None:

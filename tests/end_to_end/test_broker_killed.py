@@ -79,7 +79,7 @@ class KeyedWriter:
     def __exit__(self, *exc_info: object) -> None:
         self._stop.set()
         self._thread.join()
-        self._producer.flush(20)
+        self._producer.flush(60)
 
     def _run(self) -> None:
         while not self._stop.is_set():

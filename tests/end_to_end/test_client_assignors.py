@@ -91,7 +91,7 @@ class Driver:
 
 def beat_until_shared(members: list[Driver], shares: list[list[int]]) -> None:
     """Let all members send heartbeats until they have these partitions."""
-    until = time.monotonic() + 10
+    until = time.monotonic() + 60
     while [sorted(number for some in one.owned.values() for number in some) for one in members] != shares:
         assert time.monotonic() < until, [one.owned for one in members]
         for member in members:

@@ -178,7 +178,7 @@ def test_what_is_interrupted_anywhere_loses_and_repeats_nothing(
     producer = Producer({"bootstrap.servers": served, "batch.size": 600})
     for number in range(ALL):
         producer.produce(name, b"%d" % number, partition=number % PARTITIONS)
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
     first = Interruptions()
     consume(served, name, f"{name}-first", manner, first)
     threads = threading.active_count()

@@ -49,7 +49,7 @@ def produce(servers: str, tp: TopicPartition, *timestamps: int) -> None:
     producer = confluent_kafka.Producer({"bootstrap.servers": servers})
     for timestamp in timestamps:
         producer.produce(tp.topic, b"value", partition=tp.partition, timestamp=timestamp)
-    assert producer.flush(20) == 0
+    assert producer.flush(60) == 0
 
 
 def test_the_cluster_names_itself_and_its_broker(admin: Admin, servers: str) -> None:
@@ -80,7 +80,7 @@ def test_a_topic_that_exists_is_said_so_and_the_other_is_made(admin: Admin, topi
     with pytest.raises(OttlaError, match=topic) as raised:
         admin.create_topics({topic: 1, other: 1})
     assert type(raised.value).__name__ == "TopicAlreadyExistsError"
-    end = time.monotonic() + 10  # a refusal is not followed by a look whether the rest is visible yet
+    end = time.monotonic() + 60  # a refusal is not followed by a look whether the rest is visible yet
     while other not in admin.list_topics():
         assert time.monotonic() < end, f"{other} was not made"
 

@@ -52,7 +52,7 @@ def committed(servers: str, group: str) -> dict[int, int]:
     """What a group has committed."""
     wanted = offset_fetch_request.OffsetFetchRequestGroup(group_id=group, topics=None)
     with RawClient(servers) as client:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while True:
             (found,) = client.ask(Api.OFFSET_FETCH, offset_fetch_request.OffsetFetchRequest(groups=(wanted,)), 9).groups
             if found.error_code == 0 or time.monotonic() > deadline:
@@ -121,7 +121,7 @@ def compacted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, 
         aborted.begin_transaction()
         for number in range(KEYS):
             aborted.produce("latest", b"aborted", b"key-%d" % number, 0)
-        aborted.flush(20)
+        aborted.flush(60)
         aborted.abort_transaction(20)
         filler: list[Row] = [(0, b"filler", b"x" * 20_000, NOW, ()) for _ in range(120)]
         PRODUCE["confluent"](servers, "latest", filler)

@@ -78,7 +78,7 @@ def test_tools_see_the_group(servers: str, topic: str) -> None:
         admin = AdminClient({"bootstrap.servers": servers})
         (listed,) = [one for one in admin.list_consumer_groups().result().valid if one.group_id == group]
         assert (listed.type, listed.state) == (ConsumerGroupType.CONSUMER, ConsumerGroupState.STABLE)
-        described = admin.describe_consumer_groups([group])[group].result(10)
+        described = admin.describe_consumer_groups([group])[group].result(60)
         assert described.partition_assignor == "uniform"
         assert {member.group_instance_id for member in described.members} == {"i1", None}
         shares = [{one.partition for one in member.assignment.topic_partitions} for member in described.members]

@@ -126,12 +126,12 @@ def test_auto_joins_a_live_classic_group_as_it_is(servers: str, caplog: pytest.L
     settings = {"bootstrap.servers": servers, "group.id": f"g-{topic}", "partition.assignment.strategy": "range"}
     classic = confluent_kafka.Consumer({**settings, "auto.offset.reset": "earliest", "heartbeat.interval.ms": 200})
     classic.subscribe([topic])
-    end = time.monotonic() + 30
+    end = time.monotonic() + 60
     while len(classic.assignment()) < 4:
         assert time.monotonic() < end
         classic.poll(0.1)
     member = Member(servers, topic, "auto")
-    end = time.monotonic() + 30
+    end = time.monotonic() + 60
     while not (len(member.owns) == len(classic.assignment()) == 2):
         assert time.monotonic() < end
         member.step()

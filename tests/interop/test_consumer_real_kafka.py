@@ -153,7 +153,7 @@ def test_read_committed_sees_no_aborted_records(real_kafka: str) -> None:
         producer.begin_transaction()
         for number in range(5):
             producer.produce(topic, f"{name} {number}")
-        producer.flush(10)
+        producer.flush(60)
         producer.commit_transaction(20) if commit else producer.abort_transaction(20)
     with consumer(real_kafka, isolation_level="read_committed") as reader:
         reader.assign(partitions(topic, 1))
@@ -187,7 +187,7 @@ def test_two_members_share_and_hand_over(servers: str) -> None:
         while len(first.assignment()) < 3:
             first.poll(0.1)
         with join("second") as second:
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + 60
             while not (second.assignment() and len(first.assignment()) + len(second.assignment()) == 3):
                 assert time.monotonic() < deadline
                 first.poll(0.1)

@@ -482,7 +482,7 @@ def pair(real_kafka: str) -> Iterator[Pair]:
 def wait_for_groups(servers: str) -> None:
     """Until the coordinator serves; the partition of each group has to be loaded first."""
     groups = ("", "g", "plain", "fresh", "nobody's")
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     with RawClient(servers) as client:
         while any(
             client.ask(Api.FIND_COORDINATOR, finding(0, *groups).message).coordinators[index].error_code for index in range(5)

@@ -95,7 +95,7 @@ def _seen(servers: str) -> dict[str, object]:
     described = admin.describe_consumer_groups(GROUPS)
     found: dict[str, object] = {}
     for group in GROUPS:
-        one = described[group].result(20)
+        one = described[group].result(60)
         members = {
             member.member_id: (
                 member.client_id,
@@ -105,7 +105,7 @@ def _seen(servers: str) -> dict[str, object]:
             )
             for member in one.members
         }
-        answer = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(20)
+        answer = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(60)
         offsets = {tp.partition: (tp.offset, tp.metadata) for tp in answer.topic_partitions}
         found[group] = (one.state.name, one.type.name, one.partition_assignor, members, offsets)
     return found
@@ -117,7 +117,7 @@ def go_on(servers: str) -> None:
         first: dict[int, int] = {}
         member = make(servers, TOPIC, f"{protocol}-idle")
         with closing_all(member):
-            end = time.monotonic() + 30
+            end = time.monotonic() + 60
             while len(first) < PARTITIONS and time.monotonic() < end:
                 for message in member.poll(0.2):
                     first.setdefault(message.partition, message.offset)

@@ -151,7 +151,7 @@ def test_a_topic_made_anew_is_read_from_its_first_record(real_kafka: str, kafka_
         assert read(reader, 20) == [b"old"] * 20
         admin.delete_topics([topic])[topic].result(PATIENCE)
         until = time.monotonic() + PATIENCE
-        while topic in admin.list_topics(timeout=10).topics:
+        while topic in admin.list_topics(timeout=60).topics:
             assert time.monotonic() < until
             time.sleep(0.1)
         create_topic(real_kafka, topic, 1)
@@ -167,7 +167,7 @@ def test_records_come_from_the_replica_in_the_same_rack(kafka_tool: KafkaTool) -
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
         admin.create_topics([NewTopic("near", 1, 3)])["near"].result(PATIENCE)
         produce(cluster.bootstrap_servers, "near", [b"%d" % number for number in range(50)])
-        leader = admin.list_topics("near", timeout=10).topics["near"].partitions[0].leader
+        leader = admin.list_topics("near", timeout=60).topics["near"].partitions[0].leader
         follower = leader % 3 + 1
         with consumer(cluster.bootstrap_servers, client_rack="abc"[follower - 1]) as reader:
             reader.assign([TopicPartition("near", 0)])

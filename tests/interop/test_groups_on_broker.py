@@ -126,7 +126,7 @@ def test_groups_and_offsets_outlast_a_restart(tmp_path: Path) -> None:
                 more += member.poll(0.2)
             assert sorted(one.offset for one in more) == [100] * 6
         admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-        described = admin.describe_consumer_groups(["keeper"])["keeper"].result(10)
+        described = admin.describe_consumer_groups(["keeper"])["keeper"].result(60)
         assert described.state.name == "EMPTY"
         assert committed(broker.bootstrap_servers, "keeper", "kept") == dict.fromkeys(range(PARTITIONS), 100)
         broker.close()
@@ -138,15 +138,15 @@ def test_groups_through_the_admin_client(servers: str, topic: str) -> None:
     member = MEMBER["confluent"](servers, topic, group)
     with closing_all(member):
         poll_until([member], lambda: len(member.assignment()) == PARTITIONS)
-        described = admin.describe_consumer_groups([group])[group].result(10)
+        described = admin.describe_consumer_groups([group])[group].result(60)
         (one,) = described.members
         assert described.state.name == "STABLE"
         assert described.partition_assignor == "range"
         assert {part.partition for part in one.assignment.topic_partitions} == set(range(PARTITIONS))
         assert one.host == "/127.0.0.1"
-        listed = admin.list_consumer_groups().result(10)
+        listed = admin.list_consumer_groups().result(60)
         assert group in {found.group_id for found in listed.valid}
         with pytest.raises(confluent_kafka.KafkaException, match="NON_EMPTY_GROUP"):
-            admin.delete_consumer_groups([group])[group].result(10)
-    admin.delete_consumer_groups([group])[group].result(10)
-    assert group not in {found.group_id for found in admin.list_consumer_groups().result(10).valid}
+            admin.delete_consumer_groups([group])[group].result(60)
+    admin.delete_consumer_groups([group])[group].result(60)
+    assert group not in {found.group_id for found in admin.list_consumer_groups().result(60).valid}

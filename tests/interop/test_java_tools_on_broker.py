@@ -64,7 +64,7 @@ def a_transaction_that_is_open(servers: str, name: str) -> Iterator[None]:
         producer.begin_transaction()
         for value in values:
             producer.produce(topic, value)
-        assert producer.flush(20) == 0
+        assert producer.flush(60) == 0
         producers.append(producer)
     producers[0].commit_transaction(20)
     yield

@@ -62,7 +62,7 @@ def have_split(*members: Member) -> bool:
 
 def type_of(servers: str, topic: str) -> ConsumerGroupType:
     admin = AdminClient({"bootstrap.servers": servers})
-    listed = admin.list_consumer_groups().result(10)
+    listed = admin.list_consumer_groups().result(60)
     return next(group.type for group in listed.valid if group.group_id == f"of-{topic}")
 
 

@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 from ottla import Broker, Consumer
 from tests.interop.peers import PRODUCE, create_topic
 
-PATIENCE = 30
+PATIENCE = 60
 """Seconds."""
 _numbers = count()
 
@@ -52,7 +52,7 @@ def test_topics_come_and_go_with_the_pattern(servers: str) -> None:
         poll_until(consumer, lambda: topics(consumer) == {f"{name}-a", f"{name}-b", f"{name}-c"})
         assert consumer.subscription() == {f"{name}-a", f"{name}-b", f"{name}-c"}
         admin = AdminClient({"bootstrap.servers": servers})
-        admin.delete_topics([f"{name}-b"])[f"{name}-b"].result(10)
+        admin.delete_topics([f"{name}-b"])[f"{name}-b"].result(60)
         poll_until(consumer, lambda: topics(consumer) == {f"{name}-a", f"{name}-c"})
 
 

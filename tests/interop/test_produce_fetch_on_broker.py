@@ -102,7 +102,7 @@ def test_a_record_that_is_too_large_is_refused_by_name(servers: str, topic: str)
     failed: list[KafkaError] = []
     producer = confluent_kafka.Producer({"bootstrap.servers": servers})
     producer.produce(topic, b"x" * 2000, on_delivery=lambda error, _: failed.append(error))
-    producer.flush(10)
+    producer.flush(60)
     assert failed[0].code() == KafkaError.MSG_SIZE_TOO_LARGE
 
 
@@ -138,18 +138,18 @@ def test_topics_through_the_admin_client(servers: str, topic: str) -> None:
     described = admin.list_topics(topic, 10).topics[topic]
     assert sorted(described.partitions) == [0, 1, 2]
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
-    settings = admin.describe_configs([resource])[resource].result(10)
+    settings = admin.describe_configs([resource])[resource].result(60)
     assert settings["retention.ms"].value == "1234567"
     with pytest.raises(KafkaException) as refused:
         create_topic(servers, topic)
     assert refused.value.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS
-    admin.delete_topics([topic])[topic].result(10)
-    assert topic not in admin.list_topics(timeout=10).topics
+    admin.delete_topics([topic])[topic].result(60)
+    assert topic not in admin.list_topics(timeout=60).topics
 
 
 def test_the_cluster_through_the_admin_client(servers: str) -> None:
     admin = AdminClient({"bootstrap.servers": servers})
-    cluster = admin.list_topics(timeout=10)
+    cluster = admin.list_topics(timeout=60)
     assert [f"{one.host}:{one.port}" for one in cluster.brokers.values()] == [servers]
     assert len(cluster.cluster_id) == 22
     assert cluster.controller_id == 1

@@ -33,7 +33,7 @@ def read_confluent(servers: str, topic: str, count: int) -> list[bytes]:
     consumer = confluent_kafka.Consumer({"bootstrap.servers": servers, **settings})
     consumer.assign([TopicPartition(topic, 0, 0)])
     found: list[bytes] = []
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while time.monotonic() < end:
         for message in consumer.consume(500, 0.2):
             assert message.error() is None, message.error()
@@ -48,7 +48,7 @@ def read_ours(servers: str, topic: str, count: int) -> list[bytes]:
     found: list[bytes] = []
     with Consumer(bootstrap_servers=servers, isolation_level="read_committed", auto_offset_reset="earliest") as consumer:
         consumer.assign([OurPartition(topic, 0)])
-        end = time.monotonic() + 20
+        end = time.monotonic() + 60
         while time.monotonic() < end:
             found += [record.value or b"" for record in consumer.poll(0.2)]
             end = min(end, time.monotonic() + 1) if len(found) >= count else end
@@ -79,7 +79,7 @@ def test_confluent_reads_processes_and_writes(servers: str, group_protocol: str)
     consumer.subscribe(["in"])
     producer = transactional(servers, "worker")
     done, rounds = 0, 0
-    deadline = time.monotonic() + 40
+    deadline = time.monotonic() + 60
     while done < len(rows):
         assert time.monotonic() < deadline
         messages = consumer.consume(50, 0.5)
@@ -90,7 +90,7 @@ def test_confluent_reads_processes_and_writes(servers: str, group_protocol: str)
         for message in messages:
             producer.produce("out", message.value())
         reached = TopicPartition("in", 0, messages[-1].offset() + 1)
-        assert producer.flush(20) == 0
+        assert producer.flush(60) == 0
         producer.send_offsets_to_transaction([reached], consumer.consumer_group_metadata(), 20)
         if rounds == 2:
             producer.abort_transaction(20)
@@ -133,7 +133,7 @@ def test_a_second_producer_of_an_id_fences_the_first(servers: str) -> None:
     first = transactional(servers, "tx", log_level=0)
     first.begin_transaction()
     first.produce("out", b"never")
-    first.flush(20)
+    first.flush(60)
     second = transactional(servers, "tx")
     second.begin_transaction()
     second.produce("out", b"seen")
@@ -158,7 +158,7 @@ def test_kafka_s_own_tools_on_transactions(tmp_path: Path, kafka_tool: KafkaTool
         aborting = transactional(servers, "aborting")
         aborting.begin_transaction()
         aborting.produce("mixed", b"never")
-        aborting.flush(20)
+        aborting.flush(60)
         aborting.send_offsets_to_transaction(
             [TopicPartition("mixed", 0, 1)], confluent_kafka.Consumer({"group.id": "g"}).consumer_group_metadata(), 20
         )
@@ -166,7 +166,7 @@ def test_kafka_s_own_tools_on_transactions(tmp_path: Path, kafka_tool: KafkaTool
         hanging = transactional(servers, "hanging")
         hanging.begin_transaction()
         hanging.produce("mixed", b"hangs")
-        hanging.flush(20)
+        hanging.flush(60)
 
         def ask(*arguments: str) -> str:
             return kafka_tool(TRANSACTIONS, "--bootstrap-server", servers, *arguments)

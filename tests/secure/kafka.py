@@ -86,9 +86,9 @@ class Secured:
         for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):  # both in one request are refused
             credential = UserScramCredentialUpsertion(user, ScramCredentialInfo(mechanism, 4096), PASSWORD.encode())
             for done in self.admin.alter_user_scram_credentials([credential]).values():
-                done.result(30)
+                done.result(60)
         # The controller has it; the broker learns of it a moment later.
-        wait_for(lambda: len(self.admin.describe_user_scram_credentials([user])[user].result(30).scram_credential_infos) == 2)
+        wait_for(lambda: len(self.admin.describe_user_scram_credentials([user])[user].result(60).scram_credential_infos) == 2)
 
 
 def _settings(addresses: dict[str, str], controller: int, authority: Authority) -> list[str]:
@@ -152,11 +152,11 @@ def secured(kafka_tool: KafkaTool, tmp_path_factory: pytest.TempPathFactory) -> 
             AclPermissionType.ALLOW,
         )
         for done in admin.create_acls([allowed]).values():
-            done.result(30)
+            done.result(60)
         asked = AclBindingFilter(
             ResourceType.TOPIC, None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY
         )
-        wait_for(lambda: bool(admin.describe_acls(asked).result(30)))
+        wait_for(lambda: bool(admin.describe_acls(asked).result(60)))
         everything = Secured(addresses, authority, admin)
         for user in (USER, STRANGER):
             everything.let_in(user)

@@ -174,7 +174,7 @@ def test_a_range_ends_behind_the_marks_of_transactions(load: Load, kafka: Kafka)
         producer.begin_transaction()
         for message in numbered(5, start):
             producer.produce(topic, value=message.value, partition=0)
-        producer.flush(20)
+        producer.flush(60)
         if commit:
             producer.commit_transaction(20)
         else:

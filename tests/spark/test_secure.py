@@ -31,7 +31,7 @@ def topic(secured: Secured) -> str:
     producer = Producer({"bootstrap.servers": secured.addresses["PLAINTEXT"], "log_level": 0})
     for number in range(COUNT):
         producer.produce(name, str(number), partition=number % 2)
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
     return name
 
 
@@ -79,7 +79,7 @@ def test_a_stream_is_read_and_its_progress_committed(spark: SparkSession, secure
     assert query.awaitTermination(60)
     written = spark.read.parquet(str(tmp_path / "rows")).collect()
     assert sorted(int(row.value) for row in written) == list(range(COUNT))
-    found = secured.admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(30)
+    found = secured.admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(60)
     assert {each.partition: each.offset for each in found.topic_partitions} == {0: COUNT // 2, 1: COUNT // 2}
     assert PASSWORD not in (tmp_path / "checkpoint" / "metadata").read_text()
 

@@ -167,7 +167,7 @@ class Writer:
         """Write no more, and wait for what is on its way."""
         self._stop.set()
         self._thread.join()
-        assert self._producer.flush(30) == 0
+        assert self._producer.flush(60) == 0
 
     def _run(self) -> None:
         number = 0

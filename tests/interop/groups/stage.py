@@ -244,7 +244,7 @@ class Stage:
         found = violations(commits, lives, live, acknowledged, ends, self._answered())
         found += [f"not written: {one}" for one in self._writer.failed]
         admin = AdminClient({"bootstrap.servers": self._servers})  # an answer comes only while it is there
-        group = admin.describe_consumer_groups([self._group])[self._group].result(20)
+        group = admin.describe_consumer_groups([self._group])[self._group].result(60)
         if (group.state.name, len(group.members)) != ("STABLE", len(live)):
             found.append(f"described as {group.state.name} with {len(group.members)} members, {len(live)} live")
         if self._broker is not None and self._broker.complaints():
@@ -255,7 +255,7 @@ class Stage:
         """The committed offsets, as the coordinator answers them."""
         admin = AdminClient({"bootstrap.servers": self._servers})
         asked = confluent_kafka.ConsumerGroupTopicPartitions(self._group)
-        answer = admin.list_consumer_group_offsets([asked])[self._group].result(20)
+        answer = admin.list_consumer_group_offsets([asked])[self._group].result(60)
         return {one.partition: one.offset for one in answer.topic_partitions if one.topic == self._topic}
 
     def _clear(self) -> None:
