@@ -19,6 +19,8 @@ from ottla.types import TopicPartition
 
 TIMEOUT = 1.0
 """Seconds that a call gets."""
+SLACK = 20.0
+"""Seconds that a busy machine may take beyond that; calls that are not told a time take a minute."""
 
 
 def closed_port() -> int:
@@ -41,7 +43,7 @@ def failure(servers: str, timeout: float = TIMEOUT) -> ConnectionFailedError:
     began = time.monotonic()
     with Admin(bootstrap_servers=servers) as admin, pytest.raises(ConnectionFailedError) as raised:
         admin.list_topics(timeout=timeout)
-    assert time.monotonic() - began < timeout + 1
+    assert time.monotonic() - began < timeout + SLACK
     assert raised.value.retriable
     assert raised.value.hint
     return raised.value
@@ -73,7 +75,7 @@ def test_a_consumer_says_the_same(call: str) -> None:
         CALLS[call](consumer)
     assert set(raised.value.attempts) == set(addresses)
     assert raised.value.attempts[addresses[0]] == "Connection refused"
-    assert time.monotonic() - began < TIMEOUT + 2
+    assert time.monotonic() - began < TIMEOUT + SLACK
 
 
 def test_a_port_that_speaks_http() -> None:

@@ -6,6 +6,7 @@ import os
 import queue
 import signal
 import threading
+import time
 
 import pytest
 
@@ -81,10 +82,17 @@ def test_a_noted_signal_wakes_and_is_raised_where_it_is_asked_for(number: signal
 
 @pytest.mark.parametrize("number", STOP_SIGNALS)
 def test_waiting_for_a_signal(number: signal.Signals) -> None:
-    timer = threading.Timer(0.1, os.kill, (os.getpid(), number))
-    timer.start()
+    usual = signal.getsignal(number)
+
+    def send() -> None:
+        while signal.getsignal(number) is usual:  # it would end the tests
+            time.sleep(0.001)
+        os.kill(os.getpid(), number)
+
+    sender = threading.Thread(target=send)
+    sender.start()
     assert wait_for_signal() is number
-    timer.join()
+    sender.join()
 
 
 def test_what_goes_wrong_meanwhile_ends_the_wait() -> None:

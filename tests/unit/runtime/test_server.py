@@ -195,12 +195,12 @@ def test_half_a_frame_is_not_waited_for_forever(
 
 def test_an_idle_connection_is_closed_and_a_waiting_one_is_not() -> None:
     with (
-        Broker(settings={"connections.max.idle.ms": 300}) as broker,
+        Broker(settings={"connections.max.idle.ms": 1_000}) as broker,
         RawClient(broker.bootstrap_servers) as idle,
         RawClient(broker.bootstrap_servers) as waiting,
     ):
         create(waiting, "t")
-        sent = waiting.send(Api.FETCH, fetch_message("t", wait=2500), 12)
+        sent = waiting.send(Api.FETCH, fetch_message("t", wait=3_000), 12)
         assert idle.is_closed()
         assert waiting.receive(*sent)[1].error_code is ErrorCode.none
 
