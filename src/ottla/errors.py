@@ -106,6 +106,12 @@ class OttlaTimeoutError(OttlaError, TimeoutError):
     retriable = True
 
 
+def too_late(what: str, reason: OttlaError | None, silent: str) -> OttlaTimeoutError:
+    """That ``what`` was not done in time, with the error behind that and its advice; ``silent`` is said where none is known."""
+    said = silent if reason is None else reason.args[0]
+    return OttlaTimeoutError(f"{what}: {said}", hint=None if reason is None else reason.hint, cause=reason)
+
+
 class ConnectionFailedError(OttlaError):
     """No broker could be reached. ``attempts`` maps each address tried to the reason it failed."""
 

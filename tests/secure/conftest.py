@@ -1,5 +1,21 @@
-"""The fixture of this folder; see ``tests/secure/kafka.py``."""
+"""The fixtures of this folder; see ``tests/secure/kafka.py``."""
 
-from tests.secure.kafka import secured
+from __future__ import annotations
 
-__all__ = ["secured"]
+import uuid
+
+import pytest
+
+from ottla import Admin
+from tests.secure.kafka import Secured, secured
+
+__all__ = ["secured", "topic"]
+
+
+@pytest.fixture(scope="module")
+def topic(secured: Secured) -> str:
+    """A topic of one partition that is empty."""
+    name = f"t-{uuid.uuid4().hex[:8]}"
+    with Admin(bootstrap_servers=secured.addresses["PLAINTEXT"]) as admin:
+        admin.create_topics({name: 1})
+    return name

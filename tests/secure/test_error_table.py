@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from ottla import Admin, Consumer, OttlaError, TopicPartition, errors
+from ottla import Consumer, OttlaError, TopicPartition, errors
 from ottla.protocol.apis import SPOKEN, Api, VersionRange
 from tests.secure.kafka import PASSWORD, READER, STRANGER, USER, Secured
 from tests.secure.pretender import FAR_TOO_LARGE, TOPIC, elsewhere, pretending
@@ -180,14 +180,6 @@ def poll(consumer: Consumer, trouble: str, topic: str) -> None:
     give_up_at = time.monotonic() + PATIENCE
     while time.monotonic() < give_up_at:
         consumer.poll(0.6)
-
-
-@pytest.fixture(scope="module")
-def topic(secured: Secured) -> str:
-    name = f"t-{uuid.uuid4().hex[:8]}"
-    with Admin(bootstrap_servers=secured.addresses["PLAINTEXT"]) as admin:
-        admin.create_topics({name: 1})
-    return name
 
 
 NO_TOPIC = f"none-{uuid.uuid4().hex[:8]}"

@@ -56,7 +56,7 @@ class ConsumerAssembly:
         problems = Problems(core, self.subscription)
         backoff = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms, random)
         metadata = core.metadata_manager
-        unreachable = core.connections.links.connection_failure
+        unreachable = core.connections.links.unreachable
         if config.group_id is not None:
             self.coordinator = CoordinatorManager(config, backoff, core.learn_node, core.connections.disconnect)
             neighbours = Neighbours(config, self.subscription, self.coordinator, metadata, core.notify, backoff, self.polls)

@@ -6,6 +6,7 @@ back exactly once to the manager that asked for it, as ``on_response`` or as ``o
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -55,6 +56,13 @@ class Poll(NamedTuple):
 
     sends: tuple[Send, ...] = ()
     wake_at: int | None = None
+
+
+class Unreachable(Protocol):
+    """Says why a question has no answer, to managers that know no connections."""
+
+    def __call__(self, who: str = "", targets: Iterable[ToNode | ToCoordinator] = (), /) -> OttlaError | None:
+        """Why no broker is connected; or, though some are, why one of ``targets`` is not, which are called ``who`` in the error."""
 
 
 class RequestManager(Protocol):

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from ottla.client.core import ClientCore
 from ottla.client.effects import ToCoordinator, ToNode
-from ottla.client.groups.coordinator import CoordinatorManager
-from ottla.client.subscription import Mode, Subscription
-from ottla.errors import ConnectionFailedError, OttlaError, broker_error
+from ottla.client.groups.coordinator import COORDINATOR, CoordinatorManager
+from ottla.client.subscription import Mode, Phase, Subscription
+from ottla.errors import OttlaError, broker_error
 from ottla.types import Now
 
 PATIENCE = 1_500
@@ -18,7 +18,6 @@ PATIENCE = 1_500
 
 _UNKNOWN_TOPIC_OR_PARTITION = 3
 _LEADER_NOT_AVAILABLE = 5
-_ELSEWHERE = "brokers are looked for where the cluster says they are: check advertised.listeners, and the way there from here"
 
 
 class Problems:
@@ -73,14 +72,13 @@ class Problems:
         return broker_error(_UNKNOWN_TOPIC_OR_PARTITION, f"no topic that is subscribed to exists: {names}")
 
     def _uncoordinated(self) -> OttlaError | None:
-        """Why nothing will come of a membership: its coordinator is not to be found, or not to be reached."""
-        if self.coordinator is None or self._subscription.mode is not Mode.TOPICS:
+        """Why nothing will come of a membership or of a look-up of commits: no coordinator is to be found, or to be reached."""
+        needed = self._subscription.mode is Mode.TOPICS or self._subscription.in_phase(Phase.INITIALIZING)
+        if self.coordinator is None or not needed:
             return None
         named = self.coordinator.named
-        failures = {} if named is None else self._core.connections.links.failures_of(ToCoordinator(named))
-        if failures:
-            return ConnectionFailedError("the coordinator of the group could not be reached", dict(failures), hint=_ELSEWHERE)
-        return self.coordinator.failure
+        cut_off = named is not None and self._core.connections.links.unreachable(COORDINATOR, (ToCoordinator(named),))
+        return cut_off or self.coordinator.failure
 
     def _leaderless(self) -> OttlaError | None:
         """Why nothing will come of an assignment: none of its partitions has a leader."""
@@ -100,13 +98,11 @@ class Problems:
     def _cut_off(self) -> OttlaError | None:
         """Why nothing will come of an assignment: no leader of its partitions can be reached, though some broker answers."""
         metadata, links = self._core.metadata, self._core.connections.links
-        failures: dict[str, str] = {}
+        targets: dict[ToNode, None] = {}
         for tp in self._subscription.partitions:
             leader = metadata.leader(tp)
-            why = {} if leader is None else links.failures_of(ToNode(leader.node.node_id))
-            if not why:  # asked in every pass: of a thousand partitions mostly one is looked at
-                return None
-            failures.update(why)
-        if not failures:
-            return None
-        return ConnectionFailedError("no leader of a partition that is assigned could be reached", failures, hint=_ELSEWHERE)
+            target = None if leader is None else ToNode(leader.node.node_id)
+            if target is None or not links.failures_of(target):
+                return None  # asked in every pass: of a thousand partitions mostly one is looked at
+            targets[target] = None
+        return links.unreachable("the leaders of the partitions that are assigned", targets) if targets else None

@@ -139,7 +139,7 @@ class FixedCoordinator:
     """A coordinator at node 1, until somebody doubts it."""
 
     def __init__(self, node_id: int | None = 1) -> None:
-        self.node_id = node_id
+        self.node_id = self.named = node_id
         self.found = 1
         self.failure: OttlaError | None = None
         self.doubts: list[str] = []

@@ -109,6 +109,7 @@ class MetadataManager:
         self._urgent = False
         """Whether something new was asked for while a request was in flight: its answer will not do."""
         self._attempts = 0
+        self._observers: list[Callable[[OttlaError], None]] = []
         self._not_before = 0
         self._refresh_at: int | None = None
         self._failing_since: int | None = None
@@ -142,6 +143,10 @@ class MetadataManager:
         """Ask again soon. What was asked for has come when ``current.version`` is above the number returned."""
         self._wanted = True
         return self.current.version + self._in_flight
+
+    def on_fatal(self, observer: Callable[[OttlaError], None]) -> None:
+        """Call ``observer`` when nobody describes the cluster for a reason that waiting does not mend. Asking goes on."""
+        self._observers.append(observer)
 
     def observe_epoch(self, tp: TopicPartition, epoch: int) -> None:
         """Somebody told of a leader epoch (a record batch, a committed offset): older metadata is not to be used any more."""
@@ -223,6 +228,9 @@ class MetadataManager:
         self._not_before = now.mono + self._backoff.delay(self._attempts)
         self._attempts += 1
         self._wanted = True
+        if not error.retriable:
+            for observer in self._observers:
+                observer(error)
 
     def _ask_at_once(self) -> None:
         self._wanted = self._urgent = True

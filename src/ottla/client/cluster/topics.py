@@ -6,14 +6,13 @@ a topic.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from ottla.client.backoff import ExponentialBackoff
 from ottla.client.cluster.metadata import Metadata, merge
 from ottla.client.commands import Reply
-from ottla.client.effects import AnyNode, Poll, Send
+from ottla.client.effects import AnyNode, Poll, Send, Unreachable
 from ottla.config import ClientConfig
 from ottla.errors import OttlaError, OttlaTimeoutError, broker_error
 from ottla.protocol.apis import Api
@@ -34,7 +33,7 @@ class _Question:
 class TopicsManager:
     """See the module. ``unreachable`` says why no broker is connected, for the error of a question that came too late."""
 
-    def __init__(self, config: ClientConfig, backoff: ExponentialBackoff, unreachable: Callable[[], OttlaError | None]) -> None:
+    def __init__(self, config: ClientConfig, backoff: ExponentialBackoff, unreachable: Unreachable) -> None:
         self._config = config
         self._backoff = backoff
         self._unreachable = unreachable

@@ -6,7 +6,7 @@ cluster named can be reached, no bootstrap server is asked.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from ottla.client.backoff import RandomPort
 from ottla.client.connections.link import ESTABLISHED_STATES, OPENING_STATES, Link, LinkState
@@ -17,6 +17,8 @@ from ottla.types import Node, Now
 
 STAGGER = 250
 """Milliseconds after which, where any broker will do, another is tried beside one that has not answered yet (as RFC 8305)."""
+
+_ELSEWHERE = "brokers are looked for where the cluster says they are: check advertised.listeners, and the way there from here"
 
 
 class Links:
@@ -122,6 +124,14 @@ class Links:
         """Why one broker can not be reached, address by address; empty while it answers or was not tried."""
         link = self._links.get(target)
         return {} if link is None or link.answered else link.attempts
+
+    def unreachable(self, who: str = "", targets: Iterable[ToNode | ToCoordinator] = (), /) -> OttlaError | None:
+        """See ``effects.Unreachable``."""
+        failures: dict[str, str] = {}
+        for target in targets:
+            failures.update(self.failures_of(target))
+        cut_off = ConnectionFailedError(f"{who} could not be reached", failures, hint=_ELSEWHERE) if failures else None
+        return self.connection_failure() or cut_off
 
     def refusal(self) -> AuthenticationError | None:
         """The login, or the TLS handshake, that was refused when a broker was last tried."""

@@ -21,6 +21,9 @@ from ottla.types import Node, Now
 
 _log = logging.getLogger(__name__)
 
+COORDINATOR = "the coordinator of the group"
+"""What errors call it."""
+
 _GROUP = 0
 """The key type of a group in FindCoordinator."""
 

@@ -6,11 +6,11 @@ what it gives never changes; it costs nothing while nobody asks.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import MappingProxyType
 
 from ottla.client.connections.link import ESTABLISHED_STATES
 from ottla.client.core import ClientCore
+from ottla.client.effects import Unreachable
 from ottla.client.fetch.replicas import ReadReplicas
 from ottla.client.groups.membership import Membership
 from ottla.client.groups.rebalances import RebalanceRecorder
@@ -18,7 +18,6 @@ from ottla.client.health.metrics import CONSUMER, COORDINATOR, FETCH, Meters, Me
 from ottla.client.health.verdicts import NetworkView, PartitionSeen
 from ottla.client.poll_watch import PollWatch
 from ottla.client.subscription import Subscription
-from ottla.errors import OttlaError
 from ottla.types import Now
 
 HOUR = 3_600_000
@@ -35,7 +34,7 @@ class Inspection:
         polls: PollWatch,
         recorder: RebalanceRecorder | None,
         replicas: ReadReplicas,
-        unreachable: Callable[[], OttlaError | None],
+        unreachable: Unreachable,
     ) -> None:
         self._core = core
         self._subscription = subscription

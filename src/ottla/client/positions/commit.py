@@ -13,19 +13,19 @@ from __future__ import annotations
 import enum
 import logging
 from bisect import insort
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ottla.client.backoff import ExponentialBackoff
 from ottla.client.cluster.metadata import MetadataManager
 from ottla.client.commands import Offsets, Reply
-from ottla.client.effects import Poll, Send
-from ottla.client.groups.coordinator import CoordinatorManager
+from ottla.client.effects import Poll, Send, ToCoordinator, Unreachable
+from ottla.client.groups.coordinator import COORDINATOR, CoordinatorManager
 from ottla.client.groups.membership import MemberIdentity, Membership
 from ottla.client.positions.commit_order import CommitOrder
 from ottla.config import ConsumerConfig
-from ottla.errors import CommitFailedError, DisconnectedError, OttlaError, OttlaTimeoutError, broker_error
+from ottla.errors import CommitFailedError, DisconnectedError, OttlaError, OttlaTimeoutError, broker_error, too_late
 from ottla.protocol.apis import Api
 from ottla.types import Now, OffsetAndMetadata, TopicPartition
 
@@ -143,9 +143,8 @@ class CommitManager:
         membership: Membership,
         metadata: MetadataManager,
         backoff: ExponentialBackoff,
-        unreachable: Callable[[], OttlaError | None],
+        unreachable: Unreachable,
     ) -> None:
-        """``unreachable`` says why no broker is connected, if none is."""
         self._config = config
         self._unreachable = unreachable
         self._coordinator = coordinator
@@ -441,12 +440,11 @@ class CommitManager:
 
     def _too_late(self, job: _Job) -> OttlaTimeoutError:
         what = "a commit" if isinstance(job, _CommitJob) else "a look-up of committed offsets"
-        reason = job.last_error or self._coordinator.failure or self._unreachable()
-        known = self._coordinator.node_id
+        known, named = self._coordinator.node_id, self._coordinator.named
+        cut_off = self._unreachable(COORDINATOR, () if named is None else (ToCoordinator(named),))
+        reason = cut_off or job.last_error or self._coordinator.failure
         silent = "no answer" if known is None else f"node {known} was asked and has not answered yet"
-        error = OttlaTimeoutError(f"{what} of group {self._config.group_id!r} was not answered in time: {reason or silent}")
-        error.__cause__ = reason
-        return error
+        return too_late(f"{what} of group {self._config.group_id!r} was not answered in time", reason, silent)
 
     def _wake_at(self, now: Now) -> int | None:
         waiting: list[_Job] = [*self._queue, *self._in_flight.values(), *self._lookups.values()]

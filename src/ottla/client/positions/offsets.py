@@ -16,11 +16,11 @@ from typing import Any
 from ottla.client.backoff import ExponentialBackoff
 from ottla.client.cluster.metadata import MetadataManager
 from ottla.client.commands import Reply
-from ottla.client.effects import Poll, Send, ToNode
+from ottla.client.effects import Poll, Send, ToNode, Unreachable
 from ottla.client.positions.commit import OffsetStore
 from ottla.client.subscription import LATEST, Ago, Phase, Reset, Subscription
 from ottla.config import ConsumerConfig
-from ottla.errors import NoOffsetForPartitionError, OttlaError, OttlaTimeoutError, broker_error
+from ottla.errors import DisconnectedError, NoOffsetForPartitionError, OttlaError, OttlaTimeoutError, broker_error, too_late
 from ottla.protocol import duration
 from ottla.protocol.apis import Api
 from ottla.types import Now, OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
@@ -74,7 +74,7 @@ class _Asked:
 
 
 class OffsetsManager:
-    """See the module. ``store`` is ``None`` without a group; ``unreachable`` says why no broker is connected, if none is."""
+    """See the module. ``store`` is ``None`` without a group."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class OffsetsManager:
         metadata: MetadataManager,
         store: OffsetStore | None,
         backoff: ExponentialBackoff,
-        unreachable: Callable[[], OttlaError | None],
+        unreachable: Unreachable,
     ) -> None:
         self._config = config
         self._subscription = subscription
@@ -94,6 +94,7 @@ class OffsetsManager:
         self._queries: list[Query] = []
         self._looking_up: dict[TopicPartition, int] = {}
         self._resetting: dict[TopicPartition, int] = {}
+        metadata.on_fatal(self._give_up)
 
     def __repr__(self) -> str:
         return f"<OffsetsManager {len(self._queries)} queries, {len(self._resetting)} resets>"
@@ -328,13 +329,19 @@ class OffsetsManager:
 
     def _expire(self, now: Now) -> None:
         for query in [query for query in self._queries if query.deadline is not None and query.deadline <= now.mono]:
-            missing = ", ".join(str(tp) for tp in query.wanted if tp not in query.found)
-            reason = self._unreachable() or query.failure
-            if reason is not None and not isinstance(reason, OttlaTimeoutError):
-                self._finish(query, reason)
-            else:
-                text = f"the offsets of {missing} could not be looked up in time: {reason or 'no answer'}"
-                self._finish(query, OttlaTimeoutError(text))
+            missing = [tp for tp in query.wanted if tp not in query.found]
+            leaders = filter(None, map(self._metadata.current.leader, missing))
+            listed = ", ".join(map(str, missing))
+            cut_off = self._unreachable(f"the leader of {listed}", {ToNode(leader.node.node_id) for leader in leaders})
+            told = cut_off or query.failure
+            if told is None or (told is query.failure and isinstance(told, OttlaTimeoutError | DisconnectedError)):
+                told = too_late(f"the offsets of {listed} could not be looked up in time", told, "no answer")
+            self._finish(query, told)
+
+    def _give_up(self, error: OttlaError) -> None:
+        """Nobody will name the leaders, and waiting does not help: no call is left waiting."""
+        for query in [query for query in self._queries if not isinstance(query, _ResetQuery)]:
+            self._finish(query, error)
 
     def _wake_at(self, now: Now) -> int | None:
         times = [at for query in self._queries for at in (query.deadline, query.not_before) if at is not None and at > now.mono]

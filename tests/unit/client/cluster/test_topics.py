@@ -16,7 +16,7 @@ from tests.unit.client.managers import T0, Asked, Replies, backoff, config, meta
 class Topics(Asked):
     def __init__(self) -> None:
         self.unreachable: Any = None
-        super().__init__(TopicsManager(config(), backoff(), lambda: self.unreachable))
+        super().__init__(TopicsManager(config(), backoff(), lambda *_: self.unreachable))
         self.manager: TopicsManager
 
     def describe(self, *topics: str, deadline: int = 1_000) -> Replies:

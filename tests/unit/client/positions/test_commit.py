@@ -39,7 +39,7 @@ class Commits(Asked):
         self.cluster = Cluster()
         settings = {"auto_commit_interval_ms": 5_000, **settings}
         manager = CommitManager(
-            config(**settings), self.coordinator, self.membership, self.cluster.manager, backoff(), lambda: None
+            config(**settings), self.coordinator, self.membership, self.cluster.manager, backoff(), lambda *_: None
         )  # type: ignore[arg-type]
         super().__init__(manager)
         self.manager: CommitManager

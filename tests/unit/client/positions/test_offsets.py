@@ -10,7 +10,14 @@ from ottla.client.commands import Reply
 from ottla.client.effects import ToNode
 from ottla.client.positions.offsets import OffsetsManager
 from ottla.client.subscription import EARLIEST, LATEST, Ago, Phase, Reset, Subscription
-from ottla.errors import DisconnectedError, NoOffsetForPartitionError, OttlaTimeoutError, UnsupportedApiError, error_class
+from ottla.errors import (
+    AuthenticationError,
+    DisconnectedError,
+    NoOffsetForPartitionError,
+    OttlaTimeoutError,
+    UnsupportedApiError,
+    error_class,
+)
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import list_offsets_response
@@ -39,7 +46,7 @@ class Offsets(Asked):
         self.store = FixedStore() if store else None
         self.unreachable: Any = None
         manager = OffsetsManager(
-            config(**settings), self.subscription, self.cluster.manager, self.store, backoff(), lambda: self.unreachable
+            config(**settings), self.subscription, self.cluster.manager, self.store, backoff(), lambda *_: self.unreachable
         )
         super().__init__(manager)
         self.manager: OffsetsManager
@@ -262,6 +269,32 @@ def test_the_deadline_of_an_unreachable_cluster_says_that() -> None:
     offsets.poll()
     offsets.poll(500)
     assert replies.error is offsets.unreachable
+
+
+def test_who_waits_for_leaders_that_nobody_will_name_is_told_at_once_and_a_reset_goes_on() -> None:
+    offsets = Offsets()
+    offsets.cluster.tell(leaders={})
+    offsets.subscription.assign([T0])
+    replies = offsets.list({T0: EARLIEST}, 500)
+    offsets.poll()
+    refused = AuthenticationError("no such user")
+    offsets.cluster.manager.on_failure(None, DisconnectedError("broke"), offsets.now)
+    assert replies.got == []
+    offsets.cluster.manager.on_failure(None, refused, offsets.now)
+    assert replies.error is refused
+    offsets.cluster.tell()
+    assert [send.api for send in offsets.poll(100)] == [Api.LIST_OFFSETS]
+
+
+def test_a_passing_failure_that_lasts_is_the_cause_of_what_is_told() -> None:
+    offsets = Offsets()
+    replies = offsets.list({T0: EARLIEST}, 500)
+    (send,) = offsets.poll()
+    broke = DisconnectedError("broke")
+    offsets.fail(send, broke)
+    offsets.poll(500)
+    assert isinstance(replies.error, OttlaTimeoutError)
+    assert replies.error.cause is broke
 
 
 def test_a_topic_that_does_not_exist_is_named_at_the_deadline_and_a_bad_name_at_once() -> None:
