@@ -140,7 +140,7 @@ class BrokerNode:
     def abandon(self) -> None:
         """In a forked child: close the child's copies of the parent's descriptors, so that port and directory get free in time."""
         self._server.close_files()
-        self._data.release()
+        self._data.abandon()
 
     def _start(self, config: BrokerConfig, host: str, port: int) -> None:
         self._core = BrokerCore(config, self.endpoint, self._data, RandomIds(), self._assignors)

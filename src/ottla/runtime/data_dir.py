@@ -71,7 +71,13 @@ class DataDir:
             raise
 
     def release(self) -> None:
-        """Let others use the directory. In a forked child this only closes the child's copies of what is open."""
+        """Let others use the directory at once. Closed only, the lock would last until a child just forked comes to run."""
+        if self._lock >= 0:
+            fcntl.flock(self._lock, fcntl.LOCK_UN)
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Close what is open; in a forked child, the child's copies of it: the lock is the parent's."""
         self._open.clear()
         if self._lock >= 0:
             os.close(self._lock)

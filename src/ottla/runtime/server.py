@@ -106,6 +106,9 @@ class Server:
 
     def close(self) -> None:
         """Close every connection, and wait until every job is done."""
+        # Closed only, the port would be taken until a child that was just forked comes to close its copy.
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
         self.close_files()
         for _, future in self._commands:
             future.cancel()

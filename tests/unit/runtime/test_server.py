@@ -8,6 +8,8 @@ import logging
 import os
 import socket
 import struct
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -378,6 +380,20 @@ def test_a_forked_child_does_not_keep_the_port_or_the_directory(tmp_path: Path) 
         os.close(writer)
         os.waitpid(child, 0)
         os.close(reader)
+
+
+def test_a_child_that_has_not_come_to_run_does_not_keep_them_either(tmp_path: Path) -> None:
+    """``subprocess`` forks without the hooks that close a child's copies, and so is any child until the machine lets it run."""
+    broker = Broker(tmp_path)
+    port = int(broker.bootstrap_servers.rsplit(":", 1)[1])
+    node = broker._node
+    assert node is not None
+    copies = (node._server._listener.fileno(), node._data._lock)
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=copies) as child:
+        broker.close()
+        with Broker(tmp_path, port=port) as again, RawClient(again.bootstrap_servers) as client:
+            assert client.ask(Api.METADATA, METADATA).error_code is ErrorCode.none
+        child.communicate(b"\n")
 
 
 def test_more_connections_than_descriptors_are_survived(
