@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import gc
 import random
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import suppress
 from typing import Any
 
@@ -312,3 +315,107 @@ def test_a_handler_that_is_too_slow_leaves_the_group_and_comes_back(served: str,
     assert heard[:3] == ["assigned", "lost", "assigned"]
     assert offsets[:10] == [*range(5), *range(5)]
     assert set(offsets) == {*range(20)}
+
+
+class Steps:
+    """Counts the times that calls wait, and cancels the task at one of them."""
+
+    def __init__(self, cancel_at: int = 0) -> None:
+        self.count = 0
+        self._cancel_at = cancel_at
+
+    def of(self, call: Coroutine[Any, Any, Any]) -> Awaitable[Any]:
+        return _Stepped(self, call)
+
+    def waits(self) -> None:
+        self.count += 1
+        if self.count == self._cancel_at:
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+
+
+class _Stepped:
+    def __init__(self, steps: Steps, call: Coroutine[Any, Any, Any]) -> None:
+        self._steps = steps
+        self._call = call
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        inner = self._call.__await__()
+        step = functools.partial(next, inner)
+        while True:
+            try:
+                future = step()
+            except StopIteration as done:
+                return done.value
+            self._steps.waits()
+            try:
+                yield future
+            except asyncio.CancelledError as cancelled:
+                step = functools.partial(inner.throw, cancelled)
+            else:
+                step = functools.partial(next, inner)
+
+
+async def _live(consumer: AsyncConsumer, name: str, steps: Steps, seen: Counter[tuple[int, int]], records: int) -> None:
+    """A consumer's life with all its calls; what is cancelled is gone on from."""
+
+    async def on_assign(_: AsyncConsumer, partitions: list[TopicPartition]) -> None:
+        await asyncio.sleep(0)
+
+    async def on_revoke(each: AsyncConsumer, partitions: list[TopicPartition]) -> None:
+        await each.commit()
+
+    async def turn() -> None:
+        await steps.of(consumer.subscribe([name], on_assign=on_assign, on_revoke=on_revoke))
+        await steps.of(consumer.resume(*consumer.paused()))
+        while len(seen) < records:
+            seen.update((record.partition, record.offset) for record in await steps.of(consumer.poll(0.5)))
+            await steps.of(consumer.commit())
+            await steps.of(consumer.commit_async())
+            for tp in sorted(consumer.assignment())[len(seen) % 3 :][:1]:
+                await steps.of(consumer.pause(tp))
+                await steps.of(consumer.committed(tp))
+                await steps.of(consumer.seek(tp, await steps.of(consumer.position(tp))))
+            await steps.of(consumer.resume(*consumer.paused()))
+        await steps.of(consumer.close())
+
+    task = asyncio.current_task()
+    assert task is not None
+    try:
+        await turn()
+    except asyncio.CancelledError:
+        task.uncancel()
+        if not consumer._closed:
+            await turn()
+
+
+@pytest.mark.parametrize(
+    "stride", [pytest.param(4, id="some"), pytest.param(1, id="all", marks=[pytest.mark.slow, pytest.mark.timeout(1800)])]
+)
+def test_each_step_of_each_call_can_be_cancelled(served: str, topic: MakeTopic, stride: int) -> None:
+    name, partitions, each = topic(2), 2, 20
+    spread(served, name, partitions, each)
+    everything = {(partition, offset) for partition in range(partitions) for offset in range(each)}
+
+    def life(cancel_at: int) -> int:
+        steps, seen, wrong = Steps(cancel_at), Counter[tuple[int, int]](), list[Any]()
+
+        async def main() -> None:
+            asyncio.get_running_loop().set_exception_handler(lambda _, context: wrong.append(context))
+            one = consumer(served, f"{name}-{cancel_at}", max_poll_records=17, auto_commit_interval=0.02, fetch_max_wait=0.05)
+            await _live(one, name, steps, seen, len(everything))
+            assert asyncio.all_tasks() == {asyncio.current_task()}
+            assert one._network is not None
+            while one._network._thread.is_alive():
+                await asyncio.sleep(0.001)
+
+        run(main())
+        gc.collect()
+        assert wrong == []
+        assert seen.keys() == everything
+        assert set(seen.values()) == {1}
+        return steps.count
+
+    for number in range(1, life(0), stride):
+        life(number)

@@ -170,7 +170,9 @@ def committed(served: str, topic: str, group: str) -> dict[int, int]:
 
 
 @pytest.mark.parametrize("manner", MANNERS)
-@pytest.mark.parametrize("share", [pytest.param(60, id="some"), pytest.param(1, id="all", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "share", [pytest.param(150, id="some"), pytest.param(1, id="all", marks=[pytest.mark.slow, pytest.mark.timeout(3600)])]
+)
 def test_what_is_interrupted_anywhere_loses_and_repeats_nothing(
     served: str, topic: Callable[..., str], manner: str, share: int
 ) -> None:

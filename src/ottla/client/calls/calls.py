@@ -164,6 +164,7 @@ class ConsumerCalls(CommitCalls, LookupCalls):
         """Everything that a poll does besides handing out records."""
         self.jobs.check_idle()
         self._mailbox.take()
+        yield from self._mailbox.settle_cancelled()
         if self.interrupted:
             yield from self._start_over()
         yield from self._run_commit_callbacks()

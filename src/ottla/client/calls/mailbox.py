@@ -64,6 +64,7 @@ class Mailbox:
             WakeupRequested: self._on_wakeup,
         }
         self._woken = False
+        self._cancelled: deque[Command] = deque()
 
     def take(self) -> None:
         """Handle every notification that has come."""
@@ -90,7 +91,24 @@ class Mailbox:
     def ask(self, command: Command, what: str, deadline: int, *, wakeable: bool = False) -> Call[Any]:
         """Send a command and give its outcome. ``wakeable``: it may take as long as a broker takes, so a wake-up ends the wait."""
         self.submit(command)
-        return (yield from self.settle(command, what, deadline, wakeable=wakeable))
+        try:
+            return (yield from self.settle(command, what, deadline, wakeable=wakeable))
+        except GeneratorExit:
+            if not wakeable:
+                self._cancelled.append(command)
+            raise
+
+    def settle_cancelled(self) -> Call[None]:
+        """Wait for what the network thread does at once, and was asked by a call that was cancelled: it is done even so.
+
+        Until that is told, what is known of the partitions is of the past.
+        """
+        while self._cancelled:
+            if self._cancelled[0].completion.done:
+                del self._cancelled[0]
+            else:
+                yield from self.wait(self._cancelled[0].completion, self.now.mono + ANSWER_GRACE)
+                self.take()
 
     def settle(self, command: Command, what: str, deadline: int, *, wakeable: bool = True) -> Call[Any]:
         """Wait for the outcome of a command that was sent. The network thread knows the deadline, too, and what went wrong."""

@@ -1,4 +1,5 @@
-"""The handler of a signal raises in the middle of a call: what was under way is not lost, and is done by the next call."""
+"""The handler of a signal raises in the middle of a call, or the call is cancelled: what was under way is not lost, and is done by
+the next call."""
 
 from __future__ import annotations
 
@@ -30,6 +31,7 @@ class Interrupted:
         self.sent: list[Any] = []
         self.told: list[Any] = []
         self.heard: list[str] = []
+        self.answers = True
         self.calls = ConsumerCalls(config(), self._submit, lambda: self.told)
         listeners = Listeners(lambda _: self.heard.append("assign"), lambda _: self.heard.append("revoke"))
         self.calls._rebalancing.listeners = listeners
@@ -39,7 +41,7 @@ class Interrupted:
             self.at = None
             raise KeyboardInterrupt
         self.sent.append(command)
-        if isinstance(command, commands.Command):
+        if isinstance(command, commands.Command) and self.answers:
             self.told.append(Completed(command.completion, {}))
 
     def show(self, position: int, epoch: int) -> None:
@@ -147,3 +149,24 @@ def test_a_commit_that_was_not_sent_is_not_waited_for() -> None:
         for _ in one.calls.commit_async({TP: OffsetAndMetadata(1)}, None, NOW):
             pass
     assert list(one.calls.commit({TP: OffsetAndMetadata(2)}, 1_000, NOW)) == []
+
+
+def test_nothing_is_handed_out_before_a_pause_that_was_cancelled_is_known_to_be_made() -> None:
+    """It would be handed out again: the partition goes on from the position that the pause has told."""
+    one = Interrupted()
+    one.show(0, 1)
+    assert one.poll() == []
+    one.arrive(1, 0, 1)
+    one.answers = False
+    pausing = one.calls.pause([TP], NOW)
+    next(pausing)
+    pausing.close()
+    (pause,) = one.of(commands.Pause)
+    assert pause.positions == {TP: OffsetAndMetadata(0)}
+    polling = one.calls.deliver(0, NOW)
+    assert next(polling).for_ is pause.completion  # type: ignore[union-attr]
+    one.show(0, 2)
+    one.told.append(Completed(pause.completion))
+    with pytest.raises(StopIteration) as done:
+        polling.send(NOW)
+    assert done.value.value is None
