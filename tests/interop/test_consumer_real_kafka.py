@@ -102,6 +102,21 @@ def test_walking_records_for_ever_and_committing_in_the_body(servers: str) -> No
     assert sorted(seen) == sorted(row[2] for row in ROWS)
 
 
+def test_an_offset_that_somebody_commits_after_the_error_is_where_the_next_poll_begins(servers: str) -> None:
+    topic = new_topic(servers, partitions=1, rows=[(0, *row[1:]) for row in ROWS])
+    (tp,) = partitions(topic, 1)
+    with (
+        consumer(servers, group_id=f"g-{topic}") as operator,
+        consumer(servers, group_id=f"g-{topic}", auto_offset_reset="none", enable_auto_commit=False) as reader,
+    ):
+        reader.assign([tp])
+        for _ in range(2):
+            with pytest.raises(NoOffsetForPartitionError, match=topic):
+                reader.poll(60)
+        operator.commit({tp: 290})
+        assert reader.poll(60)[0].offset == 290
+
+
 def test_an_exception_in_the_body_is_not_committed_over(servers: str) -> None:
     topic = new_topic(servers, partitions=1, rows=[(0, None, b"%d" % number, NOW, ()) for number in range(10)])
     handled = []
