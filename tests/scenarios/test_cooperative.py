@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
+from ottla.assignors import Cluster, ConsumerPartitionAssignor, MemberSubscription, RebalanceProtocol
 from ottla.broker.faults.rules import ExpireMember
 from ottla.client.calls.calls import Listeners
 from ottla.client.groups.classic.states import State
@@ -238,8 +240,27 @@ def test_a_commit_while_the_group_rebalances_is_refused_and_works_afterwards(wor
     assert len(errors) == count
 
 
+class Patient(ConsumerPartitionAssignor):
+    """A user's own: who has something keeps it, up to a fair share, and nobody gets what somebody else has not given up."""
+
+    name = "patient"
+
+    def supported_protocols(self) -> Sequence[RebalanceProtocol]:
+        return (RebalanceProtocol.COOPERATIVE, RebalanceProtocol.EAGER)
+
+    def assign(self, cluster: Cluster, members: Mapping[str, MemberSubscription]) -> dict[str, list[TopicPartition]]:
+        fair = -(-cluster.partitions["t"] // len(members))
+        shares = {one: sorted(members[one].owned)[:fair] for one in members}
+        owned = {tp for member in members.values() for tp in member.owned}
+        for tp in ALL:
+            if tp not in owned:
+                min(shares.values(), key=len).append(tp)
+        return shares
+
+
+@pytest.mark.parametrize("cooperative", [COOPERATIVE, Patient], ids=["ours", "the user's"])
 @pytest.mark.parametrize("seed", [1, 2])
-def test_a_rolling_upgrade_from_eager_to_cooperative(tmp_path: Path, seed: int) -> None:
+def test_a_rolling_upgrade_from_eager_to_cooperative(tmp_path: Path, seed: int, cooperative: object) -> None:
     """Kafka's way: first everybody offers both, then one after the other stops offering the eager one."""
     world = World(tmp_path, seed)
     world.create_topic("t", PARTITIONS)
@@ -249,7 +270,7 @@ def test_a_rolling_upgrade_from_eager_to_cooperative(tmp_path: Path, seed: int) 
     eager = [join(world, ledger, f"eager{place}", ["range"]) for place in range(2)]
     settle(world, *eager)
     generation: list[App] = eager
-    for step, strategy in enumerate((["range", COOPERATIVE], [COOPERATIVE])):
+    for step, strategy in enumerate((["range", cooperative], [cooperative])):
         replaced: list[App] = []
         for place, old in enumerate(generation):
             old.stop = True
@@ -262,7 +283,7 @@ def test_a_rolling_upgrade_from_eager_to_cooperative(tmp_path: Path, seed: int) 
     seen = {(record.partition, record.offset) for app in world.apps.values() for record in app.handled}
     assert len(seen) == 120 * PARTITIONS
     before = [app.calls.owned for app in generation]
-    newcomer = join(world, ledger, "newcomer")
+    newcomer = join(world, ledger, "newcomer", [cooperative])
     settle(world, newcomer, *generation)
     assert all(app.calls.owned <= had for app, had in zip(generation, before, strict=True))
 

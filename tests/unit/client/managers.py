@@ -55,7 +55,7 @@ def metadata_answer(
     *,
     errors: Mapping[str, int] | None = None,
     epoch: int = 3,
-    topic_id: uuid.UUID = TOPIC_ID,
+    topic_id: uuid.UUID | None = TOPIC_ID,
     racks: Mapping[int, str] | None = None,
 ) -> Any:
     """An answer to Metadata: a leader for each partition, -1 being none, and its only replica."""

@@ -143,7 +143,7 @@ class FetchSession:
     def request(self) -> SessionRequest:
         """What the next Fetch says."""
         by_id = not self._unnamed
-        if self.phase is Phase.OPEN and by_id is not self._by_id:
+        if by_id is not self._by_id:
             self._move(Outcome.DOUBTFUL)
         self._by_id = by_id
         if self.phase is Phase.OPEN:

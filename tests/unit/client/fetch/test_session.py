@@ -191,3 +191,29 @@ def test_what_was_served_is_asked_for_last() -> None:
 
 def test_every_outcome_is_provided_for() -> None:
     assert {phase: set(row) for phase, row in TRANSITIONS.items()} == {phase: set(Outcome) for phase in Phase}
+
+
+def test_what_replaces_a_session_stands_for_what_is_wanted_now() -> None:
+    session = opened(T0, T1)
+    session.request()
+    session.failed()
+    session.drop(T1)
+    request = session.request()
+    assert (ids(request), request.all) == ((9, 0), {T0: wanted()})
+    assert session.answered(request, 0, 10, [T0])
+
+
+def test_a_dropped_topic_without_an_id_makes_it_no_session_by_names() -> None:
+    session = opened(T0)
+    session.want(T1, wanted(topic_id=None))
+    session.drop(T1)
+    request = session.request()
+    assert (request.by_id, ids(request)) == (True, (9, 1))
+
+
+@pytest.mark.parametrize(("code", "partitions"), [(71, []), (0, [T1])], ids=["an error", "what nobody asked for"])
+def test_a_throttled_answer_that_casts_doubt_replaces_the_session(code: int, partitions: list[object]) -> None:
+    """A broker that merely wants to be left alone answers with nothing at all."""
+    session = opened(T0)
+    assert not session.answered(session.request(), code, 9, partitions, throttled=True)  # type: ignore[arg-type]
+    assert session.phase is Phase.REPLACING

@@ -133,6 +133,7 @@ def test_an_answer_of_the_leader_before_the_last_is_ignored() -> None:
     send = validating.one(ASKED)
     validating.answer(late, end((T0, 2, 10)))
     assert validating.phase() is Phase.VALIDATING
+    assert validating.poll() == [], "the other one is still under way"
     validating.answer(send, end((T0, 2, 10)))
     assert validating.phase() is Phase.FETCHING
 
@@ -264,3 +265,37 @@ def test_a_topic_that_is_gone_for_a_while_is_not_made_anew() -> None:
     validating.cluster.tell()
     validating.poll()
     assert (validating.phase(), validating.state().fetch) == (Phase.FETCHING, 10)
+
+
+def test_a_broker_that_tells_no_topic_ids_makes_no_topic_anew_and_the_id_is_not_forgotten() -> None:
+    """In a rolling upgrade an older broker may answer in between."""
+    validating = Validating(T0)
+    validating.confirmed()
+    validating.cluster.tell(topic_id=None)
+    validating.poll()
+    assert (validating.phase(), validating.state().fetch) == (Phase.FETCHING, 10)
+    validating.cluster.tell(topic_id=uuid.UUID(int=77), epoch=0)
+    validating.poll()
+    assert validating.phase() is Phase.RESETTING
+
+
+def test_a_leader_whose_epoch_nobody_tells_is_believed() -> None:
+    validating = Validating(T0)
+    validating.cluster.tell(epoch=-1)
+    assert validating.poll() == []
+    assert validating.phase() is Phase.FETCHING
+
+
+def test_a_truncated_log_without_a_policy_is_told_once_and_forgotten_with_its_partition() -> None:
+    validating = Validating(T0, reset_to=None)
+    validating.answer(validating.one(ASKED), end((T0, 2, 5)))
+    validating.poll()
+    version, problem = validating.subscription.version, validating.state().problem
+    assert isinstance(problem, LogTruncationError)
+    validating.poll()
+    assert validating.subscription.version == version
+    assert validating.state().problem is problem
+    assert validating.manager.awaits_consumption
+    validating.subscription.assign([T1])
+    validating.poll()
+    assert not validating.manager.awaits_consumption

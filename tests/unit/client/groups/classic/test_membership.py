@@ -539,6 +539,7 @@ def test_a_join_that_comes_through_after_the_deadline_is_left_again(member: Memb
 
 
 def test_leaving_is_done_when_it_is_answered_or_can_not_be(member: Member) -> None:
+    before = Replies()
     for ending in ("answer", "failure"):
         member.join()
         replies = Replies()
@@ -556,6 +557,36 @@ def test_leaving_is_done_when_it_is_answered_or_can_not_be(member: Member) -> No
         assert replies.got == [(None, None)]
         assert (member.state, member.manager.metadata().member_id) == (State.UNJOINED, "")
         member.subscription.subscribe(frozenset({"t"}))
+        assert len(before.got) == (ending == "failure"), "each is told once"
+        before = replies
+
+
+@pytest.mark.parametrize(("of_all", "of_the_member"), [(25, None), (0, 82), (0, 25)])
+def test_why_the_coordinator_refused_to_let_a_member_go_is_in_the_log_and_nowhere_else(
+    member: Member, caplog: pytest.LogCaptureFixture, of_all: int, of_the_member: int | None
+) -> None:
+    member.join()
+    replies = Replies()
+    member.manager.leave("because", replies, member.now)
+    one = leave_group_response.MemberResponse(member_id="m-1", group_instance_id=None, error_code=ErrorCode(of_the_member or 0))
+    members = () if of_the_member is None else (one,)
+    answer = leave_group_response.LeaveGroupResponse(throttle_time=NO_THROTTLE, error_code=ErrorCode(of_all), members=members)
+    with caplog.at_level(logging.INFO):
+        member.answer(member.one(Api.LEAVE_GROUP), answer)
+    assert f"leaving group 'g' [{ErrorCode(of_all or of_the_member).name.upper()}]" in caplog.text
+    assert replies.got == [(None, None)]
+    assert member.state is State.UNJOINED
+    assert member.poll() == []
+
+
+def test_who_did_not_poll_while_the_coordinator_was_unknown_leaves_when_it_is_known() -> None:
+    member = Member(max_poll_interval_ms=20_000)
+    member.join()
+    member.coordinator.node_id = None
+    assert member.poll(20_000) == []
+    member.coordinator.node_id = 1
+    assert member.one(Api.LEAVE_GROUP).message.members[0].member_id == "m-1"
+    assert Api.LEAVE_GROUP not in [send.api for send in member.poll()]
 
 
 def test_leaving_in_the_middle_of_a_join_ignores_its_answer(member: Member) -> None:
