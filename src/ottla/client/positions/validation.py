@@ -207,7 +207,7 @@ class PositionValidator:
             state = self._subscription.current(tp, misfit.epoch)
             if state is None:
                 del self._misfits[tp]
-            elif not isinstance(state.problem, LogTruncationError) and not self._is_held(tp):
+            elif not self._is_held(tp):
                 self._settle(tp, state, misfit)
 
     def _settle(self, tp: TopicPartition, state: PartitionState, misfit: _Misfit) -> None:
