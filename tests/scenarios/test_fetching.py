@@ -139,6 +139,23 @@ def test_a_topic_made_anew_is_read_from_its_first_record(world: World) -> None:
     assert poll(world, app, timeout=10_000) == [(0, offset) for offset in range(30)]
 
 
+@pytest.mark.parametrize("policy", ["earliest", "latest", "none"])
+def test_a_seek_is_of_the_topic_made_anew_also_where_only_the_old_one_is_known_yet(world: World, policy: str) -> None:
+    """A consumer that rests between two jobs does not look at the cluster for minutes."""
+    world.produce("t", 0, 8)
+    app = assigned(world, TP0, auto_offset_reset=policy, allow_auto_create_topics=False)
+    world.call(app, app.calls.seek({TP0: OffsetAndMetadata(0)}, world.now))
+    assert len(poll(world, app)) == 8
+    world.call(app, app.calls.unsubscribe(world.now))
+    world.run(2_000)
+    world.delete_topic("t")
+    world.create_topic("t", 1)
+    world.produce("t", 0, 5)
+    world.call(app, app.calls.assign([TP0], world.now))
+    world.call(app, app.calls.seek({TP0: OffsetAndMetadata(3)}, world.now))
+    assert poll(world, app, timeout=10_000) == [(0, 3), (0, 4)]
+
+
 def test_a_reset_by_duration_begins_with_what_is_as_young(world: World) -> None:
     app = assigned(world, TP0, TP1, auto_offset_reset="by_duration:PT1H")
     stamped = world.now.wall

@@ -126,7 +126,8 @@ class PartitionState:
         self.leader: Leader | None = None
         """Whose log the position is known to fit."""
         self.topic_id: uuid.UUID | None = None
-        """The topic that the position was found in: one of the same name may come after it."""
+        """The topic that the position was found in or has been read in: one of the same name may come after it. None: what a
+        seek has named, and nothing came from there yet. What is known of the cluster then may be older than what was named."""
         self.reset_to: Reset = LATEST
         self.retry_at = 0
         self.problem: OttlaError | None = None
@@ -274,12 +275,13 @@ class Subscription:
                 state.paused = False
         self._changed()
 
-    def found(self, tp: TopicPartition, epoch: int, position: OffsetAndMetadata) -> bool:
-        """A look-up gave a position. False, and nothing happens, where that is not what is wanted any more."""
+    def found(self, tp: TopicPartition, epoch: int, position: OffsetAndMetadata, topic_id: uuid.UUID | None) -> bool:
+        """A look-up gave a position in a topic. False, and nothing happens, where that is not what is wanted any more."""
         state = self.current(tp, epoch)
         if state is None or state.phase not in (Phase.INITIALIZING, Phase.RESETTING):
             return False
         self._set_position(state, position)
+        state.topic_id = topic_id
         self._changed()
         return True
 

@@ -7,7 +7,7 @@ import pytest
 from ottla.client.subscription import EARLIEST, LATEST, Mode, Phase, Subscription
 from ottla.errors import NoOffsetForPartitionError
 from ottla.types import OffsetAndMetadata
-from tests.unit.client.managers import T0, T1, T2
+from tests.unit.client.managers import T0, T1, T2, TOPIC_ID
 
 AT_3 = OffsetAndMetadata(3)
 
@@ -89,16 +89,16 @@ def test_pausing_goes_back_to_where_the_application_is(subscription: Subscriptio
 def test_pausing_what_has_no_position_yet_lets_the_look_up_go_on(subscription: Subscription) -> None:
     subscription.pause([T0], {})
     state = subscription.partitions[T0]
-    assert subscription.found(T0, state.epoch, AT_3)
+    assert subscription.found(T0, state.epoch, AT_3, TOPIC_ID)
     assert (state.phase, state.fetchable) == (Phase.FETCHING, False)
 
 
 def test_a_look_up_sets_only_what_still_waits_for_it(subscription: Subscription) -> None:
     old = subscription.partitions[T0].epoch
     subscription.seek({T0: AT_3})
-    assert not subscription.found(T0, old, OffsetAndMetadata(70))
-    assert not subscription.found(T0, subscription.partitions[T0].epoch, OffsetAndMetadata(70))
-    assert not subscription.found(T2, 1, OffsetAndMetadata(70))
+    assert not subscription.found(T0, old, OffsetAndMetadata(70), TOPIC_ID)
+    assert not subscription.found(T0, subscription.partitions[T0].epoch, OffsetAndMetadata(70), TOPIC_ID)
+    assert not subscription.found(T2, 1, OffsetAndMetadata(70), TOPIC_ID)
     assert subscription.partitions[T0].fetch == 3
 
 
@@ -119,7 +119,7 @@ def test_what_awaits_on_assign_is_not_fetchable_but_may_get_its_position(subscri
     subscription.subscribe(frozenset({"t"}))
     assert subscription.set_partitions([T0], await_acceptance=True) == {T0}
     state = subscription.partitions[T0]
-    assert subscription.found(T0, state.epoch, AT_3)
+    assert subscription.found(T0, state.epoch, AT_3, TOPIC_ID)
     assert not state.fetchable
     subscription.accept()
     assert state.fetchable

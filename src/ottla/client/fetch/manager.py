@@ -295,6 +295,7 @@ class FetchManager:
             return None
         if state.problem is not None:
             self._subscription.set_problem(tp, state.epoch, None)
+        state.topic_id = asked.topic_id or state.topic_id
         self._logged.pop(tp, None)
         if data.preferred_read_replica >= 0:
             self._prefer(tp, state, int(data.preferred_read_replica), now)

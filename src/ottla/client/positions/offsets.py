@@ -186,7 +186,7 @@ class OffsetsManager:
         if found is not None:
             if found.leader_epoch is not None:
                 self._metadata.observe_epoch(tp, found.leader_epoch)
-            self._subscription.found(tp, epoch, found)
+            self._subscription.found(tp, epoch, found, self._metadata.current.topic_id(tp.topic))
         elif isinstance(error, NoOffsetForPartitionError):
             self._subscription.not_committed(tp, epoch, error)
         else:
@@ -215,7 +215,7 @@ class OffsetsManager:
     def _on_reset(self, query: _ResetQuery, tp: TopicPartition, offset: int, leader_epoch: int) -> None:
         if leader_epoch >= 0:
             self._metadata.observe_epoch(tp, leader_epoch)
-        self._subscription.found(tp, query.epochs[tp], OffsetAndMetadata(offset))
+        self._subscription.found(tp, query.epochs[tp], OffsetAndMetadata(offset), self._metadata.current.topic_id(tp.topic))
 
     # -- requests ---------------------------------------------------------------------------------------------------------
 

@@ -144,7 +144,6 @@ class PositionValidator:
                 if state.phase is not Phase.VALIDATING:
                     self._subscription.validate(tp, current.leader(tp))
                 continue
-            state.topic_id = topic_id or state.topic_id
             leader = current.leader(tp)
             if leader is None or leader == state.leader:
                 continue

@@ -15,7 +15,7 @@ from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import offset_for_leader_epoch_response as messages
 from ottla.types import OffsetAndMetadata, TopicPartition
-from tests.unit.client.managers import NO_THROTTLE, T0, T1, T2, Asked, Cluster, backoff, config
+from tests.unit.client.managers import NO_THROTTLE, T0, T1, T2, TOPIC_ID, Asked, Cluster, backoff, config
 
 ASKED = Api.OFFSET_FOR_LEADER_EPOCH
 
@@ -31,7 +31,8 @@ class Validating(Asked):
             PositionValidator(config(), self.subscription, self.cluster.manager, backoff(), lambda tp: tp in self.held)
         )
         self.subscription.assign(partitions)
-        self.seek(dict.fromkeys(partitions, OffsetAndMetadata(10, leader_epoch=leader_epoch)))
+        for tp in partitions:
+            self.subscription.found(tp, self.state(tp).epoch, OffsetAndMetadata(10, leader_epoch=leader_epoch), TOPIC_ID)
 
     def seek(self, positions: dict[TopicPartition, OffsetAndMetadata]) -> None:
         self.subscription.seek(positions)
@@ -255,6 +256,15 @@ def test_a_topic_made_anew_without_a_policy_is_an_error_until_a_seek() -> None:
     validating.seek({T0: OffsetAndMetadata(0)})
     validating.poll()
     assert (validating.phase(), validating.state().problem) == (Phase.FETCHING, None)
+
+
+def test_what_a_seek_names_is_of_the_topic_that_there_is_however_late_that_is_known() -> None:
+    validating = Validating(T0, reset_to=LATEST)
+    validating.seek({T0: OffsetAndMetadata(5)})
+    validating.poll()
+    validating.cluster.tell(topic_id=uuid.UUID(int=77), epoch=0)
+    validating.poll()
+    assert (validating.phase(), validating.state().fetch) == (Phase.FETCHING, 5)
 
 
 def test_a_topic_that_is_gone_for_a_while_is_not_made_anew() -> None:
