@@ -210,6 +210,7 @@ def test_read_committed_gives_what_was_committed_and_nothing_else(
         collector.on_fetched(FetchedResponse(number, 1, (part,), len(part.data)))
         while (delivery := collector.collect(limit)) is not None:
             seen += [record.offset for handed in delivery.parts for record in handed.records]
+            delivery.whole = True
             collector.acknowledge()
         found = collector.position(T0)
         assert found is not None
