@@ -232,34 +232,49 @@ class AsyncConsumer(ConsumerBase):
         self._check_process()
         if self._closed:
             return
-        with self._entered() as nested:
+        with self._entered():
             if self._network is None:
                 self._closed = True
                 return
-            started = clock.monotonic()
+            deadline = clock.monotonic() + timeout
             try:
-                if not nested:
-                    await self._end_listener(timeout)
-                left = max(0.0, timeout - (clock.monotonic() - started))
+                await self._end_listener(deadline)
+                left = max(0.0, deadline - clock.monotonic())
                 call = self._calls.close(round(left * 1000), clock.now(), operation, done_with_last=done_with_last)
                 await self._drive(call)
             finally:
-                self._closed = True
-                await self._end_thread(self._network, max(1.0, timeout - (clock.monotonic() - started)))
+                await self._end(self._network, deadline)
 
-    async def _end_listener(self, timeout: float) -> None:
+    async def _end(self, network: NetworkThread, deadline: float) -> None:
+        """Close for good. If ``close()`` was cancelled, the listener that it has left behind may still use the consumer."""
+        try:
+            await self._end_listener(deadline)
+        finally:
+            self._closed = True
+            if self._unraised is not None:
+                _log.warning("a listener failed whose call was cancelled: %r", self._unraised)
+            await self._end_thread(network, max(deadline, clock.monotonic() + 1.0))
+
+    async def _end_listener(self, deadline: float) -> None:
         """Let a listener that a cancelled call has left behind come to its end, as long as there is time."""
-        if self._listening:
-            _, pending = await asyncio.wait(self._listening, timeout=timeout)
+        left_behind = self._left_behind()
+        if left_behind:
+            _, pending = await asyncio.wait(left_behind, timeout=max(0.0, deadline - clock.monotonic()))
             for task in pending:
                 _log.warning("a listener was not through when its consumer was closed: it is cancelled")
                 task.cancel()
             if pending:
                 await asyncio.wait(pending, timeout=1.0)
 
-    async def _end_thread(self, network: NetworkThread, timeout: float) -> None:
-        until = clock.now().mono + round(timeout * 1000)
-        while not network.close(0) and clock.now().mono < until:
+    def _left_behind(self) -> list[asyncio.Task[Any]]:
+        """The listeners that nobody waits for. Where a listener asks, those below it wait for what it does."""
+        me = asyncio.current_task()
+        return self._listening[self._listening.index(me) + 1 :] if me in self._listening else self._listening[:]
+
+    async def _end_thread(self, network: NetworkThread, deadline: float) -> None:
+        until = round(deadline * 1000)
+        # One can wait for the thread at a time. A listener that is still at it does so, and hears that the consumer is closed.
+        while not network.close(0) and not self._left_behind() and clock.now().mono < until:
             await self._wait(network, until)
 
     # -- the driver -------------------------------------------------------------------------------------------------------

@@ -249,14 +249,16 @@ class Consumer(ConsumerBase):
     def beginning_offsets(self, partitions: Iterable[TopicPartition], timeout: Timeout = None) -> dict[TopicPartition, int]:
         """The first offset of each partition: that of its oldest record.
 
-        Raises ``OttlaTimeoutError`` after ``timeout`` (seconds).
+        Raises what a broker refuses (``TopicAuthorizationFailedError``, ``AuthenticationError``), and after ``timeout`` (seconds)
+        ``OttlaTimeoutError``, or what kept the brokers from answering.
         """
         return self._edges(partitions, EARLIEST, timeout)
 
     def end_offsets(self, partitions: Iterable[TopicPartition], timeout: Timeout = None) -> dict[TopicPartition, int]:
         """The offset behind the last record of each partition; with ``read_committed``, behind the last that can be read.
 
-        Raises ``OttlaTimeoutError`` after ``timeout`` (seconds).
+        Raises what a broker refuses (``TopicAuthorizationFailedError``, ``AuthenticationError``), and after ``timeout`` (seconds)
+        ``OttlaTimeoutError``, or what kept the brokers from answering.
         """
         return self._edges(partitions, LATEST, timeout)
 
@@ -265,7 +267,7 @@ class Consumer(ConsumerBase):
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """For each partition the first record stamped at or after a time (milliseconds since 1970); ``None``: there is none.
 
-        Raises ``OttlaTimeoutError`` after ``timeout`` (seconds), also for ``timeout=0``: ``None`` always means that there is none.
+        Raises as ``end_offsets()`` does, also for ``timeout=0``: ``None`` always means that there is none.
         """
         wanted = arguments.timestamps(timestamps)
         return self._run(lambda now: self._calls.list_offsets(wanted, self._timeout(timeout), now))
@@ -280,7 +282,7 @@ class Consumer(ConsumerBase):
     def partitions_for(self, topic: str, timeout: Timeout = None) -> list[PartitionInfo]:
         """The partitions of a topic, as a broker describes them now; the topic is not created by that.
 
-        Raises ``UnknownTopicOrPartitionError`` if there is no such topic, ``OttlaTimeoutError`` after ``timeout`` (seconds).
+        Raises ``UnknownTopicOrPartitionError`` if there is no such topic, and otherwise as ``end_offsets()`` does.
         """
         name = arguments.topic(topic)
         topics = self._run(lambda now: self._calls.describe_topics((name,), self._timeout(timeout), now))
@@ -289,7 +291,8 @@ class Consumer(ConsumerBase):
     def list_topics(self, timeout: Timeout = None) -> dict[str, list[PartitionInfo]]:
         """All topics that this consumer may see, with their partitions.
 
-        Raises ``OttlaTimeoutError`` after ``timeout`` (seconds).
+        Raises what a broker refuses (``AuthenticationError``), and after ``timeout`` (seconds)
+        ``OttlaTimeoutError``, or what kept the brokers from answering.
         """
         topics = self._run(lambda now: self._calls.describe_topics(None, self._timeout(timeout), now))
         return {name: list(topics[name].partitions) for name in sorted(topics)}

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from ottla import AsyncConsumer, TopicPartition
-from ottla.errors import CommitFailedError, error_class
+from ottla import AsyncConsumer, OffsetAndMetadata, TopicPartition
+from ottla.errors import CommitFailedError, IllegalStateError, error_class
 
 PATIENCE = 60.0
 """Seconds that anything may take on a busy machine."""
@@ -249,6 +249,42 @@ def test_closing_waits_for_a_listener_only_as_long_as_there_is_time(served: str,
         assert ended.is_set()
 
     run(closed())
+
+
+@pytest.mark.parametrize("cancels", [1, 2])
+def test_a_close_that_is_cancelled_lets_its_listener_come_to_its_end(served: str, topic: MakeTopic, cancels: int) -> None:
+    name, tp = (topic_name := filled(topic, 1, 1)), TopicPartition(topic_name, 0)
+    begun, heard = asyncio.Event(), list[object]()
+
+    async def on_revoke(this: AsyncConsumer, partitions: list[TopicPartition]) -> None:
+        begun.set()
+        try:
+            heard.append(await this.commit({tp: 1}))
+            heard.append(await this.committed(*partitions))
+        except IllegalStateError as closed:
+            heard.append(closed)
+
+    async def cancelled() -> None:
+        reader = consumer(served, f"g-{name}-{cancels}", enable_auto_commit=False)
+        await reader.subscribe([name], on_revoke=on_revoke)
+        assert len(await reader.poll(PATIENCE)) == 1
+        closing = asyncio.create_task(reader.close())
+        await begun.wait()
+        for _ in range(cancels):
+            closing.cancel()
+            await asyncio.sleep(0)
+        await asyncio.wait([closing])
+        assert closing.cancelled()
+        await until(lambda: asyncio.all_tasks() == {asyncio.current_task()}, lambda: asyncio.sleep(0.001))
+        if cancels == 1:
+            assert heard == [{tp: OffsetAndMetadata(1)}] * 2
+        with pytest.raises(IllegalStateError, match="closed"):
+            await reader.poll()
+
+    began = time.monotonic()
+    run(cancelled())
+    assert heard
+    assert time.monotonic() - began < PATIENCE / 2
 
 
 def test_walking_records_for_ever_and_committing_in_the_body(served: str, topic: MakeTopic) -> None:

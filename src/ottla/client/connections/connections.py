@@ -475,26 +475,14 @@ class Connections:
             self._broken(
                 link, DisconnectedError(f"no answer to {api} for {(now.mono - link.in_flight[0].sent_at) / 1000:g} s"), now
             )
-        elif (
-            link.state is LinkState.READY
-            and not link.in_flight
-            and 0 <= self._config.connections_max_idle_ms <= now.mono - link.last_used
-        ):
+        elif link.is_idle(self._config.connections_max_idle_ms, now):
             self._release(link, "idle", now)
 
     def _deadlines(self, now: Now) -> Iterator[int]:
         for request in self._requests:
             yield request.deadline
         for link in self.links:
-            if link.state in SETUP_STATES or link.state is LinkState.RENEWING:
-                yield link.setup_deadline
-            elif link.renew_at is not None:
-                yield link.renew_at
-            if link.in_flight:
-                yield link.dead_at(self._config.request_timeout_ms)
-                yield from (request.deadline for request in link.in_flight if not request.done)
-            elif link.state is LinkState.READY and self._config.connections_max_idle_ms >= 0:
-                yield link.last_used + self._config.connections_max_idle_ms
+            yield from link.deadlines(self._config.request_timeout_ms, self._config.connections_max_idle_ms)
             if self._requests:
                 waits = (link.retry_at, link.throttled_until, link.opened_at + STAGGER)
                 yield from (at for at in waits if at > now.mono)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -180,6 +180,22 @@ class Link:
         """When the connection counts as broken for want of an answer to its oldest request, as answers come in order."""
         oldest = self.in_flight[0]
         return oldest.sent_at + max(patience, oldest.send.timeout)
+
+    def is_idle(self, patience: int, now: Now) -> bool:
+        """Whether nobody has used the connection for ``patience`` milliseconds; negative: one never counts as idle."""
+        return self.state is LinkState.READY and not self.in_flight and 0 <= patience <= now.mono - self.last_used
+
+    def deadlines(self, patience: int, idle_after: int) -> Iterator[int]:
+        """When time alone will change something here; both settings in milliseconds, as ``dead_at`` and ``is_idle`` take them."""
+        if self.state in SETUP_STATES or self.state is LinkState.RENEWING:
+            yield self.setup_deadline
+        elif self.renew_at is not None:
+            yield self.renew_at
+        if self.in_flight:
+            yield self.dead_at(patience)
+            yield from (request.deadline for request in self.in_flight if not request.done)
+        elif self.state is LinkState.READY and idle_after >= 0:
+            yield self.last_used + idle_after
 
     @property
     def awaited(self) -> str:

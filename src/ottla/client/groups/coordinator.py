@@ -15,7 +15,7 @@ from typing import Any
 from ottla.client.backoff import ExponentialBackoff
 from ottla.client.effects import AnyNode, Poll, Send, ToCoordinator
 from ottla.config import ConsumerConfig
-from ottla.errors import OttlaError, broker_error
+from ottla.errors import OttlaError, ProtocolError, broker_error
 from ottla.protocol.apis import Api
 from ottla.types import Node, Now
 
@@ -118,7 +118,7 @@ class CoordinatorManager:
         self._in_flight = False
         answer = next((item for item in message.coordinators if item.key in (self._group_id, "")), None)
         if answer is None:
-            return self._failed(OttlaError(f"the broker named no coordinator for group {self._group_id!r}"), now)
+            return self._failed(ProtocolError(f"the answer to FindCoordinator does not name group {self._group_id!r}"), now)
         if answer.error_code:
             what = f"looking up the coordinator of group {self._group_id!r}"
             return self._failed(broker_error(int(answer.error_code), f"{what}: {answer.error_message or 'refused'}"), now)

@@ -92,7 +92,7 @@ def test_an_answer_without_the_group_is_a_failure(look_up: LookUp) -> None:
     look_up.manager.target()
     look_up.answer(look_up.one(Api.FIND_COORDINATOR), look_up.found(key="another"))
     assert look_up.manager.target() is None
-    assert "named no coordinator" in str(look_up.manager.failure)
+    assert "does not name group" in str(look_up.manager.failure)
 
 
 def test_a_doubted_coordinator_is_hung_up_on_and_looked_up_after_a_pause(look_up: LookUp) -> None:
