@@ -6,6 +6,7 @@ against itself.
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import sys
@@ -133,6 +134,7 @@ def numbered(count: int, start: int = 0, partition: int = 0) -> list[Message]:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The session: two cores, no UI."""
+    gc.collect()  # Py4J waits by select(), which takes no descriptor above 1023: earlier tests leave some to the collector
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_SUBMIT_OPTS", QUICK_JVM)
     home = tmp_path_factory.mktemp("spark")

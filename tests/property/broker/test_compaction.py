@@ -92,6 +92,7 @@ class CompactedLog(RuleBasedStateMachine):
         )
 
     def teardown(self) -> None:
+        del self.log  # and its open files: the machine itself lives until the collector comes
         self.folder.cleanup()
 
     def _write(self, rows: list[tuple[bytes, bytes | None]], **fields: Any) -> Known:
