@@ -258,6 +258,26 @@ def fencing(talk: Dialogue) -> None:
     talk.init(known)
 
 
+def mixed_versions(talk: Dialogue) -> None:
+    """A producer of the second version, fenced by one of the first, asks for the end of a transaction."""
+    for commit in (False, True):
+        talk.init()
+        stale = talk.epoch
+        talk.init()
+        epoch = talk.epoch
+        talk.end(stale, commit=commit)
+        talk.add(epoch)
+        talk.end(stale, commit=commit)
+        talk.end(epoch, commit=commit, version=4)
+        talk.settle()
+        talk.end(stale, commit=not commit)
+        talk.end(stale, commit=commit)
+        talk.end(stale, commit=commit, version=4)
+        talk.add(epoch)
+        talk.end(epoch, commit=commit, version=4)
+        talk.settle()
+
+
 def used_up(talk: Dialogue) -> None:
     """The last epochs of a producer id, and the next id."""
     talk.init()
@@ -277,7 +297,7 @@ def used_up(talk: Dialogue) -> None:
     talk.init()
 
 
-DIALOGUES = (identity, first_version, second_version, fencing, used_up)
+DIALOGUES = (identity, first_version, second_version, fencing, mixed_versions, used_up)
 
 
 @pytest.fixture(scope="module")
