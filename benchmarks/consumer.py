@@ -19,8 +19,8 @@ import platform
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -224,18 +224,19 @@ ROWS = {
 }
 
 
-def brokers(names: list[str], given: str | None, stack: ExitStack) -> Iterator[tuple[str, str]]:
-    """Each broker's name and address; they live as long as ``stack``."""
+def brokers(names: list[str], given: str | None) -> Generator[tuple[str, str], None, None]:
+    """Each broker's name and address; it lives until the next one is asked for, so that none is measured beside another."""
     if given is not None:
         yield given, given
         return
     for name in names:
-        if name == "kafka":
-            yield "Apache Kafka", stack.enter_context(cluster(None, PORTS))
-        else:
-            node = OttlaNode(Path(stack.enter_context(tempfile.TemporaryDirectory(dir=TOOLS.parent))), 0)
-            stack.callback(node.close)
-            yield "Ottla", node.servers
+        with ExitStack() as stack:
+            if name == "kafka":
+                yield "Apache Kafka", stack.enter_context(cluster(None, PORTS))
+            else:
+                node = OttlaNode(Path(stack.enter_context(tempfile.TemporaryDirectory(dir=TOOLS.parent))), 0)
+                stack.callback(node.close)
+                yield "Ottla", node.servers
 
 
 def main() -> int:
@@ -252,8 +253,8 @@ def main() -> int:
     peers = ", ".join(f"{name} {version(name)}" for name in ("confluent-kafka", "aiokafka"))
     print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, {peers}, compiled: {COMPILED}")
     missed = 0
-    with ExitStack() as stack:
-        for name, servers in brokers(options.brokers.split(","), options.bootstrap_servers, stack):
+    with closing(brokers(options.brokers.split(","), options.bootstrap_servers)) as each:
+        for name, servers in each:
             print(f"\n{name}; medians of {options.rounds}")
             bench = Bench(name, servers, options)
             for row in options.rows.split(","):
