@@ -249,8 +249,7 @@ class Consumer(ConsumerBase):
     def beginning_offsets(self, partitions: Iterable[TopicPartition], timeout: Timeout = None) -> dict[TopicPartition, int]:
         """The first offset of each partition: that of its oldest record.
 
-        Raises what a broker refuses (``TopicAuthorizationFailedError``, ``AuthenticationError``), and after ``timeout`` (seconds)
-        ``OttlaTimeoutError``, or what kept the brokers from answering.
+        Raises as ``end_offsets()`` does.
         """
         return self._edges(partitions, EARLIEST, timeout)
 
@@ -291,8 +290,7 @@ class Consumer(ConsumerBase):
     def list_topics(self, timeout: Timeout = None) -> dict[str, list[PartitionInfo]]:
         """All topics that this consumer may see, with their partitions.
 
-        Raises what a broker refuses (``AuthenticationError``), and after ``timeout`` (seconds)
-        ``OttlaTimeoutError``, or what kept the brokers from answering.
+        Raises as ``end_offsets()`` does.
         """
         topics = self._run(lambda now: self._calls.describe_topics(None, self._timeout(timeout), now))
         return {name: list(topics[name].partitions) for name in sorted(topics)}
