@@ -33,8 +33,9 @@ class Problems:
     def present(self, now: Now) -> OttlaError | None:
         """What keeps records from coming, or ``None``."""
         return (
-            self._unreachable(now)
-            or self._refused()
+            self._of_no_use()
+            or self._unreachable(now)
+            or self._core.connections.links.refusal()
             or self._missing_topics()
             or self._uncoordinated()
             or self._leaderless()
@@ -45,6 +46,14 @@ class Problems:
         """When there may be one though nothing has happened."""
         return self._patient_until if self._patient_until is not None and self._patient_until > now.mono else None
 
+    def _of_no_use(self) -> OttlaError | None:
+        """What time will not mend: whom we asked about the cluster is too old, or no Kafka.
+
+        Before all else: such a connection is closed, so that between two attempts nobody seems to be there.
+        """
+        failure = self._core.metadata_manager.failure
+        return failure if failure is not None and not failure.retriable else None
+
     def _unreachable(self, now: Now) -> OttlaError | None:
         """Why no broker is connected: once all that were tried have failed, or those that are under way have been for long."""
         links = self._core.connections.links
@@ -52,11 +61,6 @@ class Problems:
         since = None if failure is None else links.first_try_since
         self._patient_until = None if since is None else since + PATIENCE
         return failure if self._patient_until is None or now.mono >= self._patient_until else None
-
-    def _refused(self) -> OttlaError | None:
-        """What time will not mend, though some broker answers: another one does not let us in, or this one is too old."""
-        failure = self._core.metadata_manager.failure
-        return self._core.connections.links.refusal() or (failure if failure is not None and not failure.retriable else None)
 
     def _missing_topics(self) -> OttlaError | None:
         """Why nothing will come of a subscription: none of its topics exists."""

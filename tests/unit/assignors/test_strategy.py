@@ -13,8 +13,11 @@ from ottla.errors import ConfigError
 class Mine(RangeAssignor):
     name = "mine"
 
+    def __repr__(self) -> str:  # the name of a test must be the same in every run
+        return self.name
 
-class OnlyCooperative(RangeAssignor):
+
+class OnlyCooperative(Mine):
     name = "together"
 
     def supported_protocols(self) -> Sequence[RebalanceProtocol]:

@@ -13,6 +13,7 @@ from ottla.client.core import ClientCore
 from ottla.client.problems import PATIENCE, Problems
 from ottla.client.subscription import Subscription
 from ottla.config import ConsumerConfig
+from ottla.errors import ProtocolError
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import metadata_response
@@ -52,6 +53,21 @@ def answers(header: Any, message: Any) -> Any:
     return metadata_response.MetadataResponse(
         throttle_time=timedelta(0), brokers=(one,), topics=(), error_code=ErrorCode.none, controller_id=1
     )
+
+
+def test_what_was_answered_is_the_reason_for_as_long_as_nothing_better_is() -> None:
+    """Between two attempts nobody is connected: that is what came of the trouble, and not the trouble."""
+    world = World("10.0.0.1:9092")
+    peer = world.network.peer("10.0.0.1:9092", answer=lambda header, message: (200_000_000).to_bytes(4, "big"))
+    world.until_told()
+    for _ in range(200):
+        problem = world.problems.present(world.network.now)
+        assert isinstance(problem, ProtocolError)
+        assert "200000000" in str(problem)
+        world.network.advance(STEP)
+    peer.answer = answers
+    world.network.advance(2_000)
+    assert not world.told
 
 
 @pytest.mark.parametrize("dead", ["refuse", "silent"])

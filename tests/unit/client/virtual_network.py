@@ -120,8 +120,9 @@ class VirtualNetwork:
         self._connections.on_closed(connection_id, reason, self.now)
 
     def reply(self, connection_id: int, header: RequestHeader, message: Any) -> None:
-        """Answer later what ``NoAnswer`` left open."""
-        self._connections.receive(connection_id, b"".join(map(bytes, encode_response(header, message))), self.now)
+        """Answer later what ``NoAnswer`` left open. ``bytes`` are sent as they are."""
+        data = message if isinstance(message, bytes) else b"".join(map(bytes, encode_response(header, message)))
+        self._connections.receive(connection_id, data, self.now)
 
     def _perform(self, effect: Effect) -> None:
         match effect:
