@@ -1,7 +1,8 @@
-"""What all tests share: the hypothesis profiles, a real Kafka on request, and the rule that in CI nothing is skipped.
+"""What all tests share: the hypothesis profiles, a real Kafka on request, the rule that in CI nothing is skipped, and a table.
 
-Owns the behaviour of the test run itself; must not know what is tested. Invariant: with ``OTTLA_NO_SKIPS=1`` no test
-that stands in ``NEVER_SKIPPED`` ends as skipped: it fails and says why it would have been skipped.
+Owns the behaviour of the test run itself; must not know what is tested. What a test has measured, ``(scenario, figures)`` added to
+its ``user_properties``, is printed at the end of a run: the table of ``docs/interop.md``. Invariant: with ``OTTLA_NO_SKIPS=1`` no
+test that stands in ``NEVER_SKIPPED`` ends as skipped: it fails and says why it would have been skipped.
 """
 
 from __future__ import annotations
@@ -48,3 +49,20 @@ def pytest_make_collect_report(
     report = yield
     refuse_skip(report, collector.path)
     return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    rows = [
+        {"scenario": name, **figures}
+        for report in terminalreporter.getreports("passed")
+        if report.when == "call"
+        for name, figures in report.user_properties
+        if isinstance(figures, dict)
+    ]
+    if not rows:
+        return
+    terminalreporter.section("what was measured")
+    terminalreporter.write_line("| " + " | ".join(rows[0]) + " |")
+    terminalreporter.write_line("|" + "---|" * len(rows[0]))
+    for row in rows:
+        terminalreporter.write_line("| " + " | ".join(str(value) for value in row.values()) + " |")
