@@ -172,7 +172,7 @@ class BrokerCore(BrokerState):
         effects += self.take_background()
         if touched := self.take_touched():
             for parked in self.delayed.waiting_on(touched):
-                effects += fetch.retry(self, parked, now, last=False)
+                effects += fetch.retry(self, parked, touched, now, last=False)
         return effects
 
     def _every(self, now: Now, kind: str) -> list[Effect]:
@@ -185,7 +185,7 @@ class BrokerCore(BrokerState):
 
     def _fetch_expired(self, key: Key, now: Now) -> list[Effect]:
         parked = self.delayed.take(key[0])
-        return fetch.retry(self, parked, now, last=True) if parked is not None else []
+        return fetch.retry(self, parked, (), now, last=True) if parked is not None else []
 
     def _expire(self, key: Key, now: Now) -> list[Effect]:
         return [*self.logs.expire(now, self.config.producer_id_expiration_ms), *self._every(now, "retention")]

@@ -20,6 +20,8 @@ class Parked(NamedTuple):
     context: RequestContext
     request: Any
     logs: tuple[PartitionLog, ...]
+    found: Any
+    """What there was when it was last looked at."""
 
 
 class Flushing(NamedTuple):
@@ -45,6 +47,10 @@ class Delayed:
         self._parked[parked.context.ticket] = parked
         for log in parked.logs:
             self._waiting.setdefault(log, {})[parked.context.ticket] = None
+
+    def note(self, ticket: Ticket, found: Any) -> None:
+        """Remember what there was when a parked request was looked at once more."""
+        self._parked[ticket] = self._parked[ticket]._replace(found=found)
 
     def waiting_on(self, logs: Iterable[PartitionLog]) -> list[Parked]:
         """The requests that wait on any of ``logs``, oldest first."""

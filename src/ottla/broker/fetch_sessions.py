@@ -31,11 +31,10 @@ Key = tuple[uuid.UUID | None, str, int]
 
 @dataclass(slots=True)
 class _Partition:
-    """What is wanted of a partition, and what its client was told of it last."""
+    """What is wanted of a partition, and what its client was told of it last; ``None`` where all is news."""
 
     wanted: fetch_request.FetchPartition
-    high_watermark: int = -1
-    log_start_offset: int = -1
+    told: fetch_response.PartitionData | None = None
 
 
 @dataclass(slots=True)
@@ -156,21 +155,22 @@ def _news(session: _Session, answer: fetch_response.FetchResponse) -> tuple[fetc
         for data in topic.partitions:
             key = (topic.topic_id, topic.topic, data.partition_index)
             part = session.partitions[key]
+            if data is part.told:
+                continue
             if data.records:
                 served.append(key)
-            if data.records or data.error_code or _differs(part, data):
+            if data.records or data.error_code or _differs(part.told, data):
                 partitions.append(data)
-            # After an error all is news again.
-            part.high_watermark = -1 if data.error_code else data.high_watermark
-            part.log_start_offset = data.log_start_offset
+            # After an error all is news again; of records nothing is kept.
+            part.told = None if data.error_code else replace(data, records=b"") if data.records else data
         if partitions:
             topics.append(replace(topic, partitions=tuple(partitions)))
     _move_back(session.partitions, served)
     return tuple(topics)
 
 
-def _differs(part: _Partition, data: fetch_response.PartitionData) -> bool:
-    return (part.high_watermark, part.log_start_offset) != (data.high_watermark, data.log_start_offset)
+def _differs(told: fetch_response.PartitionData | None, data: fetch_response.PartitionData) -> bool:
+    return told is None or (told.high_watermark, told.log_start_offset) != (data.high_watermark, data.log_start_offset)
 
 
 def _move_back(partitions: dict[Key, _Partition], served: Iterable[Key]) -> None:

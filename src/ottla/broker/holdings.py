@@ -113,11 +113,11 @@ class Holdings:
 
     def log(self, name: str, partition: int) -> PartitionLog:
         """The log of a partition by its topic's name, or ``Refusal``."""
-        return self._log(self.topic(name), partition)
+        return self.log_of(self.topic(name), partition)
 
     def log_by_id(self, topic_id: uuid.UUID | None, partition: int) -> PartitionLog:
         """The log of a partition by its topic's id, or ``Refusal``."""
-        return self._log(self.topic_by_id(topic_id), partition)
+        return self.log_of(self.topic_by_id(topic_id), partition)
 
     def append(self, log: PartitionLog, batch: bytes, header: BatchHeader, now: Now) -> tuple[Appended, list[Effect]]:
         """Write a validated batch and remember to look after those who wait for it; ``Refusal`` where the disk fails."""
@@ -182,8 +182,9 @@ class Holdings:
         self._touched.update(dict.fromkeys(dropped))
         return [RunJob(("delete-topic", topic.name), job)]
 
-    def _log(self, topic: Topic, partition: int) -> PartitionLog:
-        if partition not in topic.partitions:
+    def log_of(self, topic: Topic, partition: int) -> PartitionLog:
+        """The log of a partition, or ``Refusal``: UNKNOWN_TOPIC_OR_PARTITION."""
+        if not 0 <= partition < topic.partition_count:
             raise Refusal(
                 ErrorCode.unknown_topic_or_partition,
                 f"Topic '{topic.name}' has {topic.partition_count} partitions, no {partition}.",

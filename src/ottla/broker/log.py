@@ -14,7 +14,7 @@ import struct
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import crc32c
 
@@ -78,6 +78,8 @@ class PartitionLog:
         """Segments before this offset have their indexes on disk, or work on its way that will see to it."""
         self.epochs = LeaderEpochs()
         self.producers = Producers()
+        self.told_at_end: dict[bool, Any] = {}
+        """What readers that have read all are told, of committed records alone or of all: kept for those who answer them."""
         self._complaint: str | None = None
 
     def __repr__(self) -> str:

@@ -27,7 +27,7 @@ class Logs:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._logs: dict[TopicPartition, PartitionLog] = {}
+        self._logs: dict[tuple[str, int], PartitionLog] = {}
         self._sealings: dict[tuple[object, ...], tuple[PartitionLog, Sealing]] = {}
         self._jobs = 0
         self._cleaner = Cleaner(lambda log: self._logs.get(log.topic_partition) is log)
@@ -37,9 +37,9 @@ class Logs:
 
     def get(self, topic: Topic, partition: int) -> PartitionLog:
         """The log of a partition, which need not have been written to."""
-        topic_partition = TopicPartition(topic.name, partition)
-        log = self._logs.get(topic_partition)
+        log = self._logs.get((topic.name, partition))
         if log is None:
+            topic_partition = TopicPartition(topic.name, partition)
             files = self._store.log_files(topic.name, topic.topic_id, partition)
             log = self._logs[topic_partition] = PartitionLog(topic_partition, topic.config, files)
         return log

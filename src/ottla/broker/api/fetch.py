@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, cast
 
@@ -12,6 +13,7 @@ from ottla.broker.effects import CancelTimer, Effect, Reply, RequestContext, Set
 from ottla.broker.fetch_sessions import FINAL_EPOCH
 from ottla.broker.log import PartitionLog
 from ottla.broker.refusal import Refusal
+from ottla.broker.topics import Topic
 from ottla.protocol import NO_THROTTLE, ErrorCode, milliseconds
 from ottla.protocol.apis import Api, Fact
 from ottla.protocol.messages import fetch_request, fetch_response
@@ -22,11 +24,19 @@ if TYPE_CHECKING:
 
 
 class _Answer(NamedTuple):
-    """What could be answered now: ``enough`` if there is no reason to wait."""
+    """What could be answered now: ``enough`` if there is no reason to wait. ``logs``: one for each partition, unless one failed."""
 
     response: fetch_response.FetchResponse
     enough: bool
     logs: tuple[PartitionLog, ...]
+
+    def kept(self) -> _Answer:
+        """While a request is parked: without the records, which would keep their files open; ``None`` in their place."""
+        topics = tuple(
+            replace(topic, partitions=tuple([replace(data, records=None) if data.records else data for data in topic.partitions]))
+            for topic in self.response.responses
+        )
+        return self._replace(response=replace(self.response, responses=topics))
 
 
 @serves(Api.FETCH)
@@ -43,20 +53,23 @@ def fetch(core: BrokerState, context: RequestContext, request: fetch_request.Fet
     wait = milliseconds(request.max_wait)
     if answer.enough or wait <= 0:
         return [*ended, _reply(core, context, request, answer, now)]
-    core.delayed.park(Parked(context, request, answer.logs))
+    core.delayed.park(Parked(context, request, tuple(dict.fromkeys(answer.logs)), answer.kept()))
     return [*ended, SetTimer(("fetch", context.ticket), now.mono + wait)]
 
 
 def _release(core: BrokerState, context: RequestContext, request: fetch_request.FetchRequest, now: Now) -> list[Effect]:
     """A client that ends its session waits for no records: what it still has parked is answered, so that it can go at once."""
     parked = [one for one in core.delayed.of_connection(context.connection) if one.request.session_id == request.session_id != 0]
-    return [effect for one in parked for effect in (CancelTimer(("fetch", one.context.ticket)), *retry(core, one, now, last=True))]
+    return [
+        effect for one in parked for effect in (CancelTimer(("fetch", one.context.ticket)), *retry(core, one, (), now, last=True))
+    ]
 
 
-def retry(core: BrokerState, parked: Parked, now: Now, *, last: bool) -> list[Effect]:
-    """Look at a parked request again, because a log changed or (``last``) because its time is up."""
-    answer = _read(core, parked.context, parked.request)
+def retry(core: BrokerState, parked: Parked, changed: Container[PartitionLog], now: Now, *, last: bool) -> list[Effect]:
+    """Look at a parked request again, because some of its logs have ``changed`` or (``last``) because its time is up."""
+    answer = _read(core, parked.context, parked.request, _Before(parked.found, changed))
     if not (answer.enough or last):
+        core.delayed.note(parked.context.ticket, answer.kept())
         return []
     ticket = parked.context.ticket
     core.delayed.take(ticket)
@@ -71,42 +84,103 @@ def _reply(core: BrokerState, context: RequestContext, request: fetch_request.Fe
     return Reply(context.ticket, core.fetch_sessions.finish(request, by_id, answer.response, now))
 
 
-def _read(core: BrokerState, context: RequestContext, request: fetch_request.FetchRequest) -> _Answer:
-    by_id = Fact.BY_TOPIC_ID in context.facts
-    committed = request.isolation_level == IsolationLevel.READ_COMMITTED
-    budget = min(request.max_bytes, core.config.fetch_max_bytes)
-    taken, failed = 0, False
-    logs: list[PartitionLog] = []
-    topics = []
-    for topic in request.topics:
-        partitions = []
-        for wanted in topic.partitions:
-            try:
-                log = core.log_by_id(topic.topic_id, wanted.partition) if by_id else core.log(topic.topic, wanted.partition)
-                logs.append(log)
-                _check(log, wanted)
-                limit = max(0, min(wanted.partition_max_bytes, budget - taken))
-                # A batch larger than every limit is still given out if it is the first: nobody shall be stuck before it.
-                data, aborted = _data(log, wanted.fetch_offset, limit, at_least_one=not taken, committed=committed)
-                taken += len(data)
-                partitions.append(_partition(log, wanted.partition, data, aborted))
-            except Refusal as refusal:
-                failed = True
-                partitions.append(_refused(wanted.partition, refusal))
-        topics.append(
-            fetch_response.FetchableTopicResponse(topic_id=topic.topic_id, topic=topic.topic, partitions=tuple(partitions))
-        )
-    enough = failed or taken >= min(request.min_bytes, request.max_bytes) or not logs
-    return _Answer(_response(ErrorCode.none, tuple(topics)), enough, tuple(dict.fromkeys(logs)))
+class _Before(NamedTuple):
+    """What was found when the request was looked at last, and the logs that have changed since."""
+
+    answer: _Answer
+    changed: Container[PartitionLog]
 
 
-def _check(log: PartitionLog, wanted: fetch_request.FetchPartition) -> None:
-    log.check_epoch(wanted.current_leader_epoch)
-    if not log.start_offset <= wanted.fetch_offset <= log.high_watermark:
-        raise Refusal(
-            ErrorCode.offset_out_of_range,
-            f"Offset {wanted.fetch_offset} is not between {log.start_offset} and {log.high_watermark}.",
-        )
+def _read(
+    core: BrokerState, context: RequestContext, request: fetch_request.FetchRequest, before: _Before | None = None
+) -> _Answer:
+    """Look at all partitions that a request names, or at those alone that had records ``before`` or may have some since."""
+    reading = _Reading(core, request, by_id=Fact.BY_TOPIC_ID in context.facts)
+    if before is None:
+        topics = [reading.topic(topic) for topic in request.topics]
+    else:
+        logs = iter(before.answer.logs)
+        known = before.answer.response.responses
+        topics = [reading.again(*pair, logs, before.changed) for pair in zip(request.topics, known, strict=True)]
+    enough = reading.failed or reading.taken >= min(request.min_bytes, request.max_bytes) or not reading.logs
+    return _Answer(_response(ErrorCode.none, tuple(topics)), enough, tuple(reading.logs))
+
+
+class _Reading:
+    """One look at the logs that a request asks for, in its order; keeps account of the bytes.
+
+    A request may name a thousand partitions of which one has records: the others have to cost little.
+    """
+
+    def __init__(self, core: BrokerState, request: fetch_request.FetchRequest, *, by_id: bool) -> None:
+        self.taken = 0
+        self.failed = False
+        self.logs: list[PartitionLog] = []
+        self._core = core
+        self._by_id = by_id
+        self._committed = request.isolation_level == IsolationLevel.READ_COMMITTED
+        self._budget = min(request.max_bytes, core.config.fetch_max_bytes)
+
+    def topic(self, asked: fetch_request.FetchTopic) -> fetch_response.FetchableTopicResponse:
+        """What there is of one topic."""
+        try:
+            topic = self._core.topic_by_id(asked.topic_id) if self._by_id else self._core.topic(asked.topic)
+        except Refusal as refusal:
+            self.failed = True
+            partitions = [_refused(wanted.partition, refusal) for wanted in asked.partitions]
+        else:
+            partitions = [self._partition(topic, wanted) for wanted in asked.partitions]
+        return fetch_response.FetchableTopicResponse(topic_id=asked.topic_id, topic=asked.topic, partitions=tuple(partitions))
+
+    def again(
+        self,
+        asked: fetch_request.FetchTopic,
+        known: fetch_response.FetchableTopicResponse,
+        logs: Iterator[PartitionLog],
+        changed: Container[PartitionLog],
+    ) -> fetch_response.FetchableTopicResponse:
+        """The same, but only what had records or has ``changed`` is looked at; ``logs`` go along with the partitions."""
+        partitions: list[fetch_response.PartitionData] = []
+        for wanted, data, log in zip(asked.partitions, known.partitions, logs, strict=False):
+            if data.records is None or log in changed:
+                partitions += self.topic(replace(asked, partitions=(wanted,))).partitions
+            else:
+                self.logs.append(log)
+                partitions.append(data)
+        return replace(known, partitions=tuple(partitions))
+
+    def _partition(self, topic: Topic, wanted: fetch_request.FetchPartition) -> fetch_response.PartitionData:
+        try:
+            log = self._core.log_of(topic, wanted.partition)
+            self.logs.append(log)
+            log.check_epoch(wanted.current_leader_epoch)
+            end = log.high_watermark
+            if wanted.fetch_offset == end:
+                return _at_end(log, wanted.partition, end, committed=self._committed)
+            return self._records(log, wanted, end)
+        except Refusal as refusal:
+            self.failed = True
+            return _refused(wanted.partition, refusal)
+
+    def _records(self, log: PartitionLog, wanted: fetch_request.FetchPartition, end: int) -> fetch_response.PartitionData:
+        if not log.start_offset <= wanted.fetch_offset <= end:
+            raise Refusal(
+                ErrorCode.offset_out_of_range, f"Offset {wanted.fetch_offset} is not between {log.start_offset} and {end}."
+            )
+        limit = max(0, min(wanted.partition_max_bytes, self._budget - self.taken))
+        # A batch larger than every limit is still given out if it is the first: nobody shall be stuck before it.
+        data, aborted = _data(log, wanted.fetch_offset, limit, at_least_one=not self.taken, committed=self._committed)
+        self.taken += len(data)
+        return _partition(log, wanted.partition, data, aborted)
+
+
+def _at_end(log: PartitionLog, index: int, end: int, *, committed: bool) -> fetch_response.PartitionData:
+    """For who has read everything: the same each time as long as the log stays as it is."""
+    known: fetch_response.PartitionData | None = log.told_at_end.get(committed)
+    # The last stable offset moves with the end alone: what ends a transaction is a batch, too.
+    if known is None or known.high_watermark != end or known.log_start_offset != log.start_offset:
+        known = log.told_at_end[committed] = _partition(log, index, b"", [] if committed else None)
+    return known
 
 
 def _data(
