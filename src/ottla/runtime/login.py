@@ -16,6 +16,7 @@ from ottla.config import ClientConfig
 from ottla.errors import AuthenticationError, ConfigError, OttlaError
 from ottla.protocol.sasl import Proof, Prove
 from ottla.runtime.tokens import Tokens
+from ottla.types import OAuthToken
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,14 +92,16 @@ class OAuthBearer:
 
     def __init__(self, tokens: Tokens) -> None:
         self._tokens = tokens
-        self._sent = False
+        self._sent: OAuthToken | None = None
 
     def answer(self, challenge: bytes) -> bytes | None:
         """The token; then whatever lets the broker come to an end."""
-        if self._sent:
-            return b"\x01" if challenge else None
-        self._sent = True
-        token = self._tokens.get()
+        if self._sent is not None:
+            if not challenge:
+                return None
+            self._tokens.refused(self._sent)
+            return b"\x01"
+        token = self._sent = self._tokens.get()
         extensions = "".join(f"{name}={value}\x01" for name, value in token.extensions.items())
         return f"n,,\x01auth=Bearer {token.value}\x01{extensions}\x01".encode()
 

@@ -1,7 +1,7 @@
 """Tokens for OAUTHBEARER: from the user's callable, or from an identity provider by client credentials (RFC 6749, section 4.4).
 
 Owns the token in use and the decision when a new one is due. Must not know connections or SASL. Invariant: one token is fetched
-at a time, and one that has reached four fifths of its life is not used for a new login.
+at a time, and one that has reached four fifths of its life, or that a broker refused, is not used for a new login.
 """
 
 from __future__ import annotations
@@ -24,6 +24,10 @@ from ottla.types import Now, OAuthToken
 USED_FOR = 0.8
 """The part of a token's life in which it is used for logins."""
 
+REPLACED_AFTER = 10_000
+"""Milliseconds before a token that a broker refused is replaced: who is refused tries again every second, and that is no reason to
+ask the identity provider as often."""
+
 _PATIENCE = 10.0
 """Seconds that an identity provider gets to answer."""
 
@@ -39,6 +43,7 @@ class Tokens:
         self._now = now
         self._lock = threading.Lock()
         self._token: OAuthToken | None = None
+        self._fetched_at = 0
         self._good_until = Now(0, 0)
         """By either clock: the wall's may be set back, and the monotonic one may have slept with the machine."""
 
@@ -56,7 +61,14 @@ class Tokens:
                 life = token.expires_at - now.wall / 1000 if token.expires_at is not None else 0.0
                 used_for = round(life * USED_FOR * 1000)
                 self._token, self._good_until = token, Now(now.mono + used_for, now.wall + used_for)
+                self._fetched_at = now.mono
             return self._token
+
+    def refused(self, token: OAuthToken) -> None:
+        """A broker does not take this token, whatever is left of its life: a later login gets another."""
+        with self._lock:
+            if token is self._token and self._now().mono >= self._fetched_at + REPLACED_AFTER:
+                self._token = None
 
     def _ask(self) -> OAuthToken:
         try:

@@ -15,6 +15,7 @@ import pytest
 
 from ottla.config import ClientConfig
 from ottla.errors import AuthenticationError
+from ottla.runtime.login import OAuthBearer
 from ottla.runtime.tokens import Tokens
 from ottla.types import Now, OAuthToken
 
@@ -79,6 +80,35 @@ def test_a_token_that_tells_no_end_is_used_once() -> None:
     given = iter(["a", "b"])
     tokens = Tokens(lambda: next(given), Clock())
     assert [tokens.get().value, tokens.get().value] == ["a", "b"]
+
+
+def test_a_token_that_a_broker_refused_is_replaced_but_not_at_every_attempt() -> None:
+    clock = Clock()
+    tokens = Tokens(Provider(clock, life=3_600), clock)
+    logins: list[str] = []
+    for _ in range(25):
+        exchange = OAuthBearer(tokens)
+        logins.append((exchange.answer(b"") or b"").decode())
+        assert exchange.answer(b'{"status":"invalid_token"}') == b"\x01"
+        clock.advance(1_000)
+    assert [number for number in range(1, 25) if logins[number] != logins[number - 1]] == [11, 22]
+    for _ in range(2):  # this one is taken
+        exchange = OAuthBearer(tokens)
+        exchange.answer(b"")
+        assert exchange.answer(b"") is None
+        clock.advance(11_000)
+    assert "token 3" in (OAuthBearer(tokens).answer(b"") or b"").decode()
+
+
+def test_who_was_refused_an_older_token_does_not_take_the_newer_one_away() -> None:
+    clock = Clock()
+    tokens = Tokens(Provider(clock), clock)
+    older = tokens.get()
+    clock.advance(81_000)
+    newer = tokens.get()
+    clock.advance(20_000)
+    tokens.refused(older)
+    assert tokens.get() is newer
 
 
 @pytest.mark.parametrize("given", [None, "", 7, b"token", OAuthToken("")])
