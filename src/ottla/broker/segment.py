@@ -33,6 +33,7 @@ class Segment:
         "_first_timestamp",
         "_index",
         "_load",
+        "_newest",
         "_since_entry",
         "_time_index",
         "aborted",
@@ -60,6 +61,8 @@ class Segment:
         self._first_timestamp: int | None = None
         self.interval = interval
         self._since_entry = 0
+        self._newest: tuple[range, int] = (range(0), 0)
+        """The newest batch: the offsets up to its last one that are not in those before it, and its position."""
         self._load = load
         self._index, self._time_index = OffsetIndex(), TimeIndex()
         self.aborted = AbortedTransactions()
@@ -94,6 +97,9 @@ class Segment:
             self._time_index.append(self.max_timestamp, self.offset_of_max_timestamp - self.base_offset)
             self._since_entry = 0
         self._since_entry += size
+        # Of the first batch that is noted behind others, in recovery, only its last offset is known to be no other's.
+        first = self.next_offset if position == 0 or self._newest[0] else last_offset
+        self._newest = (range(first, last_offset + 1), position)
         self.next_offset = last_offset + 1
 
     def note_batch(self, position: int, header: BatchHeader) -> None:
@@ -148,6 +154,9 @@ class Segment:
 
     def locate(self, offset: int) -> int | None:
         """Position of the batch that holds ``offset``, or of the first one after it; ``None`` where neither is here."""
+        newest, position = self._newest
+        if offset in newest:
+            return position  # what readers at the end of the log ask for, one after the other
         start = self.index.floor(offset - self.base_offset)
         return next((position for position, header in self.walk(start) if header.last_offset >= offset), None)
 

@@ -201,7 +201,8 @@ def test_a_failed_sealing_is_done_again_with_the_next(tmp_path: Path) -> None:
 
 def test_a_failing_disk_is_one_line_in_the_broker_s_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     log = open_log(tmp_path)
-    append(log, batch())
+    for _ in range(2):
+        append(log, batch())
     for path in (tmp_path / "t-0").glob("*.log"):
         path.write_bytes(b"")
     for _ in range(3):

@@ -31,9 +31,9 @@ class _Answer(NamedTuple):
     logs: tuple[PartitionLog, ...]
 
     def kept(self) -> _Answer:
-        """While a request is parked: without the records, which would keep their files open; ``None`` in their place."""
+        """While a request is parked: without the records, which would keep their files open."""
         topics = tuple(
-            replace(topic, partitions=tuple([replace(data, records=None) if data.records else data for data in topic.partitions]))
+            replace(topic, partitions=tuple([replace(data, records=b"") if data.records else data for data in topic.partitions]))
             for topic in self.response.responses
         )
         return self._replace(response=replace(self.response, responses=topics))
@@ -94,7 +94,7 @@ class _Before(NamedTuple):
 def _read(
     core: BrokerState, context: RequestContext, request: fetch_request.FetchRequest, before: _Before | None = None
 ) -> _Answer:
-    """Look at all partitions that a request names, or at those alone that had records ``before`` or may have some since."""
+    """Look at all partitions that a request names, or, once more, at those alone of which more than ``before`` may be told."""
     reading = _Reading(core, request, by_id=Fact.BY_TOPIC_ID in context.facts)
     if before is None:
         topics = [reading.topic(topic) for topic in request.topics]
@@ -139,10 +139,10 @@ class _Reading:
         logs: Iterator[PartitionLog],
         changed: Container[PartitionLog],
     ) -> fetch_response.FetchableTopicResponse:
-        """The same, but only what had records or has ``changed`` is looked at; ``logs`` go along with the partitions."""
+        """The same, but who was at the end of a log that has not ``changed`` still is; ``logs`` go along with the partitions."""
         partitions: list[fetch_response.PartitionData] = []
         for wanted, data, log in zip(asked.partitions, known.partitions, logs, strict=False):
-            if data.records is None or log in changed:
+            if wanted.fetch_offset != data.high_watermark or log in changed:
                 partitions += self.topic(replace(asked, partitions=(wanted,))).partitions
             else:
                 self.logs.append(log)
