@@ -34,7 +34,7 @@ test-slow: install ## the tests that take minutes
 	@$(bin)/pytest -m slow $(patient) --timeout 1200 $(PYTEST_ARGS)
 
 interop: install ## others' clients and tools: the full matrix, on our broker and on a real Kafka
-	@$(bin)/pytest -m "not torture and not endurance" $(patient) --timeout 600 tests/interop $(PYTEST_ARGS)
+	@$(bin)/pytest -m "not torture and not endurance" $(patient) --timeout 600 $(abreast) tests/interop $(PYTEST_ARGS)
 
 torture: install ## clients and brokers killed over and over; what must hold is checked
 	@$(bin)/pytest -m torture $(patient) --timeout 1800 $(PYTEST_ARGS)
