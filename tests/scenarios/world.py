@@ -416,17 +416,31 @@ class App:
         inbox, self._inbox = self._inbox, []
         for command in inbox:
             core.handle_command(command, self.now)
-        effects, wake_at, self._may_wait = core.poll(self.now)
+        core.deliver(self.now)
+        if self._tell():
+            self._world.clock.after(0, self._go_on)  # as the real thread does: the application may act on that first
+        else:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        if not self.alive:
+            return
+        effects, wake_at, self._may_wait = self.assembly.core.poll(self.now)
         for effect in effects:
             self._perform(effect)
-        told = core.take_notifications()
-        if told:
-            self._notifications += told
-            self._notified()
+        self._tell()
         if any(type(command) not in self._may_wait for command in self._inbox):
             self._pass_soon(0)
         if wake_at is not None:
             self._pass_soon(max(0, wake_at - self.now.mono))
+
+    def _tell(self) -> bool:
+        """Tell the application what there is to tell; whether there was anything."""
+        told = self.assembly.core.take_notifications()
+        if told:
+            self._notifications += told
+            self._notified()
+        return bool(told)
 
     def _perform(self, effect: Any) -> None:
         after = self._world.clock.after

@@ -1,8 +1,8 @@
 """The managers of a consumer, put together: who knows whom, who is asked in which order, and who handles which command.
 
 Owns the wiring and the publication of snapshots. Must not know sockets or threads. Invariants: a command's outcome is told after
-the snapshot that shows its effect; managers are asked in an order in which what one decides is acted on by the next in the same
-pass.
+the snapshot that shows its effect, and whatever else is told comes along with the snapshot that shows how things stand then;
+managers are asked in an order in which what one decides is acted on by the next in the same pass.
 """
 
 from __future__ import annotations
@@ -81,6 +81,7 @@ class ConsumerAssembly:
             core.add_manager(self.coordinator)
             core.add_manager(self.recorder)
         core.add_manager(self.publisher)
+        core.before_telling = self.publisher.publish
         # The metadata is asked first of all, and once more at the end: what the others found missing is requested in the same pass.
         core.add_manager(metadata)
         core.may_wait = self._may_wait

@@ -46,6 +46,8 @@ class ClientCore:
         """Told of every request that came to its end."""
         self.may_wait: Callable[[], frozenset[type[Any]]] = frozenset
         """Which commands, by class, nobody waits for."""
+        self.before_telling: Callable[[], None] = lambda: None
+        """Called before the notifications are taken, for what has to be told along with them."""
         self._managers: list[RequestManager] = []
         self._handlers: dict[type[Any], Callable[[Any, Now], None]] = {}
         self._ended: list[Completion] = []
@@ -83,7 +85,8 @@ class ClientCore:
         self._notifications.append(notification)
 
     def take_notifications(self) -> list[object]:
-        """What there is to tell since the last call, in order."""
+        """What there is to tell since the last call, in order; to be handed on as one."""
+        self.before_telling()
         taken, self._notifications = self._notifications, []
         return taken
 
