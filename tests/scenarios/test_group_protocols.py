@@ -197,3 +197,28 @@ def test_a_group_moves_to_the_consumer_protocol_and_back_member_by_member(world:
     assert world.committed("g", "t", PARTITIONS) == dict.fromkeys(range(PARTITIONS), produced)
     assert [app.errors for app in everybody if any(not one.retriable for one in app.errors)] == []
     assert all("lost" not in [what for what, _ in app.told] for app in everybody)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "settings"),
+    [
+        ("consumer", {}),
+        ("classic", {"partition_assignment_strategy": ["cooperative-sticky"]}),
+        ("classic", {"partition_assignment_strategy": ["range"]}),
+    ],
+)
+def test_what_was_revoked_is_handed_out_no_more_however_quick_the_application_is(
+    world: World, protocol: str, settings: dict[str, Any]
+) -> None:
+    """The network thread tells of an answer before it goes on with its pass: the application may act on it meanwhile."""
+    for partition in range(PARTITIONS):
+        world.produce("t", partition, 5_000)
+    quick = {"max_poll_records": 1, "enable_auto_commit": False}
+    first = world.app("a", group_id="g", group_protocol=protocol, **quick, **settings)
+    first.pause = 7
+    first.start(member(first, work=1, timeout=200))
+    world.run_until(lambda: bool(first.handled))
+    second = join(world, "b", protocol, **settings)
+    settle(world, first, second)
+    assert not first.errors
+    assert "revoke" in [what for what, _ in first.told]

@@ -284,6 +284,8 @@ class App:
         self.connected = True
         self.lag = 0
         """Milliseconds before the network thread looks at a command: what is submitted meanwhile comes to it in the same pass."""
+        self.pause = 0
+        """Milliseconds before the network thread, having told the application what was answered, goes on with its pass."""
         self.handled: list[Record] = []
         """Records that the program was done with."""
         self.told: list[tuple[str, list[TopicPartition]]] = []
@@ -300,6 +302,7 @@ class App:
         self._held: dict[int, int] = {}
         """Connection -> until when the broker does not read it."""
         self._pass_due: int | None = None
+        self._halfway = False
         self._may_wait: frozenset[type[Any]] = frozenset()
         self._program: Program | None = None
         self._wait_number = 0
@@ -412,17 +415,22 @@ class App:
         if due != self._pass_due or not self.alive:
             return
         self._pass_due = None
+        if self._halfway:
+            self._pass_soon(self.pause)
+            return
         core = self.assembly.core
         inbox, self._inbox = self._inbox, []
         for command in inbox:
             core.handle_command(command, self.now)
         core.deliver(self.now)
         if self._tell():
-            self._world.clock.after(0, self._go_on)  # as the real thread does: the application may act on that first
+            self._halfway = True  # as the real thread does: the application may act on that first
+            self._world.clock.after(self.pause, self._go_on)
         else:
             self._go_on()
 
     def _go_on(self) -> None:
+        self._halfway = False
         if not self.alive:
             return
         effects, wake_at, self._may_wait = self.assembly.core.poll(self.now)
@@ -636,6 +644,8 @@ def member(
     while not app.stop:
         try:
             records = yield from app.calls.poll(timeout, app.now)
+            taken = {TopicPartition(record.topic, record.partition) for record in records} - app.calls.owned
+            assert not taken, f"{app.name} was given records of {taken}, which it was told were taken from it"
             yield Sleep(work)
             app.handled.extend(records)
             if commits:
