@@ -13,7 +13,7 @@ from ottla.client.calls.base import CallBase
 from ottla.client.calls.mailbox import Call
 from ottla.client.commands import Offsets
 from ottla.client.subscription import EARLIEST, LATEST
-from ottla.errors import OttlaError, OttlaTimeoutError
+from ottla.errors import OttlaTimeoutError
 from ottla.types import Now, TopicPartition
 
 
@@ -65,7 +65,6 @@ class PositionCalls(CallBase):
         """See ``Consumer.position``."""
         self._mailbox.now = now
         deadline = now.mono + timeout
-        problem: OttlaError | None = None
         while True:
             self._mailbox.take()
             self._require_assigned((tp,))
@@ -73,11 +72,9 @@ class PositionCalls(CallBase):
             if position is not None:
                 return position.offset
             self._raise_failure()
-            # Between two attempts there is none: what was wrong with the last one is the best that can be said in the end.
-            problem = self.snapshot.partitions[tp].problem or self.snapshot.problem or problem
+            problem = self.snapshot.partitions[tp].problem or self.snapshot.problem
             if problem is not None and (not problem.retriable or self._mailbox.now.mono >= deadline):
                 yield from self._raise_problem(problem)
-                problem = None
                 continue
             if self._mailbox.now.mono >= deadline:
                 raise OttlaTimeoutError(f"the position of {tp} is not known yet", hint="poll(), or give it more time")
