@@ -162,11 +162,16 @@ def _news(session: _Session, answer: fetch_response.FetchResponse) -> tuple[fetc
             if data.records or data.error_code or _differs(part.told, data):
                 partitions.append(data)
             # After an error all is news again; of records nothing is kept.
-            part.told = None if data.error_code else replace(data, records=b"") if data.records else data
+            part.told = None if data.error_code else without_records(data)
         if partitions:
             topics.append(replace(topic, partitions=tuple(partitions)))
     _move_back(session.partitions, served)
     return tuple(topics)
+
+
+def without_records(data: fetch_response.PartitionData) -> fetch_response.PartitionData:
+    """What is kept of an answer: its records would keep their files open."""
+    return replace(data, records=b"") if data.records else data
 
 
 def _differs(told: fetch_response.PartitionData | None, data: fetch_response.PartitionData) -> bool:

@@ -265,13 +265,12 @@ class Publisher:
         self._followed: frozenset[str] | None = frozenset()
 
     def poll(self, now: Now) -> Poll:
-        """Publish what changed."""
+        """See whether there is a problem. What changed is published with whatever is told next."""
         self._follow_topics()
         problem = self._problems.present(now)
         if problem is not self._problem and str(problem) != str(self._problem):
             self._problem = problem
             self._subscription.version += 1
-        self.publish()
         return Poll(wake_at=self._problems.wake_at(now))
 
     def publish(self) -> None:

@@ -6,6 +6,7 @@ And who has read everything is told where the log stands, though what it is told
 from __future__ import annotations
 
 import tempfile
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -49,12 +50,6 @@ class Readers(RuleBasedStateMachine):
     def the_topic_is_made(self) -> None:
         create(self.broker, "orders", PARTITIONS)
         self.exists = True
-
-    @precondition(lambda self: self.exists and not self.parked)
-    @rule()
-    def the_transaction_ends_and_the_topic_is_given_up(self) -> None:
-        self.the_transaction_ends(commit=False)
-        self.the_topic_is_given_up()
 
     @precondition(lambda self: self.exists)
     @rule()
@@ -137,17 +132,7 @@ class Readers(RuleBasedStateMachine):
                     assert (data.aborted_transactions is None) is (request.isolation_level == 0)
 
     def _asked_now(self, request: fetch_request.FetchRequest) -> Any:
-        at_once = fetch_request.FetchRequest(
-            max_wait=timedelta(0),
-            min_bytes=request.min_bytes,
-            max_bytes=request.max_bytes,
-            isolation_level=request.isolation_level,
-            session_id=0,
-            session_epoch=-1,
-            topics=request.topics,
-            forgotten_topics_data=(),
-        )
-        return self.broker.ask(Api.FETCH, at_once, version=12)
+        return self.broker.ask(Api.FETCH, replace(request, max_wait=timedelta(0)), version=12)
 
 
 def told(answer: Any) -> list[object]:

@@ -10,7 +10,7 @@ from ottla.broker.aborted import AbortedTransaction
 from ottla.broker.api.registry import serves
 from ottla.broker.delayed import Parked
 from ottla.broker.effects import CancelTimer, Effect, Reply, RequestContext, SetTimer
-from ottla.broker.fetch_sessions import FINAL_EPOCH
+from ottla.broker.fetch_sessions import FINAL_EPOCH, without_records
 from ottla.broker.log import PartitionLog
 from ottla.broker.refusal import Refusal
 from ottla.broker.topics import Topic
@@ -31,10 +31,9 @@ class _Answer(NamedTuple):
     logs: tuple[PartitionLog, ...]
 
     def kept(self) -> _Answer:
-        """While a request is parked: without the records, which would keep their files open."""
+        """While a request is parked: without the records."""
         topics = tuple(
-            replace(topic, partitions=tuple([replace(data, records=b"") if data.records else data for data in topic.partitions]))
-            for topic in self.response.responses
+            replace(topic, partitions=tuple(map(without_records, topic.partitions))) for topic in self.response.responses
         )
         return self._replace(response=replace(self.response, responses=topics))
 
