@@ -341,6 +341,7 @@ def test_members_come_go_die_stall_and_are_dropped_in_any_order(tmp_path: Path, 
             if world.broker.expire(ExpireMember("g", victim.assembly.membership.metadata().member_id)):
                 ledger.forget(victim)
         world.run(dice.choice((20, 300, 2_000, 7_000)))
+    world.run(1_000)  # for who was dropped last to hear of it
     settle(world, *living)
     world.run_until(lambda: read_by(world) == {(p, o) for p in range(PARTITIONS) for o in range(70)}, 60_000)
 

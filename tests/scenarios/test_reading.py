@@ -121,6 +121,18 @@ def test_reassigning_keeps_the_position_of_what_stays(world: World) -> None:
     assert [offset for partition, offset in seen if partition == 1] == list(range(20))
 
 
+def test_the_position_of_a_partition_whose_topic_is_known_is_looked_up_at_once(world: World) -> None:
+    """Nothing else happens then that would have the network thread look around once more."""
+    app = assigned(world, TP0, group_id="g")
+    assert world.call(app, app.calls.position(TP0, 5_000, world.now)) == 0
+    world.call(app, app.calls.unsubscribe(world.now))
+    world.run(2_000)
+    world.call(app, app.calls.assign([TP1], world.now))
+    began = world.now.mono
+    assert world.call(app, app.calls.position(TP1, 5_000, world.now)) == 0
+    assert world.now.mono - began < 100
+
+
 def test_out_of_range_resets_after_what_was_fetched_is_delivered(world: World) -> None:
     world.produce("t", 0, 10)
     app = assigned(world, TP0)

@@ -437,10 +437,21 @@ class App:
         for effect in effects:
             self._perform(effect)
         self._tell()
+        if wake_at is None or wake_at > self.now.mono:
+            self._check_that_nothing_is_left(wake_at)
         if any(type(command) not in self._may_wait for command in self._inbox):
             self._pass_soon(0)
         if wake_at is not None:
             self._pass_soon(max(0, wake_at - self.now.mono))
+
+    def _check_that_nothing_is_left(self, wake_at: int | None) -> None:
+        """One pass does all that can be done now: nothing else may come that makes a second one."""
+        effects, again_at, may_wait = self.assembly.core.poll(self.now)
+        assert not effects, effects
+        assert again_at is None or (wake_at is not None and again_at >= wake_at), f"wakes at {again_at}, it said at {wake_at}"
+        assert may_wait == self._may_wait
+        told = self.assembly.core.take_notifications()
+        assert not told, told
 
     def _tell(self) -> bool:
         """Tell the application what there is to tell; whether there was anything."""

@@ -72,16 +72,17 @@ class ConsumerAssembly:
             core, self.subscription, self.membership, self.polls, self.recorder, self.fetches.replicas, unreachable
         )
         self.publisher = Publisher(core, self.subscription, self.membership, problems)
-        # Commits come before the membership: what a rebalance waits for leaves first. The look-up comes last of those that may need
-        # it.
+        # Commits come before the membership: what a rebalance waits for leaves first. They are asked once more behind whoever has
+        # something committed or looked up, as the coordinator and the metadata are behind whoever may need them: what one manager
+        # asks of another leaves in the same pass, for nothing else may come that makes a next one.
         group = (self.commits, self.membership) if self.commits is not None and self.membership is not None else ()
-        for manager in (*group, self.offsets, self.validator, self.fetches, self.topics):
+        for manager in (*group, self.validator, self.fetches, self.offsets, *group[:1], self.topics):
             core.add_manager(manager)
         if self.recorder is not None:
             core.add_manager(self.coordinator)
             core.add_manager(self.recorder)
         core.add_manager(self.publisher)
-        core.before_telling = self.publisher.publish
+        core.look_back, core.before_telling = self.publisher.look_back, self.publisher.publish
         # The metadata is asked first of all, and once more at the end: what the others found missing is requested in the same pass.
         core.add_manager(metadata)
         core.may_wait = self._may_wait
@@ -253,7 +254,7 @@ def _reset_to(config: ConsumerConfig) -> Reset | None:
 
 
 class Publisher:
-    """Tells the application what the subscription looks like, and the metadata which topics matter. Asked last in each pass."""
+    """Tells the application what the subscription looks like, and the metadata which topics matter. Asked behind all managers."""
 
     def __init__(self, core: ClientCore, subscription: Subscription, membership: Membership | None, problems: Problems) -> None:
         self._core = core
@@ -265,13 +266,18 @@ class Publisher:
         self._followed: frozenset[str] | None = frozenset()
 
     def poll(self, now: Now) -> Poll:
-        """See whether there is a problem. What changed is published with whatever is told next."""
+        """See which topics matter now."""
+        del now
         self._follow_topics()
+        return Poll()
+
+    def look_back(self, now: Now) -> int | None:
+        """See whether there is a problem. What changed is published with whatever is told next."""
         problem = self._problems.present(now)
         if problem is not self._problem and str(problem) != str(self._problem):
             self._problem = problem
             self._subscription.version += 1
-        return Poll(wake_at=self._problems.wake_at(now))
+        return self._problems.wake_at(now)
 
     def publish(self) -> None:
         """Tell the application, if there is anything new."""

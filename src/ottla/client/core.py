@@ -46,6 +46,8 @@ class ClientCore:
         """Told of every request that came to its end."""
         self.may_wait: Callable[[], frozenset[type[Any]]] = frozenset
         """Which commands, by class, nobody waits for."""
+        self.look_back: Callable[[Now], int | None] = lambda now: None
+        """Called at the end of a pass, for what depends on where the connections stand by then; gives when to ask again."""
         self.before_telling: Callable[[], None] = lambda: None
         """Called before the notifications are taken, for what has to be told along with them."""
         self._managers: list[RequestManager] = []
@@ -115,8 +117,7 @@ class ClientCore:
         self._watch_losses()
         wake_at = [at for manager in (*self._managers, self.metadata_manager) if (at := self._ask(manager, now)) is not None]
         effects, next_at = self.connections.poll(now)
-        if next_at is not None:
-            wake_at.append(next_at)
+        wake_at += [at for at in (next_at, self.look_back(now)) if at is not None]
         if self.connections.has_completions or self.connections.lost != self._lost:
             wake_at.append(now.mono)
         return CorePoll(effects, min(wake_at, default=None), self.may_wait())

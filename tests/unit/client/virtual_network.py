@@ -72,7 +72,8 @@ class VirtualNetwork:
         self.prove: Callable[[Prove], Proof | OttlaError] | None = None
         """The mechanism of a login."""
         self._poll = poll
-        self._connections = connections
+        self._quiet = connections
+        self._news = False
         self._readers: dict[int, FrameReader] = {}
         self._open: dict[int, Peer] = {}
 
@@ -90,13 +91,22 @@ class VirtualNetwork:
         ip, port = place.rsplit(":", 1)
         return self.peers.setdefault(Address(ip, int(port)), Peer(**settings))
 
+    @property
+    def _connections(self) -> Any:
+        """To report something, which has them polled once more."""
+        self._news = True
+        return self._quiet
+
     def settle(self) -> int | None:
         """Let everything happen that can happen now; gives the time that was asked for next."""
         for _ in range(1000):
+            self._news = False
             effects, wake_at, *_ = self._poll(self.now)
             for effect in effects:
                 self._perform(effect)
-            if not effects and (wake_at is None or wake_at > self.mono):
+            if not self._news and (wake_at is None or wake_at > self.mono):
+                left, *_ = self._poll(self.now)
+                assert not left, f"a real shell would not poll again, and this be left: {left}"
                 return wake_at
         raise AssertionError(f"it never settles: {self.log[-10:]}")
 
@@ -120,9 +130,18 @@ class VirtualNetwork:
         self._connections.on_closed(connection_id, reason, self.now)
 
     def reply(self, connection_id: int, header: RequestHeader, message: Any) -> None:
-        """Answer later what ``NoAnswer`` left open. ``bytes`` are sent as they are."""
+        """Answer later what ``NoAnswer`` left open. ``bytes`` are sent as they are, one by one."""
         data = message if isinstance(message, bytes) else b"".join(map(bytes, encode_response(header, message)))
-        self._connections.receive(connection_id, data, self.now)
+        for byte in data:
+            before = self._state
+            self._connections.receive(connection_id, bytes((byte,)), self.now)
+            # A shell polls only if there is a reason to: else nobody may ever hear of what has changed.
+            assert self._state == before or not self._quiet.unfinished
+
+    @property
+    def _state(self) -> object:
+        """What a poll would make something of."""
+        return self._quiet.has_completions, [link.state for link in self._quiet.links]
 
     def _perform(self, effect: Effect) -> None:
         match effect:

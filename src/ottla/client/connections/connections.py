@@ -232,6 +232,7 @@ class Connections:
         link = self._by_id.get(connection_id)
         if link is None or link.connection is None:
             return False
+        in_use, self.unfinished = link.state is LinkState.READY, False
         try:
             response, pieces = link.connection.buffer_updated(count)
         except Exception as error:
@@ -243,7 +244,7 @@ class Connections:
             self._on_answer(link, response.message, now)
         else:
             self._after_dialogue(link, now)
-        self.unfinished = response is None and not pieces and link.state is LinkState.READY
+        self.unfinished = in_use and response is None
         return True
 
     def receive(self, connection_id: int, data: bytes, now: Now) -> None:
