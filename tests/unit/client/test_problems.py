@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ottla.client.connections.connections import NEXT_ADDRESS
+from ottla.client.connections.link import NEXT_ADDRESS
 from ottla.client.core import ClientCore
 from ottla.client.problems import PATIENCE, Problems
 from ottla.client.subscription import Subscription

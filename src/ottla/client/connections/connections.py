@@ -50,7 +50,6 @@ from ottla.errors import (
     ProtocolError,
     TlsError,
 )
-from ottla.protocol import milliseconds
 from ottla.protocol.connection import ClientConnection, ConnectionState
 from ottla.protocol.sasl import Proof
 from ottla.types import Node, Now
@@ -59,11 +58,6 @@ _log = logging.getLogger(__name__)
 
 MAX_IN_FLIGHT = 100
 """Requests in flight on one connection at most, as in Kafka's consumer."""
-
-NEXT_ADDRESS = 1_000
-"""Milliseconds after which, of the addresses of one name, the next is tried in place of one that swallows all that is sent to it.
-Twice as long with each round that failed, up to the set-up time-out: the way may just be slow. (Java's client spends the whole
-time-out on each.)"""
 
 RENEW_FROM, RENEW_UNTIL = 0.85, 0.95
 """The part of a login's lifetime after which it is renewed: at random in between, as Kafka's clients do."""
@@ -173,7 +167,7 @@ class Connections:
         """TCP is connected: TLS begins."""
         link = self._by_id.get(connection_id)
         if link is not None:
-            self._tcp_connected(link, now)
+            link.tcp_connected(self._setup.delay(link.setup_failures), now)
             link.move(LinkEvent.SECURE)
             link.last_used = now.mono
 
@@ -189,7 +183,7 @@ class Connections:
         """The peer can be sent bytes: the opening dialogue begins."""
         link = self._by_id.get(connection_id)
         if link is not None and link.connection is not None:
-            self._tcp_connected(link, now)
+            link.tcp_connected(self._setup.delay(link.setup_failures), now)
             link.move(LinkEvent.CONNECTED)
             link.last_used = now.mono
             self._effects.append(Write(connection_id, link.connection.start()))
@@ -310,17 +304,9 @@ class Connections:
     def _connect(self, link: Link, now: Now) -> None:
         self._next_id += 1
         link.connection, link.connection_id = ClientConnection(self._config.client_id, mechanism=self._mechanism), self._next_id
-        link.opened_at = now.mono
-        link.setup_deadline = now.mono + self._setup.delay(link.setup_failures)
-        if len(link.addresses) > 1:
-            link.setup_deadline = min(link.setup_deadline, now.mono + (NEXT_ADDRESS << min(link.failures, 16)))
+        link.opening(self._setup.delay(link.setup_failures), now)
         self._by_id[self._next_id] = link
         self._effects.append(Connect(self._next_id, link.addresses[0], link.connection, link.host))
-
-    def _tcp_connected(self, link: Link, now: Now) -> None:
-        """Somebody is there: only now is it worth the whole time to wait for what he has to say."""
-        if link.state is LinkState.CONNECTING and len(link.addresses) > 1:
-            link.setup_deadline = now.mono + self._setup.delay(link.setup_failures)
 
     def _after_dialogue(self, link: Link, now: Now) -> None:
         """Where the connection's own dialogue stands after a step of it."""
@@ -347,11 +333,7 @@ class Connections:
         if link.state is not LinkState.RENEWING:
             link.last_used = now.mono
             self.opened += 1
-        link.move(LinkEvent.READY)
-        link.setup_failures = 0
-        lifetime = link.connection.lifetime if link.connection is not None else 0
-        part = RENEW_FROM + (RENEW_UNTIL - RENEW_FROM) * self._random.random()
-        link.renew_at = now.mono + round(lifetime * part) if lifetime else None
+        link.ready(RENEW_FROM + (RENEW_UNTIL - RENEW_FROM) * self._random.random(), now)
 
     def _failed_to_open(self, link: Link, error: OttlaError, now: Now) -> None:
         """The dialogue with an address did not work out; a refusal is not tried at other addresses of the same name."""
@@ -430,21 +412,14 @@ class Connections:
         except Exception as error:
             self._requests.complete(request, error=_as_ottla_error(error))
             return
-        request.sent_at = link.last_used = now.mono
         self.sent += 1
-        link.in_flight.append(request)
+        link.sent(request, now)
         self._effects.append(Write(link.connection_id, pieces))
 
     def _on_answer(self, link: Link, message: Any, now: Now) -> None:
-        request = link.in_flight.popleft()
-        link.last_used = now.mono
-        if not link.answered:
-            if link.failures:
-                _log.info("%s at %s answers again", link.who, link.name)
-            link.worked()
-        throttle = getattr(message, "throttle_time", None)
-        if throttle:
-            link.throttled_until = now.mono + milliseconds(throttle)
+        if link.failures:
+            _log.info("%s at %s answers again", link.who, link.name)
+        request = link.answer(getattr(message, "throttle_time", None), now)
         if not request.done:
             self._requests.complete(request, message=message)
 

@@ -17,10 +17,12 @@ import enum
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.client.effects import RequestManager, Send
 from ottla.errors import AuthenticationError, DisconnectedError
+from ottla.protocol import milliseconds
 from ottla.protocol.apis import Api
 from ottla.protocol.connection import ClientConnection
 from ottla.types import Now
@@ -93,6 +95,11 @@ SETUP_STATES = frozenset({LinkState.CONNECTING, LinkState.SECURING, LinkState.HA
 ESTABLISHED_STATES = frozenset({LinkState.READY, LinkState.RENEWING})
 CONNECTED_STATES = SETUP_STATES | ESTABLISHED_STATES
 OPENING_STATES = SETUP_STATES | {LinkState.RESOLVING}
+
+NEXT_ADDRESS = 1_000
+"""Milliseconds after which, of the addresses of one name, the next is tried in place of one that swallows all that is sent to it.
+Twice as long with each round that failed, up to the set-up time-out: the way may just be slow. (Java's client spends the whole
+time-out on each.)"""
 
 AWAITED: Mapping[LinkState, str] = {
     LinkState.RESOLVING: "the name is not resolved yet",
@@ -209,10 +216,39 @@ class Link:
         node_id = getattr(self.key, "node_id", None)
         return "the bootstrap server" if node_id is None else f"node {node_id}"
 
-    def worked(self) -> None:
-        """A request was answered: whatever went wrong before is over."""
-        self.answered, self.refusal, self.failures = True, None, 0
-        self.attempts.clear()
+    def opening(self, patience: int, now: Now) -> None:
+        """The first of ``addresses`` is tried, for so many milliseconds at most."""
+        self.opened_at = now.mono
+        if len(self.addresses) > 1:
+            patience = min(patience, NEXT_ADDRESS << min(self.failures, 16))
+        self.setup_deadline = now.mono + patience
+
+    def tcp_connected(self, patience: int, now: Now) -> None:
+        """Somebody is there: only now is it worth the whole time to wait for what he has to say."""
+        if self.state is LinkState.CONNECTING and len(self.addresses) > 1:
+            self.setup_deadline = now.mono + patience
+
+    def ready(self, part: float, now: Now) -> None:
+        """Requests may leave; a login that does not last for ever is renewed after this ``part`` of its lifetime."""
+        self.move(LinkEvent.READY)
+        self.setup_failures = 0
+        lifetime = self.connection.lifetime if self.connection is not None else 0
+        self.renew_at = now.mono + round(lifetime * part) if lifetime else None
+
+    def sent(self, request: Request, now: Now) -> None:
+        """A request left."""
+        request.sent_at = self.last_used = now.mono
+        self.in_flight.append(request)
+
+    def answer(self, throttle: timedelta | None, now: Now) -> Request:
+        """The oldest request was answered: whatever went wrong before is over. ``throttle``: how long to leave the broker alone."""
+        self.last_used = now.mono
+        if not self.answered:
+            self.answered, self.refusal, self.failures = True, None, 0
+            self.attempts.clear()
+        if throttle:
+            self.throttled_until = now.mono + milliseconds(throttle)
+        return self.in_flight.popleft()
 
     def lacks(self, api: Api, feature: str) -> str | None:
         """Why the broker does not offer what comes with a feature of the cluster; ``None``: it does.
