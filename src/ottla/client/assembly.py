@@ -35,6 +35,7 @@ from ottla.config import ConsumerConfig
 from ottla.errors import OttlaError
 from ottla.types import Now
 
+_NO_TOPICS: frozenset[str] = frozenset()
 _NOTHING: frozenset[type[Any]] = frozenset()
 _REPORTS: frozenset[type[Any]] = frozenset({commands.Drained})
 """Commands that are of interest only while somebody waits for what they report."""
@@ -263,7 +264,8 @@ class Publisher:
         self._problems = problems
         self._published = 0
         self._problem: OttlaError | None = None
-        self._followed: frozenset[str] | None = frozenset()
+        self._followed = _NO_TOPICS, _NO_TOPICS, False
+        """The topics that are subscribed to, those of other members that matter as well, and whether all do."""
 
     def poll(self, now: Now) -> Poll:
         """See which topics matter now."""
@@ -306,9 +308,9 @@ class Publisher:
         """Nothing was asked."""
 
     def _follow_topics(self) -> None:
-        topics: frozenset[str] | None = self._subscription.topics
-        if self._membership is not None:
-            topics = None if self._membership.follows_all_topics else self._subscription.topics | self._membership.group_topics
-        if topics != self._followed:
-            self._followed = topics
-            self._core.metadata_manager.set_topics(topics)
+        member = self._membership
+        wanted = self._subscription.topics
+        followed = (wanted, _NO_TOPICS, False) if member is None else (wanted, member.group_topics, member.follows_all_topics)
+        if followed != self._followed:  # the same sets in nearly every pass: that is seen without a look into them
+            self._followed = followed
+            self._core.metadata_manager.set_topics(None if followed[2] else wanted | followed[1])

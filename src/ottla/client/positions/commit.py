@@ -229,6 +229,8 @@ class CommitManager:
 
     def poll(self, now: Now) -> Poll:
         """Every commit and every look-up whose time has come."""
+        if not (self._queue or self._in_flight or self._lookups):
+            return Poll()  # in nearly every pass
         self._expire(now)
         if not self._queue and not self._lookups:
             return Poll(wake_at=self._wake_at(now))

@@ -45,6 +45,8 @@ class Leadership:
         self._metadata = metadata
         self._fresh_after = metadata.request_update()
         self._assigned_for: Cluster | None = None
+        self._suits: Metadata | None = None
+        """The metadata that was last found to be the same in what matters."""
 
     def cluster(self) -> Cluster | None:
         """What there is to assign; ``None`` while the metadata is not fresh."""
@@ -89,14 +91,19 @@ class Leadership:
     def let_stand(self) -> None:
         """What is assigned stands for the partitions that there are now; new ones are this leader's business (KIP-814, too)."""
         self._assigned_for = _cluster(self._metadata.current, self.topics, with_racks=self._follows_racks)
+        self._suits = None
 
     def outdated(self) -> bool:
         """Whether there are partitions that nobody was assigned, or assigned ones that are gone, or have moved to other racks."""
         current = self._metadata.current
+        if self._assigned_for is None or self._suits is current:
+            return False  # in nearly every pass
         settled = self._metadata.follows_all or all(_is_settled(current, topic) for topic in self.topics)
-        if self._assigned_for is None or not settled:
+        if not settled:
             return False
-        return self._assigned_for != _cluster(current, self.topics, with_racks=self._follows_racks)
+        outdated = self._assigned_for != _cluster(current, self.topics, with_racks=self._follows_racks)
+        self._suits = None if outdated else current
+        return outdated
 
 
 def _cluster(metadata: Metadata, topics: frozenset[str], *, with_racks: bool) -> Cluster:
