@@ -160,7 +160,7 @@ def test_positions_and_questions(servers: str) -> None:
 
 
 def test_read_committed_sees_no_aborted_records(real_kafka: str) -> None:
-    topic = f"transactions-{next(_numbers)}"
+    topic = f"half-done-{next(_numbers)}"
     create_topic(real_kafka, topic)
     producer = confluent_kafka.Producer({"bootstrap.servers": real_kafka, "transactional.id": topic})
     producer.init_transactions(20)
