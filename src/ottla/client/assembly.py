@@ -1,6 +1,6 @@
 """The managers of a consumer, put together: who knows whom, who is asked in which order, and who handles which command.
 
-Owns the wiring and the publication of snapshots. Must not know sockets or threads. Invariants: a command's outcome is told after
+Owns the wiring. Must not know sockets or threads. Invariants: a command's outcome is told after
 the snapshot that shows its effect, and whatever else is told comes along with the snapshot that shows how things stand then;
 managers are asked in an order in which what one decides is acted on by the next in the same pass.
 """
@@ -16,7 +16,6 @@ from ottla.client.backoff import ExponentialBackoff, RandomPort
 from ottla.client.cluster.topics import TopicsManager
 from ottla.client.commands import Reply
 from ottla.client.core import ClientCore
-from ottla.client.effects import Poll
 from ottla.client.fetch.manager import FetchManager
 from ottla.client.groups.coordinator import CoordinatorManager
 from ottla.client.groups.membership import Membership
@@ -24,18 +23,18 @@ from ottla.client.groups.neighbours import Neighbours
 from ottla.client.groups.protocol import membership_of
 from ottla.client.groups.rebalances import RebalanceRecorder
 from ottla.client.health.inspection import Inspection
-from ottla.client.notifications import Completed, Published
+from ottla.client.notifications import Completed
 from ottla.client.poll_watch import InHand, PollWatch, nothing_in_hand
 from ottla.client.positions.commit import CommitManager
 from ottla.client.positions.offsets import OffsetsManager
 from ottla.client.positions.validation import PositionValidator
 from ottla.client.problems import Problems
-from ottla.client.subscription import EARLIEST, LATEST, Ago, Mode, Reset, Snapshot, Subscription
+from ottla.client.publisher import FollowedTopics, Publisher
+from ottla.client.subscription import EARLIEST, LATEST, Ago, Mode, Reset, Subscription
 from ottla.config import ConsumerConfig
 from ottla.errors import OttlaError
 from ottla.types import Now
 
-_NO_TOPICS: frozenset[str] = frozenset()
 _NOTHING: frozenset[type[Any]] = frozenset()
 _REPORTS: frozenset[type[Any]] = frozenset({commands.Drained})
 """Commands that are of interest only while somebody waits for what they report."""
@@ -82,8 +81,9 @@ class ConsumerAssembly:
         if self.recorder is not None:
             core.add_manager(self.coordinator)
             core.add_manager(self.recorder)
-        core.add_manager(self.publisher)
-        core.look_back, core.before_telling = self.publisher.look_back, self.publisher.publish
+        core.add_manager(FollowedTopics(self.subscription, self.membership, metadata))
+        core.add_watcher(self.publisher)
+        core.before_telling = self.publisher.publish
         # The metadata is asked first of all, and once more at the end: what the others found missing is requested in the same pass.
         core.add_manager(metadata)
         core.may_wait = self._may_wait
@@ -252,65 +252,3 @@ class ConsumerAssembly:
 def _reset_to(config: ConsumerConfig) -> Reset | None:
     policy = config.auto_offset_reset
     return Ago(policy // timedelta(milliseconds=1)) if isinstance(policy, timedelta) else _RESET_TO[policy]
-
-
-class Publisher:
-    """Tells the application what the subscription looks like, and the metadata which topics matter. Asked behind all managers."""
-
-    def __init__(self, core: ClientCore, subscription: Subscription, membership: Membership | None, problems: Problems) -> None:
-        self._core = core
-        self._subscription = subscription
-        self._membership = membership
-        self._problems = problems
-        self._published = 0
-        self._problem: OttlaError | None = None
-        self._followed = _NO_TOPICS, _NO_TOPICS, False
-        """The topics that are subscribed to, those of other members that matter as well, and whether all do."""
-
-    def poll(self, now: Now) -> Poll:
-        """See which topics matter now."""
-        del now
-        self._follow_topics()
-        return Poll()
-
-    def look_back(self, now: Now) -> int | None:
-        """See whether there is a problem. What changed is published with whatever is told next."""
-        problem = self._problems.present(now)
-        if problem is not self._problem and str(problem) != str(self._problem):
-            self._problem = problem
-            self._subscription.version += 1
-        return self._problems.wake_at(now)
-
-    def publish(self) -> None:
-        """Tell the application, if there is anything new."""
-        if self._published == self._subscription.version:
-            return
-        self._published = self._subscription.version
-        group = self._membership.metadata() if self._membership is not None else None
-        failure = self._membership.failure if self._membership is not None else None
-        subscription = self._subscription
-        snapshot = Snapshot(
-            mode=subscription.mode,
-            topics=subscription.topics,
-            pattern=subscription.pattern,
-            partitions=subscription.views(),
-            group=group,
-            failure=failure,
-            problem=self._problem,
-            was_connected=self._core.metadata.version > 0,
-        )
-        self._core.notify(Published(snapshot))
-
-    def on_response(self, tag: Any, message: Any, now: Now) -> None:
-        """Nothing was asked."""
-
-    def on_failure(self, tag: Any, error: OttlaError, now: Now) -> None:
-        """Nothing was asked."""
-
-    def _follow_topics(self) -> None:
-        member = self._membership
-        wanted = self._subscription.topics
-        followed = (wanted, _NO_TOPICS, False) if member is None else (wanted, member.group_topics, member.follows_all_topics)
-        if followed != self._followed:  # the same sets in nearly every pass: that is seen without a look into them
-            self._followed = followed
-            self._core.metadata_manager.set_topics(None if followed[2] else wanted | followed[1])

@@ -46,11 +46,10 @@ class ClientCore:
         """Told of every request that came to its end."""
         self.may_wait: Callable[[], frozenset[type[Any]]] = frozenset
         """Which commands, by class, nobody waits for."""
-        self.look_back: Callable[[Now], int | None] = lambda now: None
-        """Called at the end of a pass, for what depends on where the connections stand by then; gives when to ask again."""
         self.before_telling: Callable[[], None] = lambda: None
         """Called before the notifications are taken, for what has to be told along with them."""
         self._managers: list[RequestManager] = []
+        self._watchers: list[RequestManager] = []
         self._handlers: dict[type[Any], Callable[[Any, Now], None]] = {}
         self._ended: list[Completion] = []
         """Requests that came to their end, and of which ``observe`` was not told yet."""
@@ -68,6 +67,10 @@ class ClientCore:
     def add_manager(self, manager: RequestManager) -> None:
         """Ask this manager in every pass, after those that were added before."""
         self._managers.append(manager)
+
+    def add_watcher(self, manager: RequestManager) -> None:
+        """Ask this one, which has no requests, when the connections have moved: for what depends on where they stand then."""
+        self._watchers.append(manager)
 
     def register(self, command: type[Any], handler: Callable[[Any, Now], None]) -> None:
         """Who handles the commands of one class; a second handler for a class is a mistake."""
@@ -117,7 +120,7 @@ class ClientCore:
         self._watch_losses()
         wake_at = [at for manager in (*self._managers, self.metadata_manager) if (at := self._ask(manager, now)) is not None]
         effects, next_at = self.connections.poll(now)
-        wake_at += [at for at in (next_at, self.look_back(now)) if at is not None]
+        wake_at += [at for at in (next_at, *(self._ask(watcher, now) for watcher in self._watchers)) if at is not None]
         if self.connections.has_completions or self.connections.lost != self._lost:
             wake_at.append(now.mono)
         return CorePoll(effects, min(wake_at, default=None), self.may_wait())
