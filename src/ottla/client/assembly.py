@@ -1,8 +1,8 @@
 """The managers of a consumer, put together: who knows whom, who is asked in which order, and who handles which command.
 
-Owns the wiring. Must not know sockets or threads. Invariants: a command's outcome is told after
-the snapshot that shows its effect, and whatever else is told comes along with the snapshot that shows how things stand then;
-managers are asked in an order in which what one decides is acted on by the next in the same pass.
+Owns the wiring. Must not know sockets or threads. Invariants: a command's outcome is told after the snapshot that shows its effect,
+and whatever else is told comes along with the snapshot that shows how things stand then; managers are asked in an order in which
+what one decides is acted on by the next in the same pass.
 """
 
 from __future__ import annotations
@@ -75,8 +75,9 @@ class ConsumerAssembly:
         # Commits come before the membership: what a rebalance waits for leaves first. They are asked once more behind whoever has
         # something committed or looked up, as the coordinator and the metadata are behind whoever may need them: what one manager
         # asks of another leaves in the same pass, for nothing else may come that makes a next one.
-        group = (self.commits, self.membership) if self.commits is not None and self.membership is not None else ()
-        for manager in (*group, self.validator, self.fetches, self.offsets, *group[:1], self.topics):
+        commits = () if self.commits is None else (self.commits,)
+        member = () if self.membership is None else (self.membership,)
+        for manager in (*commits, *member, self.validator, self.fetches, self.offsets, *commits, self.topics):
             core.add_manager(manager)
         if self.recorder is not None:
             core.add_manager(self.coordinator)
@@ -84,8 +85,6 @@ class ConsumerAssembly:
         core.add_manager(FollowedTopics(self.subscription, self.membership, metadata))
         core.add_watcher(self.publisher)
         core.before_telling = self.publisher.publish
-        # The metadata is asked first of all, and once more at the end: what the others found missing is requested in the same pass.
-        core.add_manager(metadata)
         core.may_wait = self._may_wait
         self._register()
 

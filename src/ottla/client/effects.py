@@ -65,6 +65,16 @@ class Unreachable(Protocol):
         """Why no broker is connected; or, though some are, why one of ``targets`` is not, which are called ``who`` in the error."""
 
 
+class AsksNothing:
+    """A manager that is asked in each pass and has no requests."""
+
+    def on_response(self, tag: Any, message: Any, now: Now) -> None:
+        """Nothing was asked."""
+
+    def on_failure(self, tag: Any, error: OttlaError, now: Now) -> None:
+        """Nothing was asked."""
+
+
 class RequestManager(Protocol):
     """Asked, never acts. ``poll`` must not block and may be called at any time, also when nothing changed."""
 

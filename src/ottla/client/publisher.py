@@ -6,11 +6,9 @@ know who listens. Invariant: a snapshot is published when it differs from the la
 
 from __future__ import annotations
 
-from typing import Any
-
 from ottla.client.cluster.metadata import MetadataManager
 from ottla.client.core import ClientCore
-from ottla.client.effects import Poll
+from ottla.client.effects import AsksNothing, Poll
 from ottla.client.groups.membership import Membership
 from ottla.client.notifications import Published
 from ottla.client.problems import Problems
@@ -21,17 +19,7 @@ from ottla.types import Now
 _NO_TOPICS: frozenset[str] = frozenset()
 
 
-class _AsksNothing:
-    """A manager without requests."""
-
-    def on_response(self, tag: Any, message: Any, now: Now) -> None:
-        """Nothing was asked."""
-
-    def on_failure(self, tag: Any, error: OttlaError, now: Now) -> None:
-        """Nothing was asked."""
-
-
-class FollowedTopics(_AsksNothing):
+class FollowedTopics(AsksNothing):
     """Tells the metadata which topics matter. Asked behind all that may change it."""
 
     def __init__(self, subscription: Subscription, membership: Membership | None, metadata: MetadataManager) -> None:
@@ -53,7 +41,7 @@ class FollowedTopics(_AsksNothing):
         return Poll()
 
 
-class Publisher(_AsksNothing):
+class Publisher(AsksNothing):
     """Tells the application what the subscription looks like. Asked when the connections have moved."""
 
     def __init__(self, core: ClientCore, subscription: Subscription, membership: Membership | None, problems: Problems) -> None:

@@ -243,21 +243,21 @@ class Stage:
         self.figures.twice = twice(lives)
         found = violations(commits, lives, live, acknowledged, ends, self._answered())
         found += [f"not written: {one}" for one in self._writer.failed]
-        state, members = self._described(len(live))
-        if (state, members) != ("STABLE", len(live)):
-            found.append(f"described as {state} with {members} members, {len(live)} live")
+        found += self._misdescribed(len(live))
         if self._broker is not None and self._broker.complaints():
             found.append(f"the broker complained: {self._broker.complaints()[-2000:]}")
         return found
 
-    def _described(self, expected: int) -> tuple[str, int]:
-        """What an administrator is told of the group. Who owns its partitions may say so only with its next heartbeat."""
+    def _misdescribed(self, live: int) -> list[str]:
+        """What an administrator is told of the group, if it is wrong. Who owns its partitions may say so only with a heartbeat."""
         admin = AdminClient({"bootstrap.servers": self._servers})  # an answer comes only while it is there
         end = time.monotonic() + SETTLED
         while True:
             group = admin.describe_consumer_groups([self._group])[self._group].result(60)
-            if (group.state.name, len(group.members)) == ("STABLE", expected) or time.monotonic() >= end:
-                return group.state.name, len(group.members)
+            if (group.state.name, len(group.members)) == ("STABLE", live):
+                return []
+            if time.monotonic() >= end:
+                return [f"described as {group.state.name} with {len(group.members)} members, {live} live"]
             time.sleep(0.05)
 
     def _answered(self) -> dict[int, int]:

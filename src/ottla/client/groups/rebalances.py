@@ -13,14 +13,12 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
 
 from ottla.client.commands import GivenUp
-from ottla.client.effects import Poll
+from ottla.client.effects import AsksNothing, Poll
 from ottla.client.groups.membership import Membership
 from ottla.client.subscription import Subscription
 from ottla.config import ConsumerConfig
-from ottla.errors import OttlaError
 from ottla.types import Now, TopicPartition
 
 _log = logging.getLogger(__name__)
@@ -93,7 +91,7 @@ class _Draft:
     in_listeners: int = 0
 
 
-class RebalanceRecorder:
+class RebalanceRecorder(AsksNothing):
     """See the module. A manager that asks for nothing, to be asked after the membership."""
 
     def __init__(self, config: ConsumerConfig, subscription: Subscription, membership: Membership) -> None:
@@ -156,12 +154,6 @@ class RebalanceRecorder:
             if not standing.rebalancing and not self._blocked():
                 self._finish(now, completed=standing.joined, failed=not standing.joined)
         return Poll()
-
-    def on_response(self, tag: Any, message: Any, now: Now) -> None:
-        """Nothing was asked."""
-
-    def on_failure(self, tag: Any, error: OttlaError, now: Now) -> None:
-        """Nothing was asked."""
 
     # -- the record -------------------------------------------------------------------------------------------------------
 

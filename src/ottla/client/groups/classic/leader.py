@@ -91,7 +91,7 @@ class Leadership:
     def let_stand(self) -> None:
         """What is assigned stands for the partitions that there are now; new ones are this leader's business (KIP-814, too)."""
         self._assigned_for = _cluster(self._metadata.current, self.topics, with_racks=self._follows_racks)
-        self._suits = None
+        self._suits = self._metadata.current
 
     def outdated(self) -> bool:
         """Whether there are partitions that nobody was assigned, or assigned ones that are gone, or have moved to other racks."""
@@ -101,9 +101,10 @@ class Leadership:
         settled = self._metadata.follows_all or all(_is_settled(current, topic) for topic in self.topics)
         if not settled:
             return False
-        outdated = self._assigned_for != _cluster(current, self.topics, with_racks=self._follows_racks)
-        self._suits = None if outdated else current
-        return outdated
+        if self._assigned_for != _cluster(current, self.topics, with_racks=self._follows_racks):
+            return True
+        self._suits = current
+        return False
 
 
 def _cluster(metadata: Metadata, topics: frozenset[str], *, with_racks: bool) -> Cluster:
