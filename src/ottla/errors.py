@@ -30,7 +30,9 @@ unknown code still carries the number. Source of codes and retriability: the pro
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
+
+_E = TypeVar("_E", bound="OttlaError")
 
 
 class OttlaError(Exception):
@@ -61,16 +63,27 @@ class OttlaError(Exception):
         Who keeps an error and raises it again and again raises this: else it would gather the frames of all who have raised it,
         and what they know would live as long as the error does.
         """
-        twin = type(self).__new__(type(self))
-        twin.args = self.args
-        twin.__dict__.update(self.__dict__)
+        twin = _remade(type(self), self.args, self.__dict__)
         if self.__cause__ is not None:
             twin.__cause__ = self.__cause__
         return twin
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Python would call the class with ``args`` alone. Where ``__init__`` takes more, unpickling would raise a TypeError, and a
+        # multiprocessing.Pool that gets such an error from a worker waits for ever.
+        return _remade, (type(self), self.args, self.__dict__)
+
     def __str__(self) -> str:
         message = super().__str__()
         return f"{message} ({self.hint})" if self.hint else message
+
+
+def _remade(cls: type[_E], args: tuple[Any, ...], state: dict[str, Any]) -> _E:
+    """An error with the contents of another; its ``__init__``, which wants to be told what it says, is not called."""
+    error = cls.__new__(cls)
+    error.args = args
+    error.__dict__.update(state)
+    return error
 
 
 class ConfigError(OttlaError, ValueError):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -39,6 +41,14 @@ def test_an_error_afresh_is_the_same_error_never_raised(error: OttlaError) -> No
     assert twin.__traceback__ is None
     assert (type(twin), str(twin), twin.args, vars(twin)) == (type(error), str(error), error.args, vars(error))
     assert (twin.hint, twin.cause, twin.retriable, twin.fatal) == (error.hint, error.cause, error.retriable, error.fatal)
+
+
+@pytest.mark.parametrize("error", [one_of(kind) for kind in kinds()], ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda error: pickle.loads(pickle.dumps(error))])
+def test_an_error_is_pickled_and_copied(error: OttlaError, copied: Callable[[OttlaError], OttlaError]) -> None:
+    twin = copied(error)
+    assert twin is not error
+    assert (type(twin), str(twin), twin.args, vars(twin)) == (type(error), str(error), error.args, vars(error))
 
 
 def test_an_error_that_is_kept_gathers_no_frames() -> None:

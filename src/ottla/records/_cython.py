@@ -33,4 +33,4 @@ def _with_arguments(*_args: Any, **_kwargs: Any) -> Any:
 
 nogil = _NoGil()
 cclass = cfunc = final = inline = with_gil = _bare
-boundscheck = exceptval = freelist = _with_arguments
+boundscheck = exceptval = freelist = nonecheck = _with_arguments

@@ -6,8 +6,10 @@ lengths are exact, nothing here changes after it was made, and iterating never r
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NoReturn, Self, SupportsIndex, overload
 
 from ottla.records import arrow
 from ottla.records.partition_records import PartitionRecords
@@ -22,7 +24,8 @@ class Records:
     """The records of one poll, in order within each partition.
 
     Iterating gives ``Record`` objects, made as they are asked for; ``to_arrow()`` and ``to_batches()`` give columns without
-    making them; ``by_partition()`` splits. Any library that takes Arrow streams reads a ``Records`` as it is.
+    making them; ``by_partition()`` splits; ``records[-1]`` is a record, ``records[:10]`` a list of them. Any library that takes
+    Arrow streams reads a ``Records`` as it is. To send the records to another process pickle ``list(records)`` or ``to_arrow()``.
     """
 
     __slots__ = ("_count", "parts")
@@ -45,15 +48,40 @@ class Records:
     def __iter__(self) -> Iterator[Record]:
         return RecordIterator([segment for part in self.parts for segment in part.segments])
 
-    def __getitem__(self, position: int) -> Record:
-        row = position + self._count if position < 0 else position
+    @overload
+    def __getitem__(self, position: SupportsIndex) -> Record: ...
+
+    @overload
+    def __getitem__(self, position: slice) -> list[Record]: ...
+
+    def __getitem__(self, position: SupportsIndex | slice) -> Record | list[Record]:
+        if isinstance(position, slice):
+            rows = range(*position.indices(self._count))
+            upwards = rows if rows.step > 0 else rows[::-1]
+            found = list(islice(self, upwards.start, upwards.stop, upwards.step)) if upwards else []
+            return found if rows.step > 0 else found[::-1]
+        if not hasattr(position, "__index__"):
+            raise TypeError(f"records are found by a whole number or a slice, not by {position!r}")
+        row = number = operator.index(position)
+        if row < 0:
+            row += self._count
         if 0 <= row < self._count:
             for part in self.parts:
                 for batch, start, stop in part.segments:
                     if row < stop - start:
                         return make_record(batch, start + row)
                     row -= stop - start
-        raise IndexError(f"record {position} of {self._count}")
+        raise IndexError(f"record {number} of {self._count}")
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Self:
+        # Nothing in here changes: records, and what deserializers make of them, are made anew for each who asks.
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("Records cannot be pickled: pickle list(records), or records.to_arrow()")
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{tp}: {len(records)}" for tp, records in self.by_partition().items())

@@ -2,10 +2,12 @@
 
 Owns the record object, its lazy headers and deserialized values. Must not know of fetches or positions. Invariants: a record
 holds copies of its own bytes and nothing of the buffer it came from; making one never fails; a user's deserializer runs when
-``key`` or ``value`` is asked for, once unless it raises.
+``key`` or ``value`` is asked for, once unless it raises; a pickled record needs no deserializer.
 """
 
 from __future__ import annotations
+
+import operator
 
 try:
     import cython
@@ -46,8 +48,13 @@ class Origin:
         return self.leader_epoch == leader_epoch and self.timestamp_type == timestamp_type
 
 
+_NONE = object()
+"""Stands for ``None`` as the result of a deserializer, where ``None`` says that it has not run."""
+
+
 @cython.final
 @cython.freelist(256)
+@cython.nonecheck(True)  # Record.__new__(Record) has no origin: an AttributeError, not a crash
 @cython.cclass
 class Record:
     """One record of one partition.
@@ -57,6 +64,9 @@ class Record:
     ``None``) in the order they were sent; ``leader_epoch`` of the batch, ``None`` where unknown.
 
     ``key`` and ``value`` raise ``RecordDeserializationError`` where a deserializer does. Records with the same content are equal.
+    A record does not change, so ``copy.copy()`` gives the record itself. ``pickle`` and ``copy.deepcopy()`` run the deserializers
+    first: the copy holds what they made and not the bytes, so it needs no deserializer in the process that loads it. For the same
+    reason the constructor takes any object as ``key`` and ``value``. The class has no subclasses.
     """
 
     __slots__ = ("_headers", "_key", "_key_object", "_offset", "_origin", "_timestamp", "_value", "_value_object")
@@ -64,8 +74,8 @@ class Record:
     _origin: Origin
     _offset: cython.longlong
     _timestamp: cython.longlong
-    _key: bytes
-    _value: bytes
+    _key: object
+    _value: object
     _headers: object
     _key_object: object
     _value_object: object
@@ -83,12 +93,19 @@ class Record:
         timestamp_type=TimestampType.CREATE_TIME,
         leader_epoch=None,
     ) -> None:
-        self._origin = Origin(topic, partition, leader_epoch, timestamp_type)
-        self._offset = offset
-        self._timestamp = timestamp
+        if not isinstance(topic, str):
+            raise TypeError(f"topic is a string, not {topic!r}")
+        self._origin = Origin(
+            topic,
+            _integer(partition, "partition", 31),
+            None if leader_epoch is None else _integer(leader_epoch, "leader_epoch", 31),
+            TimestampType(timestamp_type),
+        )
+        self._offset = _integer(offset, "offset", 63)
+        self._timestamp = _integer(timestamp, "timestamp", 63)
         self._key = key
         self._value = value
-        self._headers = tuple((name, content) for name, content in headers)
+        self._headers = tuple(map(_header, headers))
         self._key_object = None
         self._value_object = None
 
@@ -120,17 +137,21 @@ class Record:
     def key(self):
         if self._origin.key_deserializer is None:
             return self._key
-        if self._key_object is None:
-            self._key_object = _deserialize(self, "key", self._origin.key_deserializer, self._key)
-        return self._key_object
+        made = self._key_object
+        if made is None:
+            made = _deserialize(self, "key", self._origin.key_deserializer, self._key)
+            self._key_object = _NONE if made is None else made
+        return None if made is _NONE else made
 
     @property
     def value(self):
         if self._origin.value_deserializer is None:
             return self._value
-        if self._value_object is None:
-            self._value_object = _deserialize(self, "value", self._origin.value_deserializer, self._value)
-        return self._value_object
+        made = self._value_object
+        if made is None:
+            made = _deserialize(self, "value", self._origin.value_deserializer, self._value)
+            self._value_object = _NONE if made is None else made
+        return None if made is _NONE else made
 
     @property
     def headers(self):
@@ -171,9 +192,20 @@ class Record:
             f" key={self._key!r}, value={self._value!r}{headers}{epoch})"
         )
 
+    def __copy__(self):
+        return self
+
     def __reduce__(self):
-        topic, partition, offset, key, value, headers, timestamp, timestamp_type, leader_epoch = self._content()
-        return _rebuild, (topic, partition, offset, key, value, headers, timestamp, timestamp_type, leader_epoch)
+        return _rebuild, self._content()
+
+
+def _refuse_subclass(cls, **_options) -> None:
+    raise TypeError("type 'ottla.records.record.Record' is not an acceptable base type")
+
+
+if not cython.compiled:
+    # As Python does for the compiled class, which is final.
+    Record.__init_subclass__ = classmethod(_refuse_subclass)
 
 
 def _rebuild(topic, partition, offset, key, value, headers, timestamp, timestamp_type, leader_epoch) -> Record:
@@ -188,6 +220,23 @@ def _rebuild(topic, partition, offset, key, value, headers, timestamp, timestamp
         timestamp_type=timestamp_type,
         leader_epoch=leader_epoch,
     )
+
+
+def _integer(value, name: str, bits: int) -> int:
+    """A whole number that fits into so many bits and a sign."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{name} is a whole number, not {value!r}")
+    number = operator.index(value)
+    if not -(2**bits) <= number < 2**bits:
+        raise ValueError(f"{name} does not fit into {bits + 1} bits: {number}")
+    return number
+
+
+def _header(header) -> tuple[str, bytes | None]:
+    match header:
+        case (str(name), bytes() | None as content):
+            return name, content
+    raise TypeError(f"a header is a pair of a string and bytes or None, not {header!r}")
 
 
 def _deserialize(record, part: str, deserializer, raw):
