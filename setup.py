@@ -1,17 +1,36 @@
-"""Builds the compiled twins of the hot modules; everything else about the package stands in ``pyproject.toml``.
+"""Builds the compiled twins of the hot modules, and the README as a package index shows it; all else stands in ``pyproject.toml``.
 
 Without a C compiler the extensions are left out and the same source runs as it stands (``ottla.records.COMPILED`` is then False).
 """
 
+import re
 import sys
+import tomllib
+from pathlib import Path
 
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
+HERE = Path(__file__).parent
 DECLARATIONS = [f"src/ottla/records/{name}.pxd" for name in ("batch", "cdata", "memory", "processor", "reader", "record", "rows")]
 RECORDS = ("batch", "cdata", "columns", "encode", "header_columns", "reader", "record", "rows")
 
 OPTIMISE = [] if sys.platform == "win32" else ["-O3"]
+
+LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?:|#)([^)\s]+)\)")
+
+
+def long_description() -> str:
+    """The README with absolute links: a package index shows neither ``docs/consumer.md`` nor ``docs/images/owners.png``."""
+    project = tomllib.loads((HERE / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    repository = project["urls"]["Repository"]
+
+    def absolute(link: re.Match[str]) -> str:
+        image, text, path = link.groups()
+        return f"{image}[{text}]({repository}/{'raw' if image else 'blob'}/main/{path})"
+
+    return LINK.sub(absolute, (HERE / "README.md").read_text(encoding="utf-8"))
+
 
 extensions = [
     Extension(f"ottla.records.{name}", [f"src/ottla/records/{name}.py"], extra_compile_args=OPTIMISE, depends=DECLARATIONS)
@@ -22,4 +41,4 @@ modules = cythonize(extensions, language_level=3, include_path=["src"])
 for module in modules:
     module.optional = True  # said here, since cythonize() makes new extensions and forgets it
 
-setup(ext_modules=modules)
+setup(ext_modules=modules, long_description=long_description(), long_description_content_type="text/markdown")

@@ -9,16 +9,20 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
+import sys
 import tempfile
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from ottla.assignors import PartitionAssignor
-from ottla.errors import IllegalStateError
+from ottla.errors import IllegalStateError, OttlaError
 from ottla.faults import Faults
-from ottla.runtime.broker_node import BrokerNode
+
+if TYPE_CHECKING:
+    from ottla.runtime.broker_node import BrokerNode
 
 
 class Broker:
@@ -34,7 +38,8 @@ class Broker:
     (``group.remote.assignor``) or that ``group.consumer.assignors`` makes the default.
 
     Starting raises ``ConfigError`` for a bad setting or an address that can not be listened on, and ``StorageError`` for a folder
-    that can not be used: locked by another broker, not writable, of another node.
+    that can not be used: locked by another broker, not writable, of another node. On Windows it raises ``OttlaError``: the broker
+    runs on Linux and macOS.
     """
 
     def __init__(
@@ -92,6 +97,14 @@ class Broker:
         if self._node is not None:
             self._node.check()
             return
+        if sys.platform == "win32":
+            raise OttlaError(
+                "the embedded broker runs on Linux and macOS; on Windows only Ottla's clients do",
+                hint="run the broker in WSL or in a container, and pass its address as bootstrap_servers",
+            )
+        # Imported here, since it needs fcntl, which Windows does not have: there this module can be imported, to raise the above.
+        from ottla.runtime.broker_node import BrokerNode
+
         if self._data_dir is None:
             self._temporary = Path(tempfile.mkdtemp(prefix="ottla-broker-"))
         try:

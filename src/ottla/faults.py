@@ -12,7 +12,7 @@ import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from ottla.broker.effects import Place
 from ottla.broker.faults import rules
@@ -20,7 +20,9 @@ from ottla.broker.faults.rules import Match, Moment
 from ottla.errors import ERROR_CODES, BrokerError, ConfigError, IllegalStateError, OttlaTimeoutError
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
-from ottla.runtime.broker_node import BrokerNode
+
+if TYPE_CHECKING:
+    from ottla.runtime.broker_node import BrokerNode
 
 Apis = str | Iterable[str]
 """One API or several, as Kafka spells them: ``"Fetch"``, ``["JoinGroup", "SyncGroup"]``."""

@@ -136,8 +136,7 @@ def test_what_commands_for_the_machine_name_is_there(document: Path) -> None:
         if program == "make":
             assert subprocess.run(["make", "--dry-run", *arguments], cwd=ROOT, capture_output=True).returncode == 0, command
         elif program == "pip":
-            extra = re.fullmatch(r"ottla(?:\[(\w+)\])?", arguments[-1])
-            assert extra is not None, command
+            (extra,) = filter(None, (re.fullmatch(r"ottla(?:\[(\w+)\])?", argument) for argument in arguments))
             assert extra[1] is None or extra[1] in (metadata.metadata("ottla").get_all("Provides-Extra") or []), command
         else:
             assert program == "python", command

