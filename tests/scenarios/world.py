@@ -518,6 +518,14 @@ class App:
         link = self.assembly.core.connections.links.get(target)
         self._held[self._numbers[link.connection_id]] = self.now.mono + duration
 
+    def lose_coordinator(self) -> None:
+        """The connection to the coordinator breaks."""
+        coordinator = self.assembly.coordinator
+        link = self.assembly.core.connections.links.get(coordinator.target())
+        number = self._numbers[link.connection_id]
+        self._world.broker.hang_up(number)
+        self.lose(number, "the test broke it")
+
     def cut(self) -> None:
         """From now on nothing goes through, either way, and nobody is told."""
         self.connected = False

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from ottla.client import commands
 from ottla.client.calls.collector import Collector
-from ottla.client.calls.mailbox import Call, Mailbox
+from ottla.client.calls.mailbox import Mailbox
 from ottla.client.calls.pace import Pace
 from ottla.client.subscription import Snapshot
 from ottla.config import ConsumerConfig
@@ -26,8 +26,8 @@ class CallBase:
         self.pace = Pace()
         self._config = config
         self._mailbox = mailbox
-        self._looked_up_again = False
-        """Whether commits that were missing have been asked for once more since that was last raised."""
+        self._look_up: commands.LookUpAgain | None = None
+        """Sent since it was last raised that nothing is committed."""
 
     @property
     def snapshot(self) -> Snapshot:
@@ -41,18 +41,20 @@ class CallBase:
         if self.snapshot.failure is not None:
             raise self.snapshot.failure.afresh()
 
-    def _raise_problem(self, problem: OttlaError) -> Call[None]:
+    def _raise_problem(self, problem: OttlaError) -> None:
         """Raise it, or return to wait for news: that nothing is committed is asked once more each time before it is raised.
 
         As by Java's consumer: an operator, or the application itself, may have committed since.
         """
         if not isinstance(problem, NoOffsetForPartitionError) or self._config.group_id is None:
             raise problem.afresh()
-        if self._looked_up_again:
-            self._looked_up_again = False
+        if self._look_up is None:
+            self._look_up = commands.LookUpAgain()
+            self._mailbox.submit(self._look_up)
+        elif self._look_up.completion.done:
+            # The snapshot that shows the problem is newer than the look-up: it came with its completion or later.
+            self._look_up = None
             raise problem.afresh()
-        self._looked_up_again = True
-        yield from self._mailbox.ask(commands.LookUpAgain(), "looking commits up", self._deadline())
 
     def _require_group(self, what: str) -> None:
         if self._config.group_id is None:

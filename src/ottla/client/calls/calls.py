@@ -120,17 +120,18 @@ class ConsumerCalls(CommitCalls, LookupCalls):
     def _delivery(self, deadline: int) -> Call[Delivery | None]:
         self.collector.acknowledge()
         while True:
-            yield from self._serve()
-            self._mailbox.raise_wakeup()
-            delivery = self.collector.collect(self._config.max_poll_records)
-            if delivery is not None:
-                self._count(delivery)
-                return delivery
-            self._post()
+            ready = yield from self._ready()
+            if ready:
+                delivery = self.collector.collect(self._config.max_poll_records)
+                if delivery is not None:
+                    self._count(delivery)
+                    return delivery
+                self._post()
             if self._mailbox.now.mono >= deadline:
-                yield from self._explain_nothing()
+                if ready:
+                    self._explain_nothing()
                 return None
-            yield from self._mailbox.wait("records", min(deadline, self._mailbox.now.mono + self._longest_wait()))
+            yield from self._mailbox.wait("records", min(deadline, self._look_again_at()))
 
     def _begin_poll(self, now: Now) -> None:
         self._mailbox.now = now
@@ -157,32 +158,44 @@ class ConsumerCalls(CommitCalls, LookupCalls):
     def service(self, now: Now) -> Call[None]:
         """In the middle of walking records one by one: stay alive, and take part in a rebalance."""
         self._begin_poll(now)
-        yield from self._serve()
-        self._mailbox.raise_wakeup()
+        while not (yield from self._ready()):
+            yield from self._mailbox.wait("a turn of the network thread, or a commit", self._look_again_at())
 
-    def _serve(self) -> Call[None]:
-        """Everything that a poll does besides handing out records."""
+    def _ready(self) -> Call[bool]:
+        """Do everything that a poll does besides handing out records; whether those may be handed out now.
+
+        It waits for user code and for nothing else: what takes longer is looked at again by the next round, or the next poll, so
+        that deadlines, wake-ups and cancellation hold at every moment.
+        """
+        settled = yield from self._serve()
+        self._mailbox.raise_wakeup()
+        return settled and self._rebalancing.hold_until <= self._mailbox.now.mono
+
+    def _serve(self) -> Call[bool]:
+        """See ``_ready``. False: the network thread has not done yet what it was asked before, so nothing else was done."""
         self.jobs.check_idle()
         self._mailbox.take()
-        yield from self._mailbox.settle_cancelled()
-        if self.interrupted:
-            yield from self._start_over()
+        if self.interrupted and self._mailbox.settled():
+            self._start_over()
+        if not self._mailbox.settled():
+            return False
         yield from self._run_commit_callbacks()
         if self._rebalancing.pending:
             self._polled_at = None
             yield from self._rebalancing.serve()
         self._post()
-        yield from self._raise_errors()
+        self._raise_errors()
         if self.snapshot.mode is Mode.NONE:
             raise IllegalStateError(
                 "nothing to poll: the consumer is neither subscribed nor assigned", hint="call subscribe() or assign()"
             )
+        return True
 
-    def _start_over(self) -> Call[None]:
+    def _start_over(self) -> None:
         """A call was interrupted anywhere: whatever it had in its hands is fetched again, from behind what the application has."""
         positions = self.collector.start_over()
         if positions:
-            yield from self._mailbox.ask(commands.Seek(positions), "seek()", self._deadline())
+            self._mailbox.submit_unattended(commands.Seek(positions))
         self.interrupted = False
 
     def _post(self) -> None:
@@ -200,12 +213,17 @@ class ConsumerCalls(CommitCalls, LookupCalls):
         """A poll that waits is a sign of life too, to be given in time."""
         return max(1, min(self._config.max_poll_interval_ms // 3, self._config.auto_commit_interval_ms or 1_000, 1_000))
 
-    def _explain_nothing(self) -> Call[None]:
+    def _look_again_at(self) -> int:
+        now, hold_until = self._mailbox.now.mono, self._rebalancing.hold_until
+        at = now + self._longest_wait()
+        return min(at, hold_until) if hold_until > now else at
+
+    def _explain_nothing(self) -> None:
         """Nothing came within the time: if that is not for want of records, say why."""
         for problem in self._problems:
             since = self._problem_since.get(type(problem), self._mailbox.now.mono)
             if self._mailbox.now.mono - since >= self._grace(problem):
-                yield from self._raise_problem(problem)
+                self._raise_problem(problem)
                 return
 
     def _grace(self, problem: OttlaError) -> int:
@@ -234,7 +252,7 @@ class ConsumerCalls(CommitCalls, LookupCalls):
         if item.topic in self.snapshot.topics:
             self._errors.append(item.error)
 
-    def _raise_errors(self) -> Call[None]:
+    def _raise_errors(self) -> None:
         """The first error is raised, the others are logged; an error that does not go away is raised each time."""
         if self._errors:
             first, *others = self._errors
@@ -245,7 +263,7 @@ class ConsumerCalls(CommitCalls, LookupCalls):
         self._raise_failure()
         for problem in self._problems:
             if not problem.retriable and not self.collector.has_waiting:
-                yield from self._raise_problem(problem)
+                self._raise_problem(problem)
                 return
 
     # -- what is read -----------------------------------------------------------------------------------------------------

@@ -64,7 +64,8 @@ class Mailbox:
             WakeupRequested: self._on_wakeup,
         }
         self._woken = False
-        self._cancelled: deque[Command] = deque()
+        self._unsettled: deque[Command] = deque()
+        """Commands that nobody waits for any more, though the snapshot is out of date until they are done."""
 
     def take(self) -> None:
         """Handle every notification that has come."""
@@ -95,20 +96,22 @@ class Mailbox:
             return (yield from self.settle(command, what, deadline, wakeable=wakeable))
         except GeneratorExit:
             if not wakeable:
-                self._cancelled.append(command)
+                self._unsettled.append(command)
             raise
 
-    def settle_cancelled(self) -> Call[None]:
-        """Wait for what the network thread does at once, and was asked by a call that was cancelled: it is done even so.
+    def submit_unattended(self, command: Command) -> None:
+        """Send a command that the network thread does at once, without waiting for it; ``settled`` says when it is done."""
+        self.submit(command)
+        self._unsettled.append(command)
 
-        Until that is told, what is known of the partitions is of the past.
+    def settled(self) -> bool:
+        """Whether the network thread has done what it was asked by cancelled calls and by ``submit_unattended``.
+
+        Until then the snapshot is out of date: nothing may be handed out by it.
         """
-        while self._cancelled:
-            if self._cancelled[0].completion.done:
-                del self._cancelled[0]
-            else:
-                yield from self.wait(self._cancelled[0].completion, self.now.mono + ANSWER_GRACE)
-                self.take()
+        while self._unsettled and self._unsettled[0].completion.done:
+            del self._unsettled[0]
+        return not self._unsettled
 
     def settle(self, command: Command, what: str, deadline: int, *, wakeable: bool = True) -> Call[Any]:
         """Wait for the outcome of a command that was sent. The network thread knows the deadline, too, and what went wrong."""

@@ -74,8 +74,7 @@ class PositionCalls(CallBase):
             self._raise_failure()
             problem = self.snapshot.partitions[tp].problem or self.snapshot.problem
             if problem is not None and (not problem.retriable or self._mailbox.now.mono >= deadline):
-                yield from self._raise_problem(problem)
-                continue
+                self._raise_problem(problem)
             if self._mailbox.now.mono >= deadline:
                 raise OttlaTimeoutError(f"the position of {tp} is not known yet", hint="poll(), or give it more time")
             self._mailbox.raise_wakeup()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ottla.client import commands
 from ottla.client.calls.assigning import Assigning
@@ -22,6 +23,10 @@ from ottla.config import ConsumerConfig
 from ottla.types import TopicPartition
 
 _log = logging.getLogger(__name__)
+
+COMMIT_HOLD = 100
+"""Milliseconds that a poll gives the commit before a revocation, as far as its own time-out allows, before it hands out records of
+partitions that stay. Most commits end within them: otherwise the group would wait until the application is done with those."""
 
 Partitions = list[TopicPartition]
 Listener = Callable[[Partitions], object]
@@ -37,8 +42,16 @@ class Listeners:
     on_lost: Listener | None = None
 
 
+class _RevocationCommit(NamedTuple):
+    """The commit that has to end, well or not, before the partitions of ``rebalance`` go."""
+
+    rebalance: RebalanceNeeded
+    command: commands.Commit
+    hold_until: int
+
+
 class Rebalancing:
-    """See the module."""
+    """See the module. It waits for listeners and for nothing else: a commit is looked at again by the next ``serve``."""
 
     def __init__(self, config: ConsumerConfig, mailbox: Mailbox, collector: Collector, assigning: Assigning, pace: Pace) -> None:
         self.owned: frozenset[TopicPartition] = frozenset()
@@ -54,6 +67,8 @@ class Rebalancing:
         self._assignment: AssignmentReceived | None = None
         self._unanswered: tuple[RebalanceNeeded | AssignmentReceived, frozenset[TopicPartition]] | None = None
         """What was done as it was asked, but not said to be done: that too can be interrupted by the handler of a signal."""
+        self._commit: _RevocationCommit | None = None
+        """Sent for this rebalance or an earlier one. It outlives the poll that sent it, which may end at any time."""
         self.given_up = GivenUp()
         """What ``leave`` gave up."""
         self._told: frozenset[TopicPartition] = frozenset()
@@ -63,9 +78,24 @@ class Rebalancing:
 
     @property
     def pending(self) -> bool:
-        """Whether the application is asked for anything."""
-        asked = self._rebalance is not None or self._question is not None or self._assignment is not None
-        return asked or self._unanswered is not None
+        """Whether there is anything to do now: while the commit before a revocation is on its way there is not."""
+        if self._unanswered is not None:
+            return True
+        if self._rebalance is not None:
+            return not self._awaits_commit
+        return self._question is not None or self._assignment is not None
+
+    @property
+    def hold_until(self) -> int:
+        """Until when nothing is to be handed out, not even of partitions that stay. See ``COMMIT_HOLD``."""
+        return self._commit.hold_until if self._commit is not None and self._awaits_commit else 0
+
+    @property
+    def _awaits_commit(self) -> bool:
+        commit = self._commit
+        if commit is None or commit.rebalance is not self._rebalance or commit.command.completion.done:
+            return False
+        return self._mailbox.now.mono < commit.command.deadline + ANSWER_GRACE
 
     @property
     def lost(self) -> bool:
@@ -103,7 +133,7 @@ class Rebalancing:
 
     def forget(self) -> None:
         """Whatever was asked is void."""
-        self._rebalance = self._question = self._assignment = None
+        self._rebalance = self._question = self._assignment = self._commit = None
 
     def leave(self) -> Call[None]:
         """Give everything up, because the application wants out: ``given_up`` is what has to be said of it."""
@@ -118,13 +148,11 @@ class Rebalancing:
             self.given_up = GivenUp(gone, lost, self._in_listeners)
 
     def _give_up(self, rebalance: RebalanceNeeded) -> Call[None]:
-        """Commit, tell the listener, and let the partitions go."""
+        """Commit; when that has ended, tell the listener, and let the partitions go."""
         gone = self.owned & rebalance.partitions
-        if gone and not rebalance.lost and self._config.enable_auto_commit:
-            yield from self._commit_before_revocation(rebalance)
-            if self._rebalance is not rebalance:
-                return
-        self._rebalance, self._told = None, gone
+        if gone and not rebalance.lost and self._config.enable_auto_commit and not self._has_committed(rebalance):
+            return
+        self._rebalance, self._commit, self._told = None, None, gone
         try:
             if gone:
                 yield from self._listen_to_end(gone, lost=rebalance.lost)
@@ -134,17 +162,32 @@ class Rebalancing:
             self._told = frozenset()
             self._answer()
 
-    def _commit_before_revocation(self, rebalance: RebalanceNeeded) -> Call[None]:
-        """As far as the application is done with the records: a failure costs repetitions, never records, so it is only logged."""
-        offsets = self._collector.positions(with_current=False)
-        deadline = min(rebalance.deadline, self._mailbox.now.mono + self._config.default_api_timeout_ms)
-        commit = commands.Commit({tp: offsets[tp] for tp in offsets if tp in self.owned}, deadline, revoking=True)
-        self._mailbox.submit(commit)
-        while not commit.completion.done and self._rebalance is rebalance and self._mailbox.now.mono < deadline + ANSWER_GRACE:
-            yield from self._mailbox.wait(commit.completion, deadline + ANSWER_GRACE)
-            self._mailbox.take()
-        if commit.completion.error is not None:
-            _log.warning("the commit before a rebalance of group %r failed: %s", self._config.group_id, commit.completion.error)
+    def _has_committed(self, rebalance: RebalanceNeeded) -> bool:
+        """Whether the commit before a revocation has ended; it is sent if it was not yet, once for each rebalance.
+
+        It covers what the application is done with. A failure costs repetitions, never records, so it is only logged.
+        """
+        if self._commit is None or self._commit.rebalance is not rebalance:
+            offsets = self._collector.positions(with_current=False)
+            owned = {tp: offsets[tp] for tp in offsets if tp in self.owned}
+            if not owned:
+                return True
+            now = self._mailbox.now.mono
+            command = commands.Commit(owned, self._commit_deadline(rebalance), revoking=True)
+            self._mailbox.submit(command)
+            self._commit = _RevocationCommit(rebalance, command, now + COMMIT_HOLD)
+            return False
+        completion = self._commit.command.completion
+        if not completion.done or completion.error is not None:
+            reason = completion.error or "the network thread did not answer"
+            _log.warning("the commit before a rebalance of group %r failed: %s", self._config.group_id, reason)
+        return True
+
+    def _commit_deadline(self, rebalance: RebalanceNeeded) -> int:
+        """The group waits for the listener and the next join, too, so the commit gets half of the time that it leaves."""
+        now, config = self._mailbox.now.mono, self._config
+        patience = min(max(0, rebalance.deadline - now), config.max_poll_interval_ms) // 2
+        return now + min(patience, config.default_api_timeout_ms)
 
     def _accept(self, assignment: AssignmentReceived) -> Call[None]:
         self._assigning.on_assignment(assignment)

@@ -10,7 +10,7 @@ import pytest
 
 from ottla.client import commands
 from ottla.client.calls.calls import ConsumerCalls
-from ottla.client.calls.mailbox import Mailbox
+from ottla.client.calls.mailbox import Mailbox, Wait
 from ottla.client.calls.rebalancing import Listeners
 from ottla.client.fetched import FetchedPartition, FetchedResponse
 from ottla.client.notifications import AssignmentReceived, Completed, Fetched, Published, RebalanceNeeded
@@ -55,11 +55,12 @@ class Interrupted:
 
     def poll(self) -> list[int]:
         """Offsets, as a driver runs the call."""
-        call = self.calls.deliver(0, NOW)
+        call = self.calls.deliver(1, NOW)
         try:
-            next(call)
+            wait = next(call)
             while True:
-                call.send(NOW)
+                assert isinstance(wait, Wait)
+                wait = call.send(NOW if self.told or wait.until is None else Now(wait.until, NOW.wall))
         except KeyboardInterrupt:
             self.calls.interrupted = True
             raise
@@ -163,10 +164,9 @@ def test_nothing_is_handed_out_before_a_pause_that_was_cancelled_is_known_to_be_
     pausing.close()
     (pause,) = one.of(commands.Pause)
     assert pause.positions == {TP: OffsetAndMetadata(0)}
-    polling = one.calls.deliver(0, NOW)
-    assert next(polling).for_ is pause.completion  # type: ignore[union-attr]
+    assert one.poll() == [], "and the deadline of the poll holds"
     one.show(0, 2)
     one.told.append(Completed(pause.completion))
-    with pytest.raises(StopIteration) as done:
-        polling.send(NOW)
-    assert done.value.value is None
+    assert one.poll() == [], "what had arrived is of the past"
+    one.arrive(2, 0, 2)
+    assert one.poll() == [0, 1, 2, 3]
