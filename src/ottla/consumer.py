@@ -123,8 +123,9 @@ class Consumer(ConsumerBase):
     def poll(self, timeout: float | timedelta = 0.0) -> Records:
         """Records as soon as there are any, ``max_poll_records`` at most; an empty ``Records`` when ``timeout`` (seconds) is over.
 
-        Everything else happens in here, too: rebalances and their listeners, commit callbacks, automatic commits. To be called
-        again within ``max_poll_interval``. Raises ``WakeupError``; ``ConnectionFailedError`` when no broker can be reached;
+        Everything else happens in here, too: rebalances and their listeners, commit callbacks, automatic commits. Only these
+        listeners and callbacks can make it last longer than ``timeout``: a commit before a rebalance is waited for by the next call
+        again. To be called again within ``max_poll_interval``. Raises ``WakeupError``; ``ConnectionFailedError`` when no broker can be reached;
         ``OffsetOutOfRangeError`` and ``NoOffsetForPartitionError`` with ``auto_offset_reset="none"``; ``CorruptRecordError``;
         ``IllegalStateError`` where nothing is subscribed to; what a listener raises; and whatever else keeps records from coming
         (a refused login, a topic that is not there: see docs/errors.md).
