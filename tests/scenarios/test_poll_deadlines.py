@@ -48,7 +48,9 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 def app_of(world: World, name: str, kind: str, **settings: Any) -> App:
-    return world.app(name, group_id="g", **{"auto_commit_interval_ms": 600_000, "max_poll_interval_ms": 60_000, **KINDS[kind], **settings})
+    return world.app(
+        name, group_id="g", **{"auto_commit_interval_ms": 600_000, "max_poll_interval_ms": 60_000, **KINDS[kind], **settings}
+    )
 
 
 def reading(world: World, kind: str, **settings: Any) -> App:
@@ -164,9 +166,7 @@ def test_a_wakeup_ends_a_poll_at_once_whenever_it_comes(world: World, kind: str)
 
 
 @pytest.mark.parametrize("interrupted", [False, True], ids=["cancelled", "interrupted"])
-def test_a_poll_may_end_at_any_step_and_neither_commit_nor_listener_is_repeated(
-    world: World, kind: str, interrupted: bool
-) -> None:
+def test_a_poll_may_end_at_any_step_and_neither_commit_nor_listener_is_repeated(world: World, kind: str, interrupted: bool) -> None:
     first = reading(world, kind)
     world.broker.set_fault(Delay(300), Api.OFFSET_COMMIT, times=None, client_id="a")
     second = another(world, kind)
