@@ -125,10 +125,12 @@ class Consumer(ConsumerBase):
 
         Everything else happens in here, too: rebalances and their listeners, commit callbacks, automatic commits. Only these
         listeners and callbacks can make it last longer than ``timeout``: a commit before a rebalance is waited for by the next call
-        again. To be called again within ``max_poll_interval``. Raises ``WakeupError``; ``ConnectionFailedError`` when no broker can be reached;
-        ``OffsetOutOfRangeError`` and ``NoOffsetForPartitionError`` with ``auto_offset_reset="none"``; ``CorruptRecordError``;
-        ``IllegalStateError`` where nothing is subscribed to; what a listener raises; and whatever else keeps records from coming
-        (a refused login, a topic that is not there: see docs/errors.md).
+        again. To be called again within ``max_poll_interval``.
+
+        Raises ``WakeupError``; ``ConnectionFailedError`` when no broker can be reached; ``OffsetOutOfRangeError`` and
+        ``NoOffsetForPartitionError`` with ``auto_offset_reset="none"``; ``CorruptRecordError``; ``IllegalStateError`` where nothing
+        is subscribed to; what a listener raises; and whatever else keeps records from coming (a refused login, a topic that is not
+        there: see docs/errors.md).
         """
         delivery = self._run(lambda now: self._calls.deliver(arguments.milliseconds(timeout, 0), now))
         if delivery is None:

@@ -1,4 +1,4 @@
-"""The time-out of ``poll()``, ``wakeup()``, Ctrl-C and cancellation, while a broker does not answer the commit before a rebalance."""
+"""Time-outs, ``wakeup()``, Ctrl-C and cancellation of ``poll()``, while a broker does not answer the commit before a rebalance."""
 
 from __future__ import annotations
 

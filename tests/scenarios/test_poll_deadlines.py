@@ -1,4 +1,4 @@
-"""The time-out of a poll, wake-ups and cancellation hold while the commit before a revocation is on its way; that commit is made once."""
+"""While the commit before a revocation is on its way, polls end in time, by wake-ups and by cancellation; it is made once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.faults.rules import Delay, Drop, ExpireMember, Fail, MoveCoordinator, Moment
+from ottla.broker.faults.rules import Delay, Drop, ExpireMember, Fail, Moment, MoveCoordinator
 from ottla.client.calls.rebalancing import COMMIT_HOLD
 from ottla.errors import WakeupError
 from ottla.protocol import ErrorCode

@@ -1,4 +1,4 @@
-"""The commit before a revocation, as the application's half of a rebalance sees it: one for each rebalance, waited for by many polls."""
+"""The commit before a revocation in the application's half of a rebalance: there is one, and many polls wait for it."""
 
 from __future__ import annotations
 
@@ -41,6 +41,7 @@ class Held:
         """Nothing comes; gives how long it waited."""
         began = self.now.mono
         call = self.calls.deliver(timeout, self.now)
+        given: object = call
         try:
             wait = next(call)
             while True:
@@ -49,7 +50,8 @@ class Held:
                 self.now = Now(max(self.now.mono, wait.until), self.now.wall)
                 wait = call.send(self.now)
         except StopIteration as done:
-            assert done.value is None
+            given = done.value
+        assert given is None
         return self.now.mono - began
 
     def need(self, token: int, *, lost: bool = False, deadline: int | None = None) -> None:
