@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self, cast
 
+from ottla import arguments
 from ottla.client.admin import calls
 from ottla.client.admin.groups import describe_groups
 from ottla.client.admin.log_dirs import describe_log_dirs
@@ -223,6 +224,7 @@ class Admin:
         negative = next((f"{tp}: {value.offset}" for tp, value in values.items() if value.offset < 0), None)
         if negative is not None:
             raise ConfigError(f"an offset can not be negative ({negative})")
+        values = {tp: value._replace(leader_epoch=arguments.leader_epoch(value.leader_epoch)) for tp, value in values.items()}
         if values:
             self._call("alter_group_offsets", calls.alter_group_offsets(group, values), timeout)
 

@@ -19,6 +19,8 @@ Timeout = float | timedelta | None
 Partitions = TopicPartition | Collection[TopicPartition]
 """A partition, or a collection of them such as ``consumer.assignment()``."""
 
+_INT32_MAX = 2**31 - 1
+
 Offset = int | OffsetAndMetadata
 """The next offset to read, alone or with what is kept beside it."""
 
@@ -106,7 +108,18 @@ def position(value: Offset) -> OffsetAndMetadata:
         raise TypeError(f"an offset is a whole number or an OffsetAndMetadata, not {value!r}")
     if found.offset < 0:
         raise ValueError(f"the offset is negative: {found.offset}")
-    return found
+    return found._replace(leader_epoch=leader_epoch(found.leader_epoch))
+
+
+def leader_epoch(value: object) -> int | None:
+    """The leader epoch of a position. A negative one says that none is known, as in Kafka."""
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"a leader epoch is a whole number or None, not {value!r}")
+    if value > _INT32_MAX:
+        raise ValueError(f"the leader epoch is above {_INT32_MAX}, the largest that Kafka can keep: {value}")
+    return value if value >= 0 else None
 
 
 def offsets(given: Mapping[TopicPartition, Offset] | None) -> dict[TopicPartition, OffsetAndMetadata] | None:

@@ -25,7 +25,8 @@ class TopicPartition(NamedTuple):
 class OffsetAndMetadata(NamedTuple):
     """A committed position: always the *next* offset to read, never the last one that was read.
 
-    ``leader_epoch`` is the epoch of the last consumed batch, or ``None`` when it is not known.
+    ``leader_epoch`` is the epoch of the last consumed batch, or ``None`` when it is not known. One that is none of the cluster's,
+    as in offsets copied from another cluster, is dropped within seconds: reading goes on from ``offset``.
     """
 
     offset: int

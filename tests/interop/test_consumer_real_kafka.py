@@ -377,3 +377,33 @@ def test_an_address_where_nobody_listens_is_named_in_time() -> None:
             assert time.monotonic() - started < 30
             with pytest.raises(ConnectionFailedError, match=address):
                 reader.list_topics(timeout=1)
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer", "by hand"])
+def test_a_committed_leader_epoch_that_is_none_of_the_clusters_is_dropped(
+    servers: str, protocol: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = new_topic(servers)
+    group = f"g-{topic}"
+    with Admin(bootstrap_servers=servers) as admin:
+        admin.alter_group_offsets(group, {tp: OffsetAndMetadata(10, leader_epoch=1_000) for tp in partitions(topic)})
+    settings = {} if protocol == "by hand" else {"group_protocol": protocol}
+    with consumer(servers, group_id=group, enable_auto_commit=False, **settings) as reader:
+        if protocol == "by hand":
+            reader.assign(partitions(topic))
+        else:
+            reader.subscribe([topic])
+            while not reader.assignment():
+                reader.poll(0.1)
+        began, found = time.monotonic(), 0
+        while found < len(ROWS) - 30:
+            found += len(reader.poll(1))
+        assert time.monotonic() - began < 5
+        assert len([line for line in caplog.messages if "does not know leader epoch 1000" in line]) == 3
+        reader.seek(partitions(topic)[0], OffsetAndMetadata(5, leader_epoch=2_000))
+        assert min(record.offset for record in reader.poll(10)) == 5
+        reader.commit()
+    with Admin(bootstrap_servers=servers) as admin:
+        committed = admin.group_offsets(group)
+    assert {at.offset for at in committed.values()} == {100}
+    assert all((at.leader_epoch or 0) < 1_000 for at in committed.values())

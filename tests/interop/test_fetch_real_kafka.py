@@ -113,16 +113,17 @@ def test_a_position_is_checked_against_the_log(servers: str) -> None:
         reader.assign([tp])
         reader.seek(tp, OffsetAndMetadata(4, leader_epoch=0))
         assert read(reader, 6) == [b"%d" % number for number in range(4, 10)]
-        reader.seek(tp, OffsetAndMetadata(4, leader_epoch=9))  # a log that this one never was
-        with pytest.raises(LogTruncationError, match="offset 4") as caught:
+        reader.seek(tp, OffsetAndMetadata(14, leader_epoch=0))
+        with pytest.raises(LogTruncationError, match="before offset 14 is in it up to 10 only") as caught:
             read(reader, 1)
-        assert (caught.value.topic, caught.value.partition, caught.value.divergent_offset) == (topic, 0, None)
-        reader.seek(tp, 9)
+        assert (caught.value.topic, caught.value.partition, caught.value.divergent_offset) == (topic, 0, 10)
+        reader.seek(tp, OffsetAndMetadata(9, leader_epoch=9))  # an epoch that the leader does not know is dropped
         assert read(reader, 1) == [b"9"]
     with consumer(servers) as reader:
         reader.assign([tp])
-        reader.seek(tp, OffsetAndMetadata(4, leader_epoch=9))
-        assert read(reader, 10) == [b"%d" % number for number in range(10)]
+        reader.seek(tp, OffsetAndMetadata(14, leader_epoch=0))
+        produce(servers, topic, [b"10"])
+        assert read(reader, 1) == [b"10"]
 
 
 def test_for_record_in_consumer_goes_past_what_can_not_be_deserialized(servers: str) -> None:

@@ -127,11 +127,17 @@ def test_who_was_fenced_learns_it_from_every_call(world: World) -> None:
     assert heard == [FencedInstanceIdError]
 
 
-def test_the_epoch_of_a_commit_is_news_of_the_leader(world: World) -> None:
+@pytest.mark.parametrize("epoch", [1_000, 2**31 - 1, -7])
+def test_a_strange_epoch_in_a_commit_holds_up_nothing(world: World, epoch: int) -> None:
     app = by_hand(world)
     world.call(app, app.calls.poll(5_000, app.now))
-    world.call(app, app.calls.commit({T0: OffsetAndMetadata(1, leader_epoch=7)}, 5_000, app.now))
-    assert app.assembly.core.metadata_manager.current.last_seen_epoch(T0) == 7
+    world.call(app, app.calls.commit({T0: OffsetAndMetadata(1, leader_epoch=epoch)}, 5_000, app.now))
+    assert world.committed("g", "t", 2) == {0: 1}
+    began = app.now.mono
+    for _ in range(3):
+        world.produce("t", 0, 1)
+        assert len(world.call(app, app.calls.poll(5_000, app.now))) == 1
+    assert app.now.mono - began < 100
 
 
 # -- errors from behind ---------------------------------------------------------------------------------------------------

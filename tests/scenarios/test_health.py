@@ -24,8 +24,8 @@ class Probe:
         return self._assessor.assess(view, self._app.calls.consumed(), stuck_after)
 
 
-def assigned(app: App, *, work: int = 10) -> Program:
-    yield from app.calls.assign([T0, T1], app.now)
+def assigned(app: App, *partitions: TopicPartition, work: int = 10) -> Program:
+    yield from app.calls.assign(partitions or [T0, T1], app.now)
     while not app.stop:
         app.handled.extend((yield from app.calls.poll(500, app.now)))
         yield Sleep(work)
@@ -93,28 +93,29 @@ def test_a_long_job_is_live_and_ready(world: World) -> None:
 
 def test_one_partition_that_stands_still_is_seen(world: World) -> None:
     """The others go on: a lag, or a sign of life, of the consumer as a whole would not show it."""
+    world.create_topic("u", 1)
+    elsewhere = TopicPartition("u", 0)
     app = world.app("a")
     probe = Probe(app)
-    app.start(assigned(app))
+    app.start(assigned(app, T0, elsewhere))
     world.produce("t", 0, 5)
-    world.produce("t", 1, 5)
+    world.produce("u", 0, 5)
     world.run_until(lambda: len(app.handled) == 10)
     assert probe.look().healthy
-    # From now on nobody leads t-1, as far as this consumer knows.
-    metadata = app.assembly.core.metadata_manager
-    metadata.observe_epoch(T1, 1_000)
+    # From now on nobody leads the other one, as far as this consumer knows.
+    world.broker.set_fault(Fail(5), Api.METADATA, times=None, topic="u")
+    app.assembly.core.metadata_manager.request_update()
     for _ in range(7):
         world.produce("t", 0, 5)
         world.run(10_000)
-        metadata.observe_epoch(T1, metadata.current.last_seen_epoch(T1) + 1)  # type: ignore[operator]
         health = probe.look()
     assert (health.live, health.ready, health.healthy) == (True, True, False)
     assert health.partitions[T0].waits_for is WaitsFor.RECORDS
-    stuck = health.partitions[T1]
+    stuck = health.partitions[elsewhere]
     assert (stuck.waits_for, stuck.position) == (WaitsFor.LEADER, 5)
     assert stuck.stands_still == 60
     (reason,) = health.reasons
-    assert reason.startswith("t-1 stands still at 5 for 60.0 s: it waits for leader")
+    assert reason.startswith("u-0 stands still at 5 for 60.0 s: it waits for leader")
 
 
 def test_what_the_application_does_not_take_or_does_not_want_is_no_illness(world: World) -> None:

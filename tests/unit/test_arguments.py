@@ -32,6 +32,8 @@ TP = TopicPartition("t", 0)
         (lambda: arguments.position(True), TypeError, "an offset is a whole number"),
         (lambda: arguments.position("5"), TypeError, "not '5'"),  # type: ignore[arg-type]
         (lambda: arguments.position(OffsetAndMetadata("5")), TypeError, "whole number"),  # type: ignore[arg-type]
+        (lambda: arguments.position(OffsetAndMetadata(5, leader_epoch="1")), TypeError, "leader epoch is a whole number or None"),  # type: ignore[arg-type]
+        (lambda: arguments.position(OffsetAndMetadata(5, leader_epoch=2**31)), ValueError, "above 2147483647"),
         (lambda: arguments.offsets([TP]), TypeError, "by partition"),  # type: ignore[arg-type]
         (lambda: arguments.timestamps({TP: datetime.now(UTC)}), TypeError, "milliseconds since 1970"),  # type: ignore[dict-item]
         (lambda: arguments.timestamps({TP: -1}), ValueError, "t-0 is negative"),
@@ -50,7 +52,8 @@ def test_the_forms_that_there_are() -> None:
     assert arguments.milliseconds(1.5, 0) == arguments.milliseconds(timedelta(milliseconds=1500), 0) == 1500
     assert arguments.milliseconds(float("inf"), 0) > 10**9
     assert arguments.partitions((TP, ("u", 1), {TopicPartition("v", 2)})) == [TP, ("u", 1), ("v", 2)]
-    assert arguments.position(5) == OffsetAndMetadata(5)
+    assert arguments.position(5) == arguments.position(OffsetAndMetadata(5, leader_epoch=-7)) == OffsetAndMetadata(5)
+    assert arguments.position(OffsetAndMetadata(5, "m", 2)) == OffsetAndMetadata(5, "m", 2)
     for said in (GroupMembershipOperation.LEAVE_GROUP, "leave_group", "LEAVE_GROUP"):
         assert arguments.group_membership(said) is GroupMembershipOperation.LEAVE_GROUP
 

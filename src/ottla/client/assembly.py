@@ -203,6 +203,9 @@ class ConsumerAssembly:
 
     def _seek(self, command: commands.Seek, now: Now) -> None:
         del now
+        for tp, position in command.positions.items():
+            if position.leader_epoch is not None:
+                self.core.metadata_manager.observe_epoch(tp, position.leader_epoch)
         self.subscription.seek(command.positions)
         self._done(command)
 
@@ -229,9 +232,6 @@ class ConsumerAssembly:
     def _commit(self, command: commands.Commit, now: Now) -> None:
         del now
         assert self.commits is not None
-        for tp, position in command.offsets.items():
-            if position.leader_epoch is not None:
-                self.core.metadata_manager.observe_epoch(tp, position.leader_epoch)
         reply = self._reply_to(command)
         self.commits.commit(command.offsets, command.deadline, command.retry, reply, revoking=command.revoking)
 

@@ -316,6 +316,17 @@ class Subscription:
             state.phase, state.retry_at = Phase.FETCHING, 0
             self._changed()
 
+    def drop_leader_epoch(self, tp: TopicPartition, above: int) -> None:
+        """The position of a partition names a leader epoch above any that the cluster knows: nothing can be asked about it.
+
+        What is committed of the position from now on names none either.
+        """
+        state = self.partitions[tp]
+        state.leader_epoch = None
+        if state.position is not None and (state.position.leader_epoch or 0) > above:
+            state.position = state.position._replace(leader_epoch=None)
+            self._changed()
+
     def set_problem(self, tp: TopicPartition, epoch: int, problem: OttlaError | None) -> None:
         """Why nothing comes of a partition; ``None``: all is well again."""
         state = self.current(tp, epoch)

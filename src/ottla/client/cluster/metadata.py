@@ -1,13 +1,14 @@
 """What the cluster looks like, as a snapshot that never changes, and the manager that keeps it fresh.
 
 Owns ``Metadata`` (nodes, topics, leaders) and the Metadata requests. Must not know sockets, subscriptions or positions.
-Invariant: the leader epoch of a partition only moves up, unless its topic was made anew (another topic id); an answer
-that is behind is not believed.
+Invariant: the leader epoch of a partition only moves up, unless its topic was made anew (another topic id) or the leader itself
+does not know the epoch; an answer that is behind is not believed.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import logging
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -15,12 +16,15 @@ from types import MappingProxyType
 from typing import Any
 
 from ottla.client.backoff import ExponentialBackoff, RandomPort
+from ottla.client.cluster.leader_epochs import REFRESHES, RefusedEpochs, SeenEpochs
 from ottla.client.effects import AnyNode, Poll, Send
 from ottla.client.notifications import TopicErrorNotification
 from ottla.config import ClientConfig
 from ottla.errors import BrokerError, OttlaError, broker_error
 from ottla.protocol.apis import Api
 from ottla.types import Leader, Node, Now, PartitionInfo, TopicPartition
+
+_log = logging.getLogger(__name__)
 
 _REBOOTSTRAP_REQUIRED = 129
 
@@ -47,7 +51,7 @@ class Metadata:
     topics: Mapping[str, TopicMetadata] = field(default_factory=lambda: MappingProxyType({}))
     _names: Mapping[uuid.UUID, str] = field(default_factory=lambda: MappingProxyType({}), repr=False)
     _partitions: Mapping[TopicPartition, PartitionInfo] = field(default_factory=lambda: MappingProxyType({}), repr=False)
-    _last_seen: Mapping[TopicPartition, int] = field(default_factory=lambda: MappingProxyType({}), repr=False)
+    _epochs: Mapping[TopicPartition, SeenEpochs] = field(default_factory=lambda: MappingProxyType({}), repr=False)
 
     @property
     def controller(self) -> Node | None:
@@ -73,17 +77,16 @@ class Metadata:
         return self._partitions.get(tp)
 
     def leader(self, tp: TopicPartition) -> Leader | None:
-        """The leader, if there is one, its node is known and no newer epoch has been seen elsewhere."""
+        """The leader, if there is one and its node is known, with the highest epoch that was seen anywhere.
+
+        Where that is higher than the epoch of the metadata, the node may lead no longer. It says so when it is asked: a broker
+        refuses every epoch but its own.
+        """
         known = self._partitions.get(tp)
         if known is None or known.leader is None or known.leader not in self.nodes:
             return None
-        if known.leader_epoch is not None and known.leader_epoch < self._last_seen.get(tp, -1):
-            return None
-        return Leader(self.nodes[known.leader], known.leader_epoch)
-
-    def last_seen_epoch(self, tp: TopicPartition) -> int | None:
-        """The highest leader epoch that anything has told of a partition."""
-        return self._last_seen.get(tp)
+        seen = self._epochs.get(tp)
+        return Leader(self.nodes[known.leader], known.leader_epoch if seen is None else seen.current(known.leader_epoch))
 
 
 class MetadataManager:
@@ -113,6 +116,7 @@ class MetadataManager:
         self._not_before = 0
         self._refresh_at: int | None = None
         self._failing_since: int | None = None
+        self._refused_epochs = RefusedEpochs()
 
     def __repr__(self) -> str:
         state = "in flight" if self._in_flight else "wanted" if self._wanted else "fresh"
@@ -149,28 +153,58 @@ class MetadataManager:
         self._observers.append(observer)
 
     def observe_epoch(self, tp: TopicPartition, epoch: int) -> None:
-        """Somebody told of a leader epoch (a record batch, a committed offset): older metadata is not to be used any more."""
-        if epoch > self.current._last_seen.get(tp, -1):
-            last_seen = MappingProxyType({**self.current._last_seen, tp: epoch})
-            self.current = dataclasses.replace(self.current, _last_seen=last_seen)
+        """A committed offset, a seek or a leader named a leader epoch: leaders are asked with no older one from now on.
+
+        An epoch that the leader was found not to know is passed over.
+        """
+        before = self.current._epochs.get(tp, SeenEpochs())
+        after = before.named(epoch)
+        if after != before:
+            self._see(tp, after)
             self._wanted = True
+
+    def _see(self, tp: TopicPartition, seen: SeenEpochs) -> None:
+        self.current = dataclasses.replace(self.current, _epochs=MappingProxyType({**self.current._epochs, tp: seen}))
+
+    def epoch_refused(self, tp: TopicPartition, epoch: int | None, now: Now) -> None:
+        """The leader answered UNKNOWN_LEADER_EPOCH to a request with ``epoch``. If it goes on to, the epoch is given up."""
+        self._wanted = True
+        leader = self.current.leader(tp)
+        if epoch is None or leader is None or leader.epoch != epoch:
+            return  # an answer about an epoch that nobody is asked with any more
+        if self._refused_epochs.refused(tp, epoch, self.current.version, now):
+            self._see(tp, self.current._epochs.get(tp, SeenEpochs()).refused(epoch))
+            _log.warning(
+                "%s: node %d leads it and does not know leader epoch %d, nor does it after %d metadata refreshes. The epoch is"
+                " dropped and reading goes on: a committed offset or a seek from another cluster may have named it, or the cluster"
+                " was restored",
+                tp,
+                leader.node.node_id,
+                epoch,
+                REFRESHES,
+            )
+
+    def epoch_accepted(self, tp: TopicPartition) -> None:
+        """The leader answered a request that carried its epoch."""
+        self._refused_epochs.accepted(tp)
 
     def update_leaders(self, leaders: Mapping[TopicPartition, tuple[int, int]], nodes: Iterable[Node]) -> bool:
         """Leaders (node id, epoch) that came with an error (KIP-951). Whether any of them was news."""
         known = {**self.current.nodes, **{node.node_id: node for node in nodes}}
-        partitions, last_seen = dict(self.current._partitions), dict(self.current._last_seen)
+        partitions, epochs = dict(self.current._partitions), dict(self.current._epochs)
         changed = False
         for tp, (leader, epoch) in leaders.items():
-            if tp in partitions and leader in known and epoch > last_seen.get(tp, -1):
-                partitions[tp] = partitions[tp]._replace(leader=leader, leader_epoch=epoch)
-                last_seen[tp] = epoch
+            before = partitions.get(tp)
+            if before is not None and leader in known and epoch > (-1 if before.leader_epoch is None else before.leader_epoch):
+                partitions[tp] = before._replace(leader=leader, leader_epoch=epoch)
+                epochs[tp] = epochs.get(tp, SeenEpochs()).told(before.leader_epoch, epoch)
                 changed = True
         if changed:
             topics = {
                 name: dataclasses.replace(topic, partitions=tuple(partitions[TopicPartition(*p[:2])] for p in topic.partitions))
                 for name, topic in self.current.topics.items()
             }
-            self.current = _snapshot(self.current, self.current.version + 1, known, topics, last_seen)
+            self.current = _snapshot(self.current, self.current.version + 1, known, topics, epochs)
         return changed
 
     def rebootstrap_required(self, now: Now) -> bool:
@@ -261,18 +295,18 @@ class MetadataManager:
 def merge(old: Metadata, message: Any) -> Metadata:
     """The snapshot after an answer: its topics and nodes, but no partition falls behind what was known of it."""
     nodes = {item.node_id: Node(item.node_id, item.host, item.port, item.rack) for item in message.brokers}
-    last_seen: dict[TopicPartition, int] = {}
+    epochs: dict[TopicPartition, SeenEpochs] = {}
     topics: dict[str, TopicMetadata] = {}
     for item in message.topics:
         name = item.name if item.name is not None else old.topic_name(item.topic_id)
         if name is not None:
-            topics[name] = _topic(old, name, item, last_seen)
+            topics[name] = _topic(old, name, item, epochs)
     controller = message.controller_id if message.controller_id >= 0 else None
     base = dataclasses.replace(old, cluster_id=message.cluster_id, controller_id=controller)
-    return _snapshot(base, old.version + 1, nodes, topics, last_seen)
+    return _snapshot(base, old.version + 1, nodes, topics, epochs)
 
 
-def _topic(old: Metadata, name: str, item: Any, last_seen: dict[TopicPartition, int]) -> TopicMetadata:
+def _topic(old: Metadata, name: str, item: Any, epochs: dict[TopicPartition, SeenEpochs]) -> TopicMetadata:
     error = broker_error(int(item.error_code), f"topic {name!r}") if item.error_code else None
     before = old.topic_id(name)
     made_anew = item.topic_id is not None and before is not None and before != item.topic_id
@@ -286,19 +320,24 @@ def _topic(old: Metadata, name: str, item: Any, last_seen: dict[TopicPartition, 
             tuple(part.replica_nodes),
             tuple(part.isr_nodes),
         )
-        partitions.append(_not_behind(old, info, last_seen, made_anew))
+        partitions.append(_not_behind(old, info, epochs, made_anew))
     return TopicMetadata(name, item.topic_id, tuple(partitions), error, item.is_internal)
 
 
-def _not_behind(old: Metadata, info: PartitionInfo, last_seen: dict[TopicPartition, int], made_anew: bool) -> PartitionInfo:
+def _not_behind(old: Metadata, info: PartitionInfo, epochs: dict[TopicPartition, SeenEpochs], made_anew: bool) -> PartitionInfo:
     tp = TopicPartition(info.topic, info.partition)
-    seen = old.last_seen_epoch(tp)
-    if made_anew or seen is None or info.leader_epoch is None or info.leader_epoch >= seen:
-        if info.leader_epoch is not None:
-            last_seen[tp] = info.leader_epoch
+    if info.leader_epoch is None:
         return info
-    last_seen[tp] = seen
-    return old.partition(tp) or info
+    if made_anew:
+        epochs[tp] = SeenEpochs(info.leader_epoch)
+        return info
+    seen, known = old._epochs.get(tp, SeenEpochs()), old.partition(tp)
+    before = None if known is None else known.leader_epoch
+    if known is not None and before is not None and info.leader_epoch < before != seen.unknown:
+        epochs[tp] = seen
+        return known
+    epochs[tp] = seen.told(before, info.leader_epoch)
+    return info
 
 
 def _snapshot(
@@ -306,7 +345,7 @@ def _snapshot(
     version: int,
     nodes: Mapping[int, Node],
     topics: Mapping[str, TopicMetadata],
-    last_seen: Mapping[TopicPartition, int],
+    epochs: Mapping[TopicPartition, SeenEpochs],
 ) -> Metadata:
     return dataclasses.replace(
         base,
@@ -317,5 +356,5 @@ def _snapshot(
         _partitions=MappingProxyType(
             {TopicPartition(p.topic, p.partition): p for topic in topics.values() for p in topic.partitions}
         ),
-        _last_seen=MappingProxyType(dict(last_seen)),
+        _epochs=MappingProxyType(dict(epochs)),
     )

@@ -41,6 +41,7 @@ class Reaction(enum.Enum):
     NEW_LEADER = "ask for metadata and try again"
     OUT_OF_RANGE = "reset as configured, once what was fetched is consumed"
     AGAIN = "try again"
+    UNKNOWN_EPOCH = "the leader does not know its epoch yet, or never will: ask for metadata and try again"
     PROBLEM = "tell the application, and try again"
 
 
@@ -53,7 +54,7 @@ _REACTIONS: Mapping[int, Reaction] = {
     9: Reaction.NEW_LEADER,
     56: Reaction.NEW_LEADER,
     74: Reaction.NEW_LEADER,
-    75: Reaction.AGAIN,
+    75: Reaction.UNKNOWN_EPOCH,
     78: Reaction.NEW_LEADER,
     100: Reaction.NEW_LEADER,
     103: Reaction.NEW_LEADER,
@@ -291,8 +292,9 @@ class FetchManager:
         if None not in (asked.topic_id, state.topic_id) and asked.topic_id != state.topic_id:
             return None
         if data.error_code:
-            self._partition_failed(tp, state, int(data.error_code), now)
+            self._partition_failed(tp, state, asked, int(data.error_code), now)
             return None
+        self._metadata.epoch_accepted(tp)
         if state.problem is not None:
             self._subscription.set_problem(tp, state.epoch, None)
         state.topic_id = asked.topic_id or state.topic_id
@@ -342,19 +344,23 @@ class FetchManager:
 
     # -- what goes wrong --------------------------------------------------------------------------------------------------
 
-    def _partition_failed(self, tp: TopicPartition, state: PartitionState, code: int, now: Now) -> None:
+    def _partition_failed(self, tp: TopicPartition, state: PartitionState, asked: Wanted, code: int, now: Now) -> None:
         reaction = _REACTIONS.get(code, Reaction.PROBLEM)
-        from_replica = reaction in (Reaction.NEW_LEADER, Reaction.OUT_OF_RANGE) and self.replicas.forget(tp)
+        of_leaders = (Reaction.NEW_LEADER, Reaction.OUT_OF_RANGE, Reaction.UNKNOWN_EPOCH)
+        from_replica = reaction in of_leaders and self.replicas.forget(tp)
         self._planned = None
         if reaction is Reaction.OUT_OF_RANGE and from_replica:
             return  # a follower may be behind: the leader knows better
         state.retry_at = now.mono + self._backoff.delay(0)
         if reaction is Reaction.NEW_LEADER:
             self._metadata.request_update()
+        elif reaction is Reaction.UNKNOWN_EPOCH and asked.leader_epoch >= 0:
+            if not from_replica:  # a follower may be behind as well
+                self._metadata.epoch_refused(tp, asked.leader_epoch, now)
         elif reaction is Reaction.OUT_OF_RANGE and self._subscription.reset_to is not None:
             _log.info("offset %d of %s is out of range: resetting the position", state.fetch, tp)
             self._out_of_range[tp] = state.epoch
-        elif reaction is Reaction.AGAIN:
+        elif reaction in (Reaction.AGAIN, Reaction.UNKNOWN_EPOCH):
             if self._logged.get(tp) != code:
                 _log.warning("fetching %s from offset %d fails, and is tried again: %s", tp, state.fetch, broker_error(code))
             self._logged[tp] = code

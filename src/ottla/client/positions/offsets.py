@@ -29,6 +29,7 @@ _CONSUMER = -1
 """The replica id of whoever is no broker."""
 
 _UNKNOWN_TOPIC_OR_PARTITION = 3
+_UNKNOWN_LEADER_EPOCH = 75
 
 _NAMED = 5
 """How many partitions an error names."""
@@ -70,7 +71,8 @@ class Query:
 @dataclass(frozen=True, slots=True)
 class _Asked:
     query: Query
-    partitions: frozenset[TopicPartition]
+    partitions: Mapping[TopicPartition, int | None]
+    """With the leader epoch that each was asked with."""
 
 
 class OffsetsManager:
@@ -129,18 +131,19 @@ class OffsetsManager:
     def on_response(self, tag: _Asked, message: Any, now: Now) -> None:
         """Note what was found, and what has to be asked for again."""
         query = tag.query
-        query.in_flight -= tag.partitions
+        query.in_flight -= tag.partitions.keys()
         for topic in message.topics:
             for part in topic.partitions:
                 tp = TopicPartition(topic.name, part.partition_index)
                 if tp in tag.partitions:
+                    self._note_epoch(tp, int(part.error_code), tag.partitions[tp], now)
                     self._on_partition(query, tp, part)
         self._settle(query, tag, now)
 
     def on_failure(self, tag: _Asked, error: OttlaError, now: Now) -> None:
         """Another broker may lead by now: ask for metadata, then again."""
         query = tag.query
-        query.in_flight -= tag.partitions
+        query.in_flight -= tag.partitions.keys()
         query.failure = error
         if not error.retriable and not isinstance(query, _ResetQuery):
             return self._finish(query, error)
@@ -225,7 +228,7 @@ class OffsetsManager:
         self._forget_stale(query)
         query.waits_for_version = sys.maxsize
         by_node: dict[int, dict[str, list[Any]]] = {}
-        asked: dict[int, set[TopicPartition]] = {}
+        asked: dict[int, dict[TopicPartition, int | None]] = {}
         for tp in query.missing:
             leader = self._metadata.current.leader(tp)
             if leader is None:
@@ -237,7 +240,7 @@ class OffsetsManager:
                 timestamp=query.wanted[tp],
             )
             by_node.setdefault(leader.node.node_id, {}).setdefault(tp.topic, []).append(item)
-            asked.setdefault(leader.node.node_id, set()).add(tp)
+            asked.setdefault(leader.node.node_id, {})[tp] = leader.epoch
         if query.missing and not by_node:
             self._back_off(query, now)
         sends = []
@@ -250,8 +253,8 @@ class OffsetsManager:
                 ),
                 timeout=duration(self._config.request_timeout_ms),
             )
-            query.in_flight |= asked[node_id]
-            tag = _Asked(query, frozenset(asked[node_id]))
+            query.in_flight |= asked[node_id].keys()
+            tag = _Asked(query, asked[node_id])
             sends.append(Send(Api.LIST_OFFSETS, message, ToNode(node_id), tag, self._config.request_timeout_ms))
         return sends
 
@@ -273,6 +276,12 @@ class OffsetsManager:
             self._finish(query, query.failure)
 
     # -- answers ----------------------------------------------------------------------------------------------------------
+
+    def _note_epoch(self, tp: TopicPartition, code: int, epoch: int | None, now: Now) -> None:
+        if code == _UNKNOWN_LEADER_EPOCH:
+            self._metadata.epoch_refused(tp, epoch, now)
+        elif not code:
+            self._metadata.epoch_accepted(tp)
 
     def _on_partition(self, query: Query, tp: TopicPartition, part: Any) -> None:
         code = int(part.error_code)

@@ -27,6 +27,8 @@ _log = logging.getLogger(__name__)
 _CONSUMER = -1
 """The replica id of whoever is no broker."""
 
+_UNKNOWN_LEADER_EPOCH = 75
+
 _FATAL = frozenset({29})
 """Error codes of a partition that the application has to know; after any other it is tried again."""
 
@@ -108,6 +110,10 @@ class PositionValidator:
             if state is None:
                 continue
             part = answered.get(tp)
+            if part is not None and part.error_code == _UNKNOWN_LEADER_EPOCH:
+                self._metadata.epoch_refused(tp, question.leader.epoch, now)
+            elif part is not None and not part.error_code:
+                self._metadata.epoch_accepted(tp)
             if part is None or part.error_code:
                 error = broker_error(int(part.error_code), f"validating the position of {tp}") if part is not None else None
                 self._again(tp, state, error, now)
@@ -148,6 +154,9 @@ class PositionValidator:
             if leader is None or leader == state.leader:
                 continue
             self._misfits.pop(tp, None)
+            if state.leader_epoch is not None and leader.epoch is not None and state.leader_epoch > leader.epoch:
+                # The leader would answer as if the log had been truncated. The epoch is none of this cluster's.
+                self._subscription.drop_leader_epoch(tp, above=leader.epoch)
             if state.leader_epoch is not None and leader.epoch is not None:
                 self._subscription.validate(tp, leader)
             else:

@@ -216,15 +216,17 @@ def test_a_topic_made_anew_begins_with_its_own_epochs() -> None:
     assert metadata.current.topic_name(FIRST_ID) is None
 
 
-def test_an_epoch_seen_elsewhere_makes_the_leader_unknown_until_metadata_follows() -> None:
+def test_the_leader_is_asked_with_an_epoch_seen_elsewhere_until_metadata_follows() -> None:
     metadata = Metadatas()
     metadata.manager.set_topics(frozenset({"a"}))
     metadata.refresh(topic("a", (1, 5)))
     metadata.manager.observe_epoch(A0, 7)
-    assert metadata.current.leader(A0) is None
+    assert metadata.current.leader(A0) == (Node(1, "host1", 9092), 7)
     metadata.ask(after=2_000)
-    metadata.answer(topic("a", (1, 6)))
-    assert metadata.current.leader(A0) is None
+    metadata.answer(topic("a", (2, 6)))
+    assert metadata.current.leader(A0) == (Node(2, "host2", 9092), 7), "a newer leader is news, though behind what was seen"
+    metadata.refresh(topic("a", (1, 5)))
+    assert metadata.current.leader(A0) == (Node(2, "host2", 9092), 7), "an answer that is behind another is not believed"
     metadata.refresh(topic("a", (2, 7)))
     assert metadata.current.leader(A0) == (Node(2, "host2", 9092), 7)
 

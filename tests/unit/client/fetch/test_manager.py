@@ -273,12 +273,52 @@ def test_errors_of_leadership_ask_for_metadata_and_try_again(code: int) -> None:
     assert fetches.state(T0).problem is None
 
 
-@pytest.mark.parametrize("code", [75, -1])
-def test_errors_that_pass_are_tried_again(code: int) -> None:
+def test_an_error_that_passes_is_tried_again() -> None:
     fetches = Fetches(T0)
-    fetches.answer(fetches.one(Api.FETCH), fetched(data(T0, code=code)))
+    fetches.answer(fetches.one(Api.FETCH), fetched(data(T0, code=-1)))
     assert not fetches.cluster.asked
     assert asked(fetches.one(Api.FETCH, 100)) == {T0: 10}
+
+
+def epoch_asked(send: Send) -> int:
+    return int(send.message.topics[0].partitions[0].current_leader_epoch)
+
+
+def test_a_leader_epoch_that_the_leader_never_learns_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
+    fetches = Fetches(T0)
+    times = range(0, 2_600, 100)
+    epochs = []
+    for at in times:
+        send = fetches.one(Api.FETCH, at)
+        epochs.append(epoch_asked(send))
+        assert asked(send) == {T0: 10}
+        fetches.answer(send, fetched(data(T0, code=75)))
+        fetches.cluster.tell(at)
+    assert epochs == [3] * 21 + [-1] * 5, "after more than three refreshes, and two seconds"
+    assert len([line for line in caplog.messages if "does not know leader epoch 3" in line]) == 1
+    fetches.answer(fetches.one(Api.FETCH, 2_600), fetched(data(T0, batch(10))))
+    fetches.cluster.tell(2_600, epoch=4)
+    assert epoch_asked(fetches.one(Api.FETCH, 2_600)) == 4, "the next epoch of the cluster counts again"
+
+
+def test_a_leader_that_learns_its_epoch_in_time_is_asked_with_it_on() -> None:
+    fetches = Fetches(T0)
+    for at in range(0, 1_900, 100):
+        fetches.answer(fetches.one(Api.FETCH, at), fetched(data(T0, code=75)))
+        fetches.cluster.tell(at)
+    fetches.answer(fetches.one(Api.FETCH, 1_900), fetched(data(T0, batch(10))))
+    # A refusal that comes much later begins a count of its own.
+    fetches.answer(fetches.one(Api.FETCH, 9_000), fetched(data(T0, code=75)))
+    assert epoch_asked(fetches.one(Api.FETCH, 9_100)) == 3
+
+
+def test_without_a_refresh_of_the_metadata_no_epoch_is_dropped() -> None:
+    fetches = Fetches(T0)
+    for at in range(0, 5_000, 100):
+        send = fetches.one(Api.FETCH, at)
+        assert epoch_asked(send) == 3
+        fetches.answer(send, fetched(data(T0, code=75)))
+    assert fetches.cluster.asked
 
 
 @pytest.mark.parametrize("code", [29, 2, 87])
@@ -536,5 +576,5 @@ def test_a_replica_that_is_not_known_is_looked_up_and_not_asked_for_at_once() ->
 def test_a_transient_error_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     fetches = Fetches(T0)
     for number in range(3):
-        fetches.answer(fetches.one(Api.FETCH, 100 * number), fetched(data(T0, code=75)))
+        fetches.answer(fetches.one(Api.FETCH, 100 * number), fetched(data(T0, code=-1)))
     assert len([line for line in caplog.messages if "t-0" in line]) == 1

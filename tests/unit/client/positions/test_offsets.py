@@ -112,7 +112,25 @@ def test_the_epoch_of_a_commit_is_known_from_then_on() -> None:
     offsets.subscription.set_partitions([T0])
     offsets.poll()
     offsets.store.asked[0][1]({T0: OffsetAndMetadata(7, "m", 9)}, None)
-    assert offsets.cluster.manager.current.leader(T0) is None, "the leader that is known is older than the commit"
+    leader = offsets.cluster.manager.current.leader(T0)
+    assert leader is not None
+    assert leader.epoch == 9, "an older leader does not know this epoch, and will refuse"
+
+
+def test_offsets_are_listed_without_an_epoch_that_the_leader_never_learns() -> None:
+    offsets = Offsets(reset_to=EARLIEST)
+    offsets.cluster.manager.observe_epoch(T0, 1_000)
+    offsets.subscription.assign([T0])
+    epochs: list[int] = []
+    while epochs[-1:] != [3]:
+        for send in offsets.poll(offsets.mono + 50):
+            (part,) = send.message.topics[0].partitions
+            epochs.append(part.current_leader_epoch)
+            offsets.answer(send, listed((T0, 0, 75) if part.current_leader_epoch == 1_000 else (T0, 4, 0)))
+            offsets.cluster.tell(offsets.mono)
+    assert (epochs[0], epochs[-2:]) == (1_000, [1_000, 3])
+    assert 2_000 <= offsets.mono < 5_000
+    assert offsets.subscription.partitions[T0].fetch == 4
 
 
 def test_a_look_up_for_what_went_meanwhile_is_passed_over() -> None:

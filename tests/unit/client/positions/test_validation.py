@@ -309,3 +309,49 @@ def test_a_truncated_log_without_a_policy_is_told_once_and_forgotten_with_its_pa
     validating.subscription.assign([T1])
     validating.poll()
     assert not validating.manager.awaits_consumption
+
+
+def test_an_epoch_that_the_leader_never_learns_is_dropped_and_the_position_is_kept(caplog: pytest.LogCaptureFixture) -> None:
+    validating = Validating(T0, reset_to=EARLIEST, leader_epoch=1_000)
+    validating.cluster.manager.observe_epoch(T0, 1_000)
+    sends = validating.poll()
+    while sends or validating.phase() is not Phase.FETCHING:
+        for send in sends:
+            assert about(send) == {T0: (1_000, 1_000)}
+            validating.answer(send, end((T0, -1, -1), code=75))
+            validating.cluster.tell(validating.mono)
+        sends = validating.poll(validating.mono + 100)
+    assert 2_000 <= validating.mono < 5_000
+    assert (validating.state().fetch, validating.state().position) == (10, OffsetAndMetadata(10))
+    assert len(caplog.messages) == 1
+    # Named once more, it is passed over: nobody is asked, nothing is logged.
+    validating.cluster.manager.observe_epoch(T0, 1_000)
+    validating.seek({T0: OffsetAndMetadata(7, leader_epoch=1_000)})
+    assert validating.poll() == []
+    assert (validating.phase(), validating.state().position) == (Phase.FETCHING, OffsetAndMetadata(7))
+    assert len(caplog.messages) == 1
+
+
+def test_a_leader_that_learns_its_epoch_in_time_still_finds_a_log_that_was_cut() -> None:
+    validating = Validating(T0, leader_epoch=4)
+    validating.cluster.manager.observe_epoch(T0, 4)
+    for at in (0, 100):
+        validating.answer(validating.one(ASKED, at), end((T0, -1, -1), code=75))
+        validating.cluster.tell(at)
+    validating.cluster.tell(200, epoch=4)
+    send = validating.one(ASKED, 200)
+    assert about(send) == {T0: (4, 4)}
+    validating.answer(send, end((T0, 3, 6)))
+    assert validating.state().position == OffsetAndMetadata(6, leader_epoch=3)
+
+
+def test_metadata_that_is_behind_does_not_drop_an_epoch_that_another_leader_has() -> None:
+    validating = Validating(T0, leader_epoch=4)
+    validating.cluster.manager.observe_epoch(T0, 4)
+    for at in range(0, 5_000, 100):
+        # The former leader knows that it leads no more; the metadata does not for a long time.
+        validating.answer(validating.one(ASKED, at), end((T0, -1, -1), code=6))
+        validating.cluster.tell(at)
+    validating.cluster.tell(5_000, leaders={T0: 2}, epoch=4)
+    send = validating.one(ASKED, 5_000)
+    assert (send.target, about(send)) == (ToNode(2), {T0: (4, 4)})

@@ -1,0 +1,135 @@
+"""Leader epochs that are none of this cluster's: in commits that were copied from another one, in seeks, of a topic made anew."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ottla.broker.faults.rules import Fail
+from ottla.protocol.apis import Api
+from ottla.types import OffsetAndMetadata, TopicPartition
+from tests.scenarios.reading import TP0, assigned, poll
+from tests.scenarios.world import App, Program, World, member, offsets
+
+TOPIC, RECORDS = "t", 20
+EPOCHS = (1, 1_000, 2**31 - 1)
+
+
+@pytest.fixture(params=["classic", "consumer"])
+def world(tmp_path: Path, request: pytest.FixtureRequest) -> World:
+    world = World(tmp_path)
+    world.protocol = request.param
+    world.create_topic(TOPIC, 2)
+    for partition in range(2):
+        world.produce(TOPIC, partition, RECORDS)
+    return world
+
+
+def commit(world: World, offset: int, epoch: int) -> None:
+    """What the group has committed of both partitions, by somebody who is no member."""
+    somebody = world.app("somebody", group_id="g", enable_auto_commit=False)
+    wanted = {TopicPartition(TOPIC, number): OffsetAndMetadata(offset, leader_epoch=epoch) for number in range(2)}
+    world.call(somebody, somebody.calls.commit(wanted, 5_000, world.now))
+
+
+def dropped(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [line for line in caplog.messages if "does not know leader epoch" in line]
+
+
+def read(app: App, count: int) -> Program:
+    yield from app.calls.subscribe([TOPIC], app.listeners(), app.now)
+    while len(app.handled) < count:
+        app.handled.extend((yield from app.calls.poll(500, app.now)))
+
+
+@pytest.mark.parametrize("epoch", EPOCHS)
+def test_a_member_reads_on_from_a_commit_of_a_strange_epoch(world: World, epoch: int, caplog: pytest.LogCaptureFixture) -> None:
+    commit(world, 5, epoch)
+    app = world.app("a", group_id="g", group_protocol=world.protocol, enable_auto_commit=False)
+    began = world.now.mono
+    world.call(app, read(app, 30), 10_000)
+    joined = next(at for at, api, _ in world.broker.seen if api is Api.OFFSET_FETCH and at > began)
+    assert world.now.mono - joined < 5_000
+    assert [offsets(app.handled, partition) for partition in range(2)] == [list(range(5, RECORDS))] * 2
+    assert len(dropped(caplog)) == 2, "one line for each partition"
+    committed = world.call(app, app.calls.commit(None, 5_000, world.now))
+    assert {position.leader_epoch for position in committed.values()} <= {None, 0}
+
+
+def test_what_is_committed_without_having_read_anything_names_no_strange_epoch(world: World) -> None:
+    commit(world, RECORDS, 1_000)
+    app = world.app("a", group_id="g", group_protocol=world.protocol, enable_auto_commit=False)
+    app.start(member(app))
+    world.run(10_000)
+    app.stop = True
+    world.run_until(lambda: not app.running)
+    reader = world.app("b", group_id="g", enable_auto_commit=False)
+    world.call(reader, reader.calls.assign([TP0], world.now))
+    poll(world, reader, 4_000)
+    committed = world.call(reader, reader.calls.commit(None, 5_000, world.now))
+    assert committed == {TP0: OffsetAndMetadata(RECORDS)}
+
+
+def test_a_seek_with_a_strange_epoch_is_a_seek(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    app = assigned(world, TP0)
+    assert len(poll(world, app)) == RECORDS
+    for offset in (3, 7):
+        world.call(app, app.calls.seek({TP0: OffsetAndMetadata(offset, leader_epoch=1_000)}, world.now))
+        began = world.now.mono
+        assert [at for _, at in poll(world, app, 5_000)] == list(range(offset, RECORDS))
+    # A fetch from the end of the log, which was under way, is waited for: 500 ms.
+    assert world.now.mono - began < 600, "what was found out once is not found out again"
+    assert len(dropped(caplog)) == 1
+
+
+def test_a_seek_to_the_end_after_one_of_a_strange_epoch_finds_the_end(world: World) -> None:
+    app = assigned(world, TP0)
+    world.call(app, app.calls.seek({TP0: OffsetAndMetadata(3, leader_epoch=1_000)}, world.now))
+    world.call(app, app.calls.seek_to_end([TP0], world.now))
+    began = world.now.mono
+    assert world.call(app, app.calls.position(TP0, 10_000, world.now)) == RECORDS
+    assert world.now.mono - began < 5_000
+
+
+def test_a_commit_of_a_topic_that_was_made_anew_is_read_on(world: World) -> None:
+    """Its epochs begin again at 0."""
+    world.broker.core.logs.get(world.broker.core.topic(TOPIC), 0).epochs.advance(10)
+    reader = world.app("a", group_id="g", group_protocol=world.protocol)
+    world.call(reader, read(reader, 2 * RECORDS))
+    assert reader.assembly.core.metadata.leader(TP0).epoch == 1  # type: ignore[union-attr]
+    world.call(reader, reader.calls.close(5_000, world.now))
+    world.delete_topic(TOPIC)
+    world.create_topic(TOPIC, 2)
+    world.produce(TOPIC, 0, 8)
+    world.produce(TOPIC, 1, 8)
+    commit(world, 5, 1)
+    app = world.app("b", group_id="g", group_protocol=world.protocol)
+    world.call(app, read(app, 6), 40_000)
+    assert [offsets(app.handled, partition) for partition in range(2)] == [[5, 6, 7]] * 2
+
+
+@pytest.mark.parametrize("api", [Api.OFFSET_FOR_LEADER_EPOCH, Api.FETCH, Api.LIST_OFFSETS])
+def test_a_leader_that_knows_its_epoch_a_little_later_is_asked_with_it(
+    world: World, api: Api, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = world.broker.core.logs.get(world.broker.core.topic(TOPIC), 0)
+    log.epochs.advance(RECORDS)
+    world.produce(TOPIC, 0, 5)
+    world.broker.set_fault(Fail(75), api, times=3, topic=TOPIC)
+    app = assigned(world, TP0)
+    if api is Api.OFFSET_FOR_LEADER_EPOCH:
+        world.call(app, app.calls.seek({TP0: OffsetAndMetadata(7, leader_epoch=0)}, world.now))
+    records = []
+    while len(records) < (RECORDS - 2 if api is Api.OFFSET_FOR_LEADER_EPOCH else RECORDS + 5):
+        records += poll(world, app)
+    assert world.broker.struck == 3
+    assert dropped(caplog) == []
+    asked = [
+        part.current_leader_epoch
+        for _, one, message in world.broker.seen
+        if one is api
+        for topic in message.topics
+        for part in topic.partitions
+    ]
+    assert set(asked) == {1}
