@@ -41,12 +41,17 @@ broker.close()
 
 
 @contextmanager
-def broker_process(folder: Path, port: int = 0, file_size: int | None = None) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A broker in a process of its own; closing its stdin ends it well. ``file_size``: no file may be larger (bytes)."""
+def broker_process(
+    folder: Path, port: int = 0, file_size: int | None = None, descriptors: int | None = None
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A broker in a process of its own; closing its stdin ends it well. ``file_size``: no file may be larger (bytes);
+    ``descriptors``: so many files may be open."""
 
     def limit() -> None:
         if file_size is not None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (file_size, file_size))
+        if descriptors is not None:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
 
     command = [sys.executable, "-c", PROGRAM, str(folder), str(port)]
     with (folder.parent / f"{folder.name}.errors").open("a") as errors:  # a pipe that nobody reads would hold it up

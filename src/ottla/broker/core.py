@@ -7,7 +7,7 @@ acknowledged is in the log; nothing here waits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -17,8 +17,9 @@ from ottla.broker.config import BrokerConfig
 from ottla.broker.effects import Effect, JobTag, Reply, RequestContext, SetTimer, Ticket, TimerKey
 from ottla.broker.faults.rules import AddFault, Command, ExpireMember, MoveCoordinator, RemoveFaults
 from ottla.broker.faults.table import FAULT
-from ottla.broker.holdings import Endpoint
+from ottla.broker.holdings import SYNC_CATALOG, Endpoint
 from ottla.broker.ports import Ids, Job, Store
+from ottla.broker.slices import SLICE
 from ottla.broker.state import BrokerState
 from ottla.broker.transactions import MARKERS
 from ottla.coordinator.timers import COORDINATOR
@@ -107,9 +108,10 @@ class BrokerCore(BrokerState):
                 count, effects = self.groups.expire_members(group, command.fits, now)
                 return count, self._out(effects, now)
 
-    def close(self) -> list[Job]:
-        """What must be done, in this order, so that the next start finds everything in place."""
-        return self.logs.close()
+    def close(self) -> Iterator[Job]:
+        """What must be done, one after the other, so that the next start finds everything in place."""
+        yield from self.close_catalog()
+        yield from self.logs.close()
 
     # Timers and jobs.
 
@@ -209,6 +211,10 @@ class BrokerCore(BrokerState):
     def _flushed(self, tag: Key, outcome: Outcome, now: Now) -> list[Effect]:
         return produce.flushed(self.flushing.pop(tag[0]), outcome if isinstance(outcome, OSError) else None)
 
+    def _catalog_synced(self, tag: Key, outcome: Outcome, now: Now) -> list[Effect]:
+        self.on_catalog_synced()
+        return []
+
     def _answered(self, tag: Key, outcome: Outcome, now: Now) -> list[Effect]:
         response, failure = self.answers.pop(tag[0])
         return [Reply(tag[0], failure if isinstance(outcome, Exception) else response)]
@@ -217,6 +223,7 @@ class BrokerCore(BrokerState):
 _ON_TIMER: dict[Any, Callable[[BrokerCore, Key, Now], list[Effect]]] = {
     FAULT: BrokerCore._fault,
     "fetch": BrokerCore._fetch_expired,
+    SLICE: lambda core, key, now: core.sliced.go_on(key[0], now),
     "retention": BrokerCore._expire,
     "checkpoint": BrokerCore._checkpoint,
     "clean": BrokerCore._clean,
@@ -230,6 +237,7 @@ _ON_JOB: dict[Any, Callable[[BrokerCore, Key, Outcome, Now], list[Effect]]] = {
     "seal": BrokerCore._sealed,
     "flush": BrokerCore._flushed,
     "answer": BrokerCore._answered,
+    SYNC_CATALOG[0]: BrokerCore._catalog_synced,
     "clean": BrokerCore._cleaned,
     "group": lambda core, tag, outcome, now: core.groups.on_job(tag, outcome, now),
     "transactions": lambda core, tag, outcome, now: core.transactions.on_job(tag, outcome, now),

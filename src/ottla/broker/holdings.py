@@ -15,7 +15,7 @@ from ottla.broker.effects import Effect, Place, RunJob, Struck
 from ottla.broker.faults.table import FaultTable
 from ottla.broker.log import Appended, PartitionLog
 from ottla.broker.logs import Logs
-from ottla.broker.ports import Catalog, DiskUsage, Ids, Store, StoredSettings, StoredTopic
+from ottla.broker.ports import CatalogChange, DiskUsage, Ids, Job, NextProducerId, Store, StoredSettings, StoredTopic, TopicDeleted
 from ottla.broker.producer_ids import ProducerIds
 from ottla.broker.refusal import Refusal
 from ottla.broker.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, Topic, Topics
@@ -23,6 +23,9 @@ from ottla.errors import ConfigError
 from ottla.protocol import ErrorCode
 from ottla.records import BatchHeader
 from ottla.types import Now
+
+SYNC_CATALOG = ("sync-catalog",)
+"""The tag of the job that forces the catalog to disk."""
 
 
 class Endpoint(NamedTuple):
@@ -56,6 +59,8 @@ class Holdings:
         self._touched: dict[PartitionLog, None] = {}
         self._changed_topics: dict[str, None] = {}
         self._background: list[Effect] = []
+        self._unsynced = self._syncing = False
+        """Whether the catalog has changed since it was last forced to disk, and whether that is under way."""
 
     def load(self, now: Now) -> list[str]:
         """Bring back settings, topics and logs; returns, in words, what was cut from logs that were damaged.
@@ -81,7 +86,18 @@ class Holdings:
     def take_background(self) -> list[Effect]:
         """What has to be done besides, since the last call."""
         background, self._background = self._background, []
+        if self._unsynced and not self._syncing:
+            self._unsynced, self._syncing = False, True
+            background.append(RunJob(SYNC_CATALOG, self._store.sync_catalog()))
         return background
+
+    def close_catalog(self) -> list[Job]:
+        """What must be done so that the catalog is on disk."""
+        return [self._store.sync_catalog()] if self._unsynced else []
+
+    def on_catalog_synced(self) -> None:
+        """The catalog was forced to disk; what has changed meanwhile is the next time."""
+        self._syncing = False
 
     def take_touched(self) -> dict[PartitionLog, None]:
         """The logs that somebody may wait for and that changed since the last call."""
@@ -140,7 +156,7 @@ class Holdings:
         """Make a topic that outlasts this process; ``Refusal`` where it can not be."""
         self.topics.check_new(name, partitions, configs)
         stored = StoredTopic(name, self._ids.new_uuid(), partitions, configs)
-        self._save([*(topic.stored() for topic in self.topics), stored])
+        self._store_changes(stored)
         self._changed_topics[name] = None
         return self.topics.add(stored)
 
@@ -154,33 +170,36 @@ class Holdings:
 
     def replace_topic(self, topic: Topic) -> None:
         """Let a topic have more partitions or other settings, at once; ``Refusal`` where that can not be stored."""
-        self._save([(topic if one.name == topic.name else one).stored() for one in self.topics])
+        self._store_changes(topic.stored())
         self.topics.put(topic)
-        self.logs.reconfigure(self.topics)
+        self.logs.reconfigure([topic])
         self._changed_topics[topic.name] = None
 
     def alter_settings(self, settings: StoredSettings, *, validate_only: bool = False) -> None:
         """Let other settings of the broker and of groups hold, at once; ``Refusal`` where they can not be or not be stored."""
         try:
             config = altered(self.static_config, {**settings.cluster, **settings.broker})
-            self.topics.reconfigured(config)
+            changed = config != self.config  # or only settings of groups are
+            if changed:
+                self.topics.reconfigured(config)
         except ConfigError as error:
             raise Refusal(ErrorCode.invalid_request, str(error)) from error
         if validate_only:
             return
-        self._save([topic.stored() for topic in self.topics], settings=settings)
+        self._store_changes(settings)
         self.settings, self.config = settings, config
-        self.topics.reconfigure(config)
-        self.logs.reconfigure(self.topics)
+        if changed:
+            self.topics.reconfigure(config)
+            self.logs.reconfigure(self.topics)
 
     def delete_topic(self, topic: Topic) -> list[Effect]:
         """Forget a topic and give up its logs; ``Refusal`` where that can not be stored."""
-        self._save([one.stored() for one in self.topics if one is not topic])
+        self._store_changes(TopicDeleted(topic.name))
         self.topics.remove(topic)
         self._changed_topics[topic.name] = None
         dropped, job = self.logs.drop(topic)
         self._touched.update(dict.fromkeys(dropped))
-        return [RunJob(("delete-topic", topic.name), job)]
+        return [RunJob(("delete-topic", topic.name), job)] if job is not None else []
 
     def log_of(self, topic: Topic, partition: int) -> PartitionLog:
         """The log of a partition, or ``Refusal``: UNKNOWN_TOPIC_OR_PARTITION."""
@@ -194,21 +213,15 @@ class Holdings:
     def _default_partitions(self, name: str) -> int:
         return self._of_coordinators.get(name, self.config.num_partitions)
 
-    def _save(
-        self, topics: list[StoredTopic], *, next_producer_id: int | None = None, settings: StoredSettings | None = None
-    ) -> None:
-        catalog = Catalog(
-            tuple(topics),
-            self.producer_ids.limit if next_producer_id is None else next_producer_id,
-            self.settings if settings is None else settings,
-        )
+    def _store_changes(self, *changes: CatalogChange) -> None:
         try:
-            self._background.append(RunJob(("sync-catalog",), self._store.save_catalog(catalog)))
+            self._store.change_catalog(*changes)
         except OSError as error:
-            raise Refusal(ErrorCode.kafka_storage_error, f"The list of topics could not be stored: {error}") from error
+            raise Refusal(ErrorCode.kafka_storage_error, f"The change could not be stored: {error}") from error
+        self._unsynced = True
 
     def _reserve_producer_ids(self, limit: int) -> None:
-        self._save([topic.stored() for topic in self.topics], next_producer_id=limit)
+        self._store_changes(NextProducerId(limit))
 
     def _name_of(self, topic_id: uuid.UUID) -> str | None:
         topic = self.topics.by_id(topic_id)

@@ -6,10 +6,11 @@ partition that was asked for, with or without files, and each job's outcome reac
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from ottla.broker.cleaner import Cleaner
 from ottla.broker.effects import Effect, RunJob, SetTimer
+from ottla.broker.epochs import LeaderEpochs
 from ottla.broker.log import Appended, PartitionLog, Sealing
 from ottla.broker.ports import Job, Store
 from ottla.broker.recovery import load_log
@@ -20,6 +21,9 @@ from ottla.types import Now, TopicPartition
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
 CLEANED = "cleaner-offset-checkpoint"
+
+_NEW = LeaderEpochs()
+"""The epochs of a partition that nothing was written to."""
 
 
 class Logs:
@@ -44,12 +48,18 @@ class Logs:
             log = self._logs[topic_partition] = PartitionLog(topic_partition, topic.config, files)
         return log
 
-    def reconfigure(self, topics: Topics) -> None:
-        """Let each log go by the settings that its topic has now."""
-        for log in self._logs.values():
-            topic = topics.get(log.topic_partition.topic)
-            if topic is not None:
-                log.config = topic.config
+    def leader_epoch(self, topic: Topic, partition: int) -> int:
+        """The leader epoch of a partition; one without files needs no log to be made for that."""
+        log = self._logs.get((topic.name, partition))
+        return _NEW.current if log is None else log.epochs.current
+
+    def reconfigure(self, topics: Iterable[Topic]) -> None:
+        """Let the logs of these topics go by the settings that their topic has now."""
+        for topic in topics:
+            for partition in topic.partitions:
+                log = self._logs.get((topic.name, partition))
+                if log is not None:
+                    log.config = topic.config
 
     def load(self, topics: Topics, now: Now) -> list[str]:
         """Bring back all logs that have files; returns what was cut, in words."""
@@ -77,11 +87,12 @@ class Logs:
         appended = log.append(batch, header, now.wall)
         return appended, [self._run(log, appended.sealing)] if appended.sealing is not None else []
 
-    def drop(self, topic: Topic) -> tuple[list[PartitionLog], Job]:
-        """Give up the logs of a deleted topic."""
-        dropped = [self._logs.pop(TopicPartition(topic.name, partition), None) for partition in topic.partitions]
-        job = self._store.set_aside_topic(topic.name, topic.topic_id, topic.partitions)
-        return [log for log in dropped if log is not None], job
+    def drop(self, topic: Topic) -> tuple[list[PartitionLog], Job | None]:
+        """Give up the logs of a deleted topic; the job removes their files, if they have any."""
+        known = [TopicPartition(topic.name, partition) for partition in topic.partitions if (topic.name, partition) in self._logs]
+        dropped = [self._logs.pop(topic_partition) for topic_partition in known]
+        job = self._store.set_aside_topic(topic.name, topic.topic_id, [partition for _, partition in known])
+        return dropped, job
 
     def expire(self, now: Now, producer_expiration: int) -> list[Effect]:
         """Drop what retention does not keep, and producers that were silent for long. Raises ``OSError`` where a roll fails."""
@@ -128,15 +139,15 @@ class Logs:
         }
         return self._store.write_checkpoint(LOG_STARTS, starts)
 
-    def close(self) -> list[Job]:
-        """Everything that must be done, in this order, so that the next start needs no scan."""
-        jobs: list[Job] = []
+    def close(self) -> Iterator[Job]:
+        """Everything that must be done, so that the next start needs no scan. Each job is to be done before the next is asked for:
+        it holds open files, and there may be more logs than files may be open."""
         for log in self._logs.values():
             if log.segments and log.seal_point < log.end_offset:
                 sealing = log.seal()
-                jobs.append(sealing.job)
+                yield sealing.job
                 log.recovery_point = sealing.end
-        return [*jobs, *self._checkpoints()]
+        yield from self._checkpoints()
 
     def on_sealed(self, tag: tuple[object, ...], error: OSError | None) -> None:
         """A sealing ended."""

@@ -144,6 +144,22 @@ class Catalog(NamedTuple):
     settings: StoredSettings = StoredSettings()
 
 
+class TopicDeleted(NamedTuple):
+    """There is no topic of this name any more."""
+
+    name: str
+
+
+class NextProducerId(NamedTuple):
+    """Producer ids below ``value`` may have been given out."""
+
+    value: int
+
+
+CatalogChange = StoredTopic | TopicDeleted | NextProducerId | StoredSettings
+"""One change of the catalog. A ``StoredTopic`` takes the place of the one with its name, the settings that of all settings."""
+
+
 class DiskUsage(NamedTuple):
     """Where the data directory is, and the bytes of its disk: all, and those that are free for this process."""
 
@@ -160,10 +176,13 @@ class Store(Protocol):
     """Whether the last broker on it ended in good order: its logs need no scan."""
 
     def read_catalog(self) -> Catalog:
-        """What was saved last."""
+        """What it held when the data directory was opened."""
 
-    def save_catalog(self, catalog: Catalog) -> Job:
-        """Replace it atomically; the job forces it to disk."""
+    def change_catalog(self, *changes: CatalogChange) -> None:
+        """Write changes, so that they survive the end of the process. Raises ``OSError`` with nothing changed."""
+
+    def sync_catalog(self) -> Job:
+        """Force the catalog to disk."""
 
     def usage(self) -> DiskUsage:
         """The disk that it is on."""
@@ -177,8 +196,8 @@ class Store(Protocol):
     def log_files(self, topic: str, topic_id: uuid.UUID, partition: int) -> LogFiles:
         """The folder of a partition, which need not exist yet."""
 
-    def set_aside_topic(self, topic: str, topic_id: uuid.UUID, partitions: Iterable[int]) -> Job:
-        """Rename the folders of a deleted topic, so that its name is free, then remove them."""
+    def set_aside_topic(self, topic: str, topic_id: uuid.UUID, partitions: Iterable[int]) -> Job | None:
+        """Rename the folders of a deleted topic, so that its name is free; the job removes them, ``None`` if there are none."""
 
 
 class Ids(Protocol):

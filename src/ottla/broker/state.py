@@ -17,6 +17,7 @@ from ottla.broker.fetch_sessions import FetchSessions
 from ottla.broker.groups import Groups, offered
 from ottla.broker.holdings import Endpoint, Holdings
 from ottla.broker.ports import Ids, Job, Store, StoredSettings
+from ottla.broker.slices import SlicedRequests
 from ottla.broker.transactions import Transactions
 from ottla.protocol.apis import Api
 
@@ -36,6 +37,7 @@ class BrokerState(Holdings):
         """``assignors``: those of the user's own for consumer groups. Raises ``ConfigError``."""
         super().__init__(config, endpoint, store, ids)
         self.delayed = Delayed()
+        self.sliced = SlicedRequests()
         self.fetch_sessions = FetchSessions(config.max_incremental_fetch_session_cache_slots, ids.new_uuid)
         self.flushing: dict[Ticket, Flushing] = {}
         self.answers: dict[Ticket, tuple[object, object]] = {}

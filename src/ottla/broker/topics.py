@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from ottla.broker.config import BrokerConfig, TopicConfig, topic_config
 from ottla.broker.ports import StoredTopic
@@ -21,6 +22,9 @@ OFFSETS_TOPIC, TRANSACTIONS_TOPIC = "__consumer_offsets", "__transaction_state"
 INTERNAL_TOPICS = (OFFSETS_TOPIC, TRANSACTIONS_TOPIC)
 MAX_NEW_PARTITIONS = 10_000
 """Partitions that one topic may be made with; Kafka has the same limit."""
+
+_CONFIGS_KEPT = 1024
+"""Different settings of topics that are kept in memory, so that topics with the same settings share them."""
 
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]{1,249}", re.ASCII)
 
@@ -55,8 +59,11 @@ class Topics:
 
     def __init__(self, config: BrokerConfig) -> None:
         self._config = config
+        self._config_of = _configs_under(config)
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[uuid.UUID, Topic] = {}
+        self._alike: dict[str, str] = {}
+        """The name of the topic that collides with a name, by what they have in common."""
         self._version = 0
 
     def __iter__(self) -> Iterator[Topic]:
@@ -100,12 +107,13 @@ class Topics:
     def add(self, stored: StoredTopic) -> Topic:
         """Put a topic into the image. Raises ``ConfigError`` for settings that are not honoured."""
         overrides = {**_internal_configs(stored.name, self._config), **stored.configs}
-        config = topic_config(overrides, self._config)
+        config = self._config_of(overrides)
         return self.put(Topic(stored.name, stored.topic_id, stored.partitions, config, overrides))
 
     def put(self, topic: Topic) -> Topic:
         """Put a topic into the image, in the place of the one that has its id."""
         self._by_name[topic.name] = self._by_id[topic.topic_id] = topic
+        self._alike[_without_dots(topic.name)] = topic.name
         self._version += 1
         return topic
 
@@ -113,7 +121,7 @@ class Topics:
         """A topic with other settings of its own; raises ``Refusal``: INVALID_CONFIG."""
         try:
             overrides = {**_internal_configs(topic.name, self._config), **overrides}
-            return replace(topic, config=topic_config(overrides, self._config), overrides=overrides)
+            return replace(topic, config=self._config_of(overrides), overrides=overrides)
         except ConfigError as error:
             raise Refusal(ErrorCode.invalid_config, str(error)) from error
 
@@ -133,18 +141,19 @@ class Topics:
 
     def reconfigured(self, config: BrokerConfig) -> list[Topic]:
         """All topics as they are under other settings of the broker; raises ``ConfigError`` where those do not go together."""
-        return [replace(topic, config=topic_config(topic.overrides, config)) for topic in self]
+        config_of = _configs_under(config)
+        return [replace(topic, config=config_of(topic.overrides)) for topic in self]
 
     def reconfigure(self, config: BrokerConfig) -> None:
         """Take over other settings of the broker, which ``reconfigured`` has accepted."""
         topics = self.reconfigured(config)
-        self._config = config
+        self._config, self._config_of = config, _configs_under(config)
         for topic in topics:
             self.put(topic)
 
     def remove(self, topic: Topic) -> None:
         """Take a topic out of the image."""
-        del self._by_name[topic.name], self._by_id[topic.topic_id]
+        del self._by_name[topic.name], self._by_id[topic.topic_id], self._alike[_without_dots(topic.name)]
         self._version += 1
 
     def check_unused(self, name: str) -> None:
@@ -152,7 +161,7 @@ class Topics:
         check_name(name)
         if name in self._by_name:
             raise Refusal(ErrorCode.topic_already_exists, f"Topic '{name}' already exists.")
-        alike = next((one for one in self._by_name if one.replace(".", "_") == name.replace(".", "_")), None)
+        alike = self._alike.get(_without_dots(name))
         if alike is not None:
             raise Refusal(ErrorCode.invalid_topic_exception, f"Topic '{name}' collides with existing topic: {alike}")
 
@@ -168,7 +177,7 @@ class Topics:
                 ErrorCode.policy_violation, f"{partitions} partitions: a topic may be made with {MAX_NEW_PARTITIONS} at most."
             )
         try:
-            topic_config(configs, self._config)
+            self._config_of(configs)
         except ConfigError as error:
             raise Refusal(ErrorCode.invalid_config, str(error)) from error
 
@@ -180,6 +189,21 @@ def check_name(name: str) -> None:
             ErrorCode.invalid_topic_exception,
             f"Topic name {name[:260]!r} is illegal: 1 to 249 of the ASCII letters, digits, '.', '_' and '-', but not '.' or '..'.",
         )
+
+
+def _without_dots(name: str) -> str:
+    """What names have in common that collide in the names of metrics."""
+    return name.replace(".", "_")
+
+
+def _configs_under(broker: BrokerConfig) -> Callable[[Mapping[str, str]], TopicConfig]:
+    """``topic_config`` under these settings of the broker; the same settings of topics give the same object."""
+
+    @lru_cache(_CONFIGS_KEPT)
+    def config_of(overrides: tuple[tuple[str, str], ...]) -> TopicConfig:
+        return topic_config(dict(overrides), broker)
+
+    return lambda overrides: config_of(tuple(sorted(overrides.items())))
 
 
 def _internal_configs(name: str, broker: BrokerConfig) -> dict[str, str]:

@@ -1,8 +1,8 @@
 """The data directory of a broker: whose it is, which topics are in it, and how it was left.
 
-Owns the lock, ``meta.properties``, the catalog of topics, the checkpoints and the marker of a good end. Must not know what a
-topic is for. Invariants: one process at a time; the catalog is replaced, never half written; a folder that belongs to no topic
-is set aside, never adopted and never silently removed.
+Owns the lock, ``meta.properties``, the checkpoints and the marker of a good end. Must not know what a topic is for, nor the format
+of the catalog (``catalog``). Invariants: one process at a time; a folder that belongs to no topic is set aside, never adopted and
+never silently removed.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from ottla.broker.ports import Catalog, DiskUsage, StoredSettings, StoredTopic
+from ottla.broker.ports import Catalog, CatalogChange, DiskUsage, StoredTopic
 from ottla.errors import StorageError
+from ottla.runtime.catalog import CatalogFile
 from ottla.runtime.log_files import (
     PARTITION_METADATA,
     SET_ASIDE,
@@ -29,7 +29,6 @@ from ottla.runtime.log_files import (
     replace_file,
     sync_file,
     topic_id_in,
-    uuid_of,
     uuid_text,
 )
 from ottla.types import TopicPartition
@@ -37,7 +36,6 @@ from ottla.types import TopicPartition
 LOCK, META, CATALOG, CLEAN_END = ".lock", "meta.properties", "topics.json", ".kafka_cleanshutdown"
 _DELETED, _STRAY = "-delete", "-stray"
 _FOLDER = re.compile(r"(?P<topic>.+)-(?P<partition>\d+)")
-_CATALOG_VERSION = 0
 
 log = logging.getLogger("ottla.broker")
 
@@ -61,7 +59,7 @@ class DataDir:
             self.cluster_id = self._read_meta(node_id)
             self.clean = (path / CLEAN_END).exists()
             (path / CLEAN_END).unlink(missing_ok=True)
-            self._catalog = self._load_catalog()
+            self._catalog = self._open_catalog()
             self._set_strays_aside()
         except OSError as error:
             self.release()
@@ -92,28 +90,22 @@ class DataDir:
     # Store
 
     def read_catalog(self) -> Catalog:
-        """What was saved last."""
-        return self._catalog
+        """What it held when the data directory was opened."""
+        return self._catalog.catalog
 
-    def save_catalog(self, catalog: Catalog) -> Callable[[], object]:
-        """Replace the catalog; the job forces it to disk."""
-        topics = [
-            {"name": name, "id": uuid_text(topic_id), "partitions": partitions, "configs": dict(configs)}
-            for name, topic_id, partitions, configs in catalog.topics
-        ]
-        content = {
-            "version": _CATALOG_VERSION,
-            "next_producer_id": catalog.next_producer_id,
-            "topics": topics,
-            "settings": catalog.settings._asdict(),
-        }
-        replace_file(self.path / CATALOG, json.dumps(content, indent=1).encode())
-        return self._sync_catalog
+    def change_catalog(self, *changes: CatalogChange) -> None:
+        """Write changes of the catalog."""
+        self._catalog.change(changes)
 
-    def _sync_catalog(self) -> None:
-        if self._durable:
-            sync_file(self.path / CATALOG)
-            sync_file(self.path)
+    def sync_catalog(self) -> Callable[[], object]:
+        """Force the catalog to disk."""
+
+        def job() -> None:
+            if self._durable:
+                sync_file(self.path / CATALOG)
+                sync_file(self.path)
+
+        return job
 
     def usage(self) -> DiskUsage:
         """The disk that the directory is on."""
@@ -140,15 +132,19 @@ class DataDir:
         """The folder of a partition."""
         return PartitionFolder(self.path / f"{topic}-{partition}", topic_id, self._open, durable=self._durable)
 
-    def set_aside_topic(self, topic: str, topic_id: uuid.UUID, partitions: Iterable[int]) -> Callable[[], object]:
+    def set_aside_topic(self, topic: str, topic_id: uuid.UUID, partitions: Iterable[int]) -> Callable[[], object] | None:
         """Rename the folders of a deleted topic now, so that its name is free; returns the work of removing them."""
         renamed = []
         for partition in partitions:
             folder = self.path / f"{topic}-{partition}"
+            if not folder.is_dir():
+                continue
             self._open.forget_folder(folder)
-            if folder.is_dir():
+            try:
                 renamed.append(_rename(folder, topic_id, _DELETED))
-        return partial(_remove_all, renamed)
+            except OSError as error:  # the next start sets it aside
+                log.error("the folder of the deleted topic could not be renamed: %s", error)
+        return partial(_remove_all, renamed) if renamed else None
 
     def leftovers(self) -> Callable[[], object]:
         """Remove what the last broker had given up and not removed yet."""
@@ -177,18 +173,18 @@ class DataDir:
             )
         return stored.get("cluster.id", "")
 
-    def _load_catalog(self) -> Catalog:
+    def _open_catalog(self) -> CatalogFile:
         path = self.path / CATALOG
         if not path.exists():
-            return Catalog(self._topics_in_folders())
+            return CatalogFile(path, self._open, Catalog(self._topics_in_folders()))
         try:
-            return _parsed(json.loads(path.read_bytes()))
+            return CatalogFile.read(path, self._open)
         except (ValueError, KeyError, TypeError) as error:
             topics = self._topics_in_folders()
             log.error(
                 "%s is damaged (%s): %d topics were found by their folders, their settings are lost", path, error, len(topics)
             )
-            return Catalog(topics)
+            return CatalogFile(path, self._open, Catalog(topics))
 
     def _topics_in_folders(self) -> tuple[StoredTopic, ...]:
         found: dict[str, StoredTopic] = {}
@@ -208,25 +204,12 @@ class DataDir:
                 yield named["topic"], int(named["partition"]), topic_id, folder
 
     def _set_strays_aside(self) -> None:
-        known = {topic.name: topic for topic in self._catalog.topics}
+        known = {topic.name: topic for topic in self._catalog.catalog.topics}
         for name, partition, topic_id, folder in self._partition_folders():
             topic = known.get(name)
             if topic is None or topic.topic_id != topic_id or partition >= topic.partitions:
                 stray = _rename(folder, topic_id, _STRAY)
                 log.warning("%s belongs to no topic of this broker: it is now %s", folder, stray.name)
-
-
-def _parsed(content: Any) -> Catalog:
-    if content["version"] != _CATALOG_VERSION:
-        raise ValueError(f"version {content['version']} is not known here")
-    topics = []
-    for row in content["topics"]:
-        topic_id = uuid_of(row["id"])
-        if topic_id is None:
-            raise ValueError(f"{row['id']!r} is no topic id")
-        topics.append(StoredTopic(str(row["name"]), topic_id, int(row["partitions"]), dict(row["configs"])))
-    settings = content.get("settings", {})  # not there in catalogs of the first release
-    return Catalog(tuple(topics), int(content["next_producer_id"]), StoredSettings(**settings))
 
 
 def _remove_all(folders: Iterable[Path]) -> None:

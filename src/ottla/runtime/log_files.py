@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+import resource
 import uuid
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections import OrderedDict
@@ -25,7 +26,10 @@ SEGMENT_SUFFIXES = ("log", "index", "timeindex", "txnindex")
 SET_ASIDE, DRAFT, SWAP = ".deleted", ".cleaned", ".swap"
 PARTITION_METADATA = "partition.metadata"
 _MAX_OPEN = 256
-"""Segment files kept open; others are opened again when they are needed."""
+"""Segment files kept open at most; others are opened again when they are needed."""
+
+_SHARE_OF_DESCRIPTORS = 4
+"""Segment files take one in so many of the descriptors that the process may have; connections need the others."""
 
 Job = Callable[[], object]
 
@@ -46,17 +50,19 @@ class Handle:
 class OpenFiles:
     """The segment files that are open now, the least recently used ones closed. For one thread."""
 
-    def __init__(self, limit: int = _MAX_OPEN) -> None:
-        self._limit = limit
+    def __init__(self) -> None:
+        self._limit = _max_open()
         self._handles: OrderedDict[Path, Handle] = OrderedDict()
+        self._in_folder: dict[Path, set[Path]] = {}
 
     def get(self, path: Path) -> Handle:
         """The open file of a path."""
         handle = self._handles.get(path)
         if handle is None:
             handle = self._handles[path] = Handle(path)
+            self._in_folder.setdefault(path.parent, set()).add(path)
             if len(self._handles) > self._limit:
-                self._handles.popitem(last=False)
+                self.forget([next(iter(self._handles))])
         else:
             self._handles.move_to_end(path)
         return handle
@@ -64,15 +70,21 @@ class OpenFiles:
     def clear(self) -> None:
         """Close everything, ranges apart."""
         self._handles.clear()
+        self._in_folder.clear()
 
     def forget(self, paths: Iterable[Path]) -> None:
         """Close these, ranges apart: what is removed shall not go on taking room."""
         for path in paths:
-            self._handles.pop(path, None)
+            if self._handles.pop(path, None) is None:
+                continue
+            others = self._in_folder[path.parent]
+            others.discard(path)
+            if not others:
+                del self._in_folder[path.parent]
 
     def forget_folder(self, folder: Path) -> None:
         """Close what is open in a folder, ranges apart."""
-        self.forget([path for path in self._handles if path.parent == folder])
+        self.forget(tuple(self._in_folder.get(folder, ())))
 
 
 class DiskRange:
@@ -231,10 +243,13 @@ class PartitionFolder:
         return self._offsets(".snapshot")
 
     def create(self, base_offset: int) -> DiskSegment:
-        """A new, empty segment; the first one brings the folder with it."""
-        if not self.path.is_dir():
-            self.path.mkdir(parents=True)
+        """A new, empty segment; the first one brings the folder with it. Raises ``OSError`` where that of another topic is there."""
+        stored = self.read_small(PARTITION_METADATA)
+        if stored is None:
+            self.path.mkdir(parents=True, exist_ok=True)
             self.pin().write_small(PARTITION_METADATA, partition_metadata(self._topic_id))
+        elif topic_id_in(stored) not in (None, self._topic_id):
+            raise FileExistsError(errno.EEXIST, "it belongs to a deleted topic of the same name", str(self.path))
         path = self.path / file_name(base_offset, "log")
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644))
         return DiskSegment(path, self._open)
@@ -332,6 +347,11 @@ class PartitionFolder:
     def _offsets(self, suffix: str) -> list[int]:
         names = (path.name for path in self.path.glob(f"*{suffix}"))
         return sorted(int(stem) for stem in (name.removesuffix(suffix) for name in names) if stem.isdigit())
+
+
+def _max_open() -> int:
+    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _MAX_OPEN if descriptors == resource.RLIM_INFINITY else max(1, min(_MAX_OPEN, descriptors // _SHARE_OF_DESCRIPTORS))
 
 
 def replace_file(path: Path, content: bytes) -> None:

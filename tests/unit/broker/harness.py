@@ -150,8 +150,10 @@ class CoreUnderTest:
         return self._ticket
 
     def ask(self, api: Api, message: Any, *, version: int | None = None) -> Any:
-        """A request and its answer, which must be there at once or when the jobs are done."""
+        """A request and its answer, which must be there when its slices and the jobs are done."""
         ticket = self.send(api, message, version=version)
+        while ticket not in self.replies and (at := self.timers.next_at()) is not None and at <= self.now.mono + 1:
+            self.pass_time(1)
         if ticket not in self.replies:
             self.run_jobs()
         return self.replies[ticket]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import uuid
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.broker.ports import Catalog, StoredTopic
+from ottla.broker.ports import Catalog, NextProducerId, StoredTopic, TopicDeleted
 from ottla.errors import StorageError
 from ottla.runtime.data_dir import DataDir
 from ottla.types import TopicPartition
@@ -24,7 +25,7 @@ def _opened(path: Path) -> DataDir:
 
 def _with_topic(path: Path) -> None:
     data = _opened(path)
-    data.save_catalog(Catalog((TOPIC,), 3000))()
+    data.change_catalog(TOPIC, NextProducerId(3000))
     for partition in (0, 1):
         data.log_files("orders", ID, partition).create(0)
     data.release()
@@ -39,7 +40,16 @@ def test_the_catalog_comes_back(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "damage",
-    [b"", b"{", b'{"version": 9, "topics": []}', b'{"version": 0, "next_producer_id": 0, "topics": [{"name": "a"}]}', b"[]"],
+    [
+        b"",
+        b"{",
+        b"[]",
+        b'{"version": 9, "topics": []}',
+        b'{"version": 0, "next_producer_id": 0, "topics": [{"name": "a"}]}',
+        b'{"version": 2}\n',
+        b'{"version": 1}\n[]\n{"next_producer_id": 3000}\n',
+        b'{"version": 1}\n{"something": 1}\n',
+    ],
 )
 def test_a_damaged_catalog_is_made_anew_from_the_folders(tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: bytes) -> None:
     _with_topic(tmp_path)
@@ -72,7 +82,7 @@ def test_a_folder_of_an_earlier_topic_of_the_same_name_is_not_adopted(tmp_path: 
     _with_topic(tmp_path)
     data = _opened(tmp_path)
     fresh = TOPIC._replace(topic_id=uuid.UUID(int=12))
-    data.save_catalog(Catalog((fresh,)))
+    data.change_catalog(TopicDeleted(TOPIC.name), fresh)
     data.release()
     again = _opened(tmp_path)
     assert not again.log_files("orders", fresh.topic_id, 0).exists()
@@ -92,6 +102,29 @@ def test_what_was_given_up_is_removed(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*-delete"))
     assert sorted(path.name for path in (tmp_path / "orders-1").iterdir()) == ["partition.metadata"]
     data.release()
+
+
+def test_a_folder_that_could_not_be_renamed_is_not_written_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    _with_topic(tmp_path)
+    data = _opened(tmp_path)
+
+    def failing(self: Path, target: Path) -> Path:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", failing)
+        assert data.set_aside_topic("orders", ID, [0, 1, 7]) is None
+    assert caplog.text.count("could not be renamed") == 2
+    fresh = uuid.UUID(int=12)
+    data.change_catalog(TopicDeleted("orders"), TOPIC._replace(topic_id=fresh))
+    with pytest.raises(FileExistsError, match="deleted topic of the same name"):
+        data.log_files("orders", fresh, 0).create(0)
+    data.release()
+    again = _opened(tmp_path)
+    again.log_files("orders", fresh, 0).create(0)
+    again.release()
 
 
 @pytest.mark.parametrize("content", ["", "0\n", "1\n1\na 0 5\n", "0\n2\na 0 5\n", "0\n1\na 0\n", "0\n1\na b c\n", "0\n1\n\xff"])

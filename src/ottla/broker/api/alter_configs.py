@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ottla.broker.api.registry import serves
 from ottla.broker.effects import Effect, Reply, RequestContext
 from ottla.broker.refusal import Refusal
 from ottla.broker.resources import Change, alter
+from ottla.broker.slices import SIZE, Slices
 from ottla.protocol import NO_THROTTLE, ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import alter_configs_request, alter_configs_response
@@ -26,20 +27,28 @@ def alter_configs(
     core: BrokerState, context: RequestContext, request: alter_configs_request.AlterConfigsRequest, now: Now
 ) -> list[Effect]:
     """Give each resource the settings named and no others."""
+    return core.sliced.begin(context.ticket, _slices(core, context, request), now)
+
+
+def _slices(core: BrokerState, context: RequestContext, request: alter_configs_request.AlterConfigsRequest) -> Slices:
 
     def change(resource: alter_configs_request.AlterConfigsResource) -> None:
         changes = [(config.name, Change.SET, config.value) for config in resource.configs]
         alter(core, resource.resource_type, resource.resource_name, changes, replacing=True, validate_only=request.validate_only)
 
-    responses = each_once(request.resources, change, alter_configs_response.AlterConfigsResourceResponse)
+    responses = yield from each_once(request.resources, change, alter_configs_response.AlterConfigsResourceResponse)
     return [Reply(context.ticket, alter_configs_response.AlterConfigsResponse(throttle_time=NO_THROTTLE, responses=responses))]
 
 
-def each_once(resources: Sequence[Any], change: Callable[[Any], None], told: Callable[..., T]) -> tuple[T, ...]:
-    """Change each resource and say what came of it; one that stands in the request twice is refused both times."""
+def each_once(
+    resources: Sequence[Any], change: Callable[[Any], None], told: Callable[..., T]
+) -> Generator[list[Effect], None, tuple[T, ...]]:
+    """Change each resource, in slices, and say what came of it; one that stands in the request twice is refused both times."""
     times = Counter((one.resource_type, one.resource_name) for one in resources)
     responses = []
-    for resource in resources:
+    for number, resource in enumerate(resources):
+        if number and not number % SIZE:
+            yield []
         kind, name = resource.resource_type, resource.resource_name
         code, message = ErrorCode.none, None
         try:

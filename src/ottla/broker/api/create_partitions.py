@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ottla.broker.api.registry import serves
 from ottla.broker.effects import Effect, Reply, RequestContext
 from ottla.broker.refusal import Refusal
+from ottla.broker.slices import SIZE, Slices
 from ottla.protocol import NO_THROTTLE, ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import create_partitions_request, create_partitions_response
@@ -22,9 +23,15 @@ def create_partitions(
     core: BrokerState, context: RequestContext, request: create_partitions_request.CreatePartitionsRequest, now: Now
 ) -> list[Effect]:
     """Give each topic more partitions; a name that stands in the request twice is refused once."""
+    return core.sliced.begin(context.ticket, _slices(core, context, request), now)
+
+
+def _slices(core: BrokerState, context: RequestContext, request: create_partitions_request.CreatePartitionsRequest) -> Slices:
     times = Counter(wanted.name for wanted in request.topics)
     results: dict[str, create_partitions_response.CreatePartitionsTopicResult] = {}
-    for wanted in request.topics:
+    for number, wanted in enumerate(request.topics):
+        if number and not number % SIZE:
+            yield []
         code, message = ErrorCode.none, None
         try:
             if times[wanted.name] > 1:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from ottla.broker.api.registry import serves
-from ottla.broker.config import TOPIC_SETTINGS
+from ottla.broker.config import TOPIC_SETTINGS, TopicConfig
 from ottla.broker.effects import Effect, Reply, RequestContext
 from ottla.broker.refusal import Refusal
+from ottla.broker.slices import SIZE, Slices
 from ottla.broker.topics import Topic
 from ottla.protocol import NO_THROTTLE, ErrorCode
 from ottla.protocol.apis import Api
@@ -25,19 +27,24 @@ _TOPIC_CONFIG, _DEFAULT_CONFIG = 1, 5
 def create_topics(
     core: BrokerState, context: RequestContext, request: create_topics_request.CreateTopicsRequest, now: Now
 ) -> list[Effect]:
-    """Create each topic that can be; a name that stands in the request twice is refused both times."""
+    """Create each topic that can be; a name that stands in the request twice is refused once."""
+    return core.sliced.begin(context.ticket, _slices(core, context, request), now)
+
+
+def _slices(core: BrokerState, context: RequestContext, request: create_topics_request.CreateTopicsRequest) -> Slices:
     times = Counter(wanted.name for wanted in request.topics)
-    results: list[create_topics_response.CreatableTopicResult] = []
-    for wanted in request.topics:
-        if times[wanted.name] > 1:
-            if all(result.name != wanted.name for result in results):
-                results.append(_refused(wanted.name, Refusal(ErrorCode.invalid_request, "Duplicate topic name.")))
-            continue
+    results: dict[str, create_topics_response.CreatableTopicResult] = {}
+    for number, wanted in enumerate(request.topics):
+        if number and not number % SIZE:
+            yield []
         try:
-            results.append(_create(core, wanted, validate_only=request.validate_only))
+            if times[wanted.name] > 1:
+                raise Refusal(ErrorCode.invalid_request, "Duplicate topic name.")
+            results[wanted.name] = _create(core, wanted, validate_only=request.validate_only)
         except Refusal as refusal:
-            results.append(_refused(wanted.name, refusal))
-    return [Reply(context.ticket, create_topics_response.CreateTopicsResponse(throttle_time=NO_THROTTLE, topics=tuple(results)))]
+            results[wanted.name] = _refused(wanted.name, refusal)
+    response = create_topics_response.CreateTopicsResponse(throttle_time=NO_THROTTLE, topics=tuple(results.values()))
+    return [Reply(context.ticket, response)]
 
 
 def _create(
@@ -101,12 +108,18 @@ def _refused(name: str, refusal: Refusal) -> create_topics_response.CreatableTop
 
 
 def _configs(topic: Topic) -> tuple[create_topics_response.CreatableTopicConfigs, ...]:
+    return _described(topic.config, frozenset(topic.overrides))
+
+
+@lru_cache(16)
+def _described(config: TopicConfig, overrides: frozenset[str]) -> tuple[create_topics_response.CreatableTopicConfigs, ...]:
+    """As many topics of one request have the same settings, they share what is said of them."""
     return tuple(
         create_topics_response.CreatableTopicConfigs(
             name=name,
-            value=setting.text(getattr(topic.config, attribute)),
+            value=setting.text(getattr(config, attribute)),
             read_only=False,
-            config_source=_TOPIC_CONFIG if name in topic.overrides else _DEFAULT_CONFIG,
+            config_source=_TOPIC_CONFIG if name in overrides else _DEFAULT_CONFIG,
             is_sensitive=False,
         )
         for name, (attribute, setting) in TOPIC_SETTINGS.items()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ottla.broker.api.registry import serves
 from ottla.broker.effects import Effect, Reply, RequestContext
 from ottla.broker.refusal import Refusal
+from ottla.broker.slices import SIZE, Slices
 from ottla.broker.topics import Topic
 from ottla.protocol import NO_THROTTLE, ErrorCode
 from ottla.protocol.apis import Api
@@ -23,10 +24,17 @@ def delete_topics(
     core: BrokerState, context: RequestContext, request: delete_topics_request.DeleteTopicsRequest, now: Now
 ) -> list[Effect]:
     """Delete each topic, named by name or by id."""
+    return core.sliced.begin(context.ticket, _slices(core, context, request), now)
+
+
+def _slices(core: BrokerState, context: RequestContext, request: delete_topics_request.DeleteTopicsRequest) -> Slices:
     effects: list[Effect] = []
     results = []
     times = Counter((wanted.name, wanted.topic_id) for wanted in request.topics)
-    for wanted in dict.fromkeys(request.topics):
+    for number, wanted in enumerate(dict.fromkeys(request.topics)):
+        if number and not number % SIZE:
+            yield effects
+            effects = []
         try:
             if times[wanted.name, wanted.topic_id] > 1:
                 raise Refusal(ErrorCode.invalid_request, "Duplicate topic name.")

@@ -8,6 +8,7 @@ from ottla.broker.api.registry import serves
 from ottla.broker.effects import Effect, Reply, RequestContext
 from ottla.broker.refusal import Refusal
 from ottla.broker.resources import KNOWN_TYPES, Described, describe
+from ottla.broker.slices import SIZE, Slices
 from ottla.protocol import NO_THROTTLE, ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import describe_configs_request, describe_configs_response
@@ -22,9 +23,15 @@ def describe_configs(
     core: BrokerState, context: RequestContext, request: describe_configs_request.DescribeConfigsRequest, now: Now
 ) -> list[Effect]:
     """The settings of each resource; those asked for by name, or all."""
+    return core.sliced.begin(context.ticket, _slices(core, context, request), now)
+
+
+def _slices(core: BrokerState, context: RequestContext, request: describe_configs_request.DescribeConfigsRequest) -> Slices:
     unknown = any(resource.resource_type not in KNOWN_TYPES for resource in request.resources)
     results = []
-    for resource in request.resources:
+    for number, resource in enumerate(request.resources):
+        if number and not number % SIZE:
+            yield []
         code, message, found = ErrorCode.none, "", list[Described]()
         wanted = resource.configuration_keys
         try:

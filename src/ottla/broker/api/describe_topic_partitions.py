@@ -71,7 +71,7 @@ def _described(core: BrokerState, topic: Topic, partitions: range) -> _response.
                 error_code=ErrorCode.none,
                 partition_index=partition,
                 leader_id=core.node_id,
-                leader_epoch=core.logs.get(topic, partition).epochs.current,
+                leader_epoch=core.logs.leader_epoch(topic, partition),
                 replica_nodes=me,
                 isr_nodes=me,
                 eligible_leader_replicas=(),

@@ -8,6 +8,7 @@ from ottla.broker.api.alter_configs import each_once
 from ottla.broker.api.registry import serves
 from ottla.broker.effects import Effect, Reply, RequestContext
 from ottla.broker.resources import alter
+from ottla.broker.slices import Slices
 from ottla.protocol import NO_THROTTLE
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import incremental_alter_configs_request, incremental_alter_configs_response
@@ -22,11 +23,17 @@ def incremental_alter_configs(
     core: BrokerState, context: RequestContext, request: incremental_alter_configs_request.IncrementalAlterConfigsRequest, now: Now
 ) -> list[Effect]:
     """Set, delete, append to or subtract from settings."""
+    return core.sliced.begin(context.ticket, _slices(core, context, request), now)
+
+
+def _slices(
+    core: BrokerState, context: RequestContext, request: incremental_alter_configs_request.IncrementalAlterConfigsRequest
+) -> Slices:
 
     def change(resource: incremental_alter_configs_request.AlterConfigsResource) -> None:
         changes = [(config.name, config.config_operation, config.value) for config in resource.configs]
         alter(core, resource.resource_type, resource.resource_name, changes, replacing=False, validate_only=request.validate_only)
 
-    responses = each_once(request.resources, change, incremental_alter_configs_response.AlterConfigsResourceResponse)
+    responses = yield from each_once(request.resources, change, incremental_alter_configs_response.AlterConfigsResourceResponse)
     response = incremental_alter_configs_response.IncrementalAlterConfigsResponse(throttle_time=NO_THROTTLE, responses=responses)
     return [Reply(context.ticket, response)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from ottla.broker.api.registry import serves
 from ottla.broker.effects import Effect, Reply, RequestContext
 from ottla.broker.operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from ottla.broker.refusal import Refusal
+from ottla.broker.slices import DESCRIBED, Slices
 from ottla.broker.topics import Topic, check_name
 from ottla.protocol import NO_THROTTLE, ErrorCode
 from ottla.protocol.apis import Api, Fact
@@ -23,16 +25,16 @@ if TYPE_CHECKING:
 @serves(Api.METADATA)
 def metadata(core: BrokerState, context: RequestContext, request: metadata_request.MetadataRequest, now: Now) -> list[Effect]:
     """All topics, or those asked for. In a request that holds any id, only ids are looked at, as Kafka does it."""
+    return core.sliced.begin(context.ticket, _slices(core, context, request), now)
+
+
+def _slices(core: BrokerState, context: RequestContext, request: metadata_request.MetadataRequest) -> Slices:
     error = _request_error(context, request)
-    if error is not ErrorCode.none:
-        topics = [_refused(error, one.name or "", one.topic_id) for one in request.topics or ()]
-    elif request.topics is None:
-        topics = [_described(core, topic) for topic in core.topics]
-    elif any(one.topic_id is not None for one in request.topics):
-        topics = [_by_id(core, one) for one in request.topics if one.topic_id is not None]
-    else:
-        create = request.allow_auto_topic_creation and core.config.auto_create_topics_enable
-        topics = [_by_name(core, name, create) for name in dict.fromkeys(one.name or "" for one in request.topics)]
+    topics: list[metadata_response.MetadataResponseTopic] = []
+    for topic in _topics(core, request, error):
+        topics.append(topic)
+        if not len(topics) % DESCRIBED:
+            yield []
     if request.include_topic_authorized_operations:
         topics = [replace(topic, topic_authorized_operations=TOPIC_OPERATIONS) for topic in topics]
     response = metadata_response.MetadataResponse(
@@ -45,6 +47,21 @@ def metadata(core: BrokerState, context: RequestContext, request: metadata_reque
         cluster_authorized_operations=CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED,
     )
     return [Reply(context.ticket, response)]
+
+
+def _topics(
+    core: BrokerState, request: metadata_request.MetadataRequest, error: ErrorCode
+) -> Iterator[metadata_response.MetadataResponseTopic]:
+    """Each topic in turn, as it is when its turn has come."""
+    if error is not ErrorCode.none:
+        return (_refused(error, one.name or "", one.topic_id) for one in request.topics or ())
+    if request.topics is None:
+        there = (core.topics.by_id(topic.topic_id) for topic in list(core.topics))
+        return (_described(core, topic) for topic in there if topic is not None)
+    if any(one.topic_id is not None for one in request.topics):
+        return (_by_id(core, one) for one in request.topics if one.topic_id is not None)
+    create = request.allow_auto_topic_creation and core.config.auto_create_topics_enable
+    return (_by_name(core, name, create) for name in dict.fromkeys(one.name or "" for one in request.topics))
 
 
 def _request_error(context: RequestContext, request: metadata_request.MetadataRequest) -> ErrorCode:
@@ -83,7 +100,7 @@ def _described(core: BrokerState, topic: Topic) -> metadata_response.MetadataRes
             error_code=ErrorCode.none,
             partition_index=partition,
             leader_id=core.node_id,
-            leader_epoch=core.logs.get(topic, partition).epochs.current,
+            leader_epoch=core.logs.leader_epoch(topic, partition),
             replica_nodes=me,
             isr_nodes=me,
         )

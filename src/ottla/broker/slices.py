@@ -1,0 +1,54 @@
+"""Requests about many topics, served a slice at a time so that other clients do not wait until the last topic is done.
+
+Owns the requests that are under way. Must not know what they ask. Invariant: a request that was begun is answered when its last
+slice is done, or its connection is closed; between two slices the event loop has a turn.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Generator
+
+from ottla.broker.effects import CloseConnection, Effect, SetTimer, Ticket
+from ottla.types import Now
+
+SLICE = "slice"
+"""The first word of the keys of these timers."""
+
+SIZE = 50
+"""Topics that are created, deleted or changed in one slice: a few milliseconds of work."""
+
+DESCRIBED = 500
+"""Topics that are described in one slice."""
+
+Slices = Generator[list[Effect], None, list[Effect]]
+"""The work on a request. It yields the effects of each slice but the last, whose effects, with the reply, it returns."""
+
+log = logging.getLogger("ottla.broker")
+
+
+class SlicedRequests:
+    """The requests that are served in slices."""
+
+    def __init__(self) -> None:
+        self._under_way: dict[Ticket, Slices] = {}
+
+    def begin(self, ticket: Ticket, slices: Slices, now: Now) -> list[Effect]:
+        """Do the first slice of a request now, and each other in a later turn of the event loop."""
+        self._under_way[ticket] = slices
+        return self.go_on(ticket, now)
+
+    def go_on(self, ticket: Ticket, now: Now) -> list[Effect]:
+        """Do the next slice. A failure closes the connection, as it does for requests that are served at once."""
+        try:
+            effects = next(self._under_way[ticket])
+        except StopIteration as end:
+            del self._under_way[ticket]
+            last: list[Effect] = end.value
+            return last
+        except Exception:
+            del self._under_way[ticket]
+            log.exception("a request could not be served to its end")
+            return [CloseConnection(ticket, "the broker failed to serve it")]
+        # A timer that is due now would run in this turn of the loop.
+        return [*effects, SetTimer((SLICE, ticket), now.mono + 1)]

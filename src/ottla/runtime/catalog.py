@@ -1,0 +1,179 @@
+"""The catalog of a data directory, ``topics.json``: topics with their settings, settings of the broker and of groups, producer ids.
+
+Owns the file and its format. Must not know what a topic is for. Invariants: what ``change`` has written survives the end of the
+process; a change is in the file whole or not at all; its cost does not grow with the number of topics.
+
+The file has one JSON object a line. The first line is the version of the format. Each line after it is one change, and a later line
+wins over an earlier one of the same topic, so that a change is one small write at the end. When more lines are outdated than not,
+the file is replaced by one with the present state alone.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ottla.broker.ports import Catalog, CatalogChange, NextProducerId, StoredSettings, StoredTopic, TopicDeleted
+from ottla.runtime.log_files import DiskSegment, OpenFiles, replace_file, uuid_of, uuid_text
+
+VERSION = 1
+_WHOLE_DOCUMENT = 0
+"""The version of the first releases: one JSON document, replaced with each change."""
+
+_OUTDATED = 1000
+"""Outdated lines that are left alone however few topics there are."""
+
+log = logging.getLogger("ottla.broker")
+
+Key = tuple[str, str]
+"""What a line is about: the kind of the change, and the name of the topic."""
+
+_EMPTY = Catalog(())
+
+
+class CatalogFile:
+    """The catalog on ``path``; ``catalog`` is what it held when it was opened."""
+
+    def __init__(self, path: Path, open_files: OpenFiles, catalog: Catalog = _EMPTY) -> None:
+        """A new catalog: with its first change it takes the place of what is on ``path``, if anything."""
+        self.catalog = catalog
+        self._path = path
+        self._open = open_files
+        self._file: DiskSegment | None = None
+        self._rows = _rows_of(catalog)
+        """The line of each topic and setting that holds."""
+        self._lines = 0
+
+    @classmethod
+    def read(cls, path: Path, open_files: OpenFiles) -> CatalogFile:
+        """The catalog that is on ``path``. Raises ``ValueError``, ``KeyError`` or ``TypeError`` where it is damaged or of another
+        version, ``OSError`` where it cannot be read."""
+        content = path.read_bytes()
+        first, newline, rest = content.partition(b"\n")
+        if not _is_line_of_version(first):
+            return cls(path, open_files, _document(json.loads(content)))
+        *lines, torn = rest.split(b"\n")
+        if torn:
+            log.warning("%s ends in the middle of a change, which is ignored: %d bytes", path, len(torn))
+        read = cls(path, open_files, _catalog(lines))
+        if newline and not torn:  # it can be written to as it is
+            read._file, read._lines = DiskSegment(path, open_files), len(lines)
+        return read
+
+    def change(self, changes: Sequence[CatalogChange]) -> None:
+        """Write changes. Raises ``OSError`` with nothing changed."""
+        lines = [(*_row(one), isinstance(one, TopicDeleted)) for one in changes]
+        if self._file is None or self._lines > 2 * len(self._rows) + _OUTDATED:
+            rows = self._rows.copy()
+            _apply(rows, lines)
+            self._replace(rows)
+        else:
+            self._file.append([b"".join([line for _, line, _ in lines])])
+            self._lines += len(lines)
+            _apply(self._rows, lines)
+
+    def _replace(self, rows: dict[Key, bytes]) -> None:
+        replace_file(self._path, b"".join([_line({"version": VERSION}), *rows.values()]))
+        self._open.forget([self._path])
+        self._file = DiskSegment(self._path, self._open)
+        self._rows, self._lines = rows, len(rows)
+
+
+def _is_line_of_version(line: bytes) -> bool:
+    """Whether the first line of a file says the version of this format; raises ``ValueError`` for that of another."""
+    try:
+        content = json.loads(line)
+    except ValueError:
+        return False
+    if not isinstance(content, dict) or content.keys() != {"version"}:
+        return False
+    if content["version"] != VERSION:
+        raise ValueError(f"version {content['version']} is not known here")
+    return True
+
+
+def _document(content: Any) -> Catalog:
+    """The content of a file of the first releases."""
+    if content["version"] != _WHOLE_DOCUMENT:
+        raise ValueError(f"version {content['version']} is not known here")
+    settings = content.get("settings", {})  # not there in catalogs of the first release
+    return Catalog(tuple(map(_topic, content["topics"])), int(content["next_producer_id"]), StoredSettings(**settings))
+
+
+def _catalog(lines: Iterable[bytes]) -> Catalog:
+    """What the lines after the first say."""
+    topics: dict[str, StoredTopic] = {}
+    catalog = _EMPTY
+    for number, line in enumerate(lines, 2):
+        try:
+            change = _change(json.loads(line))
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"line {number}: {error}") from error
+        match change:
+            case StoredTopic():
+                topics[change.name] = change
+            case TopicDeleted(name):
+                topics.pop(name, None)
+            case NextProducerId(value):
+                catalog = catalog._replace(next_producer_id=value)
+            case StoredSettings():
+                catalog = catalog._replace(settings=change)
+    return catalog._replace(topics=tuple(topics.values()))
+
+
+def _rows_of(catalog: Catalog) -> dict[Key, bytes]:
+    held: list[CatalogChange] = [*catalog.topics, NextProducerId(catalog.next_producer_id), catalog.settings]
+    return dict(map(_row, held))
+
+
+def _apply(rows: dict[Key, bytes], lines: Iterable[tuple[Key, bytes, bool]]) -> None:
+    for key, line, is_gone in lines:
+        if is_gone:
+            rows.pop(key, None)
+        else:
+            rows[key] = line
+
+
+def _row(change: CatalogChange) -> tuple[Key, bytes]:
+    """What a change is about, and its line."""
+    match change:
+        case StoredTopic(name, topic_id, partitions, configs):
+            topic = {"name": name, "id": uuid_text(topic_id), "partitions": partitions, "configs": dict(configs)}
+            return ("topic", name), _line({"topic": topic})
+        case TopicDeleted(name):
+            return ("topic", name), _line({"deleted": name})
+        case NextProducerId(value):
+            return ("next_producer_id", ""), _line({"next_producer_id": value})
+        case StoredSettings():
+            return ("settings", ""), _line({"settings": change._asdict()})
+
+
+def _line(content: Mapping[str, Any]) -> bytes:
+    return json.dumps(content).encode() + b"\n"
+
+
+def _change(content: Any) -> CatalogChange:
+    """The change that a line stands for; raises ``ValueError``, ``KeyError`` or ``TypeError``."""
+    if not isinstance(content, dict) or len(content) != 1:
+        raise ValueError("it is not an object with one field")
+    ((kind, value),) = content.items()
+    match kind:
+        case "topic":
+            return _topic(value)
+        case "deleted":
+            return TopicDeleted(str(value))
+        case "next_producer_id":
+            return NextProducerId(int(value))
+        case "settings":
+            return StoredSettings(**value)
+    raise ValueError(f"{kind!r} is not known here")
+
+
+def _topic(row: Any) -> StoredTopic:
+    topic_id = uuid_of(row["id"])
+    if topic_id is None:
+        raise ValueError(f"{row['id']!r} is no topic id")
+    return StoredTopic(str(row["name"]), topic_id, int(row["partitions"]), dict(row["configs"]))

@@ -1,0 +1,259 @@
+"""Thousands of topics: a change costs the same however many there are, and other clients do not wait for a long request."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ottla.broker.effects import CloseConnection, RunJob
+from ottla.broker.slices import DESCRIBED, SIZE
+from ottla.protocol import ErrorCode
+from ottla.protocol.apis import Api
+from ottla.protocol.messages import (
+    alter_configs_request,
+    create_partitions_request,
+    create_topics_request,
+    delete_topics_request,
+    describe_configs_request,
+    incremental_alter_configs_request,
+    metadata_request,
+)
+from tests.counting import work
+from tests.unit.broker.harness import CoreUnderTest, batch
+from tests.unit.broker.test_apis import NO_WAIT, ask_metadata, produce
+
+TOPIC = 2
+
+
+def names(count: int, prefix: str = "topic") -> list[str]:
+    return [f"{prefix}.{number:05}" for number in range(count)]
+
+
+def creating(wanted: Sequence[str]) -> create_topics_request.CreateTopicsRequest:
+    return create_topics_request.CreateTopicsRequest(
+        topics=tuple(
+            create_topics_request.CreatableTopic(name=name, num_partitions=1, replication_factor=1, assignments=(), configs=())
+            for name in wanted
+        )
+    )
+
+
+def deleting(wanted: Sequence[str]) -> delete_topics_request.DeleteTopicsRequest:
+    states = tuple(delete_topics_request.DeleteTopicState(name=name, topic_id=None) for name in wanted)
+    return delete_topics_request.DeleteTopicsRequest(topics=states, timeout=NO_WAIT)
+
+
+def widening(name: str, count: int) -> create_partitions_request.CreatePartitionsRequest:
+    wanted = create_partitions_request.CreatePartitionsTopic(name=name, count=count, assignments=None)
+    return create_partitions_request.CreatePartitionsRequest(topics=(wanted,), timeout=NO_WAIT, validate_only=False)
+
+
+def altering(wanted: Sequence[str]) -> incremental_alter_configs_request.IncrementalAlterConfigsRequest:
+    setting = incremental_alter_configs_request.AlterableConfig(name="retention.ms", config_operation=0, value="-1")
+    resources = tuple(
+        incremental_alter_configs_request.AlterConfigsResource(resource_type=TOPIC, resource_name=name, configs=(setting,))
+        for name in wanted
+    )
+    return incremental_alter_configs_request.IncrementalAlterConfigsRequest(resources=resources, validate_only=False)
+
+
+def codes(response: Any) -> list[ErrorCode]:
+    rows = getattr(response, "topics", None) or response.responses
+    return [row.error_code for row in rows]
+
+
+def with_topics(path: Path, count: int) -> CoreUnderTest:
+    broker = CoreUnderTest(path)
+    broker.ask(Api.CREATE_TOPICS, creating(names(count)))
+    broker.ask(Api.CREATE_TOPICS, creating(["existing"]))
+    produce(broker, batch(), topic="existing")
+    broker.run_jobs()
+    return broker
+
+
+def create_and_delete(broker: CoreUnderTest) -> Callable[[], object]:
+    fresh = (f"fresh-{number}" for number in itertools.count())
+
+    def action() -> None:
+        name = next(fresh)
+        assert codes(broker.ask(Api.CREATE_TOPICS, creating([name]))) == [ErrorCode.none]
+        assert produce(broker, batch(), topic=name).error_code is ErrorCode.none
+        assert codes(broker.ask(Api.DELETE_TOPICS, deleting([name]))) == [ErrorCode.none]
+        broker.run_jobs()
+
+    return action
+
+
+def add_partitions(broker: CoreUnderTest) -> Callable[[], object]:
+    counts = itertools.count(2)
+    return lambda: broker.ask(Api.CREATE_PARTITIONS, widening("existing", next(counts)))
+
+
+def alter(broker: CoreUnderTest) -> Callable[[], object]:
+    return lambda: broker.ask(Api.INCREMENTAL_ALTER_CONFIGS, altering(["existing"]))
+
+
+def look(broker: CoreUnderTest) -> Callable[[], object]:
+    return lambda: ask_metadata(broker, "existing")
+
+
+@pytest.mark.parametrize("doing", [create_and_delete, add_partitions, alter, look])
+def test_what_concerns_one_topic_costs_the_same_among_many(
+    tmp_path: Path, doing: Callable[[CoreUnderTest], Callable[[], object]]
+) -> None:
+    few, many = (with_topics(tmp_path / str(count), count) for count in (4, 400))
+    small, large = work(doing(few)), work(doing(many))
+    assert large.lines == small.lines
+    assert large.memory < 1.5 * small.memory + 4_000
+    few.close()
+    many.close()
+
+
+def test_a_long_request_lets_others_be_served_in_between(tmp_path: Path) -> None:
+    broker = CoreUnderTest(tmp_path)
+    wanted = names(3 * SIZE + 1)
+    ticket = broker.send(Api.CREATE_TOPICS, creating(wanted))
+    done = 0
+    while ticket not in broker.replies:
+        assert len(ask_metadata(broker).topics) == done + SIZE, "a turn of the loop is a slice"
+        done += SIZE
+        broker.pass_time(1)
+    response = broker.replies[ticket]
+    assert [row.name for row in response.topics] == wanted
+    assert codes(response) == [ErrorCode.none] * len(wanted)
+
+    ticket = broker.send(Api.DELETE_TOPICS, deleting(wanted))
+    assert ticket not in broker.replies
+    assert len(ask_metadata(broker).topics) == len(wanted) - SIZE
+    broker.pass_time(3)
+    assert [row.name for row in broker.replies[ticket].responses] == wanted
+    assert not ask_metadata(broker).topics
+    broker.close()
+
+
+def test_what_is_described_in_slices_is_described_whole(tmp_path: Path) -> None:
+    broker = CoreUnderTest(tmp_path)
+    wanted = names(DESCRIBED + 1)
+    broker.ask(Api.CREATE_TOPICS, creating(wanted))
+    message = metadata_request.MetadataRequest(
+        topics=None, allow_auto_topic_creation=False, include_topic_authorized_operations=False
+    )
+    ticket = broker.send(Api.METADATA, message)
+    assert ticket not in broker.replies
+    assert codes(broker.ask(Api.DELETE_TOPICS, deleting(wanted[-1:]))) == [ErrorCode.none]
+    broker.pass_time(1)
+    assert [row.name for row in broker.replies[ticket].topics] == wanted[:-1]
+
+    resources = tuple(
+        describe_configs_request.DescribeConfigsResource(resource_type=TOPIC, resource_name=name, configuration_keys=None)
+        for name in wanted[: SIZE + 1]
+    )
+    described = broker.ask(Api.DESCRIBE_CONFIGS, describe_configs_request.DescribeConfigsRequest(resources=resources))
+    assert [row.resource_name for row in described.results] == wanted[: SIZE + 1]
+    broker.close()
+
+
+def test_settings_are_altered_in_slices(tmp_path: Path) -> None:
+    broker = CoreUnderTest(tmp_path)
+    wanted = names(SIZE + 1)
+    broker.ask(Api.CREATE_TOPICS, creating(wanted))
+    assert codes(broker.ask(Api.INCREMENTAL_ALTER_CONFIGS, altering(wanted))) == [ErrorCode.none] * len(wanted)
+    assert {topic.config.retention_ms for topic in broker.core.topics} == {-1}
+    resources = tuple(
+        alter_configs_request.AlterConfigsResource(resource_type=TOPIC, resource_name=name, configs=()) for name in wanted
+    )
+    back = alter_configs_request.AlterConfigsRequest(resources=resources, validate_only=False)
+    assert codes(broker.ask(Api.ALTER_CONFIGS, back)) == [ErrorCode.none] * len(wanted)
+    assert {topic.config.retention_ms for topic in broker.core.topics} == {604_800_000}
+    broker.close()
+
+
+def test_two_long_requests_for_the_same_names_create_each_topic_once(tmp_path: Path) -> None:
+    broker = CoreUnderTest(tmp_path)
+    wanted = names(2 * SIZE)
+    first = broker.send(Api.CREATE_TOPICS, creating(wanted))
+    second = broker.send(Api.CREATE_TOPICS, creating(wanted[::-1]))
+    broker.pass_time(5)
+    outcomes = [
+        dict(zip(order, codes(broker.replies[ticket]), strict=True)) for ticket, order in ((first, wanted), (second, wanted[::-1]))
+    ]
+    for name in wanted:
+        assert {one[name] for one in outcomes} == {ErrorCode.none, ErrorCode.topic_already_exists}
+    broker.close()
+
+
+def test_a_kill_in_the_middle_keeps_what_was_created(tmp_path: Path) -> None:
+    broker = CoreUnderTest(tmp_path)
+    ticket = broker.send(Api.CREATE_TOPICS, creating(names(2 * SIZE)))
+    assert ticket not in broker.replies
+    broker.kill()
+    again = CoreUnderTest(tmp_path)
+    assert [topic.name for topic in again.core.topics] == names(SIZE)
+    assert codes(again.ask(Api.CREATE_TOPICS, creating(names(2 * SIZE)[SIZE:]))) == [ErrorCode.none] * SIZE
+    again.kill()
+    last = CoreUnderTest(tmp_path)
+    assert [topic.name for topic in last.core.topics] == names(2 * SIZE), "what was acknowledged survives a kill"
+    last.close()
+
+
+def test_a_disk_that_fails_in_the_middle_refuses_the_topics_that_are_not_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = CoreUnderTest(tmp_path)
+    broker.ask(Api.CREATE_TOPICS, creating(["first"]))
+    ticket = broker.send(Api.CREATE_TOPICS, creating(names(2 * SIZE)))
+
+    def full(fd: int, pieces: Sequence[bytes]) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "writev", full)
+        broker.pass_time(1)
+    assert codes(broker.replies[ticket]) == [ErrorCode.none] * SIZE + [ErrorCode.kafka_storage_error] * SIZE
+    broker.kill()
+    again = CoreUnderTest(tmp_path)
+    assert [topic.name for topic in again.core.topics] == ["first", *names(SIZE)]
+    again.close()
+
+
+def test_a_failure_in_a_later_slice_closes_the_connection_and_leaves_the_others_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker = CoreUnderTest(tmp_path)
+    ticket = broker.send(Api.CREATE_TOPICS, creating(names(2 * SIZE)))
+    with monkeypatch.context() as patch:
+        patch.setattr(broker.core.topics, "check_new", None)
+        broker.pass_time(1)
+    assert broker.others == [CloseConnection(ticket, "the broker failed to serve it")]
+    assert "could not be served to its end" in caplog.text
+    assert len(ask_metadata(broker).topics) == SIZE
+    broker.close()
+
+
+def test_the_catalog_is_forced_to_disk_once_for_what_was_changed_meanwhile(tmp_path: Path) -> None:
+    broker = CoreUnderTest(tmp_path)
+    broker.ask(Api.CREATE_TOPICS, creating(names(10 * SIZE)))
+    assert [job.tag for job in broker.jobs] == [("sync-catalog",)]
+    (job,) = broker.jobs
+    broker.jobs.clear()
+    broker.take(broker.core.on_job(job.tag, job.job(), broker.now))
+    assert [job.tag for job in broker.jobs] == [("sync-catalog",)], "what has changed since the first was ordered"
+    broker.run_jobs()
+    assert broker.core.close_catalog() == []
+    broker.close()
+
+
+def test_describing_a_topic_without_records_takes_no_log(tmp_path: Path) -> None:
+    broker = CoreUnderTest(tmp_path)
+    broker.ask(Api.CREATE_TOPICS, creating(names(100)))
+    assert len(ask_metadata(broker).topics) == 100
+    assert not list(broker.core.logs)
+    assert codes(broker.ask(Api.DELETE_TOPICS, deleting(names(100)))) == [ErrorCode.none] * 100
+    assert not [job for job in broker.jobs if isinstance(job, RunJob) and job.tag[0] == "delete-topic"]
+    broker.close()
