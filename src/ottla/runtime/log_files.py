@@ -243,7 +243,7 @@ class PartitionFolder:
         return self._offsets(".snapshot")
 
     def create(self, base_offset: int) -> DiskSegment:
-        """A new, empty segment; the first one brings the folder with it. Raises ``OSError`` where that of another topic is there."""
+        """A new, empty segment; the first one brings the folder with it. Raises ``OSError`` if the folder is another topic's."""
         stored = self.read_small(PARTITION_METADATA)
         if stored is None:
             self.path.mkdir(parents=True, exist_ok=True)
