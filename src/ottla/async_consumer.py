@@ -10,21 +10,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from ottla import arguments
 from ottla.arguments import Offset, Partitions, Timeout
+from ottla.caller import Caller
+from ottla.client.calls.collector import Delivery
 from ottla.client.calls.commits import CommitCallback
 from ottla.client.calls.mailbox import Await, Call, T, Wait
 from ottla.client.calls.rebalancing import Listeners
 from ottla.client.subscription import EARLIEST, LATEST
 from ottla.consumer_base import CLOSE_TIMEOUT, ConsumerBase
-from ottla.errors import ConcurrentAccessError, IllegalStateError, OttlaError
+from ottla.errors import ConcurrentAccessError, IllegalStateError, OttlaError, WakeupError
 from ottla.records import Record, Records
 from ottla.runtime import clock
 from ottla.runtime.network_thread import NetworkThread
@@ -35,8 +39,21 @@ _log = logging.getLogger(__name__)
 RebalanceListener = Callable[["AsyncConsumer", list[TopicPartition]], Awaitable[None] | None] | None
 """``listener(consumer, partitions)``, a function or a coroutine function, or none."""
 
+F = TypeVar("F", bound=Callable[..., Any])
+
 BREATH = 0.01
 """Seconds that calls may go on finding what they want without letting other tasks run."""
+
+
+def _coroutine_function(function: F) -> F:
+    """Mark a function that returns a coroutine, so that ``inspect`` and ``unittest.mock`` take it for a coroutine function.
+
+    It is none, since a coroutine does not know the task that has called for it, but only the one that runs it.
+    """
+    if sys.version_info >= (3, 12):
+        return inspect.markcoroutinefunction(function)
+    function._is_coroutine = asyncio.coroutines._is_coroutine  # type: ignore[attr-defined]
+    return function
 
 
 class AsyncConsumer(ConsumerBase):
@@ -71,12 +88,12 @@ class AsyncConsumer(ConsumerBase):
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Close. After an exception what was handed out last does not count as done with, so that it is delivered again."""
+        """Close. After an exception the records of the last poll do not count as processed, so they are delivered again."""
         if kind is None:
             await self.close()
             return
         try:
-            await self._close(CLOSE_TIMEOUT, GroupMembershipOperation.DEFAULT, done_with_last=False)
+            await self._close(CLOSE_TIMEOUT, GroupMembershipOperation.DEFAULT, self._processed(error))
         except OttlaError as closing:
             closing.__context__ = None
             assert error is not None
@@ -110,9 +127,23 @@ class AsyncConsumer(ConsumerBase):
 
     # -- records ----------------------------------------------------------------------------------------------------------
 
-    async def poll(self, timeout: float | timedelta = 0.0) -> Records:
-        """As ``Consumer.poll``. If it is cancelled, what it would have given comes out of the next one."""
-        return await self._run(lambda now: self._calls.poll(arguments.milliseconds(timeout, 0), now))
+    @_coroutine_function
+    def poll(self, timeout: float | timedelta = 0.0) -> Coroutine[Any, Any, Records]:
+        """As ``Consumer.poll``. If it is cancelled, what it would have given comes out of the next one.
+
+        With ``enable_auto_commit`` (the default) this call says that the records of the previous ``poll()`` are processed. Do not
+        give records to tasks of their own (``asyncio.create_task(handle(record))``) without ``enable_auto_commit=False``.
+
+        The records belong to the task that calls this, also where another one awaits it: ``asyncio.wait_for(consumer.poll(), 5)``.
+        """
+        return self._poll(timeout, _caller())
+
+    async def _poll(self, timeout: float | timedelta, caller: Caller) -> Records:
+        delivery = await self._run(lambda now: self._calls.deliver(arguments.milliseconds(timeout, 0), now))
+        if delivery is None:
+            return Records.empty()
+        delivery.caller, delivery.whole = caller, True
+        return delivery.records()
 
     async def __aiter__(self) -> AsyncIterator[Record]:
         """Records one by one, for ever.
@@ -124,13 +155,13 @@ class AsyncConsumer(ConsumerBase):
             delivery = await self._run(lambda now: self._calls.deliver(1_000, now))
             if delivery is None:
                 continue
-            service_at = monotonic() + BREATH
+            service_at, delivery.caller = monotonic() + BREATH, _caller()
             for record in collector.walk(delivery):
                 yield record
                 # Other tasks want to run, too, and the group wants to hear of us; but most records come too soon to bother.
                 if monotonic() >= service_at:
                     await self._run(self._calls.service)
-                    service_at = monotonic() + BREATH
+                    service_at, delivery.caller = monotonic() + BREATH, _caller()
 
     # -- positions --------------------------------------------------------------------------------------------------------
 
@@ -218,17 +249,24 @@ class AsyncConsumer(ConsumerBase):
 
     # -- the end ----------------------------------------------------------------------------------------------------------
 
-    async def close(
+    @_coroutine_function
+    def close(
         self,
         timeout: float | timedelta = CLOSE_TIMEOUT,
         *,
         group_membership: GroupMembershipOperation | str = GroupMembershipOperation.DEFAULT,
-    ) -> None:
-        """As ``Consumer.close``. If it is cancelled, the consumer is closed even so, but its group may hear of it later."""
-        operation = arguments.group_membership(group_membership)
-        await self._close(arguments.milliseconds(timeout, 0) / 1000, operation, done_with_last=True)
+    ) -> Coroutine[Any, Any, None]:
+        """As ``Consumer.close``. If it is cancelled, the consumer is closed even so, but its group may hear of it later.
 
-    async def _close(self, timeout: float, operation: GroupMembershipOperation, *, done_with_last: bool) -> None:
+        The records of the last poll do not count as processed either where the task that polled has failed, is being cancelled, or
+        still works on them while another task closes. That is decided when this is called, so another task may await it:
+        ``asyncio.shield(consumer.close())``.
+        """
+        operation = arguments.group_membership(group_membership)
+        return self._close(arguments.milliseconds(timeout, 0) / 1000, operation, self._processed())
+
+    async def _close(self, timeout: float, operation: GroupMembershipOperation, processed: Delivery | None) -> None:
+        """``processed``: see ``_processed``. What was handed out since is not."""
         self._check_process()
         if self._closed:
             return
@@ -240,7 +278,8 @@ class AsyncConsumer(ConsumerBase):
             try:
                 await self._end_listener(deadline)
                 left = max(0.0, deadline - clock.monotonic())
-                call = self._calls.close(round(left * 1000), clock.now(), operation, done_with_last=done_with_last)
+                done = self._calls.collector.delivery in (None, processed)
+                call = self._calls.close(round(left * 1000), clock.now(), operation, done_with_last=done)
                 await self._drive(call)
             finally:
                 await self._end(self._network, deadline)
@@ -303,6 +342,9 @@ class AsyncConsumer(ConsumerBase):
         except StopIteration as done:
             result: T = done.value
             return result
+        except WakeupError:
+            self._on_interrupted("a call of the consumer was woken")
+            raise
         except (KeyboardInterrupt, SystemExit):
             self._calls.interrupted = True
             raise
@@ -409,6 +451,14 @@ class AsyncConsumer(ConsumerBase):
 
 async def _awaited(awaitable: Awaitable[Any]) -> None:
     await awaitable
+
+
+def _caller() -> Caller:
+    """The code that calls, with its task."""
+    try:
+        return Caller(asyncio.current_task())
+    except RuntimeError:  # no event loop runs yet: the coroutine is for asyncio.run()
+        return Caller()
 
 
 def _name(task: asyncio.Task[Any] | None) -> str:

@@ -15,13 +15,14 @@ from typing import Any, Self
 
 from ottla import arguments
 from ottla.arguments import Offset, Partitions, Timeout
+from ottla.caller import Caller
 from ottla.client.calls.calls import POST_INTERVAL
 from ottla.client.calls.commits import CommitCallback
 from ottla.client.calls.mailbox import Await, Call, T
 from ottla.client.calls.rebalancing import Listener, Listeners
 from ottla.client.subscription import EARLIEST, LATEST
 from ottla.consumer_base import CLOSE_TIMEOUT, ConsumerBase
-from ottla.errors import ConcurrentAccessError, OttlaError
+from ottla.errors import ConcurrentAccessError, OttlaError, WakeupError
 from ottla.records import Record, Records, Walk
 from ottla.runtime import clock
 from ottla.types import GroupMembershipOperation, Now, OffsetAndMetadata, OffsetAndTimestamp, PartitionInfo, TopicPartition
@@ -64,12 +65,12 @@ class Consumer(ConsumerBase):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        """Close. After an exception what was handed out last does not count as done with, so that it is delivered again."""
+        """Close. After an exception the records of the last poll do not count as processed, so they are delivered again."""
         if kind is None:
             self.close()
             return
         try:
-            self._close(CLOSE_TIMEOUT, GroupMembershipOperation.DEFAULT, done_with_last=False)
+            self._close(CLOSE_TIMEOUT, GroupMembershipOperation.DEFAULT, error)
         except OttlaError as closing:
             closing.__context__ = None
             assert error is not None
@@ -127,6 +128,10 @@ class Consumer(ConsumerBase):
         listeners and callbacks can make it last longer than ``timeout``: a commit before a rebalance is waited for by the next call
         again. To be called again within ``max_poll_interval``.
 
+        With ``enable_auto_commit`` (the default) this call says that the records of the previous ``poll()`` are processed, and they
+        are committed. So records that other threads or tasks still work on are lost if the process dies: a thread pool needs
+        ``enable_auto_commit=False`` and commits of its own, see "Records for other threads and tasks" in docs/consumer.md.
+
         Raises ``WakeupError``; ``ConnectionFailedError`` when no broker can be reached; ``OffsetOutOfRangeError`` and
         ``NoOffsetForPartitionError`` with ``auto_offset_reset="none"``; ``CorruptRecordError``; ``IllegalStateError`` where nothing
         is subscribed to; what a listener raises; and whatever else keeps records from coming (a refused login, a topic that is not
@@ -136,6 +141,7 @@ class Consumer(ConsumerBase):
         if delivery is None:
             return Records.empty()
         records = delivery.records()
+        delivery.caller = Caller()
         # At the very end: records that a signal's handler keeps from the application are not handed out.
         delivery.whole = True
         return records
@@ -159,6 +165,8 @@ class Consumer(ConsumerBase):
                 if delivery is not None:
                     collector.walk(delivery, walk)
             walk.ask_at = clock.monotonic() + SERVICE_INTERVAL
+            assert collector.delivery is not None
+            collector.delivery.caller = Caller()
             return True
         except OttlaError:
             raise
@@ -308,15 +316,20 @@ class Consumer(ConsumerBase):
     ) -> None:
         """Commit, if that is automatic, leave the group, end the fetches and the network thread, within ``timeout`` (seconds).
 
-        All that was handed out counts as done with. ``group_membership`` says whether the member leaves (KIP-1092): ``"default"``
+        The records of the last poll count as processed unless something says otherwise: an exception is being handled that came
+        after the poll, or another thread polled and no ``commit()`` was called since. docs/consumer.md has the whole rule, as a
+        table.
+
+        ``group_membership`` says whether the member leaves (KIP-1092): ``"default"``
         (a static member remains), ``"leave_group"`` or ``"remain_in_group"``; ``on_revoke`` is called in any case. It may take as
         long as the fetch that a broker is at, up to ``fetch_max_wait``. A second call does nothing. Raises what a listener raises,
         and ``OttlaTimeoutError`` where an asynchronous commit was not answered; the consumer is closed even so.
         """
         operation = arguments.group_membership(group_membership)
-        self._close(arguments.milliseconds(timeout, 0) / 1000, operation, done_with_last=True)
+        self._close(arguments.milliseconds(timeout, 0) / 1000, operation)
 
-    def _close(self, timeout: float, operation: GroupMembershipOperation, *, done_with_last: bool) -> None:
+    def _close(self, timeout: float, operation: GroupMembershipOperation, error: BaseException | None = None) -> None:
+        """``error``: what has left the ``with`` block."""
         self._check_process()
         if self._closed:
             if self._network is not None:
@@ -330,7 +343,8 @@ class Consumer(ConsumerBase):
                 return
             started = clock.now()
             try:
-                self._drive(self._calls.close(round(timeout * 1000), started, operation, done_with_last=done_with_last))
+                processed = self._calls.collector.delivery is self._processed(error)
+                self._drive(self._calls.close(round(timeout * 1000), started, operation, done_with_last=processed))
             finally:
                 self._closed = True
                 self._network.close(max(1.0, timeout - (clock.now().mono - started.mono) / 1000))
@@ -346,10 +360,14 @@ class Consumer(ConsumerBase):
         try:
             self._enter(this)
             return self._drive(call(clock.now()))
+        except WakeupError:
+            self._on_interrupted("a call of the consumer was woken")
+            raise
         except OttlaError:
             raise
-        except BaseException:
+        except BaseException as error:
             self._calls.interrupted = True
+            self._on_interrupted(f"{type(error).__name__} has ended a call of the consumer")
             raise
         finally:
             if self._inside is this:

@@ -7,6 +7,7 @@ the first call that needs it.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import warnings
@@ -18,6 +19,7 @@ from typing import Any
 from ottla.arguments import Timeout, milliseconds
 from ottla.client.assembly import ConsumerAssembly
 from ottla.client.calls.calls import ConsumerCalls
+from ottla.client.calls.collector import Delivery
 from ottla.client.calls.mailbox import News
 from ottla.client.calls.processing import Job
 from ottla.client.calls.rebalancing import Listener
@@ -32,6 +34,8 @@ from ottla.errors import ForkedError, IllegalStateError
 from ottla.runtime.network_thread import NetworkThread
 from ottla.runtime.randomness import random_source
 from ottla.types import ConsumerGroupMetadata, TopicPartition
+
+_log = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT = 30.0
 """Seconds."""
@@ -201,6 +205,26 @@ class ConsumerBase:
 
     def _news(self) -> News:
         return self._network.notifications.news() if self._network is not None else []
+
+    def _processed(self, error: BaseException | None = None) -> Delivery | None:
+        """What was handed out last, if ``close()`` may count it as processed; ``error`` has left the ``with``.
+
+        The code that closes the consumer asks: see ``ottla.caller``.
+        """
+        delivery = self._calls.collector.delivery
+        if delivery is None or delivery.caller is None:
+            return delivery
+        reason = delivery.caller.unfinished() if error is None else f"{type(error).__name__} has left the with block"
+        if reason is not None:
+            _log.info("the records of the last poll do not count as processed: %s", reason)
+            return None
+        return delivery
+
+    def _on_interrupted(self, reason: str) -> None:
+        """A call has ended too early. If the records of the last poll were being processed, that may have ended, too."""
+        delivery = self._calls.collector.delivery
+        if delivery is not None and delivery.caller is not None and delivery.caller.is_running():
+            delivery.caller.interrupted = reason
 
     def _bound(self, listener: Callable[[Any, list[TopicPartition]], object] | None) -> Listener | None:
         """A listener that is called with this consumer."""

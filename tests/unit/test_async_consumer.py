@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import inspect
+import sys
 import threading
 import traceback
 from collections.abc import Callable
@@ -51,7 +52,8 @@ def test_it_has_the_calls_of_a_consumer_and_they_take_the_same() -> None:
 
 
 def test_what_would_wait_is_awaited_and_nothing_else() -> None:
-    awaited = {name for name, call in public(AsyncConsumer).items() if inspect.iscoroutinefunction(call)}
+    is_coroutine_function = inspect.iscoroutinefunction if sys.version_info >= (3, 12) else asyncio.iscoroutinefunction
+    awaited = {name for name, call in public(AsyncConsumer).items() if is_coroutine_function(call)}
     assert public(AsyncConsumer).keys() - awaited >= PLAIN
     assert not PLAIN & awaited
     assert awaited >= {"subscribe", "assign", "poll", "commit", "commit_async", "seek", "pause", "position", "lag", "close"}

@@ -111,6 +111,7 @@ class ConsumerCalls(CommitCalls, LookupCalls):
 
     def deliver(self, timeout: int, now: Now) -> Call[Delivery | None]:
         """As ``poll``, but nothing of it counts as handed out: that is for who hands it out to say."""
+        self.jobs.check_idle()
         self._begin_poll(now)
         try:
             return (yield from self._delivery(now.mono + timeout))
@@ -158,6 +159,7 @@ class ConsumerCalls(CommitCalls, LookupCalls):
     def service(self, now: Now) -> Call[None]:
         """In the middle of walking records one by one: stay alive, and take part in a rebalance."""
         self._begin_poll(now)
+        self.collector.came_back()
         while not (yield from self._ready()):
             yield from self._mailbox.wait("a turn of the network thread, or a commit", self._look_again_at())
 
@@ -336,14 +338,17 @@ class ConsumerCalls(CommitCalls, LookupCalls):
     ) -> Call[None]:
         """Commit, if that is automatic, tell the listener, leave the group, end the fetches. See ``Consumer.close``.
 
-        ``done_with_last``: what was handed out last, and not come back for, counts as done with.
+        ``done_with_last``: what was handed out last, and not come back for, counts as done with. If it does not, a commit that a
+        listener makes leaves it out, too.
         """
         self._mailbox.now = now
+        if not done_with_last:
+            self.collector.take_back()
         deadline = now.mono + timeout
         self._mailbox.disable_wakeups()
         self._mailbox.take()
         if self._config.enable_auto_commit and not self._rebalancing.lost and self.snapshot.failure is None:
-            yield from self._commit_on_close(deadline, done_with_last)
+            yield from self._commit_on_close(deadline)
         yield from self._await_async_commits(self._before(deadline), wakeable=False)
         unfinished = len(self._async_commits)
         failure: Exception | None = None

@@ -12,8 +12,8 @@ delivery, what is left over) therefore changes by plain assignments without a ca
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, Protocol
 
 from ottla.client.calls.consumption import Consumption
 from ottla.client.fetched import FetchBuffer, FetchedPartition, FetchedResponse
@@ -39,6 +39,20 @@ class HandedOut(NamedTuple):
         return OffsetAndMetadata(self.records.next_offset, leader_epoch=self.records.next_leader_epoch)
 
 
+class PolledBy(Protocol):
+    """The code that a poll returned to; the driver knows which that is."""
+
+    interrupted: str | None
+
+    def unfinished(self) -> str | None:
+        """Why the records may be unprocessed; ``None``: nothing says so."""
+        ...
+
+    def is_running(self) -> bool:
+        """Whether it is that code which asks."""
+        ...
+
+
 class Delivery:
     """What one poll handed out, and how much of it the application is done with.
 
@@ -50,6 +64,10 @@ class Delivery:
         self.parts = parts
         self.whole = False
         self.walk: Walk | None = None
+        self.caller: PolledBy | None = None
+        """Who has it and has not come back yet."""
+        self.unprocessed = False
+        """The consumer is being closed, and the application may not have processed what it holds."""
 
     @property
     def at(self) -> int:
@@ -130,6 +148,8 @@ class Collector:
         self.delivery: Delivery | None = None
         self._config = config
         self._positions: dict[TopicPartition, tuple[int, OffsetAndMetadata]] = {}
+        self._committed: dict[TopicPartition, tuple[int, OffsetAndMetadata]] = {}
+        """What the application has committed by its own calls since the last poll: it has processed the records before that."""
         self._edges: dict[TopicPartition, tuple[int, tuple[int, int]]] = {}
         """Epoch, and where the log begins and ends, when a broker last told."""
         self._open: _Open | None = None
@@ -172,16 +192,15 @@ class Collector:
     def positions(self, *, with_current: bool) -> dict[TopicPartition, OffsetAndMetadata]:
         """The position of each partition that has one.
 
-        ``with_current``: the record in hand, while records are walked, is done with.
+        ``with_current``: the record in hand, while records are walked, is done with. Without it these are the positions to commit
+        unasked, so none is before one that the application has committed itself.
         """
-        undone = {} if self.delivery is None or self.delivery.whole else self.delivery.positions(with_current=with_current)
-        return self._overlaid(undone)
-
-    def positions_before_delivery(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The positions without what was handed out last and not come back for: the record in hand, or all of the last poll."""
-        return self._overlaid({} if self.delivery is None else self.delivery.positions(with_current=False))
-
-    def _overlaid(self, undone: dict[TopicPartition, tuple[int, OffsetAndMetadata]]) -> dict[TopicPartition, OffsetAndMetadata]:
+        undone: dict[TopicPartition, tuple[int, OffsetAndMetadata]] = {}
+        if self.delivery is not None and not self.delivery.whole:
+            with_current = with_current and not self.delivery.unprocessed
+            undone = self.delivery.positions(with_current=with_current)
+            if not with_current:
+                undone = {tp: self._after_commits(tp, *undone[tp]) for tp in undone}
         positions: dict[TopicPartition, OffsetAndMetadata] = {}
         # What is left over of a partition comes before all that was handed out of it since: the earliest of it counts.
         undone |= {left.tp: (left.epoch, left.start) for left in reversed(self._leftover) if self._is_current(left.tp, left.epoch)}
@@ -191,6 +210,28 @@ class Collector:
             if found is not None:
                 positions[tp] = found
         return positions
+
+    def _after_commits(self, tp: TopicPartition, epoch: int, position: OffsetAndMetadata) -> tuple[int, OffsetAndMetadata]:
+        """A position in what was handed out, or that of a later commit of the application."""
+        nothing = (-1, position)
+        (epoch_of_commit, committed), (epoch_of_end, end) = self._committed.get(tp, nothing), self._positions.get(tp, nothing)
+        is_later = epoch_of_commit == epoch_of_end == epoch and position.offset < committed.offset <= end.offset
+        return epoch, committed if is_later else position
+
+    def on_commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """The application commits these positions by a call of its own."""
+        views = self.snapshot.partitions
+        self._committed |= {tp: (views[tp].epoch, position) for tp, position in offsets.items() if tp in views}
+
+    def take_back(self) -> None:
+        """What the application holds counts as not handed out: the consumer is being closed, and it may be unprocessed."""
+        if self.delivery is not None:
+            self.delivery.unprocessed, self.delivery.whole = True, False
+
+    def came_back(self) -> None:
+        """The application asks for the next record of those it walks, so it has processed the one it holds."""
+        if self.delivery is not None:
+            self.delivery.caller = None
 
     def end(self, tp: TopicPartition) -> int | None:
         """Up to where the partition could be read when a broker last told; ``None`` if none has."""
@@ -229,7 +270,7 @@ class Collector:
         if self.delivery is not None:
             leftover = self._leftover + deque(self.delivery.rest())
             self._interrupt_walk()
-            self._leftover, self.delivery = leftover, None
+            self._leftover, self.delivery, self._committed = leftover, None, {}
 
     def start_over(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Drop all that has arrived; from these positions on it is to be fetched again. The application came back."""

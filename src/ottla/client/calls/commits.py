@@ -49,6 +49,7 @@ class CommitCalls(CallBase):
             offsets = self.collector.positions(with_current=True)
         command = commands.Commit(dict(offsets), deadline)
         self._mailbox.submit(command)
+        self.collector.on_commit(offsets)
         try:
             yield from self._await_async_commits(deadline)
             committed = yield from self._mailbox.settle(command, "commit()", deadline)
@@ -73,6 +74,7 @@ class CommitCalls(CallBase):
         # In this order: what was not sent is not answered, and a later commit() would wait for it.
         self._mailbox.submit(command)
         self._async_commits.append(_AsyncCommit(command.offsets, command.completion, callback))
+        self.collector.on_commit(offsets)
 
     def _await_async_commits(self, deadline: int, *, wakeable: bool = True) -> Call[None]:
         """Callbacks come in the order of their commits, and before a later ``commit()`` returns."""
@@ -93,9 +95,8 @@ class CommitCalls(CallBase):
             elif completion.error is not None:
                 _log.warning("an asynchronous commit of group %r failed: %s", self._config.group_id, completion.error)
 
-    def _commit_on_close(self, deadline: int, done_with_last: bool) -> Call[None]:
-        collector = self.collector
-        offsets = collector.positions(with_current=True) if done_with_last else collector.positions_before_delivery()
+    def _commit_on_close(self, deadline: int) -> Call[None]:
+        offsets = self.collector.positions(with_current=True)
         if not offsets:
             return
         try:

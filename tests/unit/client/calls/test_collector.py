@@ -235,9 +235,38 @@ def test_what_was_handed_out_is_done_with_when_the_application_comes_back() -> N
     collecting.arrive((T0, 0, batch(0, 4)))
     collecting.collect(2)
     assert collecting.collector.positions(with_current=False)[T0].offset == 2
-    assert collecting.collector.positions_before_delivery()[T0].offset == 0
     collecting.collector.acknowledge()
-    assert collecting.collector.positions_before_delivery()[T0].offset == 2
+    collecting.collector.take_back()
+    assert collecting.collector.positions(with_current=True)[T0].offset == 2
+
+
+def test_what_is_taken_back_counts_as_not_handed_out() -> None:
+    collecting = Collecting()
+    collecting.arrive((T0, 0, batch(0, 4)))
+    collecting.collect(2)
+    collecting.collector.take_back()
+    assert collecting.collector.positions(with_current=True)[T0].offset == 0
+
+
+@pytest.mark.parametrize(("committed", "left"), [(1, 1), (3, 3), (4, 4), (5, 0)])
+def test_what_the_application_has_committed_is_not_taken_back(committed: int, left: int) -> None:
+    collecting = Collecting()
+    collecting.arrive((T0, 0, batch(0, 4)))
+    collecting.collect()
+    collecting.collector.on_commit({T0: OffsetAndMetadata(committed, "mine"), T1: OffsetAndMetadata(7)})
+    collecting.collector.take_back()
+    found = collecting.collector.positions(with_current=True)[T0]
+    assert found == (OffsetAndMetadata(left, "mine") if left else OffsetAndMetadata(0))
+
+
+def test_a_commit_says_nothing_of_what_is_handed_out_after_it() -> None:
+    collecting = Collecting()
+    collecting.arrive((T0, 0, batch(0, 4)))
+    collecting.collect(2)
+    collecting.collector.on_commit({T0: OffsetAndMetadata(3)})
+    collecting.collect(2)
+    collecting.collector.take_back()
+    assert collecting.collector.positions(with_current=True)[T0].offset == 2
 
 
 def walk(collecting: Collecting, limit: int = 500) -> Any:
@@ -264,7 +293,7 @@ def test_leaving_a_walk_loses_nothing() -> None:
     collecting = Collecting()
     collecting.arrive((T0, 0, batch(0, 3)), (T1, 0, batch(0, 2)))
     next(walk(collecting))
-    assert collecting.collector.positions_before_delivery()[T0].offset == 0
+    assert collecting.collector.positions(with_current=False)[T0].offset == 0
     assert collecting.collect() == [(T0, [1, 2]), (T1, [0, 1])]
 
 

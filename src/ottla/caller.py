@@ -1,0 +1,90 @@
+"""Who called ``poll()`` last, and whether ``close()`` may count the records of that poll as processed.
+
+Owns the rule. Must not know positions or commits. Invariant: a record that nobody has finished is never counted as processed where
+the interpreter, asyncio or the caller can tell; in doubt its records are delivered again.
+
+docs/consumer.md has the rule as a table, from the user's point of view.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from contextvars import ContextVar, Token
+from typing import Any
+
+_log = logging.getLogger(__name__)
+
+_polled: ContextVar[None] = ContextVar("ottla_polled")
+"""Never read. A ``Token`` of it can be reset in the ``Context`` that made it and in no other, so it tells contexts apart."""
+
+
+class Caller:
+    """What is known of the code that a poll returned to. ``task``: the asyncio task, for an ``AsyncConsumer``."""
+
+    __slots__ = ("_context", "_handling", "_task", "_uncaught", "interrupted")
+
+    def __init__(self, task: asyncio.Task[Any] | None = None) -> None:
+        self.interrupted: str | None = None
+        """What ended a call that this code made while it processed the records, if anything did."""
+        self._task = task
+        # A thread has a context of its own, and so has each call of asyncio.to_thread(), whichever thread runs it.
+        self._context: Token[None] | None = _polled.set(None) if task is None else None
+        self._handling = sys.exception()
+        self._uncaught = _uncaught()
+
+    def is_running(self) -> bool:
+        """Whether this is the current task, or no task is known."""
+        return self._task is None or self._task is _current_task()
+
+    def unfinished(self) -> str | None:
+        """Why the records may be unprocessed, asked by the code that closes the consumer; ``None``: nothing says so."""
+        handling, uncaught = sys.exception(), _uncaught()
+        if handling is not None and handling is not self._handling:
+            return f"{type(handling).__name__} is being handled"
+        if uncaught is not None and uncaught is not self._uncaught:
+            return f"{type(uncaught).__name__} was not caught"
+        if self.interrupted is not None:
+            return self.interrupted
+        if self._task is not None:
+            return _unfinished(self._task)
+        return None if self._is_same_context() else "the thread, or the context, that polled is another one"
+
+    def _is_same_context(self) -> bool:
+        if self._context is None:
+            return True
+        try:
+            _polled.reset(self._context)
+        except (ValueError, RuntimeError):  # made in another context; or used already, by a close() that was interrupted
+            return False
+        return True
+
+
+def _unfinished(task: asyncio.Task[Any]) -> str | None:
+    """What a task that polled last says of its records."""
+    name = f"task {task.get_name()!r}, which polled last,"
+    if task.done() and not task.cancelled():
+        error = task.exception()
+        if error is not None:
+            # asyncio does not report an exception that was looked at, so it is reported here.
+            _log.warning("%s has failed", name, exc_info=error)
+            return f"{name} has failed with {type(error).__name__}"
+    if task.cancelled() or task.cancelling():
+        return f"{name} was cancelled"
+    if not task.done() and task is not _current_task():
+        return f"{name} is not done"
+    return None
+
+
+def _current_task() -> asyncio.Task[Any] | None:
+    try:
+        return asyncio.current_task()
+    except RuntimeError:  # no event loop runs in this thread
+        return None
+
+
+def _uncaught() -> BaseException | None:
+    """The latest exception that nobody caught: the interactive shell, pytest and the end of the interpreter note it here."""
+    error: BaseException | None = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    return error
