@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
+from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from ottla import TopicPartition
 from tests.end_to_end.programs import environment
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -22,6 +26,8 @@ PRINTED = {
     "rebalance.py": ["ada was given", "bea was given", "ada gives back", "bea leaves", "bea gives back"],
     "spark_orders.py": ["orders in the lake: 30", "and a run later: 42", "done with orders-0 up to offset 42", "chocolate: 14"],
     "test_orders.py": ["1 passed"],
+    "thread_pool.py": ["served 30 orders"],
+    "worker_threads.py": ["coffee for table 0", "committed: orders-0 at 30"],
 }
 
 
@@ -37,6 +43,27 @@ def test_an_example(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(variable, value)
     printed = run("-m", "pytest", "-q", "-p", "no:cacheprovider", name) if name.startswith("test_") else run(name)
     assert [line for line in PRINTED[name] if line not in printed] == []
+
+
+def test_what_is_committed_of_records_that_finish_in_any_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(EXAMPLES)
+    pending, tp = importlib.import_module("worker_threads").Pending(), TopicPartition("orders", 0)
+    futures: list[Future[None]] = [Future() for _ in range(5)]
+    for offset, future in zip((0, 1, 4, 5, 6), futures, strict=True):  # compaction has left a gap
+        pending.add(SimpleNamespace(topic="orders", partition=0, offset=offset), future)
+    futures[1].set_result(None)
+    assert pending.finished() == {}
+    futures[0].set_result(None)
+    assert pending.finished() == {tp: 2}
+    futures[3].set_exception(ZeroDivisionError())
+    futures[4].set_result(None)
+    assert pending.finished() == {}
+    futures[2].set_result(None)
+    assert pending.finished() == {tp: 5}
+    with pytest.raises(ZeroDivisionError):
+        pending.check()
+    assert pending.finished() == {}
+    assert len(pending) == 2
 
 
 def test_none_is_forgotten() -> None:

@@ -1,0 +1,99 @@
+"""Worker threads that never wait for the slowest record of a poll: what is committed is how far each partition is finished.
+
+Records finish in any order, and a commit is one offset for each partition: everything before it has to be finished. So the
+commit is the offset of the first record that is not. A failed record ends the program; it and all behind it come again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+
+from _cluster import cluster, produce_orders
+
+from ottla import Consumer, Record, TopicPartition
+from ottla.signals import stop_on_signals
+
+MOST = 1_000
+"""Records that may be with the workers before nothing more is taken."""
+
+
+class Pending:
+    """The records that were given to workers, by partition, in the order of their offsets. Only the polling thread uses it."""
+
+    def __init__(self) -> None:
+        self._futures: dict[TopicPartition, dict[int, Future[None]]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._futures.values()))
+
+    def add(self, record: Record, future: Future[None]) -> None:
+        self._futures.setdefault(TopicPartition(record.topic, record.partition), {})[record.offset] = future
+
+    def finished(self) -> dict[TopicPartition, int]:
+        """What can be committed since the last call: the offset after the finished records at the beginning of each partition."""
+        offsets = {}
+        for tp, futures in self._futures.items():
+            for offset, future in list(futures.items()):
+                if not future.done() or future.exception() is not None:
+                    break
+                del futures[offset]
+                offsets[tp] = offset + 1
+        return offsets
+
+    def check(self) -> None:
+        """Raise what a worker has raised."""
+        for futures in self._futures.values():
+            for future in futures.values():
+                if future.done():
+                    future.result()
+
+    def on_revoke(self, consumer: Consumer, partitions: Collection[TopicPartition]) -> None:
+        """Finish and commit what is at work: the next owner begins behind it."""
+        wait([future for tp in partitions for future in self._futures.get(tp, {}).values()])
+        if offsets := self.finished():
+            consumer.commit(offsets)
+        self.on_lost(consumer, partitions)
+
+    def on_lost(self, consumer: Consumer, partitions: Collection[TopicPartition]) -> None:
+        """Another member has them already, and reads again what was not committed."""
+        for tp in partitions:
+            self._futures.pop(tp, None)
+
+
+def serve(order: Record) -> None:
+    time.sleep(0.01 * (order.offset % 3))  # some take longer
+    print(f"{order.value.decode()} for {order.key.decode()}\n", end="")
+
+
+def work(bootstrap_servers: str) -> None:
+    pending, taken = Pending(), 0
+    with (
+        ThreadPoolExecutor(max_workers=8) as pool,
+        Consumer(
+            bootstrap_servers=bootstrap_servers, group_id="bar", auto_offset_reset="earliest", enable_auto_commit=False
+        ) as consumer,
+        stop_on_signals(consumer),
+    ):
+        consumer.subscribe(["orders"], on_revoke=pending.on_revoke, on_lost=pending.on_lost)
+        while taken < 30:  # a service would say: while True
+            for record in consumer.poll(timeout=0.1):
+                pending.add(record, pool.submit(serve, record))
+                taken += 1
+            pending.check()
+            if offsets := pending.finished():
+                consumer.commit_async(offsets)
+            if len(pending) < MOST:
+                consumer.resume(*consumer.paused())
+            else:  # the workers are behind: poll on, to stay in the group, but take nothing more
+                consumer.pause(*consumer.assignment())
+
+
+if __name__ == "__main__":
+    with cluster() as servers:
+        produce_orders(servers, "orders", 30)
+        work(servers)
+        with Consumer(bootstrap_servers=servers, group_id="bar") as reader:
+            for tp, position in reader.committed(TopicPartition("orders", 0)).items():
+                print(f"committed: {tp} at {position.offset}")
