@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import signal
 import subprocess
 import sys
@@ -59,6 +60,10 @@ class Reader:
         for record in self.poll():
             if record.offset == 3:
                 raise error
+
+    def drop(self) -> None:
+        del self.consumer
+        gc.collect()
 
     def committed(self) -> int | None:
         with Consumer(bootstrap_servers=self.served, group_id=self.group) as other:
@@ -113,6 +118,13 @@ def an_error_that_was_dealt_with(reader: Reader) -> None:
         for _ in reader.poll():
             with suppress(Broken):
                 raise Broken
+
+
+def an_error_that_was_caught_before_close(reader: Reader) -> None:
+    reader.ready()
+    with suppress(Broken):
+        reader.fail_at_the_third()
+    reader.consumer.close()
 
 
 def a_walk_over_all(reader: Reader) -> None:
@@ -183,6 +195,7 @@ def an_asynchronous_commit_and_then_an_error(reader: Reader) -> None:
         an_error_that_was_there_before,
         an_error_that_was_there_before_a_with,
         an_error_that_was_dealt_with,
+        an_error_that_was_caught_before_close,
         a_walk_over_all,
         a_wakeup_ends_the_next_poll,
         a_signal_ends_the_next_poll,
@@ -359,7 +372,7 @@ def it_is_not_closed_at_all(reader: Reader) -> None:
     reader.poll()
     thread = reader.consumer._network._thread  # type: ignore[union-attr]
     with pytest.warns(ResourceWarning, match="was not closed"):
-        del reader.consumer
+        reader.drop()
     thread.join(PATIENCE)
 
 
