@@ -15,6 +15,7 @@ from typing import Any
 
 from ottla.config import ClientConfig, ConsumerConfig, SecurityConfig
 from ottla.config.left_out import LEFT_OUT, LEFT_OUT_BY_PREFIX
+from ottla.config.other_clients import OTHER_CLIENTS, Answer
 from ottla.config.rows import Setting
 from ottla.config.spelling import dotted, table
 
@@ -36,6 +37,15 @@ SECTIONS = (
     ("The cluster and the connections", ClientConfig, "These are those of `Admin`, too."),
     ("Security", SecurityConfig, "The names of librdkafka are understood where they differ."),
 )
+OTHERS = """
+## What other clients have
+
+confluent-kafka, kafka-python and aiokafka have settings of other names. A consumer refuses them, and says what they are called here or
+why they are not needed.
+
+| setting | here |
+|---|---|
+"""
 
 
 def descriptions(cls: type[Any]) -> dict[str, str]:
@@ -100,6 +110,13 @@ def page() -> str:
     parts.append("| setting | why not |\n|---|---|\n")
     parts += [f"| `{name}` | {why} |\n" for name, why in LEFT_OUT.items()]
     parts += [f"| `{prefix}*` that are not above | {why} |\n" for prefix, why in LEFT_OUT_BY_PREFIX.items()]
+    parts.append(OTHERS)
+    by_answer: dict[Answer, list[str]] = {}
+    for name, answer in OTHER_CLIENTS.items():
+        by_answer.setdefault(answer, []).append(f"`{name}`")
+    for (setting, why), names in by_answer.items():
+        here = "" if setting is None else f"`{dotted(setting)}`"
+        parts.append(f"| {', '.join(names)} | {'; '.join(filter(None, (here, why)))} |\n")
     return "".join(parts)
 
 

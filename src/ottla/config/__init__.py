@@ -96,9 +96,9 @@ class ClientConfig(SecurityConfig):
         A value of ``None`` is as good as none given. Settings that the chosen group protocol ignores cause one warning.
         """
         if settings is not None and not isinstance(settings, Mapping):
-            raise ConfigError(
-                f"settings are a mapping or keywords, not {settings!r}", hint='for example bootstrap_servers="localhost:9092"'
-            )
+            topic = cls is ConsumerConfig and isinstance(settings, str)
+            hint = f"topics go to consumer.subscribe([{settings!r}])" if topic else 'for example bootstrap_servers="localhost:9092"'
+            raise ConfigError(f"settings are a mapping or keywords, not {settings!r}", hint=hint)
         given: dict[str, Any] = {}
         spelled: dict[str, str] = {}
         for spelling, value in (*(settings or {}).items(), *keywords.items()):

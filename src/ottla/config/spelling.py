@@ -13,6 +13,7 @@ from datetime import timedelta
 from typing import Any
 
 from ottla.config.left_out import reason
+from ottla.config.other_clients import answer_to
 from ottla.config.rows import Setting
 from ottla.errors import ConfigError
 
@@ -47,6 +48,12 @@ def field_of(cls: type[Any], spelling: str, others: Iterable[type[Any]]) -> tupl
     if spelling in known:
         return known[spelling]
     kafkas = dotted(str(spelling))
+    answer = answer_to(kafkas)
+    if answer is not None and answer.setting is not None:
+        here = dotted(answer.setting) if "." in str(spelling) else answer.setting
+        raise ConfigError(f"{spelling} is called {here} here", hint=answer.why or None)
+    if answer is not None:
+        raise ConfigError(f"{spelling} is a setting of another client that Ottla does not need: {answer.why}", hint="leave it out")
     why = reason(kafkas)
     if why is not None:
         raise ConfigError(f"{spelling} is a setting of Kafka's clients that Ottla does not honour: {why}", hint="leave it out")

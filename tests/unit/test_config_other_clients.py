@@ -1,0 +1,117 @@
+"""Each setting of another client is accepted, or its user is told what it is called here or why it is not needed."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.metadata
+import inspect
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+import aiokafka
+import kafka
+import pytest
+
+from ottla.config import AdminConfig, ConsumerConfig
+from ottla.config.left_out import LEFT_OUT, reason
+from ottla.config.other_clients import OTHER_CLIENTS
+from ottla.config.spelling import spellings, table
+from ottla.errors import ConfigError
+
+KNOWN = spellings(ConsumerConfig)
+
+OF_A_KIND = {
+    "sasl.kerberos.domain.name",
+    "sasl.kerberos.keytab",
+    "sasl.kerberos.kinit.cmd",
+    "sasl.kerberos.min.time.before.relogin",
+    "sasl.kerberos.name",
+    "sasl.kerberos.principal",
+    "sasl.kerberos.service.name",
+    "sasl.oauthbearer.assertion.algorithm",
+    "sasl.oauthbearer.assertion.claim.aud",
+    "sasl.oauthbearer.assertion.claim.exp.seconds",
+    "sasl.oauthbearer.assertion.claim.iss",
+    "sasl.oauthbearer.assertion.claim.jti.include",
+    "sasl.oauthbearer.assertion.claim.nbf.seconds",
+    "sasl.oauthbearer.assertion.claim.sub",
+    "sasl.oauthbearer.assertion.file",
+    "sasl.oauthbearer.assertion.jwt.template.file",
+    "sasl.oauthbearer.assertion.private.key.file",
+    "sasl.oauthbearer.assertion.private.key.passphrase",
+    "sasl.oauthbearer.assertion.private.key.pem",
+    "sasl.oauthbearer.grant.type",
+    "sasl.oauthbearer.metadata.authentication.type",
+    "sasl.oauthbearer.sub.claim.name",
+}
+"""Names that the answer to all of their kind serves: Kerberos, and grants of OAuth other than client credentials."""
+
+
+def settings_of_librdkafka(page: Path) -> set[str]:
+    """What the librdkafka inside the installed confluent-kafka says of itself, as in its CONFIGURATION.md."""
+    files = importlib.metadata.files("confluent-kafka") or []
+    library = next(str(file.locate()) for file in files if re.match(r"librdkafka\b", file.name))
+    libc = ctypes.CDLL(None)
+    libc.fopen.restype = ctypes.c_void_p
+    stream = ctypes.c_void_p(libc.fopen(str(page).encode(), b"w"))
+    ctypes.CDLL(library).rd_kafka_conf_properties_show(stream)
+    libc.fclose(stream)
+    names = set(re.findall(r"^([a-z][\w.]+) +\| +[*CP] +\|", page.read_text(encoding="utf-8"), re.MULTILINE))
+    assert {"bootstrap.servers", "enable.auto.offset.store", "linger.ms"} <= names
+    return names
+
+
+def settings_of_kafka_python() -> set[str]:
+    return {*kafka.KafkaConsumer.DEFAULT_CONFIG, *kafka.KafkaAdminClient.DEFAULT_CONFIG}
+
+
+def settings_of_aiokafka() -> set[str]:
+    parameters = {*inspect.signature(aiokafka.AIOKafkaConsumer).parameters}
+    assert {"bootstrap_servers", "sasl_plain_username"} <= parameters
+    return parameters
+
+
+def with_dots(*names: Iterable[str]) -> set[str]:
+    return {name.replace("_", ".") for some in names for name in some}
+
+
+def test_no_setting_of_another_client_is_without_its_answer(tmp_path: Path) -> None:
+    names = settings_of_librdkafka(tmp_path / "page") | settings_of_kafka_python() | settings_of_aiokafka()
+    answered = with_dots(KNOWN, OTHER_CLIENTS, LEFT_OUT, OF_A_KIND)
+    assert sorted(name for name in names if not with_dots([name]) & answered) == []
+
+
+def test_the_table_has_no_row_that_answers_nothing() -> None:
+    assert sorted(with_dots(OTHER_CLIENTS) & with_dots(KNOWN, LEFT_OUT)) == []
+    assert len(with_dots(OTHER_CLIENTS)) == len(OTHER_CLIENTS)
+    assert sorted({answer.setting for answer in OTHER_CLIENTS.values() if answer.setting} - table(ConsumerConfig).keys()) == []
+    assert [name for name, answer in OTHER_CLIENTS.items() if not answer.setting and not answer.why] == []
+    assert all(reason(name) for name in OF_A_KIND)
+
+
+@pytest.mark.parametrize(
+    ("spelling", "said"),
+    [
+        ("ssl_cafile", "ssl_cafile is called ssl_truststore_location here"),
+        ("sasl_plain_username", "sasl_plain_username is called sasl_username here"),
+        ("fetch.wait.max.ms", "fetch.wait.max.ms is called fetch.max.wait.ms here"),
+        ("fetch_wait_max_ms", "fetch_wait_max_ms is called fetch_max_wait_ms here"),
+        ("ssl_check_hostname", "is called ssl_endpoint_identification_algorithm here .an empty string checks no host name."),
+        ("enable.auto.offset.store", "only what a previous poll.. handed out is committed"),
+        ("api_version", "does not need: each broker is asked which versions it speaks .leave it out."),
+        ("consumer_timeout_ms", r"poll\(timeout\) waits"),
+        ("error_cb", "errors are raised by the call that waits"),
+        ("linger.ms", "a setting of producers"),
+        ("loop", "event loop"),
+    ],
+)
+def test_a_setting_of_another_client_is_answered_with_what_to_do(spelling: str, said: str) -> None:
+    for config in (ConsumerConfig, AdminConfig):
+        with pytest.raises(ConfigError, match=said):
+            config.parse({"bootstrap.servers": "localhost:1", spelling: "x"})
+
+
+def test_topics_in_the_place_of_settings() -> None:
+    with pytest.raises(ConfigError, match=r"not 'orders'.*consumer.subscribe\(\['orders'\]\)"):
+        ConsumerConfig.parse("orders", bootstrap_servers="localhost:1")  # type: ignore[arg-type]
