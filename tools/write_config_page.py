@@ -40,8 +40,8 @@ SECTIONS = (
 OTHERS = """
 ## What other clients have
 
-confluent-kafka, kafka-python and aiokafka have settings of other names. A consumer refuses them, and says what they are called here or
-why they are not needed.
+confluent-kafka, kafka-python and aiokafka have settings of other names. A consumer refuses them, and says what they are
+called here or why they are not needed.
 
 | setting | here |
 |---|---|
