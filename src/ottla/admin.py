@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, Self, cast
 
 from ottla import arguments
+from ottla.arguments import Timeout
 from ottla.client.admin import calls
 from ottla.client.admin.groups import describe_groups
 from ottla.client.admin.log_dirs import describe_log_dirs
@@ -29,7 +30,7 @@ from ottla.client.admin.results import (
 )
 from ottla.client.core import ClientCore
 from ottla.config import AdminConfig
-from ottla.errors import ConfigError, IllegalStateError, OttlaError, OttlaTimeoutError
+from ottla.errors import IllegalStateError, OttlaError, OttlaTimeoutError
 from ottla.runtime import clock
 from ottla.runtime.network_thread import NetworkThread
 from ottla.runtime.randomness import random_source
@@ -51,6 +52,8 @@ _GRACE = 5_000
 
 _CLOSE_TIMEOUT = 5.0
 
+_MOST_REPLICAS = 2**15 - 1
+
 _TIMES: Mapping[str, int] = {"earliest": calls.EARLIEST, "latest": calls.LATEST}
 
 
@@ -58,7 +61,8 @@ class Admin:
     """A client for administration, with the settings of Kafka's own: ``Admin(bootstrap_servers="localhost:9092")``.
 
     The constructor does no I/O. Calls may come from several threads; they are carried out one after the other.
-    ``timeout`` of a call is in seconds, ``None`` means ``default_api_timeout``. All calls raise:
+    ``timeout`` of a call is in seconds or a ``timedelta``, ``None`` means ``default_api_timeout``. An argument that cannot be meant
+    is a ``TypeError`` or a ``ValueError``. All calls raise:
 
     * ``ConnectionFailedError`` if no broker could be reached: every address that was tried, and why it failed;
     * ``OttlaTimeoutError`` if there was no good answer in time, with the last error as its cause;
@@ -97,57 +101,57 @@ class Admin:
         replication_factor: int = -1,
         configs: Mapping[str, str] | None = None,
         validate_only: bool = False,
-        timeout: float | None = None,
+        timeout: Timeout = None,
     ) -> None:
         """Create topics, given as name -> number of partitions, all with the same ``configs``, and wait until they have leaders.
 
         -1 leaves the number of partitions or the replication factor to the broker. Raises ``TopicAlreadyExistsError`` and
         the like; the message names each topic that failed, the others are created.
         """
-        for name, count in topics.items():
-            if count != -1 and count < 1:
-                raise ConfigError(f"topic {name!r} needs at least one partition, not {count}", hint="-1 leaves it to the broker")
-        call = calls.create_topics(topics, replication_factor, dict(configs or {}), validate_only, self._config.request_timeout_ms)
-        if topics:
-            self._call("create_topics", call, timeout)
+        wanted = arguments.counts(topics, "topics", broker_may_choose=True)
+        copies = -1 if replication_factor == -1 else arguments.integer(replication_factor, "replication_factor", 1, _MOST_REPLICAS)
+        settings = cast("dict[str, str]", arguments.settings(configs, "configs"))
+        only_check = arguments.boolean(validate_only, "validate_only")
+        call = calls.create_topics(wanted, copies, settings, only_check, self._config.request_timeout_ms)
+        self._call("create_topics", call, timeout, needed=bool(wanted))
 
-    def delete_topics(self, topics: Iterable[str], *, timeout: float | None = None) -> None:
+    def delete_topics(self, topics: Iterable[str], *, timeout: Timeout = None) -> None:
         """Delete topics and all that is in them, and wait until they are gone.
 
         Raises ``UnknownTopicOrPartitionError`` and the like; the others are deleted.
         """
-        names = _names(topics)
-        if names:
-            self._call("delete_topics", calls.delete_topics(names, self._config.request_timeout_ms), timeout)
+        names = arguments.names(topics, "topics")
+        self._call("delete_topics", calls.delete_topics(names, self._config.request_timeout_ms), timeout, needed=bool(names))
 
-    def list_topics(self, *, include_internal: bool = False, timeout: float | None = None) -> dict[str, TopicDescription]:
+    def list_topics(self, *, include_internal: bool = False, timeout: Timeout = None) -> dict[str, TopicDescription]:
         """All topics that the principal may see, by name."""
-        return cast("dict[str, TopicDescription]", self._call("list_topics", calls.list_topics(include_internal), timeout))
+        call = calls.list_topics(arguments.boolean(include_internal, "include_internal"))
+        return cast("dict[str, TopicDescription]", self._call("list_topics", call, timeout))
 
-    def describe_topics(self, topics: Iterable[str], *, timeout: float | None = None) -> dict[str, TopicDescription]:
+    def describe_topics(self, topics: Iterable[str], *, timeout: Timeout = None) -> dict[str, TopicDescription]:
         """These topics, by name. Raises ``UnknownTopicOrPartitionError`` if one does not exist."""
-        call = calls.describe_topics(_names(topics))
+        call = calls.describe_topics(arguments.names(topics, "topics"))
         return cast("dict[str, TopicDescription]", self._call("describe_topics", call, timeout))
 
-    def describe_cluster(self, *, timeout: float | None = None) -> ClusterDescription:
+    def describe_cluster(self, *, timeout: Timeout = None) -> ClusterDescription:
         """The cluster's id, its brokers and its controller."""
         return cast("ClusterDescription", self._call("describe_cluster", calls.describe_cluster(), timeout))
 
     def describe_log_dirs(
-        self, brokers: Collection[int] | None = None, *, timeout: float | None = None
+        self, brokers: Collection[int] | None = None, *, timeout: Timeout = None
     ) -> dict[int, dict[str, LogDirDescription]]:
         """Where brokers keep their logs, by node id and path: the room there, the size of each partition. ``None``: all brokers.
 
         Raises ``BrokerIdNotRegisteredError`` for a broker that there is not.
         """
-        found = self._call("describe_log_dirs", describe_log_dirs(brokers), timeout)
+        wanted = None if brokers is None else arguments.integers(brokers, "brokers")
+        found = self._call("describe_log_dirs", describe_log_dirs(wanted), timeout)
         return cast("dict[int, dict[str, LogDirDescription]]", found)
 
-    def describe_configs(self, kind: str, name: str, *, timeout: float | None = None) -> dict[str, ConfigEntry]:
+    def describe_configs(self, kind: str, name: str, *, timeout: Timeout = None) -> dict[str, ConfigEntry]:
         """All settings of a ``"topic"``, a ``"broker"`` (by its node id) or a ``"group"``, by name."""
-        if kind not in calls.RESOURCES:
-            raise ConfigError(f"{kind!r} has no configuration, only {', '.join(calls.RESOURCES)}")
-        return cast("dict[str, ConfigEntry]", self._call("describe_configs", calls.describe_configs(kind, str(name)), timeout))
+        call = calls.describe_configs(*_resource(kind, name))
+        return cast("dict[str, ConfigEntry]", self._call("describe_configs", call, timeout))
 
     def alter_configs(
         self,
@@ -156,77 +160,62 @@ class Admin:
         changes: Mapping[str, str | None],
         *,
         validate_only: bool = False,
-        timeout: float | None = None,
+        timeout: Timeout = None,
     ) -> None:
         """Change settings of a ``"topic"``, a ``"broker"`` or a ``"group"``; ``None`` lets the default hold again.
 
         The other settings stay as they are. Raises ``InvalidConfigError`` and the like, and then nothing has changed.
         """
-        if kind not in calls.RESOURCES:
-            raise ConfigError(f"{kind!r} has no configuration, only {', '.join(calls.RESOURCES)}")
-        if changes:
-            self._call("alter_configs", calls.alter_configs(kind, str(name), dict(changes), validate_only), timeout)
+        wanted = arguments.settings(changes, "changes", may_be_none=True)
+        call = calls.alter_configs(*_resource(kind, name), wanted, arguments.boolean(validate_only, "validate_only"))
+        self._call("alter_configs", call, timeout, needed=bool(wanted))
 
-    def create_partitions(self, counts: Mapping[str, int], *, validate_only: bool = False, timeout: float | None = None) -> None:
+    def create_partitions(self, counts: Mapping[str, int], *, validate_only: bool = False, timeout: Timeout = None) -> None:
         """Let topics have so many partitions in all, and wait until those have leaders.
 
         Raises ``InvalidPartitionsError`` where that is no increase; the other topics get theirs.
         """
-        if counts:
-            call = calls.create_partitions(counts, validate_only, self._config.request_timeout_ms)
-            self._call("create_partitions", call, timeout)
+        wanted = arguments.counts(counts, "counts")
+        only_check = arguments.boolean(validate_only, "validate_only")
+        call = calls.create_partitions(wanted, only_check, self._config.request_timeout_ms)
+        self._call("create_partitions", call, timeout, needed=bool(wanted))
 
-    def delete_records(
-        self, offsets: Mapping[TopicPartition, int | str], *, timeout: float | None = None
-    ) -> dict[TopicPartition, int]:
+    def delete_records(self, offsets: Mapping[TopicPartition, int | str], *, timeout: Timeout = None) -> dict[TopicPartition, int]:
         """Delete all records before an offset, ``"latest"`` meaning all that there are; returns where each partition begins then.
 
         Raises ``OffsetOutOfRangeError`` for an offset beyond the end, ``PolicyViolationError`` for a compacted topic.
         """
-        values: dict[TopicPartition, int] = {}
-        for tp, offset in offsets.items():
-            values[TopicPartition(*tp)] = calls.LATEST if offset == "latest" else offset if isinstance(offset, int) else -2
-        bad = next((tp for tp in values if values[tp] < 0 and offsets[tp] != "latest"), None)
-        if bad is not None:
-            raise ConfigError(f"{offsets[bad]!r} is no offset of {bad}", hint='a number from 0 on, or "latest"')
-        call = calls.delete_records(values, self._config.request_timeout_ms)
-        return cast("dict[TopicPartition, int]", self._call("delete_records", call, timeout)) if values else {}
+        wanted = arguments.ends(offsets, calls.LATEST)
+        call = calls.delete_records(wanted, self._config.request_timeout_ms)
+        return cast("dict[TopicPartition, int]", self._call("delete_records", call, timeout, needed=bool(wanted)) or {})
 
     # -- groups -----------------------------------------------------------------------------------------------------------
 
-    def list_groups(self, *, timeout: float | None = None) -> tuple[GroupListing, ...]:
+    def list_groups(self, *, timeout: Timeout = None) -> tuple[GroupListing, ...]:
         """All groups, in the order of their ids."""
         return cast("tuple[GroupListing, ...]", self._call("list_groups", calls.list_groups(), timeout))
 
-    def describe_groups(self, groups: Iterable[str], *, timeout: float | None = None) -> dict[str, GroupDescription]:
+    def describe_groups(self, groups: Iterable[str], *, timeout: Timeout = None) -> dict[str, GroupDescription]:
         """Groups of either protocol and their members, by id. Raises ``GroupIdNotFoundError`` if one does not exist."""
-        call = describe_groups(_names(groups))
+        call = describe_groups(arguments.names(groups, "groups"))
         return cast("dict[str, GroupDescription]", self._call("describe_groups", call, timeout))
 
-    def delete_groups(self, groups: Iterable[str], *, timeout: float | None = None) -> None:
+    def delete_groups(self, groups: Iterable[str], *, timeout: Timeout = None) -> None:
         """Delete groups and their offsets. Raises ``NonEmptyGroupError`` where there are members; the others are deleted."""
-        names = _names(groups)
-        if names:
-            self._call("delete_groups", calls.delete_groups(names), timeout)
+        names = arguments.names(groups, "groups")
+        self._call("delete_groups", calls.delete_groups(names), timeout, needed=bool(names))
 
-    def group_offsets(self, group: str, *, timeout: float | None = None) -> dict[TopicPartition, OffsetAndMetadata]:
+    def group_offsets(self, group: str, *, timeout: Timeout = None) -> dict[TopicPartition, OffsetAndMetadata]:
         """All that a group has committed: for each partition the next offset it will read. Empty if there is no such group."""
-        return cast("dict[TopicPartition, OffsetAndMetadata]", self._call("group_offsets", calls.group_offsets(group), timeout))
+        call = calls.group_offsets(arguments.text(group, "group"))
+        return cast("dict[TopicPartition, OffsetAndMetadata]", self._call("group_offsets", call, timeout))
 
     def alter_group_offsets(
-        self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata | int], *, timeout: float | None = None
+        self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata | int], *, timeout: Timeout = None
     ) -> None:
         """Commit offsets for a group, which must have no members (``UnknownMemberIdError`` says that it has some)."""
-        values = {
-            TopicPartition(*tp): offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset)
-            for tp, offset in offsets.items()
-        }
-        negative = next((f"{tp}: {value.offset}" for tp, value in values.items() if value.offset < 0), None)
-        if negative is not None:
-            raise ConfigError(f"an offset can not be negative ({negative})")
-        values = {tp: value._replace(leader_epoch=arguments.leader_epoch(value.leader_epoch)) for tp, value in values.items()}
-        if values:
-            self._call("alter_group_offsets", calls.alter_group_offsets(group, values), timeout)
+        name, wanted = arguments.text(group, "group"), arguments.positions(offsets)
+        self._call("alter_group_offsets", calls.alter_group_offsets(name, wanted), timeout, needed=bool(wanted))
 
     # -- offsets ----------------------------------------------------------------------------------------------------------
 
@@ -235,22 +224,25 @@ class Admin:
         times: Mapping[TopicPartition, int | str],
         *,
         isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
-        timeout: float | None = None,
+        timeout: Timeout = None,
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """The first offset at or after a time, for each partition; ``None`` where no record is that late.
 
         A time is ``"earliest"``, ``"latest"`` (the end: one after the last record, for ``READ_COMMITTED`` after the last of no open
         transaction) or milliseconds since 1970.
         """
-        values = {TopicPartition(*tp): _time(time_) for tp, time_ in times.items()}
-        call = calls.list_offsets(values, isolation_level)
-        found = self._call("list_offsets", call, timeout) if values else {}
-        return cast("dict[TopicPartition, OffsetAndTimestamp | None]", found)
+        wanted = arguments.times(times, _TIMES)
+        call = calls.list_offsets(wanted, arguments.isolation_level(isolation_level))
+        found = self._call("list_offsets", call, timeout, needed=bool(wanted))
+        return cast("dict[TopicPartition, OffsetAndTimestamp | None]", found or {})
 
     # -- the wait ---------------------------------------------------------------------------------------------------------
 
-    def _call(self, name: str, call: calls.Call, timeout: float | None) -> Any:
-        milliseconds = self._config.default_api_timeout_ms if timeout is None else round(timeout * 1000)
+    def _call(self, name: str, call: calls.Call, timeout: Timeout, *, needed: bool = True) -> Any:
+        """What a call found. One that is not needed, since it is about nothing, gives ``None``."""
+        milliseconds = arguments.milliseconds(timeout, self._config.default_api_timeout_ms)
+        if not needed:
+            return None
         with self._lock:
             thread = self._running()
             call_id = next(self._ids)
@@ -286,17 +278,6 @@ class Admin:
             thread.notifications.wait(left / 1000)
 
 
-def _names(names: Iterable[str]) -> list[str]:
-    if isinstance(names, str):
-        raise ConfigError(f"a list of names is needed, not the string {names!r}", hint=f"[{names!r}]")
-    return list(dict.fromkeys(names))
-
-
-def _time(value: int | str) -> int:
-    if isinstance(value, str):
-        if value not in _TIMES:
-            raise ConfigError(f"{value!r} is no time", hint='"earliest", "latest" or milliseconds since 1970')
-        return _TIMES[value]
-    if value < 0:
-        raise ConfigError(f"{value} is no time", hint='"earliest", "latest" or milliseconds since 1970')
-    return value
+def _resource(kind: str, name: str | int) -> tuple[str, str]:
+    """What has settings; a broker may be named by its number."""
+    return arguments.one_of(kind, calls.RESOURCES, "kind"), arguments.text(str(name) if isinstance(name, int) else name, "name")

@@ -123,7 +123,8 @@ class AsyncConsumer(ConsumerBase):
 
     async def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """As ``Consumer.assign``."""
-        await self._run(lambda now: self._calls.assign(map(arguments.partition, partitions), now))
+        wanted = arguments.partitions((partitions,))
+        await self._run(lambda now: self._calls.assign(wanted, now))
 
     # -- records ----------------------------------------------------------------------------------------------------------
 
@@ -136,10 +137,10 @@ class AsyncConsumer(ConsumerBase):
 
         The records belong to the task that calls this, also where another one awaits it: ``asyncio.wait_for(consumer.poll(), 5)``.
         """
-        return self._poll(timeout, _caller())
+        return self._poll(self._poll_timeout(timeout), _caller())
 
-    async def _poll(self, timeout: float | timedelta, caller: Caller) -> Records:
-        delivery = await self._run(lambda now: self._calls.deliver(arguments.milliseconds(timeout, 0), now))
+    async def _poll(self, wait: int, caller: Caller) -> Records:
+        delivery = await self._run(lambda now: self._calls.deliver(wait, now))
         if delivery is None:
             return Records.empty()
         delivery.caller, delivery.whole = caller, True
@@ -167,7 +168,8 @@ class AsyncConsumer(ConsumerBase):
 
     async def seek(self, partition: TopicPartition, offset: Offset) -> None:
         """As ``Consumer.seek``."""
-        await self._run(lambda now: self._calls.seek({arguments.partition(partition): arguments.position(offset)}, now))
+        wanted = {arguments.partition(partition): arguments.position(offset)}
+        await self._run(lambda now: self._calls.seek(wanted, now))
 
     async def seek_to_beginning(self, *partitions: Partitions) -> None:
         """As ``Consumer.seek_to_beginning``."""
@@ -181,7 +183,8 @@ class AsyncConsumer(ConsumerBase):
 
     async def position(self, partition: TopicPartition, timeout: Timeout = None) -> int:
         """As ``Consumer.position``."""
-        return await self._run(lambda now: self._calls.position(arguments.partition(partition), self._timeout(timeout), now))
+        wanted, wait = arguments.partition(partition), self._timeout(timeout)
+        return await self._run(lambda now: self._calls.position(wanted, wait, now))
 
     async def pause(self, *partitions: Partitions) -> None:
         """As ``Consumer.pause``."""
@@ -199,8 +202,8 @@ class AsyncConsumer(ConsumerBase):
         self, offsets: Mapping[TopicPartition, Offset] | None = None, timeout: Timeout = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         """As ``Consumer.commit``. If it is cancelled, the commit is made even so; that it failed is logged."""
-        wanted = arguments.offsets(offsets)
-        return await self._run(lambda now: self._calls.commit(wanted, self._timeout(timeout), now))
+        wanted, wait = arguments.offsets(offsets), self._timeout(timeout)
+        return await self._run(lambda now: self._calls.commit(wanted, wait, now))
 
     async def commit_async(
         self, offsets: Mapping[TopicPartition, Offset] | None = None, callback: CommitCallback | None = None
@@ -213,7 +216,8 @@ class AsyncConsumer(ConsumerBase):
     async def committed(self, *partitions: Partitions, timeout: Timeout = None) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """As ``Consumer.committed``."""
         wanted = arguments.partitions(partitions) if partitions else sorted(self.assignment())
-        return await self._run(lambda now: self._calls.committed(wanted, self._timeout(timeout), now))
+        wait = self._timeout(timeout)
+        return await self._run(lambda now: self._calls.committed(wanted, wait, now))
 
     # -- questions --------------------------------------------------------------------------------------------------------
 
@@ -229,22 +233,24 @@ class AsyncConsumer(ConsumerBase):
         self, timestamps: Mapping[TopicPartition, int], timeout: Timeout = None
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """As ``Consumer.offsets_for_times``."""
-        wanted = arguments.timestamps(timestamps)
-        return await self._run(lambda now: self._calls.list_offsets(wanted, self._timeout(timeout), now))
+        wanted, wait = arguments.timestamps(timestamps), self._timeout(timeout)
+        return await self._run(lambda now: self._calls.list_offsets(wanted, wait, now))
 
     async def lag(self, partition: TopicPartition, timeout: Timeout = None) -> int:
         """As ``Consumer.lag``."""
-        return await self._run(lambda now: self._calls.lag(arguments.partition(partition), self._timeout(timeout), now))
+        wanted, wait = arguments.partition(partition), self._timeout(timeout)
+        return await self._run(lambda now: self._calls.lag(wanted, wait, now))
 
     async def partitions_for(self, topic: str, timeout: Timeout = None) -> list[PartitionInfo]:
         """As ``Consumer.partitions_for``."""
-        name = arguments.topic(topic)
-        topics = await self._run(lambda now: self._calls.describe_topics((name,), self._timeout(timeout), now))
+        name, wait = arguments.topic(topic), self._timeout(timeout)
+        topics = await self._run(lambda now: self._calls.describe_topics((name,), wait, now))
         return list(topics[topic].partitions)
 
     async def list_topics(self, timeout: Timeout = None) -> dict[str, list[PartitionInfo]]:
         """As ``Consumer.list_topics``."""
-        topics = await self._run(lambda now: self._calls.describe_topics(None, self._timeout(timeout), now))
+        wait = self._timeout(timeout)
+        topics = await self._run(lambda now: self._calls.describe_topics(None, wait, now))
         return {name: list(topics[name].partitions) for name in sorted(topics)}
 
     # -- the end ----------------------------------------------------------------------------------------------------------
@@ -263,7 +269,7 @@ class AsyncConsumer(ConsumerBase):
         ``asyncio.shield(consumer.close())``.
         """
         operation = arguments.group_membership(group_membership)
-        return self._close(arguments.milliseconds(timeout, 0) / 1000, operation, self._processed())
+        return self._close(arguments.duration(timeout) / 1000, operation, self._processed())
 
     async def _close(self, timeout: float, operation: GroupMembershipOperation, processed: Delivery | None) -> None:
         """``processed``: see ``_processed``. What was handed out since is not."""
@@ -444,8 +450,8 @@ class AsyncConsumer(ConsumerBase):
             self._owner = None
 
     async def _edges(self, partitions: Iterable[TopicPartition], timestamp: int, timeout: Timeout) -> dict[TopicPartition, int]:
-        wanted = dict.fromkeys(map(arguments.partition, partitions), timestamp)
-        found = await self._run(lambda now: self._calls.list_offsets(wanted, self._timeout(timeout), now))
+        wanted, wait = dict.fromkeys(arguments.partitions((partitions,)), timestamp), self._timeout(timeout)
+        found = await self._run(lambda now: self._calls.list_offsets(wanted, wait, now))
         return {tp: 0 if answer is None else answer.offset for tp, answer in found.items()}
 
 

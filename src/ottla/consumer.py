@@ -117,7 +117,8 @@ class Consumer(ConsumerBase):
         No partitions: ``unsubscribe()``. With a ``group_id`` reading begins at what the group has committed, and commits work,
         without a membership. Raises ``IllegalStateError`` after ``subscribe()``.
         """
-        self._run(lambda now: self._calls.assign(map(arguments.partition, partitions), now))
+        wanted = arguments.partitions((partitions,))
+        self._run(lambda now: self._calls.assign(wanted, now))
 
     # -- records ----------------------------------------------------------------------------------------------------------
 
@@ -137,7 +138,8 @@ class Consumer(ConsumerBase):
         is subscribed to; what a listener raises; and whatever else keeps records from coming (a refused login, a topic that is not
         there: see docs/errors.md).
         """
-        delivery = self._run(lambda now: self._calls.deliver(arguments.milliseconds(timeout, 0), now))
+        wait = self._poll_timeout(timeout)
+        delivery = self._run(lambda now: self._calls.deliver(wait, now))
         if delivery is None:
             return Records.empty()
         records = delivery.records()
@@ -182,7 +184,8 @@ class Consumer(ConsumerBase):
         An ``OffsetAndMetadata`` with a ``leader_epoch`` has it checked that the log still has what came before (KIP-320).
         Raises ``IllegalStateError`` if the partition is not assigned.
         """
-        self._run(lambda now: self._calls.seek({arguments.partition(partition): arguments.position(offset)}, now))
+        wanted = {arguments.partition(partition): arguments.position(offset)}
+        self._run(lambda now: self._calls.seek(wanted, now))
 
     def seek_to_beginning(self, *partitions: Partitions) -> None:
         """Read these partitions, or all, from their first record on.
@@ -206,7 +209,8 @@ class Consumer(ConsumerBase):
         Raises ``OttlaTimeoutError`` where it is not found out within ``timeout`` (seconds), ``IllegalStateError`` if the partition
         is not assigned, and with ``auto_offset_reset="none"`` ``NoOffsetForPartitionError``.
         """
-        return self._run(lambda now: self._calls.position(arguments.partition(partition), self._timeout(timeout), now))
+        wanted, wait = arguments.partition(partition), self._timeout(timeout)
+        return self._run(lambda now: self._calls.position(wanted, wait, now))
 
     def pause(self, *partitions: Partitions) -> None:
         """Deliver nothing more of these partitions until ``resume()``, or until a rebalance gives them to somebody else.
@@ -233,8 +237,8 @@ class Consumer(ConsumerBase):
         the partitions may belong to another member by now, ``RebalanceInProgressError`` when a ``poll()`` has to come first,
         ``OttlaTimeoutError``, ``WakeupError``.
         """
-        wanted = arguments.offsets(offsets)
-        return self._run(lambda now: self._calls.commit(wanted, self._timeout(timeout), now))
+        wanted, wait = arguments.offsets(offsets), self._timeout(timeout)
+        return self._run(lambda now: self._calls.commit(wanted, wait, now))
 
     def commit_async(self, offsets: Mapping[TopicPartition, Offset] | None = None, callback: CommitCallback | None = None) -> None:
         """Commit without waiting and without a second try: ``offsets``, or the positions behind all that was handed out.
@@ -253,7 +257,8 @@ class Consumer(ConsumerBase):
         (seconds), and ``InvalidGroupIdError`` without a group.
         """
         wanted = arguments.partitions(partitions) if partitions else sorted(self.assignment())
-        return self._run(lambda now: self._calls.committed(wanted, self._timeout(timeout), now))
+        wait = self._timeout(timeout)
+        return self._run(lambda now: self._calls.committed(wanted, wait, now))
 
     # -- questions --------------------------------------------------------------------------------------------------------
 
@@ -279,23 +284,24 @@ class Consumer(ConsumerBase):
 
         Raises as ``end_offsets()`` does, also for ``timeout=0``: ``None`` always means that there is none.
         """
-        wanted = arguments.timestamps(timestamps)
-        return self._run(lambda now: self._calls.list_offsets(wanted, self._timeout(timeout), now))
+        wanted, wait = arguments.timestamps(timestamps), self._timeout(timeout)
+        return self._run(lambda now: self._calls.list_offsets(wanted, wait, now))
 
     def lag(self, partition: TopicPartition, timeout: Timeout = None) -> int:
         """How many records of a partition are still to come, as far as is known: no broker is asked if one has told lately.
 
         It is the distance from the position to the end, so what compaction has removed counts. Raises as ``position()`` does.
         """
-        return self._run(lambda now: self._calls.lag(arguments.partition(partition), self._timeout(timeout), now))
+        wanted, wait = arguments.partition(partition), self._timeout(timeout)
+        return self._run(lambda now: self._calls.lag(wanted, wait, now))
 
     def partitions_for(self, topic: str, timeout: Timeout = None) -> list[PartitionInfo]:
         """The partitions of a topic, as a broker describes them now; the topic is not created by that.
 
         Raises ``UnknownTopicOrPartitionError`` if there is no such topic, and otherwise as ``end_offsets()`` does.
         """
-        name = arguments.topic(topic)
-        topics = self._run(lambda now: self._calls.describe_topics((name,), self._timeout(timeout), now))
+        name, wait = arguments.topic(topic), self._timeout(timeout)
+        topics = self._run(lambda now: self._calls.describe_topics((name,), wait, now))
         return list(topics[topic].partitions)
 
     def list_topics(self, timeout: Timeout = None) -> dict[str, list[PartitionInfo]]:
@@ -303,7 +309,8 @@ class Consumer(ConsumerBase):
 
         Raises as ``end_offsets()`` does.
         """
-        topics = self._run(lambda now: self._calls.describe_topics(None, self._timeout(timeout), now))
+        wait = self._timeout(timeout)
+        topics = self._run(lambda now: self._calls.describe_topics(None, wait, now))
         return {name: list(topics[name].partitions) for name in sorted(topics)}
 
     # -- the end ----------------------------------------------------------------------------------------------------------
@@ -326,7 +333,7 @@ class Consumer(ConsumerBase):
         and ``OttlaTimeoutError`` where an asynchronous commit was not answered; the consumer is closed even so.
         """
         operation = arguments.group_membership(group_membership)
-        self._close(arguments.milliseconds(timeout, 0) / 1000, operation)
+        self._close(arguments.duration(timeout) / 1000, operation)
 
     def _close(self, timeout: float, operation: GroupMembershipOperation, error: BaseException | None = None) -> None:
         """``error``: what has left the ``with`` block."""
@@ -404,8 +411,8 @@ class Consumer(ConsumerBase):
             call.close()
 
     def _edges(self, partitions: Iterable[TopicPartition], timestamp: int, timeout: Timeout) -> dict[TopicPartition, int]:
-        wanted = dict.fromkeys(map(arguments.partition, partitions), timestamp)
-        found = self._run(lambda now: self._calls.list_offsets(wanted, self._timeout(timeout), now))
+        wanted, wait = dict.fromkeys(arguments.partitions((partitions,)), timestamp), self._timeout(timeout)
+        found = self._run(lambda now: self._calls.list_offsets(wanted, wait, now))
         return {tp: 0 if answer is None else answer.offset for tp, answer in found.items()}
 
     def _bind(self, listener: RebalanceListener) -> Listener | None:

@@ -8,6 +8,7 @@ the first call that needs it.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
 import warnings
@@ -16,7 +17,7 @@ from concurrent.futures import Future
 from datetime import timedelta
 from typing import Any
 
-from ottla.arguments import Timeout, milliseconds
+from ottla.arguments import LONGEST_POLL, Timeout, duration, milliseconds
 from ottla.client.assembly import ConsumerAssembly
 from ottla.client.calls.calls import ConsumerCalls
 from ottla.client.calls.collector import Delivery
@@ -29,7 +30,7 @@ from ottla.client.health.metrics import MetricName
 from ottla.client.health.verdicts import Assessor, Health, NetworkView
 from ottla.client.notifications import WakeupRequested
 from ottla.client.subscription import Mode
-from ottla.config import ConsumerConfig
+from ottla.config import ConsumerConfig, OttlaConfigWarning
 from ottla.errors import ForkedError, IllegalStateError
 from ottla.runtime.network_thread import NetworkThread
 from ottla.runtime.randomness import random_source
@@ -63,6 +64,7 @@ class ConsumerBase:
         recorder = self._assembly.recorder
         self._calls.jobs.rebalancing = lambda: recorder is not None and recorder.under_way
         self._closed = False
+        self._warned_of_wait = False
         self._woken_early = False
         # Re-entrant, since a signal may call wakeup() while its own thread is in here.
         self._guard = threading.RLock()
@@ -117,6 +119,7 @@ class ConsumerBase:
         this again and again, as a probe does. See ``ottla.health.serve`` for a server of probes.
         """
         self._check_process()
+        stuck = duration(stuck_after, "stuck_after")
         view = self._inspect()
         if view is None:
             dead = self._closed or self._network is not None
@@ -129,7 +132,7 @@ class ConsumerBase:
                 group_id=self._config.group_id,
             )
         with self._assessing:
-            return self._assessor.assess(view, self._calls.consumed(), milliseconds(stuck_after, 0))
+            return self._assessor.assess(view, self._calls.consumed(), stuck)
 
     def metrics(self) -> dict[MetricName, float]:
         """What the consumer counts, under the names of Kafka's own consumer. May be called from any thread.
@@ -171,7 +174,7 @@ class ConsumerBase:
         for a block inside another, as ``poll()`` does in one.
         """
         self._check_open()
-        silent = milliseconds(limit, 0)
+        silent = duration(limit, "limit")
         if not silent:
             raise ValueError("limit=0: a job takes some time")
         return self._calls.jobs.job(silent)
@@ -229,6 +232,15 @@ class ConsumerBase:
     def _bound(self, listener: Callable[[Any, list[TopicPartition]], object] | None) -> Listener | None:
         """A listener that is called with this consumer."""
         return None if listener is None else lambda partitions: listener(self, partitions)
+
+    def _poll_timeout(self, timeout: float | timedelta) -> int:
+        """Milliseconds that a poll may wait; for ever is what it says, but a number as large as that is no number of seconds."""
+        wait = duration(timeout)
+        if wait > LONGEST_POLL and not self._warned_of_wait and isinstance(timeout, int | float) and timeout != math.inf:
+            self._warned_of_wait = True
+            message = f"poll({timeout}) may wait for {timeout} seconds: timeouts are in seconds, as a number or a timedelta"
+            warnings.warn(message, OttlaConfigWarning, stacklevel=3)
+        return wait
 
     def _timeout(self, timeout: Timeout) -> int:
         return milliseconds(timeout, self._config.default_api_timeout_ms)

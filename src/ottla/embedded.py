@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from ottla import arguments
 from ottla.assignors import PartitionAssignor
 from ottla.errors import IllegalStateError, OttlaError
 from ottla.faults import Faults
@@ -51,10 +52,10 @@ class Broker:
         settings: Mapping[str, object] | None = None,
         assignors: Mapping[str, PartitionAssignor] | None = None,
     ) -> None:
-        self._data_dir = Path(data_dir) if data_dir is not None else None
-        self._address = (host, port)
-        self._settings = dict(settings or {})
-        self._assignors = dict(assignors or {})
+        self._data_dir = None if data_dir is None else arguments.path(data_dir, "data_dir")
+        self._address = (arguments.string(host, "host"), arguments.integer(port, "port", 0, 65535))
+        self._settings = arguments.mapping({} if settings is None else settings, "settings")
+        self._assignors = arguments.mapping({} if assignors is None else assignors, "assignors")
         self._node: BrokerNode | None = None
         self._temporary: Path | None = None
         self._pid = os.getpid()

@@ -3,7 +3,7 @@
 ::
 
     OttlaError                      retriable, fatal, hint, cause
-    +-- ConfigError                 a setting is unknown, contradictory or out of range          (also a ValueError)
+    +-- ConfigError                 a setting or an argument is unknown, contradictory or out of range   (also a ValueError)
     +-- IllegalStateError           this call is not allowed now: closed, not assigned, not subscribed ...
     |   +-- ForkedError             the object was made before fork() and is used in the child
     +-- ConcurrentAccessError       two threads called one Consumer
@@ -87,7 +87,7 @@ def _remade(cls: type[_E], args: tuple[Any, ...], state: dict[str, Any]) -> _E:
 
 
 class ConfigError(OttlaError, ValueError):
-    """A setting is unknown, contradictory or out of range."""
+    """A setting, or an argument of a call, is unknown, contradictory or out of range."""
 
 
 class IllegalStateError(OttlaError):

@@ -11,9 +11,11 @@ import difflib
 import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
+from ottla import arguments
 from ottla.broker.effects import Place
 from ottla.broker.faults import rules
 from ottla.broker.faults.rules import Match, Moment
@@ -57,11 +59,12 @@ class Fault:
         """How often it has struck so far."""
         return self._struck
 
-    def wait(self, times: int = 1, timeout: float = 10.0) -> None:
+    def wait(self, times: int = 1, timeout: float | timedelta = 10.0) -> None:
         """Return when it has struck ``times`` times; raises ``OttlaTimeoutError`` after ``timeout`` seconds."""
+        wanted, seconds = arguments.integer(times, "times"), arguments.duration(timeout) / 1000
         with self._faults._changed:
-            if not self._faults._changed.wait_for(lambda: self._struck >= times, timeout):
-                raise OttlaTimeoutError(f"{self._what} has struck {self._struck} times within {timeout:g} s, not {times}")
+            if not self._faults._changed.wait_for(lambda: self._struck >= wanted, min(seconds, threading.TIMEOUT_MAX)):
+                raise OttlaTimeoutError(f"{self._what} has struck {self._struck} times within {seconds:g} s, not {wanted}")
 
     def clear(self) -> None:
         """End it. What it held back is answered; a connection whose answer it had lost is closed."""
@@ -112,13 +115,13 @@ class Faults:
 
         With ``topic`` only what concerns that topic fails; the rest of the request is served.
         """
-        match = _match(api, client_id, group, topic, transactional_id)
+        match = _match(_apis(api), client_id, group, topic, transactional_id)
         return self._add(f"fail {api} with {error}", rules.Fail(_error(error)), match, times, after)
 
     def delay(
         self,
         api: Apis | None,
-        seconds: float,
+        seconds: float | timedelta,
         *,
         times: int | None = 1,
         after: int = 0,
@@ -128,8 +131,8 @@ class Faults:
         transactional_id: str | None = None,
     ) -> Fault:
         """Do what is asked at once and answer ``seconds`` later. The answers after it on that connection wait as well."""
-        match = _match(api, client_id, group, topic, transactional_id)
-        return self._add(f"delay {api or 'everything'}", rules.Delay(_milliseconds(seconds)), match, times, after)
+        match = _match(_apis_or_any(api), client_id, group, topic, transactional_id)
+        return self._add(f"delay {api or 'everything'}", rules.Delay(arguments.duration(seconds, "seconds")), match, times, after)
 
     def drop(
         self,
@@ -145,8 +148,9 @@ class Faults:
     ) -> Fault:
         """Close the connection: at the ``"request"``, with nothing done; before the ``"reply"``, with all done; ``"halfway"``
         through the bytes of the reply."""
-        match = _match(api, client_id, group, topic, transactional_id)
-        return self._add(f"drop the connection of {api or 'anything'}", rules.Drop(Moment(at)), match, times, after)
+        match = _match(_apis_or_any(api), client_id, group, topic, transactional_id)
+        moment = Moment(arguments.one_of(at, [moment.value for moment in Moment], "at"))
+        return self._add(f"drop the connection of {api or 'anything'}", rules.Drop(moment), match, times, after)
 
     def lose_reply(
         self,
@@ -160,12 +164,12 @@ class Faults:
         transactional_id: str | None = None,
     ) -> Fault:
         """Do what is asked and never answer. The connection stays, silent, until its client or ``clear`` closes it."""
-        match = _match(api, client_id, group, topic, transactional_id)
+        match = _match(_apis(api), client_id, group, topic, transactional_id)
         return self._add(f"lose the reply to {api}", rules.LoseReply(), match, times, after)
 
     def disconnect(self, client_id: str | None = None) -> int:
         """Close the connections of a client, or all, now; returns how many they were."""
-        return self._running().close_connections(client_id)
+        return self._running().close_connections(arguments.optional_text(client_id, "client_id"))
 
     # Groups and transactions
 
@@ -175,7 +179,7 @@ class Faults:
         *,
         transactional_id: str | None = None,
         to: str | None = None,
-        seconds: float | None = None,
+        seconds: float | timedelta | None = None,
     ) -> Fault:
         """Stop coordinating a group, a transactional id, or (neither named) all, until cleared or ``seconds`` have passed.
 
@@ -184,7 +188,9 @@ class Faults:
         from their log, as a broker does that takes them over. As in Kafka, they move together with the others in their
         partition of ``__consumer_offsets`` or ``__transaction_state``.
         """
-        action = rules.MoveCoordinator(group, _place(to) if to is not None else None, transactional_id)
+        name = arguments.optional_text(group, "group")
+        transaction = arguments.optional_text(transactional_id, "transactional_id")
+        action = rules.MoveCoordinator(name, _place(arguments.text(to, "to")) if to is not None else None, transaction)
         return self._add("move the coordinator", action, Match(), None, 0, seconds)
 
     def expire_member(
@@ -194,16 +200,19 @@ class Faults:
 
         Raises ``IllegalStateError`` where there is none. As in Kafka, a member that waits in a rebalance can not expire.
         """
-        count = self._running().command(rules.ExpireMember(group, member_id, client_id, instance_id))
+        wanted = {"member_id": member_id, "client_id": client_id, "instance_id": instance_id}
+        for name, value in wanted.items():
+            arguments.optional_text(value, name)
+        expire = rules.ExpireMember(arguments.text(group, "group"), member_id, client_id, instance_id)
+        count = self._running().command(expire)
         if not count:
-            wanted = {"member_id": member_id, "client_id": client_id, "instance_id": instance_id}
             named = ", ".join(f"{name}={value!r}" for name, value in wanted.items() if value is not None)
             raise IllegalStateError(f"group {group!r} has no member{' with ' + named if named else ''}")
         return count
 
     # The broker
 
-    def freeze(self, seconds: float | None = None) -> Fault:
+    def freeze(self, seconds: float | timedelta | None = None) -> Fault:
         """Stand still: nothing is answered and no timer runs until the fault is cleared or ``seconds`` have passed.
 
         Connections stay and new ones are accepted, as with a broker under SIGSTOP. What has arrived is then done in its order.
@@ -212,13 +221,20 @@ class Faults:
         return self._add("freeze", rules.Freeze(), Match(), None, 0, seconds)
 
     def fill_disk(
-        self, topic: str, partition: int | None = None, *, times: int | None = None, after: int = 0, seconds: float | None = None
+        self,
+        topic: str,
+        partition: int | None = None,
+        *,
+        times: int | None = None,
+        after: int = 0,
+        seconds: float | timedelta | None = None,
     ) -> Fault:
         """Let appends to a topic, or one partition of it, fail as on a full disk: producers are told KAFKA_STORAGE_ERROR.
 
         ``topic="__consumer_offsets"`` concerns commits and groups.
         """
-        action = rules.FailAppends(topic, partition)
+        number = None if partition is None else arguments.integer(partition, "partition")
+        action = rules.FailAppends(arguments.text(topic, "topic"), number)
         return self._add(f"fill the disk of {topic}", action, Match(), times, after, seconds)
 
     def clear(self) -> None:
@@ -244,16 +260,22 @@ class Faults:
             self._set.clear()
 
     def _add(
-        self, what: str, action: rules.Action, match: Match, times: int | None, after: int, seconds: float | None = None
+        self,
+        what: str,
+        action: rules.Action,
+        match: Match,
+        times: int | None,
+        after: int,
+        seconds: float | timedelta | None = None,
     ) -> Fault:
-        if (times is not None and times < 1) or after < 0:
-            raise ConfigError(f"times={times}, after={after}: a fault strikes once at least, and spares no fewer than 0 requests")
+        times = None if times is None else arguments.integer(times, "times", 1)
+        after = arguments.integer(after, "after")
+        lasts = None if seconds is None else arguments.duration(seconds, "seconds")
         node = self._running()
         number = next(self._numbers)
         fault = Fault(self, number, what)
         with self._changed:
             self._set[number] = fault
-        lasts = _milliseconds(seconds) if seconds is not None else None
         node.command(rules.AddFault(rules.Rule(number, action, match, times, after, lasts)))
         return fault
 
@@ -264,9 +286,25 @@ class Faults:
             self._running().command(rules.RemoveFaults(fault._number))
 
 
-def _match(api: Apis | None, client_id: str | None, group: str | None, topic: str | None, transactional_id: str | None) -> Match:
-    names = () if api is None else (api,) if isinstance(api, str) else tuple(api)
-    return Match(frozenset(map(_api, names)), client_id, group, topic, transactional_id)
+def _match(
+    apis: frozenset[Api], client_id: str | None, group: str | None, topic: str | None, transactional_id: str | None
+) -> Match:
+    return Match(
+        apis,
+        arguments.optional_text(client_id, "client_id"),
+        arguments.optional_text(group, "group"),
+        arguments.optional_text(topic, "topic"),
+        arguments.optional_text(transactional_id, "transactional_id"),
+    )
+
+
+def _apis(api: Apis) -> frozenset[Api]:
+    return frozenset(map(_api, arguments.names([api] if isinstance(api, str) else api, "api")))
+
+
+def _apis_or_any(api: Apis | None) -> frozenset[Api]:
+    """No API is any API."""
+    return frozenset() if api is None else _apis(api)
 
 
 def _api(name: str) -> Api:
@@ -279,22 +317,20 @@ def _api(name: str) -> Api:
 
 
 def _error(error: Error) -> ErrorCode:
-    code = _CODES.get(error) if isinstance(error, str) else error if isinstance(error, int) else error.code
+    if isinstance(error, type) and issubclass(error, BrokerError):
+        return ErrorCode(error.code)
+    if isinstance(error, bool) or not isinstance(error, str | int):
+        raise TypeError(f"error is a name such as 'NOT_COORDINATOR', a number or a class of ottla.errors, not {error!r}")
+    code = _CODES.get(error) if isinstance(error, str) else error
     if code not in ERROR_CODES:
         near = difflib.get_close_matches(str(error).upper(), _CODES, 1)
         raise ConfigError(f"there is no error {error!r}", hint=f"did you mean {near[0]!r}?" if near else None)
     return ErrorCode(code)
 
 
-def _milliseconds(seconds: float) -> int:
-    if seconds < 0:
-        raise ConfigError(f"{seconds} seconds: it must not be less than none")
-    return round(seconds * 1000)
-
-
 def _place(address: str) -> Place:
     host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise ConfigError(f"to={address!r} must be HOST:PORT")
     return Place(_ELSEWHERE, host.strip("[]"), int(port))
 

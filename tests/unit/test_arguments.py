@@ -17,26 +17,26 @@ TP = TopicPartition("t", 0)
 @pytest.mark.parametrize(
     ("call", "error", "told"),
     [
-        (lambda: arguments.milliseconds("5", 0), TypeError, "a timeout is seconds, or a timedelta, not '5'"),  # type: ignore[arg-type]
+        (lambda: arguments.milliseconds("5", 0), TypeError, "timeout is a number of seconds, or a timedelta, not '5'"),  # type: ignore[arg-type]
         (lambda: arguments.milliseconds(True, 0), TypeError, "not True"),
         (lambda: arguments.milliseconds(float("nan"), 0), ValueError, "no number"),
         (lambda: arguments.milliseconds(-1, 0), ValueError, "negative: -1"),
         (lambda: arguments.topics([1], None), TypeError, "string, not 1"),  # type: ignore[list-item]
         (lambda: arguments.topics([""], None), ValueError, "empty"),
         (lambda: arguments.topics([], 5), TypeError, "pattern is a string, not 5"),  # type: ignore[arg-type]
-        (lambda: arguments.partition("t"), TypeError, "a TopicPartition is expected, not 't'"),
+        (lambda: arguments.partition("t"), TypeError, "partition is a TopicPartition, not 't'"),
         (lambda: arguments.partition(("t", True)), TypeError, "TopicPartition"),
-        (lambda: arguments.partition(("t", -1)), ValueError, "-1 of t"),
+        (lambda: arguments.partition(("t", -1)), ValueError, r"partition, .'t', -1., is negative: -1"),
         (lambda: arguments.partitions(("t",)), TypeError, "not 't'"),  # type: ignore[arg-type]
         (lambda: arguments.partitions((3,)), TypeError, "not 3"),  # type: ignore[arg-type]
-        (lambda: arguments.position(True), TypeError, "an offset is a whole number"),
+        (lambda: arguments.position(True), TypeError, "offset is a whole number"),
         (lambda: arguments.position("5"), TypeError, "not '5'"),  # type: ignore[arg-type]
         (lambda: arguments.position(OffsetAndMetadata("5")), TypeError, "whole number"),  # type: ignore[arg-type]
         (lambda: arguments.position(OffsetAndMetadata(5, leader_epoch="1")), TypeError, "leader epoch is a whole number or None"),  # type: ignore[arg-type]
         (lambda: arguments.position(OffsetAndMetadata(5, leader_epoch=2**31)), ValueError, "above 2147483647"),
         (lambda: arguments.offsets([TP]), TypeError, "by partition"),  # type: ignore[arg-type]
         (lambda: arguments.timestamps({TP: datetime.now(UTC)}), TypeError, "milliseconds since 1970"),  # type: ignore[dict-item]
-        (lambda: arguments.timestamps({TP: -1}), ValueError, "t-0 is negative"),
+        (lambda: arguments.timestamps({TP: -1}), ValueError, "is negative"),
         (lambda: arguments.timestamps(TP), TypeError, "by partition"),  # type: ignore[arg-type]
         (lambda: arguments.group_membership("stay"), ValueError, "'default', 'leave_group', 'remain_in_group'"),
         (lambda: arguments.callback("f", "on_assign"), TypeError, "on_assign is called"),
@@ -70,7 +70,7 @@ def test_listeners_and_callbacks_are_looked_at_when_they_are_given() -> None:
         consumer.subscribe(["t"], on_revoke="f")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="callback"):
         consumer.commit_async({TP: 1}, callback=5)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="name of a topic"):
+    with pytest.raises(TypeError, match="topic is a string"):
         consumer.partitions_for(TP)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="group_membership='stay'"):
         consumer.close(group_membership="stay")

@@ -113,5 +113,5 @@ def test_a_setting_of_another_client_is_answered_with_what_to_do(spelling: str, 
 
 
 def test_topics_in_the_place_of_settings() -> None:
-    with pytest.raises(ConfigError, match=r"not 'orders'.*consumer.subscribe\(\['orders'\]\)"):
+    with pytest.raises(ConfigError, match=r"not 'orders'.*topics go to subscribe\(\)"):
         ConsumerConfig.parse("orders", bootstrap_servers="localhost:1")  # type: ignore[arg-type]

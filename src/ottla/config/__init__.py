@@ -96,8 +96,8 @@ class ClientConfig(SecurityConfig):
         A value of ``None`` is as good as none given. Settings that the chosen group protocol ignores cause one warning.
         """
         if settings is not None and not isinstance(settings, Mapping):
-            topic = cls is ConsumerConfig and isinstance(settings, str)
-            hint = f"topics go to consumer.subscribe([{settings!r}])" if topic else 'for example bootstrap_servers="localhost:9092"'
+            elsewhere = "; topics go to subscribe()" if cls is ConsumerConfig else ""
+            hint = f'for example bootstrap_servers="localhost:9092"{elsewhere}'
             raise ConfigError(f"settings are a mapping or keywords, not {settings!r}", hint=hint)
         given: dict[str, Any] = {}
         spelled: dict[str, str] = {}

@@ -1,0 +1,424 @@
+"""Every argument of every public call, given what it cannot be: the call itself says so, by the argument's name.
+
+No broker is needed: a call that got as far as asking one would raise ``ConnectionFailedError`` or wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import math
+import threading
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ottla
+from ottla import Admin, AsyncConsumer, Broker, Consumer, OffsetAndMetadata, TopicPartition
+from ottla.config import OttlaConfigWarning
+from ottla.errors import ConnectionFailedError, OttlaTimeoutError
+from ottla.faults import Faults
+
+NOWHERE = "127.0.0.1:1"
+TP = TopicPartition("t", 0)
+HUGE = 2**63
+
+NOT_TIMEOUTS: list[Any] = ["5", b"5", True, -1, -0.5, math.nan, timedelta(seconds=-1), [1], TP]
+NOT_TEXTS: list[Any] = [None, 5, 1.5, True, b"t", ["t"], TP, ""]
+NOT_NAMES: list[Any] = [None, 5, True, "t", b"t", [None], [5], [b"t"], [""], [["t"]], [TP]]
+NOT_FLAGS: list[Any] = [None, 0, 1, "true", [], 1.0]
+NOT_PARTITIONS: list[Any] = [
+    None,
+    5,
+    True,
+    "t",
+    b"t",
+    ("t", "0"),
+    ("t", True),
+    ("t", -1),
+    ("t", 1.0),
+    ("t", 2**31),
+    ("", 0),
+    (0, "t"),
+]
+NOT_PARTITION_LISTS: list[Any] = [*NOT_PARTITIONS, ["t"], [b"t"], [("t", "0")], [("t", -1)], [("t", 2**31)], {"t": 0}, [TP, None]]
+NOT_OFFSETS: list[Any] = [
+    None,
+    "5",
+    b"5",
+    True,
+    1.0,
+    math.nan,
+    -1,
+    HUGE,
+    (5,),
+    OffsetAndMetadata(-1),
+    OffsetAndMetadata(HUGE),
+    OffsetAndMetadata("5"),  # type: ignore[arg-type]
+    OffsetAndMetadata(5, metadata=b"m"),  # type: ignore[arg-type]
+    OffsetAndMetadata(5, leader_epoch="1"),  # type: ignore[arg-type]
+    OffsetAndMetadata(5, leader_epoch=2**31),
+]
+NOT_NUMBERS: list[Any] = [None, "5", True, 1.0, math.nan, HUGE, -2]
+NOT_CALLABLES: list[Any] = [5, "f", [print]]
+NOT_MAPPINGS: list[Any] = [5, True, "t", b"t", ["t"], [TP], TP]
+
+
+def by_partition(values: list[Any]) -> list[Any]:
+    """Mappings by partition that have a wrong key or a wrong value, and what is no mapping."""
+    return [*NOT_MAPPINGS, *({TP: value} for value in values), {"t": 0}, {("t", "0"): 0}, {None: 0}, {("t", -1): 0}]
+
+
+CONSUMER: dict[str, dict[str, list[Any]]] = {
+    "subscribe": {
+        "topics": [*NOT_NAMES, ["^t.*"], ["t|u"], {"t.+"}],
+        "pattern": [5, b"t", ["t"], True],
+        "on_assign": NOT_CALLABLES,
+        "on_revoke": NOT_CALLABLES,
+        "on_lost": NOT_CALLABLES,
+    },
+    "unsubscribe": {},
+    "assign": {"partitions": NOT_PARTITION_LISTS},
+    "poll": {"timeout": [*NOT_TIMEOUTS, None]},
+    "seek": {"partition": NOT_PARTITIONS, "offset": NOT_OFFSETS},
+    "seek_to_beginning": {"partitions": NOT_PARTITION_LISTS},
+    "seek_to_end": {"partitions": NOT_PARTITION_LISTS},
+    "position": {"partition": NOT_PARTITIONS, "timeout": NOT_TIMEOUTS},
+    "pause": {"partitions": NOT_PARTITION_LISTS},
+    "resume": {"partitions": NOT_PARTITION_LISTS},
+    "commit": {"offsets": by_partition(NOT_OFFSETS), "timeout": NOT_TIMEOUTS},
+    "commit_async": {"offsets": by_partition(NOT_OFFSETS), "callback": NOT_CALLABLES},
+    "committed": {"partitions": NOT_PARTITION_LISTS, "timeout": NOT_TIMEOUTS},
+    "beginning_offsets": {"partitions": NOT_PARTITION_LISTS, "timeout": NOT_TIMEOUTS},
+    "end_offsets": {"partitions": NOT_PARTITION_LISTS, "timeout": NOT_TIMEOUTS},
+    "offsets_for_times": {"timestamps": [None, *by_partition([None, "latest", 1.5, -1, HUGE, True])], "timeout": NOT_TIMEOUTS},
+    "lag": {"partition": NOT_PARTITIONS, "timeout": NOT_TIMEOUTS},
+    "partitions_for": {"topic": NOT_TEXTS, "timeout": NOT_TIMEOUTS},
+    "list_topics": {"timeout": NOT_TIMEOUTS},
+    "close": {"timeout": [*NOT_TIMEOUTS, None], "group_membership": [None, 5, "stay", True, [], ""]},
+    "assignment": {},
+    "subscription": {},
+    "paused": {},
+    "group_metadata": {},
+    "health": {"stuck_after": [*NOT_TIMEOUTS, None]},
+    "metrics": {},
+    "processing": {"limit": [*NOT_TIMEOUTS, None, 0]},
+    "wakeup": {},
+}
+"""Call -> argument -> what it cannot be."""
+
+ADMIN: dict[str, dict[str, list[Any]]] = {
+    "create_topics": {
+        "topics": [None, *NOT_MAPPINGS, *({"t": n} for n in [None, "1", True, 1.0, 0, -2, 2**31]), {"": 1}, {5: 1}, {None: 1}],
+        "replication_factor": [None, "1", True, 1.0, 0, -2, 2**15],
+        "configs": [*NOT_MAPPINGS, {"a": 5}, {"a": None}, {"a": b"b"}, {5: "b"}, {"": "b"}],
+        "validate_only": NOT_FLAGS,
+        "timeout": NOT_TIMEOUTS,
+    },
+    "delete_topics": {"topics": NOT_NAMES, "timeout": NOT_TIMEOUTS},
+    "list_topics": {"include_internal": NOT_FLAGS, "timeout": NOT_TIMEOUTS},
+    "describe_topics": {"topics": NOT_NAMES, "timeout": NOT_TIMEOUTS},
+    "describe_cluster": {"timeout": NOT_TIMEOUTS},
+    "describe_log_dirs": {"brokers": [5, "1", ["1"], [True], [-1], [1.0], [2**31], [None]], "timeout": NOT_TIMEOUTS},
+    "describe_configs": {"kind": [*NOT_TEXTS, "cluster"], "name": [None, 1.5, b"t", ["t"], ""], "timeout": NOT_TIMEOUTS},
+    "alter_configs": {
+        "kind": [*NOT_TEXTS, "cluster"],
+        "name": [None, 1.5, b"t", ["t"], ""],
+        "changes": [*NOT_MAPPINGS, {"a": 5}, {"a": b"b"}, {5: "b"}, {"": "b"}],
+        "validate_only": NOT_FLAGS,
+        "timeout": NOT_TIMEOUTS,
+    },
+    "create_partitions": {
+        "counts": [None, *NOT_MAPPINGS, *({"t": n} for n in [None, "1", True, 1.0, 0, -1, 2**31]), {"": 1}, {5: 1}],
+        "validate_only": NOT_FLAGS,
+        "timeout": NOT_TIMEOUTS,
+    },
+    "delete_records": {"offsets": [None, *by_partition([None, "5", True, 1.0, -1, HUGE, "earliest"])], "timeout": NOT_TIMEOUTS},
+    "list_groups": {"timeout": NOT_TIMEOUTS},
+    "describe_groups": {"groups": NOT_NAMES, "timeout": NOT_TIMEOUTS},
+    "delete_groups": {"groups": NOT_NAMES, "timeout": NOT_TIMEOUTS},
+    "group_offsets": {"group": NOT_TEXTS, "timeout": NOT_TIMEOUTS},
+    "alter_group_offsets": {"group": NOT_TEXTS, "offsets": [None, *by_partition(NOT_OFFSETS)], "timeout": NOT_TIMEOUTS},
+    "list_offsets": {
+        "times": [None, *by_partition([None, "newest", True, 1.5, -1, HUGE])],
+        "isolation_level": [None, 1, "serializable", True, []],
+        "timeout": NOT_TIMEOUTS,
+    },
+    "close": {},
+}
+
+NARROWED: dict[str, list[Any]] = {
+    "client_id": NOT_TEXTS[1:],
+    "group": NOT_TEXTS[1:],
+    "topic": NOT_TEXTS[1:],
+    "transactional_id": NOT_TEXTS[1:],
+    "times": ["1", True, 1.0, 0, -1, HUGE],
+    "after": [None, "1", True, 1.0, -1, HUGE],
+}
+NOT_APIS: list[Any] = [5, True, b"Fetch", [5], [None], "Fech", ["Fech"], ""]
+
+FAULTS: dict[str, dict[str, list[Any]]] = {
+    "fail": {"api": [None, *NOT_APIS], "error": [None, True, 1.5, b"x", [16], "NOT_COORDINATER", 9999, ValueError], **NARROWED},
+    "delay": {"api": NOT_APIS, "seconds": [None, *NOT_TIMEOUTS], **NARROWED},
+    "drop": {"api": NOT_APIS, "at": [None, 5, "somewhere", ""], **NARROWED},
+    "lose_reply": {"api": [None, *NOT_APIS], **NARROWED},
+    "disconnect": {"client_id": NOT_TEXTS[1:]},
+    "move_coordinator": {
+        "group": NOT_TEXTS[1:],
+        "transactional_id": NOT_TEXTS[1:],
+        "to": [5, True, b"h:1", "", "host", "host:port", "host:0", "host:70000", ":1"],
+        "seconds": NOT_TIMEOUTS,
+    },
+    "expire_member": {
+        "group": NOT_TEXTS,
+        "member_id": NOT_TEXTS[1:],
+        "client_id": NOT_TEXTS[1:],
+        "instance_id": NOT_TEXTS[1:],
+    },
+    "freeze": {"seconds": NOT_TIMEOUTS},
+    "fill_disk": {
+        "topic": NOT_TEXTS,
+        "partition": ["0", True, 0.0, -1, HUGE],
+        "times": NARROWED["times"],
+        "after": NARROWED["after"],
+        "seconds": NOT_TIMEOUTS,
+    },
+    "clear": {},
+}
+
+BROKER: dict[str, list[Any]] = {
+    "data_dir": [5, True, b"/tmp", "", [Path("x")]],
+    "port": [None, "9092", True, 1.0, -1, 65536],
+    "host": [None, 5, b"localhost", ["localhost"]],
+    "settings": [5, True, "x", ["a"], [("a", "b")], {5: "x"}, {"": "x"}],
+    "assignors": [5, True, "x", ["a"], {5: "x"}],
+}
+
+GOOD: dict[str, Any] = {
+    "partition": TP,
+    "partitions": [TP],
+    "offset": 5,
+    "offsets": {TP: 5},
+    "timestamps": {TP: 5},
+    "times": {TP: 5},
+    "topic": "t",
+    "group": "g",
+    "groups": ["g"],
+    "kind": "topic",
+    "name": "t",
+    "changes": {"a": "b"},
+    "counts": {"t": 2},
+    "limit": 5,
+    "api": "Fetch",
+    "error": 16,
+    "seconds": 1,
+}
+"""What an argument may be that has no default."""
+
+
+def cases(calls: dict[str, dict[str, list[Any]]]) -> list[Any]:
+    return [
+        pytest.param(name, argument, value, id=f"{name}-{argument}-{value!r:.60}")
+        for name, wrong in calls.items()
+        for argument, values in wrong.items()
+        for value in values
+    ]
+
+
+def arguments_of(call: Callable[..., Any], argument: str, value: Any, topics: Any) -> tuple[list[Any], dict[str, Any]]:
+    """Good arguments but for one."""
+    positional: list[Any] = []
+    keywords: dict[str, Any] = {}
+    for name, parameter in inspect.signature(call).parameters.items():
+        if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+            positional += [value] if name == argument else [GOOD[name]]
+        elif name == argument:
+            keywords[name] = value
+        elif parameter.default is inspect.Parameter.empty:
+            keywords[name] = topics if name == "topics" else GOOD[name]
+    if positional and any(name in keywords for name in ("partition", "offset")):
+        positional = [keywords.pop(name) for name in ("partition", "offset") if name in keywords]
+    return positional, keywords
+
+
+FACES = {"arguments.py", "admin.py", "consumer.py", "async_consumer.py", "consumer_base.py", "faults.py", "embedded.py"}
+
+
+def check(refused: pytest.ExceptionInfo[Exception], argument: str) -> None:
+    """The error names the argument, and was raised where the arguments are looked at."""
+    assert not isinstance(refused.value, ConnectionFailedError | OttlaTimeoutError)
+    singular = argument.removesuffix("s")
+    assert singular in str(refused.value).lower(), str(refused.value)
+    raised_in = Path(traceback.extract_tb(refused.tb)[-1].filename)
+    assert raised_in.name in FACES
+    assert raised_in.parent.name == "ottla"
+
+
+@pytest.fixture
+def no_threads() -> Iterator[None]:
+    """Nothing was asked of anybody."""
+    before = set(threading.enumerate())
+    yield
+    assert [thread for thread in threading.enumerate() if thread not in before and "ottla" in thread.name] == []
+
+
+@pytest.mark.parametrize(("call", "argument", "value"), cases(CONSUMER))
+@pytest.mark.usefixtures("no_threads")
+def test_a_consumer_says_which_argument_is_wrong(call: str, argument: str, value: Any) -> None:
+    consumer = Consumer(bootstrap_servers=NOWHERE, group_id="g")
+    method = getattr(consumer, call)
+    positional, keywords = arguments_of(method, argument, value, ["t"])
+    with pytest.raises((TypeError, ValueError)) as refused:
+        method(*positional, **keywords)
+    check(refused, argument)
+    assert consumer.subscription() == set()
+    assert consumer.assignment() == set()
+
+
+@pytest.mark.parametrize(("call", "argument", "value"), cases(CONSUMER))
+@pytest.mark.usefixtures("no_threads")
+def test_an_async_consumer_says_which_argument_is_wrong(call: str, argument: str, value: Any) -> None:
+    async def run() -> Any:
+        consumer = AsyncConsumer(bootstrap_servers=NOWHERE, group_id="g")
+        method = getattr(consumer, call)
+        positional, keywords = arguments_of(method, argument, value, ["t"])
+        answer = method(*positional, **keywords)
+        return await answer if inspect.isawaitable(answer) else answer
+
+    with pytest.raises((TypeError, ValueError)) as refused:
+        asyncio.run(run())
+    check(refused, argument)
+
+
+@pytest.mark.parametrize(("call", "argument", "value"), cases(ADMIN))
+@pytest.mark.usefixtures("no_threads")
+def test_an_admin_says_which_argument_is_wrong(call: str, argument: str, value: Any) -> None:
+    admin = Admin(bootstrap_servers=NOWHERE)
+    method = getattr(admin, call)
+    positional, keywords = arguments_of(method, argument, value, {"t": 1} if call == "create_topics" else ["t"])
+    with pytest.raises((TypeError, ValueError)) as refused:
+        method(*positional, **keywords)
+    check(refused, argument)
+
+
+@pytest.fixture(scope="module")
+def faults() -> Iterator[Faults]:
+    with Broker() as broker:
+        yield broker.faults
+
+
+@pytest.mark.parametrize(("call", "argument", "value"), cases(FAULTS))
+def test_faults_say_which_argument_is_wrong(faults: Faults, call: str, argument: str, value: Any) -> None:
+    method = getattr(faults, call)
+    positional, keywords = arguments_of(method, argument, value, "t")
+    with pytest.raises((TypeError, ValueError)) as refused:
+        method(*positional, **keywords)
+    check(refused, argument)
+    assert list(faults) == []
+
+
+@pytest.mark.parametrize(("argument", "value"), [(name, value) for name, values in BROKER.items() for value in values])
+@pytest.mark.usefixtures("no_threads")
+def test_a_broker_says_which_argument_is_wrong(argument: str, value: Any) -> None:
+    with pytest.raises((TypeError, ValueError)) as refused:
+        Broker(**{argument: value})
+    check(refused, argument)
+
+
+@pytest.mark.parametrize("times", [None, "1", True, 1.5, -1])
+def test_a_fault_says_which_argument_is_wrong(faults: Faults, times: Any) -> None:
+    with faults.freeze() as fault:
+        with pytest.raises((TypeError, ValueError), match="times"):
+            fault.wait(times)
+        for timeout in (*NOT_TIMEOUTS, None):
+            with pytest.raises((TypeError, ValueError), match="timeout"):
+                fault.wait(1, timeout)
+
+
+@pytest.mark.parametrize(("kind", "swept"), [(Consumer, CONSUMER), (AsyncConsumer, CONSUMER), (Admin, ADMIN), (Faults, FAULTS)])
+def test_the_sweep_has_every_argument_of_every_call(kind: type[Any], swept: dict[str, dict[str, list[Any]]]) -> None:
+    public = {
+        name: set(inspect.signature(method).parameters) - {"self"}
+        for name, method in inspect.getmembers(kind, inspect.isfunction)
+        if not name.startswith("_") and name not in OF_THE_BROKER
+    }
+    assert public == {name: set(wrong) for name, wrong in swept.items()}
+
+
+OF_THE_BROKER = {"on_strike", "forget"}
+"""What a broker calls of its ``Faults``, and no user does."""
+
+
+def test_the_sweep_has_every_argument_of_a_broker() -> None:
+    assert set(inspect.signature(Broker).parameters) == set(BROKER)
+
+
+# -- what may be meant ----------------------------------------------------------------------------------------------------
+
+
+def test_a_pattern_among_the_topics_is_answered_with_how_to_give_it() -> None:
+    consumer = Consumer(bootstrap_servers=NOWHERE, group_id="g")
+    with pytest.raises(ValueError, match=r"'\^t\.\*' is no name of a topic; a regular expression is subscribe\(pattern='t\.\*'\)"):
+        consumer.subscribe(["^t.*"])
+
+
+def refuse_polls(consumer: Consumer, *timeouts: float | timedelta) -> None:
+    """Polls that end at once, since nothing is subscribed to."""
+    for timeout in timeouts:
+        with pytest.raises(ottla.OttlaError, match="subscribe"):
+            consumer.poll(timeout)
+
+
+@pytest.mark.parametrize("timeout", [1000, 1000.0, 300.5])
+def test_milliseconds_for_seconds_are_warned_of_once(timeout: float) -> None:
+    consumer = Consumer(bootstrap_servers=NOWHERE, group_id="g")
+    with pytest.warns(OttlaConfigWarning, match=rf"poll\({timeout}\) may wait for {timeout} seconds") as caught:
+        refuse_polls(consumer, timeout, timeout)
+    assert [Path(warning.filename).name for warning in caught] == [Path(__file__).name]
+    consumer.close()
+
+
+def test_long_polls_that_are_meant_are_not_warned_of() -> None:
+    consumer = Consumer(bootstrap_servers=NOWHERE, group_id="g")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        refuse_polls(consumer, 300, math.inf, timedelta(hours=1))
+    consumer.close()
+
+
+def test_an_async_consumer_warns_of_them_as_well() -> None:
+    async def run() -> None:
+        consumer = AsyncConsumer(bootstrap_servers=NOWHERE, group_id="g")
+        with pytest.raises(ottla.OttlaError, match="subscribe"):
+            await consumer.poll(1000)
+        await consumer.close()
+
+    with pytest.warns(OttlaConfigWarning, match="1000 seconds") as caught:
+        asyncio.run(run())
+    assert [Path(warning.filename).name for warning in caught] == [Path(__file__).name]
+
+
+def test_durations_of_an_admin_may_be_timedeltas() -> None:
+    with Broker() as broker, Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
+        admin.create_topics({"t": 1}, timeout=timedelta(seconds=30))
+        assert list(admin.list_topics(timeout=timedelta(seconds=30))) == ["t"]
+        with broker.faults.freeze(timedelta(milliseconds=1)) as ice:
+            ice.wait(0, timedelta(seconds=5))
+    with Admin(bootstrap_servers=NOWHERE) as admin, pytest.raises((ConnectionFailedError, OttlaTimeoutError)):
+        admin.list_topics(timeout=timedelta(milliseconds=1))
+
+
+def test_numbers_of_other_libraries_are_numbers() -> None:
+    import numpy as np
+
+    consumer = Consumer(bootstrap_servers=NOWHERE)
+    consumer.assign([TopicPartition("t", np.int64(0))])  # type: ignore[arg-type]
+    consumer.seek(TP, np.int64(7))  # type: ignore[arg-type]
+    assert consumer.position(TP) == 7
+    assert type(consumer.position(TP)) is int
+    consumer.close()
