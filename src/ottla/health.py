@@ -21,6 +21,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Protocol, Self
 
+from ottla import arguments
 from ottla.client.health.metrics import MetricName
 from ottla.client.health.names import meaning
 from ottla.client.health.verdicts import Health, PartitionHealth, WaitsFor
@@ -43,13 +44,15 @@ class HealthServer:
     """See ``serve``. A context manager; ``port`` is where it listens."""
 
     def __init__(self, consumer: Inspectable, port: int, host: str, stuck_after: float | timedelta) -> None:
+        arguments.duration(stuck_after, "stuck_after")  # each probe would raise it, on a thread of the server
+        address = (arguments.string(host, "host"), arguments.integer(port, "port", 0, 65535))
         pages: dict[str, Callable[[], _Page]] = {
             "/live": lambda: _verdict(health := consumer.health(stuck_after), health.live),
             "/ready": lambda: _verdict(health := consumer.health(stuck_after), health.ready),
             "/health": lambda: _as_json(consumer.health(stuck_after)),
             "/metrics": lambda: _for_prometheus(consumer, stuck_after),
         }
-        self._server = ThreadingHTTPServer((host, port), _handler(pages))
+        self._server = ThreadingHTTPServer(address, _handler(pages))
         self._server.daemon_threads = True
         self.port: int = self._server.server_address[1]
         self._thread = threading.Thread(target=self._server.serve_forever, name=f"ottla-health-{self.port}", daemon=True)

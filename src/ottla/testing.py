@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import pytest
@@ -73,8 +73,17 @@ def _kafka_admin(kafka_broker: Broker) -> Iterator[Admin]:
 @pytest.fixture
 def kafka_topic(request: pytest.FixtureRequest, _kafka_admin: Admin) -> str:
     """The name of an empty topic that no other test knows, with one partition unless the marker ``kafka_topic`` says otherwise."""
-    marker = request.node.get_closest_marker("kafka_topic")
-    wanted = dict(marker.kwargs) if marker is not None else {}
+    partitions, configs = _wanted(request.node.get_closest_marker("kafka_topic"))
     name = re.sub(r"[^a-zA-Z0-9._-]+", "-", request.node.name)[:_LONGEST] + f"-{next(_numbers)}"
-    _kafka_admin.create_topics({name: wanted.get("partitions", 1)}, configs=wanted.get("configs"))
+    _kafka_admin.create_topics({name: partitions}, configs=configs)
     return name
+
+
+def _wanted(marker: pytest.Mark | None) -> tuple[int, Mapping[str, str] | None]:
+    """How many partitions, and which settings."""
+    args, kwargs = ((), {}) if marker is None else (marker.args, marker.kwargs)
+    wanted = {"partitions": 1, "configs": None, **kwargs}
+    if args or len(wanted) > 2:
+        written = ", ".join([*map(repr, args), *(f"{name}={value!r}" for name, value in kwargs.items())])
+        pytest.fail(f"kafka_topic({written}): the marker takes partitions=1 and configs={{}}, by these names", pytrace=False)
+    return wanted["partitions"], wanted["configs"]

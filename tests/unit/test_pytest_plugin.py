@@ -56,6 +56,32 @@ def test_faults_end_with_the_test_that_set_them(pytester: pytest.Pytester) -> No
     pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=2)
 
 
+def test_a_marker_that_means_nothing_is_an_error_of_its_test(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+
+        @pytest.mark.kafka_topic(partition=6)
+        def test_a_slip(kafka_topic): ...
+
+        @pytest.mark.kafka_topic(6, configs={})
+        def test_a_position(kafka_topic): ...
+
+        @pytest.mark.kafka_topic(partitions="6")
+        def test_a_type(kafka_topic): ...
+        """
+    )
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider")
+    result.assert_outcomes(errors=3)
+    result.stdout.fnmatch_lines(
+        [
+            "kafka_topic(partition=6): the marker takes partitions=1 and configs={}, by these names",
+            "kafka_topic(6, configs={}): the marker takes partitions=1 and configs={}, by these names",
+            "E * is a whole number, not '6'",
+        ]
+    )
+
+
 def test_loading_the_plugin_brings_nothing_else_in() -> None:
     code = "import sys, pytest, ottla.testing; print([m for m in sys.modules if m.startswith(('ottla.', 'kio'))])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -23,6 +23,7 @@ from ottla import Admin, AsyncConsumer, Broker, Consumer, OffsetAndMetadata, Top
 from ottla.config import OttlaConfigWarning
 from ottla.errors import ConnectionFailedError, OttlaTimeoutError
 from ottla.faults import Faults
+from ottla.health import serve
 
 NOWHERE = "127.0.0.1:1"
 TP = TopicPartition("t", 0)
@@ -246,7 +247,7 @@ def arguments_of(call: Callable[..., Any], argument: str, value: Any, topics: An
     return positional, keywords
 
 
-FACES = {"arguments.py", "admin.py", "consumer.py", "async_consumer.py", "consumer_base.py", "faults.py", "embedded.py"}
+FACES = {"arguments.py", "admin.py", "consumer.py", "async_consumer.py", "consumer_base.py", "faults.py", "embedded.py", "health.py"}
 
 
 def check(refused: pytest.ExceptionInfo[Exception], argument: str) -> None:
@@ -356,6 +357,21 @@ OF_THE_BROKER = {"on_strike", "forget"}
 
 def test_the_sweep_has_every_argument_of_a_broker() -> None:
     assert set(inspect.signature(Broker).parameters) == set(BROKER)
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        *(("port", value) for value in (None, "8080", True, 1.0, -1, 65536)),
+        *(("host", value) for value in (None, 5, b"localhost")),
+        *(("stuck_after", value) for value in (None, *NOT_TIMEOUTS)),
+    ],
+)
+@pytest.mark.usefixtures("no_threads")
+def test_a_health_server_says_which_argument_is_wrong(argument: str, value: Any) -> None:
+    with pytest.raises((TypeError, ValueError)) as refused:
+        serve(Consumer(bootstrap_servers=NOWHERE), **{argument: value})
+    check(refused, argument)
 
 
 # -- what may be meant ----------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import typer
 
 from ottla.cli import broker, consume, demo, group, output, produce, topic
+from ottla.cli.options import Command
 from ottla.errors import OttlaError
 from ottla.version import __version__
 
@@ -24,10 +25,10 @@ app = typer.Typer(
 )
 app.add_typer(broker.app, name="broker")
 app.add_typer(topic.app, name="topic")
-app.command("produce")(produce.produce)
-app.command("consume")(consume.consume)
+app.command("produce", cls=Command)(produce.produce)
+app.command("consume", cls=Command)(consume.consume)
 app.add_typer(group.app, name="group")
-app.command("demo")(demo.demo)
+app.command("demo", cls=Command)(demo.demo)
 
 
 def _print_version(wanted: bool) -> None:

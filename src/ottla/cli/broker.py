@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 import ottla
-from ottla.cli.options import pairs
+from ottla.cli.options import Command, pairs
 from ottla.signals import wait_for_signal
 
 app = typer.Typer(help="Run an embedded broker.", no_args_is_help=True)
@@ -23,7 +23,7 @@ def nouns() -> None:
     """Run an embedded broker."""
 
 
-@app.command()
+@app.command(cls=Command)
 def start(
     data_dir: Annotated[
         Path | None, typer.Option("--data-dir", help="Where topics, groups and offsets are kept; a temporary folder if not given.")

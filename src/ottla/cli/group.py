@@ -14,7 +14,7 @@ import typer
 import ottla
 from ottla import TopicPartition
 from ottla.cli.connecting import connected_admin
-from ottla.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Format, OutputFormat, Settings
+from ottla.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Command, Format, OutputFormat, Settings
 from ottla.cli.output import CommandFailed, print_json, print_rows, print_table
 from ottla.types import OffsetAndTimestamp
 
@@ -27,7 +27,7 @@ Execute = Annotated[bool, typer.Option("--execute", help="Do it; without this it
 PARTITION_COLUMNS = ("topic", "partition", "committed", "end_offset", "lag", "member_id")
 
 
-@app.command("list")
+@app.command("list", cls=Command)
 def list_groups(
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP, settings: Settings = None, output: OutputFormat = Format.TABLE
 ) -> None:
@@ -38,7 +38,7 @@ def list_groups(
     print_rows(rows, ("group", "state", "protocol"), output)
 
 
-@app.command()
+@app.command(cls=Command)
 def describe(
     name: Name,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -71,7 +71,7 @@ def _offset(value: str) -> str:
     return value
 
 
-@app.command("reset-offsets")
+@app.command("reset-offsets", cls=Command)
 def reset_offsets(
     name: Name,
     offset: Annotated[
@@ -119,7 +119,7 @@ def reset_offsets(
         print("nothing was changed; add --execute to do it", file=sys.stderr)
 
 
-@app.command()
+@app.command(cls=Command)
 def delete(
     name: Name, execute: Execute = False, bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP, settings: Settings = None
 ) -> None:

@@ -1,16 +1,18 @@
 """The options that every noun shares, and what they mean.
 
-Owns ``-b``, ``-X`` and ``--format``. Must not know any command. Invariant: a short flag means the same in every
-command, and what it means in kcat where kcat has it.
+Owns ``-b``, ``-X`` and ``--format``, and the rule that an option of one value is given once. Must not know any command.
+Invariant: a short flag means the same in every command, and what it means in kcat where kcat has it.
 """
 
 from __future__ import annotations
 
 import enum
+from collections import Counter
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperOption
 
 DEFAULT_BOOTSTRAP = "localhost:9092"
 BOOTSTRAP_VARIABLE = "OTTLA_BOOTSTRAP_SERVERS"
@@ -39,6 +41,18 @@ Settings = Annotated[
     typer.Option("-X", metavar="NAME=VALUE", help="A setting of the client by Kafka's name; may be repeated."),
 ]
 OutputFormat = Annotated[Format, typer.Option("--format", help="How to print it.")]
+
+
+class Command(TyperCommand):
+    """A command that refuses an option of one value which is given several times: the others would be forgotten without a word."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the arguments of the command line."""
+        _, _, given = self.make_parser(ctx).parse_args(args=list(args))
+        for option, times in Counter(given).items():
+            if times > 1 and isinstance(option, TyperOption) and not (option.multiple or option.is_flag):
+                raise typer.BadParameter(f"it is given {times} times and takes one value", param_hint=" / ".join(option.opts))
+        return super().parse_args(ctx, args)
 
 
 def pairs(given: Sequence[str] | None, flag: str) -> dict[str, str]:

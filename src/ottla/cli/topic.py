@@ -11,14 +11,14 @@ import typer
 
 from ottla import TopicPartition
 from ottla.cli.connecting import connected_admin
-from ottla.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Format, OutputFormat, Settings, pairs
+from ottla.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Command, Format, OutputFormat, Settings, pairs
 from ottla.cli.output import print_rows
 
 app = typer.Typer(help="Create, list, describe, alter and delete topics.", no_args_is_help=True)
 Name = Annotated[str, typer.Argument(metavar="TOPIC", help="The name of the topic.")]
 
 
-@app.command()
+@app.command(cls=Command)
 def create(
     name: Name,
     partitions: Annotated[
@@ -36,7 +36,7 @@ def create(
         print(f"created topic {name} with {_count(len(admin.describe_topics([name])[name].partitions))}")
 
 
-@app.command("list")
+@app.command("list", cls=Command)
 def list_topics(
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP, settings: Settings = None, output: OutputFormat = Format.TABLE
 ) -> None:
@@ -47,7 +47,7 @@ def list_topics(
     print_rows(rows, ("topic", "partitions"), output)
 
 
-@app.command()
+@app.command(cls=Command)
 def describe(
     name: Name, bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP, settings: Settings = None, output: OutputFormat = Format.TABLE
 ) -> None:
@@ -66,7 +66,7 @@ def describe(
     print_rows(rows, ("partition", "leader", "beginning", "end"), output)
 
 
-@app.command()
+@app.command(cls=Command)
 def alter(
     name: Name,
     partitions: Annotated[
@@ -99,7 +99,7 @@ def alter(
             print(f"topic {name} has {_count(partitions)}")
 
 
-@app.command()
+@app.command(cls=Command)
 def delete(
     name: Name,
     execute: Annotated[bool, typer.Option("--execute", help="Do it; without this it is only said what would be done.")] = False,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import typer
 
+from ottla.cli.app import run
 from ottla.cli.options import client_settings, pairs
 
 
@@ -21,3 +22,47 @@ def test_what_is_no_pair_is_bad_usage(given: str) -> None:
 def test_a_setting_wins_over_the_bootstrap_option() -> None:
     assert client_settings("a:1", ["bootstrap.servers=b:2"]) == {"bootstrap.servers": "b:2"}
     assert client_settings("a:1", None) == {"bootstrap.servers": "a:1"}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["consume", "-t", "a", "-t", "b"],
+        ["consume", "-t", "a", "--topic=b"],
+        ["consume", "-t", "a", "-g", "g", "-g", "h"],
+        ["produce", "-t", "a", "-t", "b"],
+        ["topic", "create", "a", "-p", "1", "-p", "2"],
+        ["topic", "list", "-b", "a:1", "-b", "b:1"],
+        ["group", "list", "--format", "json", "--format", "table"],
+        ["broker", "start", "--port", "1", "--port", "2"],
+    ],
+)
+def test_an_option_of_one_value_is_given_once(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(arguments) == 2
+    assert "it is given 2 times and takes one value" in " ".join(capsys.readouterr().err.replace("│", " ").split())
+
+
+def test_an_option_of_many_values_may_be_given_again(capsys: pytest.CaptureFixture[str]) -> None:
+    assert (
+        run(
+            [
+                "group",
+                "reset-offsets",
+                "g",
+                "-t",
+                "a",
+                "-t",
+                "b",
+                "-X",
+                "retries=1",
+                "-X",
+                "acks=1",
+                "-o",
+                "end",
+                "-b",
+                "127.0.0.1:1",
+            ]
+        )
+        == 1
+    )
+    assert "a setting of producers" in capsys.readouterr().err
