@@ -32,8 +32,12 @@ TP = TopicPartition("t", 0)
         (lambda: arguments.position(True), TypeError, "offset is a whole number"),
         (lambda: arguments.position("5"), TypeError, "not '5'"),  # type: ignore[arg-type]
         (lambda: arguments.position(OffsetAndMetadata("5")), TypeError, "whole number"),  # type: ignore[arg-type]
-        (lambda: arguments.position(OffsetAndMetadata(5, leader_epoch="1")), TypeError, "leader epoch is a whole number or None"),  # type: ignore[arg-type]
-        (lambda: arguments.position(OffsetAndMetadata(5, leader_epoch=2**31)), ValueError, "above 2147483647"),
+        (
+            lambda: arguments.position(OffsetAndMetadata(5, leader_epoch="1")),
+            TypeError,
+            "the leader epoch of offset is a whole number, not '1'",
+        ),  # type: ignore[arg-type]
+        (lambda: arguments.position(OffsetAndMetadata(5, leader_epoch=2**31)), ValueError, "to 2147483647, not 2147483648"),
         (lambda: arguments.offsets([TP]), TypeError, "by partition"),  # type: ignore[arg-type]
         (lambda: arguments.timestamps({TP: datetime.now(UTC)}), TypeError, "milliseconds since 1970"),  # type: ignore[dict-item]
         (lambda: arguments.timestamps({TP: -1}), ValueError, "is negative"),
