@@ -40,6 +40,7 @@ from ottla.protocol.group_records import (
     decode_record,
     encode_record,
 )
+from ottla.protocol.messages import consumer_group_heartbeat_request as heartbeat
 
 text = st.text(st.characters(codec="utf-8"), max_size=10)
 optional_text = st.none() | text
@@ -91,17 +92,34 @@ classic_metadata = st.builds(
     session_timeout_ms=int32,
     supported_protocols=st.lists(st.builds(ClassicProtocol, name=text, metadata=st.binary(max_size=10)), max_size=2).map(tuple),
 )
+int16 = st.integers(-(2**15), 2**15 - 1)
+offers = st.builds(
+    heartbeat.ClientAssignor,
+    name=text,
+    minimum_version=int16,
+    maximum_version=int16,
+    reason=st.integers(-128, 127),
+    metadata_version=int16,
+    metadata=st.binary(max_size=10),
+)
+of_either_protocol = st.one_of(
+    st.fixed_dictionaries({"classic_member_metadata": classic_metadata}),
+    st.fixed_dictionaries({"client_assignors": st.lists(offers, max_size=2).map(tuple)}),
+)
 member_values = st.builds(
-    ConsumerGroupMemberMetadataValue,
-    instance_id=optional_text,
-    rack_id=optional_text,
-    client_id=text,
-    client_host=text,
-    subscribed_topic_names=texts,
-    subscribed_topic_regex=optional_text,
-    rebalance_timeout_ms=int32,
-    server_assignor=optional_text,
-    classic_member_metadata=st.none() | classic_metadata,
+    lambda one, more: dataclasses.replace(one, **more),
+    st.builds(
+        ConsumerGroupMemberMetadataValue,
+        instance_id=optional_text,
+        rack_id=optional_text,
+        client_id=text,
+        client_host=text,
+        subscribed_topic_names=texts,
+        subscribed_topic_regex=optional_text,
+        rebalance_timeout_ms=int32,
+        server_assignor=optional_text,
+    ),
+    of_either_protocol,
 )
 of_group, of_member = {"group_id": text}, {"group_id": text, "member_id": text}
 consumer_group_records = st.one_of(
@@ -313,3 +331,11 @@ def test_an_array_that_announces_more_than_there_is_is_refused() -> None:
     """kio would reserve memory for all of it first, and end the process."""
     with pytest.raises(ProtocolError, match="announces 2147483647 items"):
         decode_record(b"\0\2\0\1g", b"\0\3\0\0\0\0\0\1\xff\xff\xff\xff" + bytes(8) + b"\x7f\xff\xff\xff")
+
+
+def test_a_classic_member_with_assignors_of_its_own_cannot_be_written() -> None:
+    value = ConsumerGroupMemberMetadataValue(
+        classic_member_metadata=ClassicMemberMetadata(), client_assignors=(heartbeat.ClientAssignor(name="mine"),)
+    )
+    with pytest.raises(ProtocolError, match="classic_member_metadata must be the only tagged field, and there is client_assignors"):
+        encode_record(ConsumerGroupMemberMetadataKey(group_id="g", member_id="m"), value)

@@ -15,7 +15,7 @@ from typing import Any, TypeGuard, get_args
 
 from ottla.assignors import GroupSpec
 from ottla.coordinator.classic.group import InitialDelay, Member, Protocols
-from ottla.coordinator.consumer.client_side import Message, Offers, Run
+from ottla.coordinator.consumer.client_side import Message, Run
 from ottla.coordinator.effects import ProducerStamp, Ticket
 from ottla.protocol.group_records import (
     ConsumerGroupCurrentMemberAssignmentKey,
@@ -185,15 +185,6 @@ class RegexesMatched:
 
 
 @dataclass(frozen=True, slots=True)
-class AssignorsOffered:
-    """A member has said which assignors it can run."""
-
-    group_id: str
-    member_id: str
-    offers: Offers
-
-
-@dataclass(frozen=True, slots=True)
 class RunStarted:
     """A member is asked to compute the next target assignment."""
 
@@ -219,10 +210,13 @@ class RunGivenUp:
 
 @dataclass(frozen=True, slots=True)
 class RunEnded:
-    """It has delivered: the target assignment is written, or nobody's was changed if there is an ``error`` (0: none)."""
+    """It has delivered: the target assignment is written, or nobody's was changed if the ``message`` is an error.
+
+    ``message`` is for members that ``messages`` does not name.
+    """
 
     group_id: str
-    error: int
+    message: Message
     messages: Mapping[str, Message]
 
 
@@ -349,7 +343,7 @@ DurableConsumerEvent = (
     | CurrentWritten
     | RegexWritten
 )
-ClientSideEvent = AssignorsOffered | RunStarted | RunPrepared | RunGivenUp | RunEnded
+ClientSideEvent = RunStarted | RunPrepared | RunGivenUp | RunEnded
 """What happens where members run assignors themselves."""
 ConsumerEvent = DurableConsumerEvent | TopicsLookedAt | RegexesSent | RegexesMatched | ClientSideEvent
 """What happens to one group of the consumer protocol."""

@@ -22,6 +22,7 @@ from kio.static.constants import EntityType
 from ottla.errors import ProtocolError
 from ottla.protocol import bounds
 from ottla.protocol.lifting import adopter
+from ottla.protocol.messages import consumer_group_heartbeat_request
 from ottla.protocol.schema import cache
 from ottla.protocol.writing import varint, writer
 from ottla.values import light_dataclass
@@ -139,7 +140,11 @@ class ClassicMemberMetadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupMemberMetadataValue:
-    """What a member asked for, with its names of topics sorted. ``classic_member_metadata`` is ``None`` if it sends heartbeats."""
+    """What a member asked for, with its names of topics sorted. ``classic_member_metadata`` is ``None`` if it sends heartbeats.
+
+    ``client_assignors`` is Ottla's own, in a tagged field that Kafka skips: the assignors that the member can run. A member of the
+    classic protocol has none, so at most one of the two tagged fields is there.
+    """
 
     instance_id: str | None = field(metadata=wire("string"), default=None)
     rack_id: str | None = field(metadata=wire("string"), default=None)
@@ -150,6 +155,9 @@ class ConsumerGroupMemberMetadataValue:
     rebalance_timeout_ms: int = field(metadata=wire("int32"), default=-1)
     server_assignor: str | None = field(metadata=wire("string"), default=None)
     classic_member_metadata: ClassicMemberMetadata | None = field(metadata=wire("struct", tag=0), default=None)
+    client_assignors: tuple[consumer_group_heartbeat_request.ClientAssignor, ...] = field(
+        metadata=wire("entity", tag=20_000), default=()
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -360,7 +368,7 @@ def _schema(neutral: Any, version: int, flexible: bool) -> type[Any]:
     """kio's kind of class for one version of one of our classes."""
     fields = []
     for one in dataclasses.fields(neutral):
-        if one.metadata["since"] <= version <= one.metadata["until"]:
+        if one.metadata.get("since", 0) <= version <= one.metadata.get("until", _NEWEST):
             nested = _element(one)
             annotation: Any = one.type if nested is None else types.GenericAlias(tuple, (_schema(nested, version, flexible), ...))
             if nested is not None and types.NoneType in typing.get_args(one.type):
@@ -397,7 +405,7 @@ def _like(one: "dataclasses.Field[Any]") -> Any:
 
 @cache
 def _struct(neutral: Any) -> tuple[str, Any] | None:
-    """The tagged structure of a class: its name and its class. It is the only tagged field there, and so the end of the message."""
+    """The tagged structure of a class: its name and its class. A structure that is present ends the message: no other tag follows."""
     structs = [one for one in dataclasses.fields(neutral) if _is_struct(one)]
     return (structs[0].name, typing.get_args(structs[0].type)[0]) if structs else None
 
@@ -414,6 +422,9 @@ class _Codec:
         self._read = _bounded_reader(schema)
         self._adopt = adopter(schema, neutral)
         self._struct = _struct(neutral)
+        self._beside_struct = [
+            (one.name, one.default) for one in dataclasses.fields(neutral) if "tag" in one.metadata and not _is_struct(one)
+        ]
         wanted = {one.name for one in dataclasses.fields(schema)}
         self._lacking = [(one.name, one.default) for one in dataclasses.fields(neutral) if one.name not in wanted]
 
@@ -451,6 +462,9 @@ class _Codec:
         struct_value = getattr(value, name)
         self._write(pieces.append, dataclasses.replace(value, **{name: _NULL}))
         if struct_value is not None:
+            for other, default in self._beside_struct:
+                if getattr(value, other) != default:
+                    raise ValueError(f"{name} must be the only tagged field, and there is {other}")
             content: list[bytes] = [bytes([_PRESENT])]
             writer(kind, _schema(kind, self._version, True))(content.append, struct_value)
             inner = b"".join(content)

@@ -125,7 +125,7 @@ class ConsumerGroups(WithConsumers):
         ]
         wanted = {name for name in group.subscribed_topics() if name in self.harness.topics.counts}
         everything = {(topic, number) for topic in wanted for number in range(self.harness.topics.counts[topic])}
-        complete = set(read) == everything or group.client.error != 0  # then everybody has what it had before
+        complete = set(read) == everything or group.client.message.error != 0  # then everybody has what it had before
         return len(read) == len(set(read)) and complete
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -38,7 +39,13 @@ def prepare(harness: Harness, member_id: str, epoch: int, group: str = "c") -> A
 
 
 def installation(
-    harness: Harness, member_id: str, epoch: int, group_epoch: int, shares: dict[str, dict[str, list[int]]], error: int = 0
+    harness: Harness,
+    member_id: str,
+    epoch: int,
+    group_epoch: int,
+    shares: dict[str, dict[str, list[int]]],
+    error: int = 0,
+    error_message: str | None = None,
 ) -> install_request.ConsumerGroupInstallAssignmentRequest:
     return install_request.ConsumerGroupInstallAssignmentRequest(
         group_id="c",
@@ -46,6 +53,7 @@ def installation(
         member_epoch=epoch,
         group_epoch=group_epoch,
         error=error,
+        error_message=error_message,
         members=tuple(
             install_request.Member(
                 member_id=one,
@@ -95,7 +103,7 @@ def test_the_member_is_asked_shown_the_group_and_obeyed(harness: Harness) -> Non
     assert install(harness, "m1", 1, 2, {"m1": {"orders": [2, 0]}}) is ErrorCode.none
     told = harness.cg_heartbeat("m1", 1)
     assert (told.member_epoch, harness.share_of(told), told.should_compute_assignment) == (2, {"orders": [0, 2]}, False)
-    assert (told.assignment_error, told.metadata_version, told.metadata) == (0, 7, b"m1")
+    assert (told.assignment_error, told.metadata_version, told.metadata, told.assignor_name) == (0, 7, b"m1", "mine")
     later = harness.cg_heartbeat("m1", 2)
     assert (later.assignment, later.metadata) == (None, b"")
     assert harness.cg_describe("c")[0].assignor_name == "mine"
@@ -147,8 +155,7 @@ def test_one_member_that_can_not_leaves_it_to_the_server(harness: Harness) -> No
     ],
 )
 def test_which_assignor(offers: list[list[consumer_group_heartbeat_request.ClientAssignor]], chosen: str | None) -> None:
-    members = {f"m{number}": tuple(one) for number, one in enumerate(offers)}
-    assert common_assignor(members, members) == chosen
+    assert common_assignor([tuple(one) for one in offers]) == chosen
 
 
 def test_who_was_not_asked_is_refused(harness: Harness) -> None:
@@ -160,7 +167,7 @@ def test_who_was_not_asked_is_refused(harness: Harness) -> None:
     assert prepare(harness, "nobody", 2).error_code is ErrorCode.unknown_member_id
     assert prepare(harness, "m1", 2, group="absent").error_code is ErrorCode.group_id_not_found
     assert install(harness, "m2", 2, 3, {}) is ErrorCode.unknown_member_id
-    assert install(harness, "m1", 2, 3, {}) is ErrorCode.invalid_request, "it has not been shown the group"
+    assert install(harness, "m1", 2, 3, {}) is ErrorCode.illegal_generation, "it has not been shown the group"
 
 
 @pytest.mark.parametrize(
@@ -181,7 +188,7 @@ def test_what_breaks_the_rules_is_refused_whole(harness: Harness, shares: dict[s
     prepare(harness, "m1", 2)
     before = harness.consumer_group()
     assert install(harness, "m1", 2, 3, shares) is ErrorCode.invalid_request
-    assert install(harness, "m1", 2, 2, {"m1": {}}) is ErrorCode.invalid_request, "another epoch"
+    assert install(harness, "m1", 2, 2, {"m1": {}}) is ErrorCode.illegal_generation, "another epoch"
     assert harness.consumer_group() is before
     assert install(harness, "m1", 2, 3, {"m1": {"orders": [0]}, "m2": {"orders": [1, 2, 3]}}) is ErrorCode.none
 
@@ -215,10 +222,11 @@ def test_an_error_of_the_assignor_keeps_what_everybody_has(harness: Harness) -> 
     with_everything(harness)
     harness.cg_join("m2", offers=MINE)
     prepare(harness, "m1", 2)
-    assert install(harness, "m1", 2, 3, {}, error=9) is ErrorCode.none
+    assert install(harness, "m1", 2, 3, {}, error=9, error_message="no weights") is ErrorCode.none
     for member_id in ("m1", "m2"):
         told = harness.cg_heartbeat(member_id, 2)
         assert (told.member_epoch, told.assignment_error, told.should_compute_assignment) == (3, 9, False)
+        assert (told.assignment_error_message, told.assignor_name) == ("no weights", "mine")
     assert [sum(map(len, target.values())) for target in harness.consumer_group().target.values()] == [4]
 
 
@@ -283,7 +291,7 @@ def test_what_can_not_be_appended_can_be_sent_again(harness: Harness) -> None:
     assert install(harness, "m1", 1, 2, {"m1": {"orders": ALL}}) is ErrorCode.none
 
 
-def test_after_a_restart_members_say_again_what_they_can_run(harness: Harness) -> None:
+def test_a_restart_knows_what_members_can_run(harness: Harness) -> None:
     with_everything(harness)
     target = harness.consumer_group().target
     harness.restart()
@@ -292,6 +300,34 @@ def test_after_a_restart_members_say_again_what_they_can_run(harness: Harness) -
     assert harness.consumer_group().epoch == 2, "nothing has changed"
     harness.cg_join("m2", offers=MINE)
     assert harness.cg_heartbeat("m1", 2).should_compute_assignment
+
+
+def test_a_restart_in_the_middle_of_a_run_asks_a_member_again(harness: Harness) -> None:
+    with_everything(harness)
+    harness.cg_join("m2", offers=MINE)
+    assert harness.cg_heartbeat("m1", 2).should_compute_assignment
+    prepare(harness, "m1", 2)
+    harness.restart()
+    assert install(harness, "m1", 2, 3, {"m1": {"orders": ALL}}) is ErrorCode.unknown_member_id, "nobody was asked yet"
+    assert harness.cg_heartbeat("m1", 2).should_compute_assignment
+    assert prepare(harness, "m1", 2).group_epoch == 3
+    assert install(harness, "m1", 2, 3, {"m1": {"orders": [0, 1]}, "m2": {"orders": [2, 3]}}) is ErrorCode.none
+
+
+def test_a_broker_that_was_told_to_stop_it_takes_the_next_assignment_back(harness: Harness) -> None:
+    with_everything(harness)
+    harness.config = replace(harness.config, group_consumer_client_assignors_enable=False)
+    harness.restart()
+    harness.cg_join("m2", offers=MINE)
+    assert harness.cg_heartbeat("m1", 2).should_compute_assignment is False
+    assert harness.consumer_group().assignment_epoch == 3
+
+
+def test_a_member_that_offers_its_assignor_later_begins_an_epoch(harness: Harness) -> None:
+    harness.cg_join("m1")
+    assert harness.consumer_group().epoch == 2
+    assert harness.cg_heartbeat("m1", 2, offers=MINE).should_compute_assignment
+    assert harness.consumer_group().epoch == 3
 
 
 def test_no_timer_stays_when_all_is_done(harness: Harness) -> None:

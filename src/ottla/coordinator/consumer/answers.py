@@ -61,6 +61,8 @@ def heartbeat_answer(
         assignment_error=message.error,
         metadata_version=message.version,
         metadata=message.metadata,
+        assignment_error_message=message.error_message,
+        assignor_name=message.assignor,
     )
 
 

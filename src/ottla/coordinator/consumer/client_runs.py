@@ -4,11 +4,12 @@ Owns the requests of that member and what is accepted from it. Must not know why
 is installed gives existing partitions to members who subscribed to them, each to one; an assignment is taken whole or not at all.
 
 Source: KIP-848, "Client side mode", which Apache Kafka never shipped. It has no error code for a bad assignment; here that is
-INVALID_REQUEST, with a message.
+INVALID_REQUEST, and for one that was made for another group epoch ILLEGAL_GENERATION, each with a message.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from ottla.assignors import Assignment, checked
@@ -67,8 +68,13 @@ def install_assignment(around: Surroundings, state: ShardState, context: Request
         return Result(answer=install_refused(refused.code, refused.message))
     draft = ConsumerDraft(group, now)
     write_target(draft, {one: target for one, target in targets.items() if one in group.members}, run.group_epoch)
-    messages = {one.member_id: Message(request.error, one.metadata_version, one.metadata) for one in request.members}
-    draft.happen(RunEnded(group.group_id, request.error, {one: messages[one] for one in messages.keys() & group.members.keys()}))
+    to_all = Message(request.error, error_message=request.error_message, assignor=run.assignor)
+    messages = {
+        one.member_id: replace(to_all, version=one.metadata_version, metadata=one.metadata)
+        for one in request.members
+        if one.member_id in group.members
+    }
+    draft.happen(RunEnded(group.group_id, to_all, messages))
     draft.cancel_timer(run_timer(group.group_id, run.member_id))
     return draft.result(install_refused(ErrorCode.none))
 
@@ -102,7 +108,9 @@ def _targets(run: Run, request: _Install) -> dict[str, Assignment]:
     """What everybody shall have, or nobody where the assignor has failed: then all keep what they have. Raises ``Refused``."""
     if run.question is None or request.group_epoch != run.group_epoch:
         shown = "nothing" if run.question is None else f"epoch {run.group_epoch}"
-        raise Refused(ErrorCode.invalid_request, f"This is an assignment for epoch {request.group_epoch}, but {shown} was shown.")
+        raise Refused(
+            ErrorCode.illegal_generation, f"This is an assignment for epoch {request.group_epoch}, but {shown} was shown."
+        )
     if request.error:
         return {}
     answer: dict[str, dict[Any, list[int]]] = {}
@@ -120,7 +128,7 @@ def _targets(run: Run, request: _Install) -> dict[str, Assignment]:
 
 def _shown(group: ConsumerGroup, run: Run, member_id: str, topics: frozenset[Any]) -> prepared.Member:
     member = group.members[member_id]
-    offer = next((one for one in group.client.offers.get(member_id, ()) if one.name == run.assignor), None)
+    offer = next((one for one in member.metadata.client_assignors if one.name == run.assignor), None)
     return prepared.Member(
         member_id=member_id,
         member_epoch=member.epoch,

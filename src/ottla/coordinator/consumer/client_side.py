@@ -1,7 +1,8 @@
 """Assignors that members run themselves, as values: what they offer, and who was asked to compute the next assignment.
 
-Owns the choice of an assignor that all members can run, and of the member that is asked. Must not know requests or timers.
-Everything here is volatile: after a restart members are servants of the server's assignors until their next heartbeats say more.
+Owns the choice of an assignor that all members can run, and what is known of the run. Must not know requests or timers. What
+members offer is part of what they asked for, and durable. The rest is volatile: after a restart a member is asked again, and what
+an assignor had to say to members that have not heard it is lost.
 
 Source: KIP-848, "Client side mode", which Apache Kafka never shipped.
 """
@@ -9,7 +10,7 @@ Source: KIP-848, "Client side mode", which Apache Kafka never shipped.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from ottla.assignors import GroupSpec
@@ -21,11 +22,16 @@ Offers = tuple[consumer_group_heartbeat_request.ClientAssignor, ...]
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What an assignor has to say to one member: an error of its own (0: none), and bytes that the member's side understands."""
+    """What an assignor has to say to one member: an error of its own (0: none) and its text, and metadata for the member's side.
+
+    ``assignor`` is its name; empty where no member computed the assignment.
+    """
 
     error: int = 0
     version: int = 0
     metadata: bytes = b""
+    error_message: str | None = None
+    assignor: str = ""
 
 
 NOTHING_TO_SAY = Message()
@@ -48,13 +54,13 @@ class Run:
 class ClientSide:
     """The part of a group that has to do with assignors of its members."""
 
-    offers: Mapping[str, Offers] = field(default_factory=dict)
     run: Run | None = None
     computed_by: str | None = None
     """Who has computed the target assignment."""
     in_vain: frozenset[str] = frozenset()
     """Who was asked for the next one and has not delivered."""
-    error: int = 0
+    message: Message = NOTHING_TO_SAY
+    """What came with the target assignment for members that ``messages`` does not name."""
     messages: Mapping[str, Message] = field(default_factory=dict)
     """What came with the target assignment, by member."""
 
@@ -64,23 +70,23 @@ class ClientSide:
 
     def message_to(self, member_id: str) -> Message:
         """What the assignor has to say to a member."""
-        return self.messages.get(member_id) or Message(self.error)
+        return self.messages.get(member_id, self.message)
 
 
-def common_assignor(member_ids: Iterable[str], offers: Mapping[str, Offers]) -> str | None:
+def common_assignor(everybody: Collection[Offers]) -> str | None:
     """The assignor that all members can run, in versions that they all read: the one that most of them prefer.
 
     ``None`` if there is no such assignor. The name breaks a tie.
     """
-    if not offers:
+    if not everybody or not all(everybody):
         return None
-    everybody = [offers.get(member_id, ()) for member_id in member_ids]
-    usable = [name for name in {one.name for one in everybody[0]} if _all_can_run(name, everybody)]
+    first = next(iter(everybody))
+    usable = [name for name in {one.name for one in first} if _all_can_run(name, everybody)]
     votes = Counter(next(one.name for one in each if one.name in usable) for each in everybody if usable)
     return max(sorted(votes), key=votes.__getitem__, default=None)
 
 
-def _all_can_run(name: str, everybody: list[Offers]) -> bool:
+def _all_can_run(name: str, everybody: Collection[Offers]) -> bool:
     found = [next((one for one in each if one.name == name), None) for each in everybody]
     able = [one for one in found if one is not None]
     return len(able) == len(everybody) and max(one.minimum_version for one in able) <= min(one.maximum_version for one in able)

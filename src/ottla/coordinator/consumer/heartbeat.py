@@ -104,7 +104,7 @@ def _beat(draft: ConsumerDraft, around: Surroundings, context: RequestContext, r
     member_id = request.member_id or new_member_id(around)
     owned = _owned(request)
     before = sender(draft, request, member_id, owned, around.config.group_consumer_max_size)
-    after, stepped = advance(draft, around, before, merged(before, context, request), owned, request.client_assignors)
+    after, stepped = advance(draft, around, before, merged(around, before, context, request), owned)
     if stepped and after.state is MemberState.UNREVOKED_PARTITIONS:
         draft.set_timer(rebalance_timer(group_id, member_id), after.metadata.rebalance_timeout_ms)
     elif stepped:

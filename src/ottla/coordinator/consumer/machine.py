@@ -24,7 +24,6 @@ from ottla.coordinator.consumer.group import (
     stored_holding,
 )
 from ottla.coordinator.events import (
-    AssignorsOffered,
     ClientSideEvent,
     ConsumerEvent,
     CurrentWritten,
@@ -93,7 +92,7 @@ class Evolution:
                 epoch, at = (fresh.assignment_epoch, 0) if value is None else (value.assignment_epoch, value.assignment_timestamp)
                 self._changed |= {"assignment_epoch": epoch, "assignment_timestamp": at}
                 if self._client != _NO_CLIENT_SIDE:  # what was said about the assignment before is of no use
-                    self._changed["client"] = ClientSide(self._client.offers, self._client.run)
+                    self._changed["client"] = ClientSide(self._client.run)
             case RegexWritten(_, regex, value):
                 self._put("regexes", regex, value)
             case TopicsLookedAt(_, version):
@@ -104,7 +103,7 @@ class Evolution:
                 self._changed["resolving"] = False
             case PartitionMetadataDropped():
                 pass
-            case AssignorsOffered() | RunStarted() | RunPrepared() | RunGivenUp() | RunEnded():
+            case RunStarted() | RunPrepared() | RunGivenUp() | RunEnded():
                 self._changed["client"] = _client_side(self._client, event)
             case _:
                 assert_never(event)
@@ -198,8 +197,6 @@ class Evolution:
 
 def _client_side(client: ClientSide, event: ClientSideEvent) -> ClientSide:
     match event:
-        case AssignorsOffered(_, member_id, offers):
-            return replace(client, offers={**client.offers, member_id: offers})
         case RunStarted(_, run):
             return replace(client, run=run)
         case RunPrepared(_, group_epoch, question):
@@ -208,16 +205,15 @@ def _client_side(client: ClientSide, event: ClientSideEvent) -> ClientSide:
         case RunGivenUp():
             late = {client.run.member_id} if client.run is not None else set[str]()
             return replace(client, run=None, in_vain=client.in_vain | late)
-        case RunEnded(_, error, messages):
+        case RunEnded(_, message, messages):
             by = client.run.member_id if client.run is not None else None
-            return replace(client, run=None, computed_by=by, error=error, messages=messages)
+            return replace(client, run=None, computed_by=by, message=message, messages=messages)
 
 
 def _without(client: ClientSide, member_id: str) -> ClientSide:
     """A member that is gone computes nothing any more."""
     return replace(
         client,
-        offers={one: offers for one, offers in client.offers.items() if one != member_id},
         messages={one: message for one, message in client.messages.items() if one != member_id},
         run=None if client.is_asked(member_id) else client.run,
     )

@@ -64,9 +64,12 @@ def unknown_member(group: ConsumerGroup, member_id: str) -> Refused:
     return Refused(ErrorCode.unknown_member_id, f"Member {member_id} is not a member of group {group.group_id}.")
 
 
-def merged(member: ConsumerMember, context: RequestContext, request: _Heartbeat) -> ConsumerGroupMemberMetadataValue:
+def merged(
+    around: Surroundings, member: ConsumerMember, context: RequestContext, request: _Heartbeat
+) -> ConsumerGroupMemberMetadataValue:
     """What the member asks for now: a field without a value is as it was."""
     before = member.metadata
+    offers = request.client_assignors if around.config.group_consumer_client_assignors_enable else None
     names, regex = request.subscribed_topic_names, request.subscribed_topic_regex
     rebalance_timeout = milliseconds(request.rebalance_timeout)
     return replace(
@@ -80,6 +83,7 @@ def merged(member: ConsumerMember, context: RequestContext, request: _Heartbeat)
         rebalance_timeout_ms=before.rebalance_timeout_ms if rebalance_timeout == -1 else rebalance_timeout,
         server_assignor=before.server_assignor if request.server_assignor is None else request.server_assignor,
         classic_member_metadata=None,
+        client_assignors=before.client_assignors if offers is None else offers,
     )
 
 

@@ -6,14 +6,13 @@ Owns the order of these. Must not know requests or answers. Invariant: all that 
 from __future__ import annotations
 
 from ottla.coordinator.consumer.answers import Refused
-from ottla.coordinator.consumer.client_side import Offers
 from ottla.coordinator.consumer.draft import ConsumerDraft
 from ottla.coordinator.consumer.group import ConsumerMember
 from ottla.coordinator.consumer.machine import current_value
 from ottla.coordinator.consumer.reconcile import Owned, Question, UnknownStateError, reconcile
 from ottla.coordinator.consumer.subscription import begin_epoch_if_changed, match_if_due
 from ottla.coordinator.consumer.target import assign_if_due, subscribed_ids
-from ottla.coordinator.events import AssignorsOffered, CurrentWritten, RegexWritten, SubscriptionWritten
+from ottla.coordinator.events import CurrentWritten, RegexWritten, SubscriptionWritten
 from ottla.coordinator.ports import Surroundings
 from ottla.protocol import ErrorCode
 from ottla.protocol.group_records import ConsumerGroupMemberMetadataValue
@@ -25,13 +24,9 @@ def advance(
     before: ConsumerMember,
     wishes: ConsumerGroupMemberMetadataValue,
     owned: Owned | None,
-    offers: Offers | None = None,
 ) -> tuple[ConsumerMember, bool]:
-    """The member after its step, and whether there was one. Raises ``Refused``.
-
-    ``offers``: the assignors that it can run itself, ``None`` if it says nothing of that.
-    """
-    resubscribed = _take_up(draft, around, before, wishes, offers)
+    """The member after its step, and whether there was one. Raises ``Refused``."""
+    resubscribed = _take_up(draft, around, before, wishes)
     assign_if_due(draft, around)
     member = draft.group.members[before.member_id]
     after = _reconciled(draft, around, member, owned, resubscribed)
@@ -45,7 +40,6 @@ def _take_up(
     around: Surroundings,
     before: ConsumerMember,
     wishes: ConsumerGroupMemberMetadataValue,
-    offers: Offers | None,
 ) -> bool:
     """What the member asks for becomes the group's business; whether it wants other topics than before."""
     group_id, old = draft.group.group_id, before.metadata
@@ -53,25 +47,15 @@ def _take_up(
         draft.happen(SubscriptionWritten(group_id, before.member_id, wishes))
     other_names = wishes.subscribed_topic_names != old.subscribed_topic_names
     other_regex = wishes.subscribed_topic_regex != old.subscribed_topic_regex
-    changed = other_names
+    changed = other_names or wishes.client_assignors != old.client_assignors
     if other_regex:
         left, taken = old.subscribed_topic_regex, wishes.subscribed_topic_regex
         changed = changed or left in draft.group.regexes or taken in draft.group.regexes
         if left and left not in draft.group.regex_subscribers:
             draft.happen(RegexWritten(group_id, left, None))
     match_if_due(draft, around)
-    reoffered = offers is not None and _take_up_offers(draft, around, before.member_id, offers)
-    begin_epoch_if_changed(draft, around.topics, changed or reoffered)
+    begin_epoch_if_changed(draft, around.topics, changed)
     return other_names or other_regex
-
-
-def _take_up_offers(draft: ConsumerDraft, around: Surroundings, member_id: str, offers: Offers) -> bool:
-    """Remember which assignors the member can run; whether it has changed its mind."""
-    known = draft.group.client.offers.get(member_id)
-    if offers == (known or ()) or not around.config.group_consumer_client_assignors_enable:
-        return False
-    draft.happen(AssignorsOffered(draft.group.group_id, member_id, offers))
-    return known is not None
 
 
 def _reconciled(

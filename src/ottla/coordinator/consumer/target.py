@@ -63,11 +63,14 @@ def is_due(around: Surroundings, group: ConsumerGroup, now: Now) -> bool:
 
 def assignor_name(around: Surroundings, group: ConsumerGroup) -> str:
     """The assignor that a group uses: one that its members run themselves, if all can, else one of the server's."""
-    if around.config.group_consumer_client_assignors_enable:
-        name = common_assignor(group.members, group.client.offers)
-        if name is not None:
-            return name
-    return _server_assignor(around, group)
+    return _client_assignor(around, group) or _server_assignor(around, group)
+
+
+def _client_assignor(around: Surroundings, group: ConsumerGroup) -> str | None:
+    """The one that all members can run themselves, if there is one and this broker lets them."""
+    if not around.config.group_consumer_client_assignors_enable:
+        return None
+    return common_assignor([member.metadata.client_assignors for member in group.members.values()])
 
 
 def _server_assignor(around: Surroundings, group: ConsumerGroup) -> str:
@@ -82,9 +85,7 @@ def _ask_a_member(draft: ConsumerDraft, around: Surroundings) -> bool:
     It hears of that with its next heartbeat, and has its own rebalance timeout to deliver.
     """
     group = draft.group
-    if not around.config.group_consumer_client_assignors_enable:
-        return False
-    name = common_assignor(group.members, group.client.offers)
+    name = _client_assignor(around, group)
     member = None if name is None else _whom_to_ask(group)
     if name is None or member is None:
         return False

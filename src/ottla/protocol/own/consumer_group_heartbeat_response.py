@@ -29,10 +29,11 @@ class Assignment:
 @of(68, 1, "response", whole=True)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupHeartbeatResponse:
-    """Kafka's message; the last four fields are ours.
+    """Kafka's message; the last six fields are ours.
 
-    ``should_compute_assignment``: the member is asked to prepare and install the group's next assignment. With an ``assignment``
-    comes what the assignor that made it has to say to the member: an error of its own (0: none) and metadata.
+    ``should_compute_assignment``: the member is asked to prepare and install the group's next assignment. The others describe an
+    assignment that a member computed: the assignor's name (empty: the coordinator computed it), its error (0: none) with the text
+    of it, and metadata for this member. They come with an ``assignment`` and with a new epoch.
     """
 
     throttle_time: i32Timedelta = field(metadata=wire("timedelta_i32"))
@@ -46,3 +47,5 @@ class ConsumerGroupHeartbeatResponse:
     assignment_error: i8 = field(metadata=wire("int8", 20_001), default=i8(0))
     metadata_version: i16 = field(metadata=wire("int16", 20_002), default=i16(0))
     metadata: bytes = field(metadata=wire("bytes", 20_003), default=b"")
+    assignment_error_message: str | None = field(metadata=wire("string", 20_004), default=None)
+    assignor_name: str = field(metadata=wire("string", 20_005), default="")

@@ -31,7 +31,10 @@ class Member:
 @of(20_002, 0, "request", whole=True)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupInstallAssignmentRequest:
-    """The assignment for ``group_epoch``. With an ``error`` (the assignor's own; 0: none) everybody keeps what it has."""
+    """The assignment for ``group_epoch``.
+
+    With an ``error`` of the assignor (0: none) every member keeps what it has, and is told the error and ``error_message``.
+    """
 
     group_id: str = field(metadata=wire("string"))
     member_id: str = field(metadata=wire("string"))
@@ -39,3 +42,4 @@ class ConsumerGroupInstallAssignmentRequest:
     group_epoch: i32 = field(metadata=wire("int32"))
     error: i8 = field(metadata=wire("int8"), default=i8(0))
     members: tuple[Member, ...] = field(default=())
+    error_message: str | None = field(metadata=wire("string", 0), default=None)
