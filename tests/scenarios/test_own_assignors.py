@@ -148,7 +148,7 @@ TWICE = "the assignor 'mine' gave t-0 to .* and to "
         (lambda members: {"stranger": ALL}, "the assignor 'mine' named members that are not in the group: stranger"),
         (lambda members: {one: [ALL[0]] for one in members}, TWICE),
         (lambda members: dict.fromkeys(members, 3), r"the assignor 'mine' failed in assign\(\): TypeError"),
-        (lambda members: None, r"the assignor 'mine' failed in assign\(\): AttributeError"),
+        (lambda members: None, r"the assignor 'mine' failed in assign\(\): TypeError"),
     ],
     ids=["stranger", "twice", "no partitions", "no mapping"],
 )

@@ -17,7 +17,7 @@ from ottla.assignors.range import RangeAssignor
 from ottla.assignors.roundrobin import RoundRobinAssignor
 from ottla.assignors.server import Assignment, GroupSpec, MemberSpec, PartitionAssignor, TopicSpec, checked
 from ottla.assignors.sticky import CooperativeStickyAssignor, StickyAssignor
-from ottla.assignors.strategy import OWN, Strategy, strategy
+from ottla.assignors.strategy import OWN, Strategy, client_strategy, strategy
 
 __all__ = [
     "ASSIGNORS",
@@ -38,6 +38,7 @@ __all__ = [
     "Strategy",
     "TopicSpec",
     "checked",
+    "client_strategy",
     "strategy",
 ]
 

@@ -1,4 +1,4 @@
-"""What an assignor of a classic group is asked and what it answers: Kafka's ConsumerPartitionAssignor, in Python.
+"""What an assignor that members run is asked and what it answers: Kafka's ConsumerPartitionAssignor, in Python.
 
 Owns the interface that Ottla's own assignors follow and that users follow with theirs, and the order in which Kafka's assignors
 look at members; must not know any one of them.
@@ -68,39 +68,50 @@ Shares = Mapping[str, MemberAssignment | Iterable[TopicPartition]]
 
 
 class ConsumerPartitionAssignor(ABC):
-    """A way to share partitions among the members of a classic group. Subclass it to write your own.
+    """A way to share partitions among the members of a group. Subclass it to write your own.
 
-    Every member of the group offers its assignors; the group uses one that all of them have, by ``name``. The member that the
-    coordinator makes the leader is asked for the assignment of all. Each consumer has an instance of its own, whose methods are
-    called on the thread that calls ``poll()``, never at the same time.
+    Every member of the group offers its assignors; the group uses one that all of them have, by ``name``. One member is asked for
+    the assignment of all: the leader of a classic group, or any member of a consumer group (``group_client_assignors``). Each
+    consumer has an instance of its own, whose methods are called on the thread that calls ``poll()``, never at the same time.
     """
 
     name: str
     """What the members of the group call it on the wire."""
 
     def subscription_user_data(self, topics: frozenset[str]) -> bytes | None:
-        """What the leader's assignor is to know about this member, for the next join; ``topics`` are those subscribed to."""
+        """What the member that assigns is to know about this one; ``topics`` are those subscribed to. Empty bytes are as ``None``.
+
+        In a classic group it is called for each join. In a consumer group ``subscribe()`` calls it, and nothing else: another value
+        than before makes the group assign again.
+        """
         return None
 
     @abstractmethod
     def assign(self, cluster: Cluster, members: Mapping[str, MemberSubscription]) -> Shares:
-        """Who reads what. Called at the leader only. A subscribed topic that ``cluster`` does not name does not exist.
+        """Who reads what. Called at one member only. A subscribed topic that ``cluster`` does not name does not exist.
 
-        A ``COOPERATIVE`` assignor must not give a partition to a member while another one still owns it: it leaves it out, and is
-        asked again as soon as the owner has given it up. What it raises comes out of the leader's ``poll()``.
+        In a classic group a ``COOPERATIVE`` assignor must not give a partition to a member while another one still owns it: it
+        leaves it out, and is asked again as soon as the owner has given it up. In a consumer group it may give it: the coordinator
+        has the owner give it up first. If it leaves it out all the same, it is asked again at once, as if the owner had.
+
+        What it raises comes out of this member's ``poll()``, and in a consumer group out of every member's.
         """
 
     def on_assignment(  # noqa: B027 - may be left out
         self, assignment: MemberAssignment, metadata: ConsumerGroupMetadata
     ) -> None:
-        """This member's assignment of a new generation, before ``on_assign`` is called."""
+        """This member's assignment of a new generation or member epoch, before ``on_assign`` is called."""
 
     def supported_protocols(self) -> Sequence[RebalanceProtocol]:
         """The rebalance protocols that the assignor works with."""
         return (RebalanceProtocol.EAGER,)
 
     def version(self) -> int:
-        """The version of the user data. It is the assignor's own: neither Kafka nor Ottla sends it anywhere."""
+        """The version of the user data.
+
+        Nobody is told it in a classic group. The members of a consumer group share an assignor only if all have the same version of
+        it. It is asked once, when the consumer is made.
+        """
         return 0
 
 

@@ -81,14 +81,16 @@ heartbeat asked is told so.
 """
 
 
-def checked(group: GroupSpec, answer: Mapping[str, Mapping[UUID, Iterable[int]]]) -> dict[str, Assignment]:
+def checked(
+    group: GroupSpec, answer: Mapping[str, Mapping[UUID, Iterable[int]]], who: str = "the assignor"
+) -> dict[str, Assignment]:
     """An answer that somebody else computed, in the form that the coordinator keeps; every member has an entry.
 
     Raises ``AssignmentError`` if it names somebody who is no member, gives a member a topic that it did not subscribe to, a
     partition that is not there, or one partition twice. A partition may be left without an owner: that is the assignor's choice.
     """
     if strangers := answer.keys() - group.members.keys():
-        raise AssignmentError(f"the assignor named members that are not in the group: {', '.join(sorted(strangers))}")
+        raise AssignmentError(f"{who} named members that are not in the group: {', '.join(sorted(strangers))}")
     taken: dict[UUID, set[int]] = {}
     targets: dict[str, Assignment] = {}
     for member_id, member in group.members.items():
@@ -96,7 +98,7 @@ def checked(group: GroupSpec, answer: Mapping[str, Mapping[UUID, Iterable[int]]]
         for topic_id, numbers in answer.get(member_id, EMPTY).items():
             share = frozenset(numbers)
             if wrong := _wrong(group, member, topic_id, share, taken.setdefault(topic_id, set())):
-                raise AssignmentError(f"the assignor gave member {member_id} {wrong}")
+                raise AssignmentError(f"{who} gave member {member_id} {wrong}")
             if share:
                 target[topic_id] = tuple(sorted(share))
         before = group.assignments.get(member_id)
@@ -107,7 +109,8 @@ def checked(group: GroupSpec, answer: Mapping[str, Mapping[UUID, Iterable[int]]]
 def _wrong(group: GroupSpec, member: MemberSpec, topic_id: UUID, share: Set[int], taken: set[int]) -> str | None:
     """What is wrong with one member's share of a topic, of which ``taken`` are given already; it is added to them."""
     if topic_id not in member.topics or topic_id not in group.topics:
-        return f"partitions of topic {topic_id}, which it did not subscribe to"
+        name = group.topics[topic_id].name if topic_id in group.topics else topic_id
+        return f"partitions of topic {name}, which it did not subscribe to"
     topic = group.topics[topic_id]
     if absent := [number for number in share if not isinstance(number, int) or not 0 <= number < topic.partitions]:
         return f"partitions {absent} of {topic.name}, which has partitions 0 to {topic.partitions - 1}"

@@ -36,7 +36,10 @@ _Shared = dict[str, list[TopicPartition]]
 
 
 class StickyAssignor(ConsumerPartitionAssignor):
-    """Eager: members give everything up before they join, so the past is in their user data."""
+    """Eager: members give everything up before they join, so the past is in their user data.
+
+    Only members of a consumer group still own partitions when this is asked: then that is the past.
+    """
 
     name = "sticky"
 
@@ -54,7 +57,10 @@ class StickyAssignor(ConsumerPartitionAssignor):
 
     def assign(self, cluster: Cluster, members: Mapping[str, MemberSubscription]) -> dict[str, MemberAssignment]:
         """See ``ConsumerPartitionAssignor.assign``."""
-        said = {member_id: decode_sticky(member.user_data) for member_id, member in members.items()}
+        said = {
+            member_id: StickyUserData(member.owned, member.generation) if member.owned else decode_sticky(member.user_data)
+            for member_id, member in members.items()
+        }
         shared, _ = _share(cluster, members, said)
         return _answer(shared)
 

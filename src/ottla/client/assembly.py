@@ -180,7 +180,7 @@ class ConsumerAssembly:
     def _user_data(self, command: commands.UserData, now: Now) -> None:
         del now
         if self.membership is not None:
-            self.membership.user_data(command.by_assignor)
+            self.membership.user_data(command)
 
     def _assigned(self, command: commands.Assigned, now: Now) -> None:
         del now

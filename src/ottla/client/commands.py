@@ -114,9 +114,10 @@ class EndFetches(Command):
 
 @dataclass(frozen=True, slots=True)
 class UserData:
-    """What each assignor of a classic member, by name, wants to tell the leader from the next join on."""
+    """What each assignor, by name, tells the member that assigns: of a classic member from the next join on."""
 
     by_assignor: Mapping[str, bytes | None]
+    protocol: str = "classic"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +127,7 @@ class Assigned:
     generation: int
     shares: Mapping[str, MemberAssignment]
     error: OttlaError | None = None
+    protocol: str = "classic"
 
 
 @dataclass(frozen=True, slots=True)

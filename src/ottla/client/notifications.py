@@ -83,16 +83,21 @@ class AssignmentReceived:
     assignor: str = ""
     assignment: MemberAssignment | None = None
     group: ConsumerGroupMetadata | None = None
+    protocol: str = "classic"
 
 
 @dataclass(frozen=True, slots=True)
 class AssignmentNeeded:
-    """This member leads its classic group, which uses an assignor of the user's own: ask it, and answer with ``Assigned``."""
+    """This member assigns for its group, which uses an assignor of the user's own: ask it, and answer with ``Assigned``.
+
+    ``generation`` is that of a classic group; in a consumer group it is the number of the request, and belongs to nobody else.
+    """
 
     generation: int
     assignor: str
     cluster: Cluster
     members: Mapping[str, MemberSubscription]
+    protocol: str = "classic"
 
 
 @dataclass(frozen=True, slots=True)

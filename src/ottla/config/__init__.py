@@ -156,6 +156,9 @@ class ConsumerConfig(ClientConfig):
     """How partitions are shared out, the favourite first: names, and ``ottla.assignors.ConsumerPartitionAssignor``s."""
     group_remote_assignor: str | None = row(None, not_empty, protocols=frozenset({"consumer"}))
     """Which of the broker's assignors is to be used."""
+    group_client_assignors: tuple[Any, ...] = row((), assignors, protocols=frozenset({"consumer"}))
+    """Assignors that the members run themselves, the favourite first: names, and ``ottla.assignors.ConsumerPartitionAssignor``s.
+    Only Ottla's broker offers that. See [client-side assignors](client-assignors.md)."""
     max_poll_records: int = count(500, 1)
     """How many records a ``poll()`` hands out at most. It does not change what is fetched."""
     max_poll_interval_ms: int = milliseconds(300_000, 1)

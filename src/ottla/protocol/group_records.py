@@ -405,7 +405,7 @@ def _like(one: "dataclasses.Field[Any]") -> Any:
 
 @cache
 def _struct(neutral: Any) -> tuple[str, Any] | None:
-    """The tagged structure of a class: its name and its class. A structure that is present ends the message: no other tag follows."""
+    """The tagged structure of a class: its name and its class. One that is present ends the message: no other tag follows."""
     structs = [one for one in dataclasses.fields(neutral) if _is_struct(one)]
     return (structs[0].name, typing.get_args(structs[0].type)[0]) if structs else None
 

@@ -1,64 +1,69 @@
-"""The assignors of a consumer, on the application's thread: what they tell the leader, what they assign as leader, what they
-learn.
+"""The assignors of a consumer, on the application's thread: what they tell the member that assigns, what they assign themselves,
+what they learn.
 
-Owns the consumer's instances of assignors, Ottla's own and the user's: their methods run here and nowhere else. Must not know
-states or requests. Invariant: whatever an assignor raises, the rebalance is answered, and the error comes out of the call.
+Owns the consumer's instances of assignors, Ottla's own and the user's: their methods run here and nowhere else, but for Ottla's own
+where they are pure. Must not know states or requests. Invariant: whatever an assignor raises, the rebalance is answered, and the
+error comes out of the call.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from ottla.assignors import MemberAssignment, Strategy, strategy
+from ottla.assignors import Strategy, client_strategy, strategy
+from ottla.assignors.asking import assign, assign_whole, user_data_of
 from ottla.client import commands
 from ottla.client.notifications import AssignmentNeeded, AssignmentReceived
 from ottla.config import ConsumerConfig
 from ottla.errors import AssignmentError, OttlaError
-from ottla.types import TopicPartition
 
 
 class Assigning:
     """See the module. ``report`` takes errors for the application. Raises ``ConfigError`` for assignors that do not go together."""
 
     def __init__(self, config: ConsumerConfig, report: Callable[[OttlaError], None]) -> None:
-        self._strategy: Strategy = strategy(config.partition_assignment_strategy)
+        self._strategies: Mapping[str, Strategy] = {
+            "classic": strategy(config.partition_assignment_strategy),
+            "consumer": client_strategy(config.group_client_assignors),
+        }
         self._report = report
 
-    def user_data(self, topics: frozenset[str]) -> commands.UserData:
-        """What each assignor wants to tell the leader, for the next join."""
+    def user_data(self, topics: frozenset[str], protocol: str = "classic") -> commands.UserData:
+        """What each assignor of a group protocol tells the member that assigns.
+
+        Ottla's own tell a consumer group nothing: the coordinator knows what members have.
+        """
         told: dict[str, bytes | None] = {}
-        for name, assignor in self._strategy.assignors.items():
+        chosen = self._strategies[protocol]
+        for name, assignor in chosen.assignors.items():
+            if protocol == "consumer" and name not in chosen.foreign:
+                continue
             try:
-                told[name] = assignor.subscription_user_data(topics)
+                told[name] = user_data_of(assignor.subscription_user_data(topics))
             except Exception as error:
                 self._report(_failed(name, "subscription_user_data", error))
-        return commands.UserData(told)
+        return commands.UserData(told, protocol)
 
     def assign(self, question: AssignmentNeeded) -> commands.Assigned:
         """The answer of the assignor that the group uses, or why there is none."""
+        ask = assign_whole if question.protocol == "consumer" else assign
         try:
-            answer = self._strategy.assignors[question.assignor].assign(question.cluster, question.members)
-            return commands.Assigned(question.generation, _plain(answer))
+            assignor = self._strategies[question.protocol].assignors[question.assignor]
+            shares = ask(assignor, question.cluster, question.members)
         except Exception as error:
-            return commands.Assigned(question.generation, {}, _failed(question.assignor, "assign", error))
+            failure = _failed(question.assignor, "assign", error)
+            return commands.Assigned(question.generation, {}, failure, question.protocol)
+        return commands.Assigned(question.generation, shares, protocol=question.protocol)
 
     def on_assignment(self, item: AssignmentReceived) -> None:
         """Tell the assignor that the group uses what has come of it."""
-        if item.assignment is None or item.group is None or item.assignor not in self._strategy.assignors:
+        assignor = self._strategies[item.protocol].assignors.get(item.assignor)
+        if item.assignment is None or item.group is None or assignor is None:
             return
         try:
-            self._strategy.assignors[item.assignor].on_assignment(item.assignment, item.group)
+            assignor.on_assignment(item.assignment, item.group)
         except Exception as error:
             self._report(_failed(item.assignor, "on_assignment", error))
-
-
-def _plain(answer: Mapping[str, object]) -> dict[str, MemberAssignment]:
-    """An assignor's answer in one form. Raises ``TypeError`` and ``ValueError`` for what is none."""
-    plain = {}
-    for member_id, share in answer.items():
-        partitions, user_data = (share.partitions, share.user_data) if isinstance(share, MemberAssignment) else (share, None)
-        plain[member_id] = MemberAssignment(tuple(TopicPartition(*one) for one in partitions), user_data)  # type: ignore[attr-defined]
-    return plain
 
 
 def _failed(name: str, method: str, error: Exception) -> AssignmentError:

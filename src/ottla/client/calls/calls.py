@@ -288,7 +288,8 @@ class ConsumerCalls(CommitCalls, LookupCalls):
         if pattern is not None and self._config.group_protocol != "consumer":
             patterns.check(pattern)
         self._rebalancing.listeners = listeners
-        self._mailbox.submit(self._assigning.user_data(wanted))
+        for protocol in ("classic", "consumer"):
+            self._mailbox.submit(self._assigning.user_data(wanted, protocol))
         yield from self._mailbox.ask(commands.Subscribe(wanted, pattern), "subscribe()", self._deadline())
 
     def assign(self, partitions: Iterable[TopicPartition], now: Now) -> Call[None]:

@@ -103,8 +103,13 @@ class Rebalancing:
         return self._rebalance is not None and self._rebalance.lost
 
     def needed(self, item: RebalanceNeeded) -> None:
-        """An assignment that was not accepted yet is void; of two rebalances only the later one is still asked about."""
-        self._rebalance, self._question, self._assignment = item, None, None
+        """An assignment that was not accepted yet is void; of two rebalances only the later one is still asked about.
+
+        A member of a consumer group may have to give partitions up while it computes an assignment for the group.
+        """
+        self._rebalance, self._assignment = item, None
+        if item.lost or (self._question is not None and self._question.protocol == "classic"):
+            self._question = None
 
     def asked(self, item: AssignmentNeeded) -> None:
         """Partitions are to be assigned to all members of the group."""

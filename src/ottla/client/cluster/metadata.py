@@ -72,6 +72,17 @@ class Metadata:
         known = self.topics.get(topic)
         return known.partitions if known is not None else ()
 
+    def replica_racks(self, topics: Iterable[str]) -> dict[str, tuple[frozenset[str], ...]]:
+        """By topic, for each partition in order, the racks with a replica of it. Empty where no broker has a rack."""
+        racks = {node.node_id: node.rack for node in self.nodes.values() if node.rack}
+        if not racks:
+            return {}
+        return {
+            topic: tuple(frozenset(racks[replica] for replica in one.replicas if replica in racks) for one in partitions)
+            for topic in topics
+            if (partitions := self.partitions_for(topic))
+        }
+
     def partition(self, tp: TopicPartition) -> PartitionInfo | None:
         """What is known of one partition."""
         return self._partitions.get(tp)

@@ -6,10 +6,9 @@ any one machine. Invariant: nobody but the machine itself decides who the member
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
-from ottla.client.commands import Assigned, Reply
+from ottla.client.commands import Assigned, Reply, UserData
 from ottla.client.effects import Poll
 from ottla.config import ConsumerConfig
 from ottla.errors import BrokerError, CommitFailedError, OttlaError
@@ -42,6 +41,8 @@ class Standing(NamedTuple):
     """Whether it is on its way to other partitions, or to its first; also while only the application is waited for."""
     reason: str = ""
     """Why it is rebalancing."""
+    assignor: str = ""
+    """The assignor of a member that computed what is assigned; empty: the coordinator computed it, or nothing is assigned."""
 
 
 class Membership(Protocol):
@@ -79,11 +80,11 @@ class Membership(Protocol):
     def accepted(self, token: int) -> None:
         """The application has run ``on_assign`` for the assignment that ``token`` names."""
 
-    def user_data(self, by_assignor: Mapping[str, bytes | None]) -> None:
-        """What the application's assignors have to tell. Of no matter where members do not assign."""
+    def user_data(self, command: UserData) -> None:
+        """What the application's assignors have to tell. That of another protocol is of no matter."""
 
     def assigned(self, command: Assigned) -> None:
-        """The application's assignor has answered. Of no matter where members do not assign."""
+        """The application's assignor has answered. An answer that belongs to another protocol is of no matter."""
 
     def leave(self, reason: str, reply: Reply, now: Now, operation: GroupMembershipOperation = DEFAULT) -> None:
         """Leave the group, or remain in it; ``reply`` is called when the coordinator has answered, or is not asked."""

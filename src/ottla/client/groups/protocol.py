@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ottla.client.commands import Assigned, Reply
+from ottla.client.commands import Assigned, Reply, UserData
 from ottla.client.connections.link import Link
 from ottla.client.effects import Poll, Send, ToCoordinator
 from ottla.client.groups.classic.membership import ClassicMembership
@@ -140,8 +140,8 @@ class AutoMembership:
         return Poll((Send(Api.DESCRIBE_GROUPS, message, target, target, self._config.request_timeout_ms),))
 
     def _decide_by_settings(self, now: Now) -> None:
-        """An assignor that was set is the group's to run, and only classic groups run any."""
-        if "partition_assignment_strategy" in self._config.given:
+        """Assignors that were set for classic groups alone mean one. Who has set them for both is content with either."""
+        if "partition_assignment_strategy" in self._config.given and not self._config.group_client_assignors:
             self._decide(self._classic, "partition.assignment.strategy is set, which is a classic group's", now)
 
     def _decide(self, member: Membership, reason: str, now: Now) -> None:
@@ -212,9 +212,10 @@ class AutoMembership:
         """See ``Membership``."""
         self.chosen.accepted(token)
 
-    def user_data(self, by_assignor: Mapping[str, bytes | None]) -> None:
+    def user_data(self, command: UserData) -> None:
         """See ``Membership``. Told once, and needed by whichever membership comes to assign."""
-        self._classic.user_data(by_assignor)
+        self._classic.user_data(command)
+        self._consumer.user_data(command)
 
     def assigned(self, command: Assigned) -> None:
         """See ``Membership``."""

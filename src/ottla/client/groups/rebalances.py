@@ -56,12 +56,15 @@ class Rebalance:
     """How long this member held each partition without fetching it; of one that went away and came back, the gap as well."""
     in_listeners: float
     """How long listeners ran."""
+    assignor: str = ""
+    """The assignor of a member that computed the assignment; empty: the coordinator computed it, or there is none."""
 
     def __str__(self) -> str:
         longest = max(self.unfetched.values(), default=0.0)
         what = "rebalance" if self.completed else "end of membership"
+        assignor = f" by {self.assignor}" if self.assignor else ""
         return (
-            f"{what} in {self.duration:.3f} s ({self.protocol}, epoch {self.epoch},"
+            f"{what} in {self.duration:.3f} s ({self.protocol}{assignor}, epoch {self.epoch},"
             f" member {self.member_id or 'unknown'}): {self.reason}; assigned {_listed(self.assigned)}, revoked"
             f" {_listed(self.revoked)}, lost {_listed(self.lost)}; unfetched for {longest:.3f} s at most,"
             f" {self.in_listeners:.3f} s in listeners"
@@ -183,13 +186,13 @@ class RebalanceRecorder(AsksNothing):
         assert draft is not None
         for tp, stopped in draft.stopped.items():
             draft.unfetched[tp] = draft.unfetched.get(tp, 0) + draft.gone.get(tp, now.mono) - stopped
-        metadata = self._membership.metadata()
+        metadata, standing = self._membership.metadata(), self._membership.standing
         record = Rebalance(
             began=draft.began.wall / 1000,
             duration=(now.mono - draft.began.mono) / 1000,
             reason=reason or draft.reason,
             completed=completed,
-            protocol=self._membership.standing.protocol,
+            protocol=standing.protocol,
             member_id=metadata.member_id,
             epoch=metadata.generation_id,
             assigned=tuple(sorted(draft.assigned)),
@@ -197,6 +200,7 @@ class RebalanceRecorder(AsksNothing):
             lost=tuple(sorted(draft.lost)),
             unfetched=MappingProxyType({tp: spent / 1000 for tp, spent in sorted(draft.unfetched.items())}),
             in_listeners=draft.in_listeners / 1000,
+            assignor=standing.assignor,
         )
         self.records = (*self.records, record)[-KEPT:]
         self.completed += completed

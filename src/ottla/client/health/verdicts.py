@@ -99,6 +99,8 @@ class Health:
     """When the coordinator last accepted one."""
     last_poll: float | None = None
     """When the application last gave a sign of life: a poll, or progress of a job."""
+    assignor: str = ""
+    """The assignor of a member that computed what is assigned; empty: the coordinator computed it, or nothing is assigned."""
     partitions: Mapping[TopicPartition, PartitionHealth] = field(default_factory=lambda: MappingProxyType({}))
 
     def as_dict(self) -> dict[str, Any]:
@@ -200,6 +202,7 @@ class Assessor:
             group_id=self._group_id,
             protocol="" if standing is None else standing.protocol,
             state="" if standing is None else standing.state,
+            assignor="" if standing is None else standing.assignor,
             member_id="" if group is None else group.member_id,
             epoch=-1 if group is None else group.generation_id,
             joined=standing is not None and standing.joined,

@@ -109,14 +109,8 @@ class Leadership:
 
 def _cluster(metadata: Metadata, topics: frozenset[str], *, with_racks: bool) -> Cluster:
     """The topics that exist; racks only where a broker has one."""
-    racks = {node.node_id: node.rack for node in metadata.nodes.values() if node.rack} if with_racks else {}
-    found = {topic: partitions for topic in sorted(topics) if (partitions := metadata.partitions_for(topic))}
-    where = {
-        topic: tuple(frozenset(racks[replica] for replica in one.replicas if replica in racks) for one in partitions)
-        for topic, partitions in found.items()
-        if racks
-    }
-    return Cluster({topic: len(partitions) for topic, partitions in found.items()}, where)
+    found = {topic: len(partitions) for topic in sorted(topics) if (partitions := metadata.partitions_for(topic))}
+    return Cluster(found, metadata.replica_racks(found) if with_racks else {})
 
 
 def _encoded(shares: Mapping[str, Any]) -> dict[str, bytes]:

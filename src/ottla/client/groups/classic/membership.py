@@ -21,10 +21,9 @@ Sources: KIP-62, KIP-429, KIP-394 (MEMBER_ID_REQUIRED), KIP-345 (static members)
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from typing import Any
 
-from ottla.client.commands import Assigned, Reply
+from ottla.client.commands import Assigned, Reply, UserData
 from ottla.client.effects import Poll
 from ottla.client.groups.classic.dialogue import Dialogue
 from ottla.client.groups.classic.requests import Tag
@@ -70,7 +69,8 @@ class ClassicMembership(Dialogue):
     def standing(self) -> Standing:
         """See ``Membership``."""
         joined = self.generation.number >= 0 and self.state in IN_GENERATION
-        return Standing("classic", self.state.name, joined, self.state in REBALANCING, self._reason)
+        assignor = (self.generation.protocol or "") if joined else ""
+        return Standing("classic", self.state.name, joined, self.state in REBALANCING, self._reason, assignor)
 
     @property
     def joins_anew(self) -> bool:
@@ -117,13 +117,16 @@ class ClassicMembership(Dialogue):
             self._move(Input.REBALANCE)
             self._move(Input.PREPARED)
 
-    def user_data(self, by_assignor: Mapping[str, bytes | None]) -> None:
+    def user_data(self, command: UserData) -> None:
         """See ``Membership``."""
-        self._told.update(by_assignor)
+        if command.protocol == "classic":
+            self._told.update(command.by_assignor)
 
     def assigned(self, command: Assigned) -> None:
         """See ``Membership``. An answer about an earlier generation is void."""
-        if self.state is not State.ASSIGNING or self._leadership is None or command.generation != self.generation.number:
+        if self.state is not State.ASSIGNING or self._leadership is None or command.protocol != "classic":
+            return
+        if command.generation != self.generation.number:
             return
         try:
             if command.error is not None:

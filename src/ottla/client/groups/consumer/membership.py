@@ -19,14 +19,15 @@ one that it has not heard of. Sources: KIP-848, KIP-1082 (member ids), KIP-1251 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from ottla.client.commands import Assigned, Reply
+from ottla.client.commands import Assigned, Reply, UserData
 from ottla.client.effects import Poll, Send
+from ottla.client.groups.consumer.client_assignors import AssignorTag, ClientAssignorManager
 from ottla.client.groups.consumer.reconciliation import Reconciliation
-from ottla.client.groups.consumer.requests import JOIN, Heartbeats, new_member_id
+from ottla.client.groups.consumer.requests import JOIN, AssignmentSource, Heartbeats, new_member_id
 from ottla.client.groups.consumer.states import (
+    ASSIGNOR_HINT,
     BEATING,
     FENCED_INSTANCE_ID,
     HEARTBEAT_REACTIONS,
@@ -44,7 +45,15 @@ from ottla.client.groups.membership import DEFAULT, NOBODY, MemberIdentity, Stan
 from ottla.client.groups.neighbours import Neighbours
 from ottla.client.notifications import ErrorNotification
 from ottla.client.subscription import Mode
-from ottla.errors import BrokerError, DisconnectedError, OttlaError, OttlaTimeoutError, UnsupportedApiError, broker_error
+from ottla.errors import (
+    AssignmentError,
+    BrokerError,
+    DisconnectedError,
+    OttlaError,
+    OttlaTimeoutError,
+    UnsupportedApiError,
+    broker_error,
+)
 from ottla.protocol import milliseconds
 from ottla.protocol.apis import Api
 from ottla.types import ConsumerGroupMetadata, GroupMembershipOperation, Now
@@ -79,11 +88,16 @@ class ConsumerMembership:
         self._notify = notify
         self._backoff = backoff
         self._polls = polls
-        self._heartbeats = Heartbeats(config, subscription, self.member_id)
+        self._assignors = ClientAssignorManager(neighbours, self.member_id)
+        self._heartbeats = Heartbeats(config, subscription, self.member_id, lambda: self._assignors.offers)
         self._partitions = Reconciliation(subscription, metadata, notify)
         self._incarnation = 0
         self._in_flight = False
         self._reason = ""
+        self._assignor = ""
+        """The assignor of a member that computed what is assigned in this epoch; empty: the coordinator computed it."""
+        self._failed_in = JOIN
+        """The epoch in which the failure of an assignor was heard of last."""
         self._was_asked = False
         """Whether the coordinator may know this incarnation."""
         self._expelled = False
@@ -107,7 +121,7 @@ class ConsumerMembership:
     @property
     def standing(self) -> Standing:
         """See ``Membership``."""
-        return Standing("consumer", self.state.name, self._is_member, self.state in REBALANCING, self._reason)
+        return Standing("consumer", self.state.name, self._is_member, self.state in REBALANCING, self._reason, self._assignor)
 
     @property
     def _is_member(self) -> bool:
@@ -158,11 +172,15 @@ class ConsumerMembership:
         if self.state is State.RECONCILING and self._partitions.accepted(token):
             self._move(Input.RECONCILED)
 
-    def user_data(self, by_assignor: Mapping[str, bytes | None]) -> None:
+    def user_data(self, command: UserData) -> None:
         """See ``Membership``."""
+        if command.protocol == "consumer":
+            self._assignors.user_data(command.by_assignor)
 
     def assigned(self, command: Assigned) -> None:
         """See ``Membership``."""
+        if command.protocol == "consumer":
+            self._assignors.assigned(command)
 
     def leave(self, reason: str, reply: Reply, now: Now, operation: GroupMembershipOperation = DEFAULT) -> None:
         """See ``Membership``. The partitions of a static member that remains wait for it."""
@@ -223,12 +241,15 @@ class ConsumerMembership:
         application_knows = self.state is State.RECONCILING and self._polled_at >= self._given_at
         if application_knows and self._partitions.begin(self._polls.deadline):
             self._move(Input.RECONCILED)
-        sends = self._heartbeat(now)
-        times = (self._polls.deadline, *(() if self._in_flight else (self._due_at(),)))
-        return Poll(tuple(sends), min((at for at in times if at > now.mono), default=None))
+        computing = self._assignors.poll(now)
+        sends = (*self._heartbeat(now), *computing.sends)
+        times = (self._polls.deadline, computing.wake_at, None if self._in_flight else self._due_at())
+        return Poll(sends, min((at for at in times if at is not None and at > now.mono), default=None))
 
-    def on_response(self, tag: _Tag, message: Any, now: Now) -> None:
+    def on_response(self, tag: _Tag | AssignorTag, message: Any, now: Now) -> None:
         """Take epoch, interval and partitions from the answer to a heartbeat."""
+        if isinstance(tag, AssignorTag):
+            return self._assignors.on_response(tag, message, now)
         code = int(message.error_code)
         if tag.last:
             if code:
@@ -242,8 +263,10 @@ class ConsumerMembership:
             return self._refused(code, message.error_message or "", now)
         return self._on_heartbeat(tag, message, now)
 
-    def on_failure(self, tag: _Tag, error: OttlaError, now: Now) -> None:
+    def on_failure(self, tag: _Tag | AssignorTag, error: OttlaError, now: Now) -> None:
         """No answer: look the coordinator up again, and say everything again."""
+        if isinstance(tag, AssignorTag):
+            return self._assignors.on_failure(tag, error, now)
         if isinstance(error, DisconnectedError | OttlaTimeoutError):
             self._coordinator.mark_unknown(str(error), now)
         if tag.last:
@@ -270,6 +293,8 @@ class ConsumerMembership:
         target = self._coordinator.target()
         if target is None or self._in_flight or self._due_at() > now.mono:
             return []
+        if self.epoch == JOIN and self._assignors.undecided:
+            return []  # the group would be assigned without the assignors of this member
         self._in_flight = self._was_asked = True
         if self.state is State.JOINING:
             self._heartbeats.forget()
@@ -288,15 +313,36 @@ class ConsumerMembership:
             return
         if self.epoch == JOIN:
             self._polls.joined()
-        if message.member_epoch != self.epoch:
+        moved = message.member_epoch != self.epoch
+        if moved:
             self.epoch = message.member_epoch
             self._subscription.version += 1
+            self._assignors.moved(self.epoch)
+        if message.should_compute_assignment:
+            self._assignors.asked(self.epoch, tag.sent_at + self._config.max_poll_interval_ms)
+        source = self._source(message, moved=moved)
+        given = None
         if message.assignment is not None:
             given = {item.topic_id: frozenset(item.partitions) for item in message.assignment.topic_partitions if item.partitions}
-            if self._partitions.aim(given):
-                self._given_at = now.mono
-                self._reason = self._reason if self.state is State.JOINING else "the coordinator has assigned anew"
-                self._move(Input.TARGET)
+        if (given is not None or source is not None) and self._partitions.aim(given, source):
+            self._given_at = now.mono
+            who = "the coordinator" if source is None else f"the assignor {source.assignor!r}"
+            self._reason = self._reason if self.state is State.JOINING else f"{who} has assigned anew"
+            self._move(Input.TARGET)
+
+    def _source(self, message: Any, *, moved: bool) -> AssignmentSource | None:
+        """Which assignor of a member has computed the assignment, where an answer says so; its failure is the application's too."""
+        name = message.assignor_name
+        self._assignor = name if moved or name else self._assignor
+        if message.assignment_error:
+            text = message.assignment_error_message or f"the assignor {name!r} failed with error {message.assignment_error}"
+            if self._failed_in != self.epoch and self._assignors.heard(text, failed=True):
+                self._notify(ErrorNotification(AssignmentError(text, hint=ASSIGNOR_HINT)))
+            self._failed_in = self.epoch
+            return None
+        if moved or name:
+            self._assignors.heard("", failed=False)
+        return AssignmentSource(name, message.metadata or None, self.metadata()) if name else None
 
     def _refused(self, code: int, text: str, now: Now) -> None:
         error = broker_error(code, f"a heartbeat of group {self._config.group_id!r}{f': {text}' if text else ''}")
@@ -390,7 +436,9 @@ class ConsumerMembership:
         """Whatever is on its way concerns nobody."""
         self._incarnation += 1
         self._in_flight = False
-        self.epoch = JOIN
+        self.epoch = self._failed_in = JOIN
+        self._assignor = ""
+        self._assignors.forget()
 
     def _lookup_failed(self, error: OttlaError, now: Now) -> None:
         """Nobody says who the coordinator is, and waiting does not help: the application has to know. The look-up goes on."""

@@ -12,8 +12,9 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from ottla.assignors import MemberAssignment
 from ottla.client.cluster.metadata import MetadataManager
-from ottla.client.groups.consumer.requests import Assignment
+from ottla.client.groups.consumer.requests import Assignment, AssignmentSource
 from ottla.client.notifications import AssignmentReceived, RebalanceNeeded
 from ottla.client.subscription import Subscription
 from ottla.types import TopicPartition
@@ -77,12 +78,19 @@ class Reconciliation:
         """Whether something was given that is known by its id only."""
         return self._target is not None and self._names.unknown(self._target)
 
-    def aim(self, partitions: Mapping[uuid.UUID, frozenset[int]]) -> bool:
-        """These were given. False: that is no news."""
-        if self._target is not None and self._target.partitions == partitions:
+    def aim(self, partitions: Mapping[uuid.UUID, frozenset[int]] | None, source: AssignmentSource | None = None) -> bool:
+        """These were given; ``None``: the same as before. False: that is no news.
+
+        What an assignor of a member has to say with the same partitions is news as well.
+        """
+        if partitions is None and self._target is not None:
+            partitions = self._target.partitions
+        if partitions is None:
+            return False
+        if self._target is not None and self._target.partitions == partitions and source in (None, self._target.source):
             return False
         self._count += 1
-        self._target = Assignment(self._count, partitions)
+        self._target = Assignment(self._count, partitions, source)
         return True
 
     def begin(self, deadline: int) -> bool:
@@ -92,7 +100,8 @@ class Reconciliation:
         found = plan(self.held, self._target, self._names)
         if not found.complete:
             self._ask_for_names()
-        if self.held is not None and found.assignment.partitions == self.held.partitions:
+        unheard = found.assignment.source is not None and self.held is not None and found.assignment.source != self.held.source
+        if self.held is not None and found.assignment.partitions == self.held.partitions and not unheard:
             # What can not be named yet was acknowledged once; to do it again would only make heartbeats.
             news, self.held = self.held != found.assignment, found.assignment
             return news
@@ -145,7 +154,12 @@ class Reconciliation:
         self._subscription.set_partitions(self._subscription.partitions.keys() - found.revoked)
         added = self._subscription.set_partitions(found.partitions, await_acceptance=True)
         self._token += 1
-        self._notify(AssignmentReceived(self._token, added))
+        source = found.assignment.source
+        if source is None:
+            self._notify(AssignmentReceived(self._token, added))
+        else:
+            whole = MemberAssignment(tuple(sorted(found.partitions)), source.user_data)
+            self._notify(AssignmentReceived(self._token, added, source.assignor, whole, source.group, "consumer"))
 
     def _ask_for_names(self) -> None:
         """Once for each state of the metadata: who is asked backs off by itself."""
@@ -159,7 +173,7 @@ def plan(held: Assignment | None, target: Assignment, names: TopicNames) -> Plan
     known = {topic_id: numbers for topic_id, numbers in target.partitions.items() if names[topic_id] is not None}
     before = {} if held is None else held.partitions
     return Plan(
-        Assignment(target.number, known),
+        target._replace(partitions=known),
         frozenset(_named(known, names)),
         frozenset(_named(_without(before, known), names)),
         frozenset(_named(_without(known, before), names)),

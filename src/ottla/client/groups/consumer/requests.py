@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import base64
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from ottla.client.backoff import RandomPort
@@ -18,7 +18,7 @@ from ottla.client.groups.membership import leaves
 from ottla.client.subscription import Subscription
 from ottla.config import ConsumerConfig
 from ottla.protocol import duration
-from ottla.types import GroupMembershipOperation
+from ottla.types import ConsumerGroupMetadata, GroupMembershipOperation
 
 JOIN, LEAVE, LEAVE_FOR_A_WHILE = 0, -1, -2
 """Member epochs that ask for something. The last is a static member's: its partitions wait for it."""
@@ -27,11 +27,23 @@ _UNCHANGED = -1
 """What stands for "as before" where a number can not be left out."""
 
 
+class AssignmentSource(NamedTuple):
+    """The assignor of a member that computed an assignment, and what it tells this member in which epoch of the group."""
+
+    assignor: str
+    user_data: bytes | None
+    group: ConsumerGroupMetadata
+
+
 class Assignment(NamedTuple):
-    """Partitions by topic id. ``number`` tells assignments of the same partitions apart: each is acknowledged."""
+    """Partitions by topic id. ``number`` tells assignments of the same partitions apart: each is acknowledged.
+
+    ``source``: which member's assignor computed it; ``None``: the coordinator did.
+    """
 
     number: int
     partitions: Mapping[uuid.UUID, frozenset[int]]
+    source: AssignmentSource | None = None
 
 
 def new_member_id(random: RandomPort) -> str:
@@ -43,8 +55,12 @@ def new_member_id(random: RandomPort) -> str:
 class Heartbeats:
     """Makes the heartbeats of one member. ``forget()`` after one that may not have been heard."""
 
-    def __init__(self, config: ConsumerConfig, subscription: Subscription, member_id: str) -> None:
+    def __init__(
+        self, config: ConsumerConfig, subscription: Subscription, member_id: str, offers: Callable[[], tuple[Any, ...] | None]
+    ) -> None:
+        """``offers``: the assignors that the member can run; ``None``: nothing is said of them."""
         self._config = config
+        self._offers = offers
         self._subscription = subscription
         self._member_id = member_id
         self._said: dict[str, Any] = {}
@@ -86,6 +102,9 @@ class Heartbeats:
             wish["rack_id"] = self._config.client_rack
         if self._config.group_remote_assignor is not None:
             wish["server_assignor"] = self._config.group_remote_assignor
+        offers = self._offers()
+        if offers is not None:
+            wish["client_assignors"] = offers
         return wish
 
     def _message(self, epoch: int, **news: Any) -> Any:

@@ -104,4 +104,7 @@ HINTS: Mapping[int, str] = {
 }
 """What to do about errors that end a membership, where the error itself does not say."""
 
+ASSIGNOR_HINT = "another member ran it: every member keeps its partitions until a later assignment succeeds"
+"""What follows where the assignor of another member has failed."""
+
 UNKNOWN_HINT = "the membership of this Consumer is over: mend the cause (the broker's log may say more), then make a new Consumer"

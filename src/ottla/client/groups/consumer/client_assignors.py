@@ -1,0 +1,454 @@
+"""The assignors that a member of a consumer group runs itself: what it offers, and the assignment that it is asked to compute.
+
+Owns ConsumerGroupPrepareAssignment and ConsumerGroupInstallAssignment, and the question whether the coordinator serves them. Must
+not know heartbeats, nor what becomes of an assignment. Invariants: an assignor of the user's runs on the application's thread; an
+assignment is sent only in the member epoch, and for the group epoch, that it was computed in, and only within the rebalance timeout
+of the member; an answer to an earlier request changes nothing; an error of an assignor is told to the coordinator, which tells
+every member.
+
+Source: KIP-848, "Client side mode". Apache Kafka does not serve these APIs; Ottla's broker does (``docs/client-assignors.md``).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from ottla.assignors import (
+    ASSIGNORS,
+    Cluster,
+    GroupSpec,
+    MemberAssignment,
+    MemberSpec,
+    MemberSubscription,
+    TopicSpec,
+    checked,
+    client_strategy,
+)
+from ottla.assignors.asking import assign_whole
+from ottla.client.backoff import ExponentialBackoff
+from ottla.client.commands import Assigned
+from ottla.client.effects import Poll, Send, ToCoordinator
+from ottla.client.groups.consumer.runs import RUN_REACTIONS, TRANSITIONS, RunInput, RunReaction, RunState
+from ottla.client.groups.neighbours import Neighbours
+from ottla.client.notifications import AssignmentNeeded, ErrorNotification
+from ottla.errors import AssignmentError, DisconnectedError, OttlaError, OttlaTimeoutError, broker_error
+from ottla.protocol.apis import Api
+from ottla.types import Now, TopicPartition
+from ottla.version import __version__
+
+_log = logging.getLogger(__name__)
+
+NEEDED = frozenset({Api.CONSUMER_GROUP_PREPARE_ASSIGNMENT, Api.CONSUMER_GROUP_INSTALL_ASSIGNMENT})
+"""What a coordinator must serve."""
+
+ASSIGNOR_FAILED = 1
+"""The error of an assignor that raised, or whose answer breaks the rules. KIP-848 leaves the numbers to assignors; 0 is none."""
+
+FIRST_RETRY, LAST_RETRY = 1_000, 60_000
+"""Milliseconds after which the group is asked to assign again where this member's assignor has failed: twice as long each time."""
+
+_REASONS = 128
+"""Values of a reason: a signed byte that is not negative."""
+
+_LONGEST_TEXT = 4_096
+"""Characters of an error that are sent to other members."""
+
+
+class AssignorTag(NamedTuple):
+    """What a request was about, and in which run it was sent; of ApiVersions, which coordinator was meant."""
+
+    api: Api
+    run: int
+
+
+class ClientAssignorManager:
+    """See the module. A part of the membership, which is asked first and hands on what concerns this."""
+
+    def __init__(self, neighbours: Neighbours, member_id: str) -> None:
+        self.state = RunState.IDLE
+        self.offers: tuple[Any, ...] | None = None
+        """What heartbeats say that the member can run; ``None``: nothing, as the coordinator would not use it."""
+        self._config = neighbours.config
+        self._coordinator = neighbours.coordinator
+        self._metadata = neighbours.metadata
+        self._notify = neighbours.notify
+        self._backoff = neighbours.backoff
+        self._pauses = ExponentialBackoff(FIRST_RETRY, LAST_RETRY, neighbours.backoff.random)
+        self._strategy = client_strategy(neighbours.config.group_client_assignors)
+        self._user_data: dict[str, bytes | None] = {}
+        self._member_id = member_id
+        self._asked_apis_of: int | None = None
+        """Which coordinator was asked last what it serves, counted by look-ups; ``None``: none has answered yet."""
+        self._serves = False
+        self._in_doubt = bool(self._strategy.assignors)
+        """Whether no coordinator has said yet if it serves the APIs."""
+        self._versions_in_flight = False
+        self._versions_attempts = self._versions_at = 0
+        self._run = 0
+        """Counts what the application is asked, and the runs."""
+        self._epoch = self._deadline = 0
+        self._in_flight = False
+        self._attempts = self._retry_at = 0
+        self._question: Any = None
+        """The group as the coordinator has shown it."""
+        self._shares: Mapping[str, MemberAssignment] = {}
+        self._error: OttlaError | None = None
+        self._told = ""
+        """The latest error that the application of this member has been told, and the group is told."""
+        self._failures = self._reason = 0
+        self._assign_again_at: int | None = None
+
+    def __repr__(self) -> str:
+        return f"<ClientAssignorManager {self.state.name} {', '.join(self._strategy.assignors) or 'without assignors'}>"
+
+    @property
+    def undecided(self) -> bool:
+        """Whether it is not known yet if the coordinator would use the assignors: a member must know before it joins."""
+        return self._in_doubt
+
+    # -- what the membership tells --------------------------------------------------------------------------------------------
+
+    def user_data(self, by_assignor: Mapping[str, bytes | None]) -> None:
+        """What the application's assignors tell the member that assigns. Who failed to say keeps what it said before."""
+        self._user_data.update(by_assignor)
+        self._offer()
+
+    def asked(self, epoch: int, deadline: int) -> None:
+        """An answer to a heartbeat asks for an assignment, until ``deadline`` (monotonic ms).
+
+        It is repeated until the group was shown. After that it means that the coordinator has forgotten what it has shown.
+        """
+        if self.state is not RunState.PREPARING:
+            self._deadline = deadline
+            self._begin(RunInput.ASKED, epoch)
+
+    def moved(self, epoch: int) -> None:
+        """The member has a new epoch: what was computed in the one before is void."""
+        if self.state is not RunState.IDLE:
+            self._begin(RunInput.OUTDATED, epoch)
+
+    def heard(self, text: str, *, failed: bool) -> bool:
+        """The group has a new assignment, or the error with this text. Whether the application has to be told the error."""
+        if not failed:
+            self._failures, self._assign_again_at = 0, None
+            return False
+        told, self._told = self._told, ""
+        return text != told
+
+    def assigned(self, command: Assigned) -> None:
+        """The application's assignor has answered. An answer to an earlier question is void."""
+        if self.state is RunState.COMPUTING and command.generation == self._run:
+            self._computed(command.shares, command.error)
+
+    def forget(self) -> None:
+        """The member is out of the group: it computes nothing."""
+        self._assign_again_at = None
+        if self.state is not RunState.IDLE:
+            self._void("it is out of the group")
+
+    # -- the two shapes -------------------------------------------------------------------------------------------------------
+
+    def poll(self, now: Now) -> Poll:
+        """The next request of a run, and the question what a new coordinator serves."""
+        if not self._strategy.assignors:
+            return Poll()
+        if self._assign_again_at is not None and now.mono >= self._assign_again_at:
+            self._assign_again_at = None
+            self._reason = (self._reason + 1) % _REASONS
+            self._offer()
+        polls = (self._ask_versions(now), self._go_on(now))
+        wishes = [one.wake_at for one in polls] + [self._assign_again_at]
+        return Poll(tuple(send for one in polls for send in one.sends), min((at for at in wishes if at is not None), default=None))
+
+    def on_response(self, tag: AssignorTag, message: Any, now: Now) -> None:
+        """The answer to one of the three requests."""
+        code = int(message.error_code)
+        if tag.api is Api.API_VERSIONS:
+            self._on_versions(tag, code, message, now)
+        elif tag.run == self._run:
+            self._in_flight = False
+            if code:
+                self._refused(code, message.error_message or "", now)
+            elif tag.api is Api.CONSUMER_GROUP_PREPARE_ASSIGNMENT:
+                self._shown(message)
+            else:
+                self._installed(now)
+
+    def on_failure(self, tag: AssignorTag, error: OttlaError, now: Now) -> None:
+        """No answer: look the coordinator up again, and send the request again."""
+        if isinstance(error, DisconnectedError | OttlaTimeoutError):
+            self._coordinator.mark_unknown(str(error), now)
+        if tag.api is Api.API_VERSIONS:
+            self._versions_in_flight = False
+            if not error.retriable:
+                self._notify(ErrorNotification(error))
+            self._ask_later(now)
+        elif tag.run == self._run:
+            self._in_flight = False
+            if error.retriable:
+                self._try_later(now)
+            else:
+                self._fail(error)
+
+    # -- what the coordinator serves --------------------------------------------------------------------------------------------
+
+    def _ask_versions(self, now: Now) -> Poll:
+        """Once for each coordinator that is found: it may be another broker, or a newer one at the same place."""
+        target = self._coordinator.target()
+        if target is None or self._versions_in_flight or self._asked_apis_of == self._coordinator.found:
+            return Poll()
+        if self._versions_at > now.mono:
+            return Poll(wake_at=self._versions_at)
+        from ottla.protocol.messages import api_versions_request
+
+        self._versions_in_flight = True
+        message = api_versions_request.ApiVersionsRequest(client_software_name="ottla", client_software_version=__version__)
+        return Poll((self._send(Api.API_VERSIONS, message, target, self._coordinator.found),))
+
+    def _on_versions(self, tag: AssignorTag, code: int, message: Any, now: Now) -> None:
+        self._versions_in_flight = False
+        if code:
+            return self._ask_later(now)
+        self._asked_apis_of, self._versions_attempts = tag.run, 0
+        self._serves = {item.api_key for item in message.api_keys} >= NEEDED
+        if self._in_doubt and not self._serves:
+            _log.warning(
+                "group %r: the coordinator does not serve %s: group.client.assignors is ignored, and an assignor of the broker"
+                " assigns the partitions",
+                self._config.group_id,
+                " and ".join(sorted(api.name for api in NEEDED)),
+            )
+        self._in_doubt = False
+        return self._offer()
+
+    def _ask_later(self, now: Now) -> None:
+        self._versions_at = now.mono + self._backoff.delay(self._versions_attempts)
+        self._versions_attempts += 1
+
+    def _offer(self) -> None:
+        from ottla.protocol.messages import consumer_group_heartbeat_request
+
+        if not self._serves:
+            self.offers = None
+            return
+        self.offers = tuple(
+            consumer_group_heartbeat_request.ClientAssignor(
+                name=name,
+                minimum_version=version,
+                maximum_version=version,
+                reason=self._reason,
+                metadata_version=version,
+                metadata=self._user_data.get(name) or b"",
+            )
+            for name, version in self._strategy.versions.items()
+        )
+
+    # -- a run ------------------------------------------------------------------------------------------------------------------
+
+    def _begin(self, cause: RunInput, epoch: int) -> None:
+        """From the start: whatever was asked before, of the coordinator or of the application, is void."""
+        self._end_of_run()
+        self._epoch = epoch
+        self._move(cause)
+
+    def _go_on(self, now: Now) -> Poll:
+        if self.state is RunState.IDLE:
+            return Poll()
+        if now.mono >= self._deadline:
+            self._void("the rebalance timeout has passed")
+            return Poll()
+        target = None if self.state is RunState.COMPUTING or self._in_flight else self._coordinator.target()
+        if target is None or self._retry_at > now.mono:
+            later = self._retry_at if self._retry_at > now.mono and target is not None else self._deadline
+            return Poll(wake_at=min(later, self._deadline))
+        self._in_flight = True
+        if self.state is RunState.PREPARING:
+            send = self._send(Api.CONSUMER_GROUP_PREPARE_ASSIGNMENT, self._prepare_request(), target, self._run)
+        else:
+            send = self._send(Api.CONSUMER_GROUP_INSTALL_ASSIGNMENT, self._install_request(), target, self._run)
+        return Poll((send,), self._deadline)
+
+    def _send(self, api: Api, message: Any, target: ToCoordinator, run: int) -> Send:
+        return Send(api, message, target, AssignorTag(api, run), self._config.request_timeout_ms)
+
+    def _shown(self, message: Any) -> None:
+        """The group is known: at once by an assignor of ours, by the application by one of its own."""
+        self._question = message
+        self._attempts = 0
+        self._move(RunInput.SHOWN)
+        name = message.assignor_name
+        cluster, members = self._cluster(message), _members(message)
+        if name in self._strategy.foreign:
+            self._notify(AssignmentNeeded(self._run, name, cluster, members, "consumer"))
+        elif name in self._strategy.assignors:
+            self._computed(assign_whole(ASSIGNORS[name](), cluster, members), None)
+        else:
+            text = f"the coordinator asks for the assignor {name!r}, which group_client_assignors does not name"
+            self._computed({}, AssignmentError(text))
+
+    def _computed(self, shares: Mapping[str, MemberAssignment], error: OttlaError | None) -> None:
+        if error is None:
+            try:
+                _check(self._question, shares)
+            except AssignmentError as wrong:
+                error = wrong
+        self._shares = shares
+        self._move(RunInput.COMPUTED)
+        if error is not None:
+            self._report(error)
+
+    def _report(self, error: OttlaError) -> None:
+        """Tell the application here; the group is told by the request that is sent now."""
+        self._error, self._told = error, _text(error)
+        self._notify(ErrorNotification(error))
+
+    def _installed(self, now: Now) -> None:
+        if self._error is not None:
+            self._assign_again_at = now.mono + self._pauses.delay(self._failures)
+            self._failures += 1
+        self._end_of_run()
+        self._move(RunInput.INSTALLED)
+
+    def _refused(self, code: int, text: str, now: Now) -> None:
+        error = broker_error(code, f"the assignment of group {self._config.group_id!r}{f': {text}' if text else ''}")
+        match RUN_REACTIONS.get(code, RunReaction.LATER if error.retriable else RunReaction.FAIL):
+            case RunReaction.LATER:
+                self._try_later(now)
+            case RunReaction.LOOK_UP:
+                self._coordinator.mark_moved(error.name)
+                self._try_later(now)
+            case RunReaction.PREPARE if self.state is RunState.INSTALLING:
+                self._begin(RunInput.OUTDATED, self._epoch)
+            case RunReaction.INVALID if self.state is RunState.INSTALLING and self._error is None:
+                self._move(RunInput.INVALID)
+                self._report(AssignmentError(f"the coordinator refused the assignment: {error}", cause=error))
+            case RunReaction.VOID:
+                self._void(error.name)
+            case _:
+                self._fail(error)
+
+    def _fail(self, error: OttlaError) -> None:
+        self._notify(ErrorNotification(error))
+        self._void(str(error))
+
+    def _void(self, reason: str) -> None:
+        _log.debug("group %r: this member computes no assignment: %s", self._config.group_id, reason)
+        self._end_of_run()
+        self._move(RunInput.VOID)
+
+    def _end_of_run(self) -> None:
+        self._run += 1
+        self._in_flight = False
+        self._attempts = self._retry_at = 0
+        self._question, self._shares, self._error = None, {}, None
+
+    def _try_later(self, now: Now) -> None:
+        self._retry_at = now.mono + self._backoff.delay(self._attempts)
+        self._attempts += 1
+
+    def _move(self, cause: RunInput) -> None:
+        try:
+            state = TRANSITIONS[self.state][cause]
+        except KeyError:
+            raise RuntimeError(f"an assignment that is {self.state.name} can not be moved by {cause.name}") from None
+        _log.debug("group %r: %s -> %s (%s)", self._config.group_id, self.state.name, state.name, cause.name)
+        self.state = state
+
+    # -- messages ---------------------------------------------------------------------------------------------------------------
+
+    def _prepare_request(self) -> Any:
+        from ottla.protocol.messages import consumer_group_prepare_assignment_request as messages
+
+        return messages.ConsumerGroupPrepareAssignmentRequest(
+            group_id=self._config.group_id or "", member_id=self._member_id, member_epoch=self._epoch
+        )
+
+    def _install_request(self) -> Any:
+        from ottla.protocol.messages import consumer_group_install_assignment_request as messages
+
+        shown, failed = self._question, self._error is not None
+        ids = {topic.topic_name: topic.topic_id for topic in shown.topics}
+        version = self._strategy.versions.get(shown.assignor_name, 0)
+        return messages.ConsumerGroupInstallAssignmentRequest(
+            group_id=self._config.group_id or "",
+            member_id=self._member_id,
+            member_epoch=self._epoch,
+            group_epoch=shown.group_epoch,
+            error=ASSIGNOR_FAILED if failed else 0,
+            error_message=_text(self._error) if self._error is not None else None,
+            members=()
+            if failed
+            else tuple(
+                messages.Member(
+                    member_id=member_id,
+                    topic_partitions=tuple(
+                        messages.TopicPartitions(topic_id=ids[topic], partitions=numbers)
+                        for topic, numbers in _by_topic(share.partitions).items()
+                    ),
+                    metadata_version=version,
+                    metadata=share.user_data or b"",
+                )
+                for member_id, share in self._shares.items()
+            ),
+        )
+
+    def _cluster(self, shown: Any) -> Cluster:
+        """The topics as the coordinator shows them; the racks of those that this member knows to be the same."""
+        known = self._metadata.current
+        partitions = {topic.topic_name: topic.num_partitions for topic in shown.topics}
+        ids = {topic.topic_name: topic.topic_id for topic in shown.topics}
+        racks = known.replica_racks(topic for topic in partitions if known.topic_id(topic) == ids[topic])
+        return Cluster(partitions, {topic: one for topic, one in racks.items() if len(one) == partitions[topic]})
+
+
+def _members(shown: Any) -> dict[str, MemberSubscription]:
+    """The members as the coordinator shows them: ``owned`` is what the last assignment gave them."""
+    names = {topic.topic_id: topic.topic_name for topic in shown.topics}
+    return {
+        member.member_id: MemberSubscription(
+            topics=tuple(sorted(names[one] for one in member.subscribed_topic_ids if one in names)),
+            instance_id=member.instance_id,
+            rack=member.rack_id or None,
+            owned=tuple(
+                TopicPartition(names[one.topic_id], number)
+                for one in member.topic_partitions
+                if one.topic_id in names
+                for number in one.partitions
+            ),
+            generation=member.member_epoch,
+            user_data=member.metadata or None,
+        )
+        for member in shown.members
+    }
+
+
+def _check(shown: Any, shares: Mapping[str, MemberAssignment]) -> None:
+    """Raises ``AssignmentError`` for an answer that the coordinator would refuse."""
+    who = f"the assignor {shown.assignor_name!r}"
+    ids = {topic.topic_name: topic.topic_id for topic in shown.topics}
+    group = GroupSpec(
+        {one.member_id: MemberSpec(frozenset(one.subscribed_topic_ids)) for one in shown.members},
+        {},
+        {one.topic_id: TopicSpec(one.topic_name, one.num_partitions) for one in shown.topics},
+    )
+    answer = {}
+    for member_id, share in shares.items():
+        by_topic = _by_topic(share.partitions)
+        if strange := sorted(by_topic.keys() - ids.keys()):
+            raise AssignmentError(f"{who} gave member {member_id} partitions of {', '.join(strange)}: nobody subscribed to that")
+        answer[member_id] = {ids[topic]: numbers for topic, numbers in by_topic.items()}
+    checked(group, answer, who)
+
+
+def _by_topic(partitions: tuple[TopicPartition, ...]) -> dict[str, tuple[int, ...]]:
+    found: dict[str, set[int]] = {}
+    for topic, number in partitions:
+        found.setdefault(topic, set()).add(number)
+    return {topic: tuple(sorted(numbers)) for topic, numbers in found.items()}
+
+
+def _text(error: OttlaError) -> str:
+    """An error in words that can be sent: user code may put anything into one."""
+    return str(error)[:_LONGEST_TEXT].encode("utf-8", "replace").decode()

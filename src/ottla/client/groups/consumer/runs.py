@@ -1,0 +1,77 @@
+"""The states of a member that computes its group's assignment, what moves it from one to the next, and what error codes mean to it.
+
+Owns the tables and nothing else. Must not know requests, timers or who moves a member. Invariant: what is not in a table does not
+happen.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+
+
+class RunState(enum.Enum):
+    """How far the member is with the assignment."""
+
+    IDLE = "not asked for an assignment"
+    PREPARING = "asks the coordinator for the members and topics of the group"
+    COMPUTING = "the assignor is at work"
+    INSTALLING = "sends the assignment, or the assignor's error, to the coordinator"
+
+
+class RunInput(enum.Enum):
+    """What moves the member."""
+
+    ASKED = "an answer to a heartbeat asks for an assignment"
+    OUTDATED = "the member has a new epoch, or the coordinator has shown the group to nobody in this run"
+    SHOWN = "the coordinator has described the group"
+    COMPUTED = "the assignor has answered or failed"
+    INVALID = "the coordinator refuses the assignment: an error is sent instead"
+    INSTALLED = "the coordinator has taken the assignment or the error"
+    VOID = "the member is out of the group, the time is over, or the coordinator does not wait for this member"
+
+
+_ASKED_AGAIN = {RunInput.ASKED: RunState.PREPARING, RunInput.OUTDATED: RunState.PREPARING, RunInput.VOID: RunState.IDLE}
+
+TRANSITIONS: Mapping[RunState, Mapping[RunInput, RunState]] = {
+    RunState.IDLE: {RunInput.ASKED: RunState.PREPARING},
+    RunState.PREPARING: {RunInput.OUTDATED: RunState.PREPARING, RunInput.SHOWN: RunState.COMPUTING, RunInput.VOID: RunState.IDLE},
+    RunState.COMPUTING: {**_ASKED_AGAIN, RunInput.COMPUTED: RunState.INSTALLING},
+    RunState.INSTALLING: {
+        **_ASKED_AGAIN,
+        RunInput.INVALID: RunState.INSTALLING,
+        RunInput.INSTALLED: RunState.IDLE,
+    },
+}
+"""State -> input -> next state. What is not in here does not happen."""
+
+
+class RunReaction(enum.Enum):
+    """What an error code calls for."""
+
+    LATER = "send again after a while"
+    LOOK_UP = "the coordinator is another one: look it up, then again"
+    PREPARE = "ask for the group again: the assignment is for another epoch"
+    INVALID = "the assignment breaks the rules: send an error instead"
+    VOID = "the coordinator does not wait for this member's assignment"
+    FAIL = "the application has to know; the coordinator asks another member when the time is over"
+
+
+INVALID_REQUEST = 42
+
+RUN_REACTIONS: Mapping[int, RunReaction] = {
+    7: RunReaction.LATER,
+    14: RunReaction.LATER,
+    15: RunReaction.LOOK_UP,
+    16: RunReaction.LOOK_UP,
+    22: RunReaction.PREPARE,
+    25: RunReaction.VOID,
+    INVALID_REQUEST: RunReaction.INVALID,
+    69: RunReaction.VOID,
+    110: RunReaction.VOID,
+    113: RunReaction.LATER,
+}
+"""Error codes of ConsumerGroupPrepareAssignment and ConsumerGroupInstallAssignment -> what to do; any other is ``FAIL``, or
+``LATER`` if it is retriable.
+
+After 113 (STALE_MEMBER_EPOCH) the next heartbeat brings the epoch, and with it the run begins again."""
