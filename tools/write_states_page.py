@@ -18,7 +18,7 @@ from typing import NamedTuple
 from ottla.client.connections import link
 from ottla.client.fetch import session
 from ottla.client.groups.classic import states as classic_member
-from ottla.client.groups.consumer import states as consumer_member
+from ottla.client.groups.consumer import runs, states as consumer_member
 from ottla.coordinator.classic import machine as classic_group
 from ottla.coordinator.consumer import reconcile
 from ottla.coordinator.transactions import machine as transaction
@@ -52,6 +52,11 @@ MACHINES = (
         "A member of a consumer group",
         "The client's side of KIP-848. In RECONCILING the application commits and runs its listeners.",
         consumer_member,
+    ),
+    Machine(
+        "A member that computes the assignment of its consumer group",
+        "The client's side of KIP-848's client-side assignors, beside the states above.",
+        runs,
     ),
     Machine("A member of a classic group", "The client's side of JoinGroup, SyncGroup, Heartbeat and LeaveGroup.", classic_member),
     Machine("A link", "One way of a client to one broker, with or without TLS and a login.", link),

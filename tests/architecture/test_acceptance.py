@@ -24,7 +24,7 @@ def rows(page: str) -> list[list[str]]:
     return [[column.strip() for column in line.strip("|").split(" | ")] for line in lines]
 
 
-NAMED = sorted({one for page in PAGES for one in re.findall(r"`([\w/]+\.py)::(\w+)`", text(page))})
+NAMED = sorted({one for page in (*PAGES, "client-assignors.md") for one in re.findall(r"`([\w/]+\.py)::(\w+)`", text(page))})
 
 
 def defined_in(file: Path) -> set[str]:

@@ -37,7 +37,9 @@ def new(world: World, name: str, **settings: object) -> App:
 
 def join(world: World, name: str, **settings: object) -> App:
     """A member that runs ``member`` in the background."""
-    program: dict[str, Any] = {key: settings.pop(key) for key in ("topics", "work", "commits", "timeout") if key in settings}
+    program: dict[str, Any] = {
+        key: settings.pop(key) for key in ("topics", "pattern", "work", "commits", "timeout") if key in settings
+    }
     app = new(world, name, **settings)
     app.start(member(app, **program))
     return app

@@ -129,7 +129,7 @@ def test_an_answer_from_elsewhere_is_put_in_order() -> None:
     ("answer", "wrong"),
     [
         ({"x": {}}, "not in the group: x"),
-        ({"b": {TWO: [0]}}, f"member b partitions of topic two, which it did not subscribe to"),
+        ({"b": {TWO: [0]}}, "member b partitions of topic two, which it did not subscribe to"),
         ({"b": {GONE: [0]}}, "did not subscribe"),
         ({"b": {ONE: [3]}}, r"partitions \[3\] of one, which has partitions 0 to 2"),
         ({"b": {ONE: [-1]}}, "0 to 2"),

@@ -106,6 +106,8 @@ def test_the_member_is_asked_shown_the_group_and_obeyed(harness: Harness) -> Non
     assert (told.assignment_error, told.metadata_version, told.metadata, told.assignor_name) == (0, 7, b"m1", "mine")
     later = harness.cg_heartbeat("m1", 2)
     assert (later.assignment, later.metadata) == (None, b"")
+    newcomer = harness.cg_join("m2", offers=MINE)
+    assert (newcomer.assignor_name, newcomer.metadata) == ("", b""), "the assignment was not made for it"
     assert harness.cg_describe("c")[0].assignor_name == "mine"
 
 

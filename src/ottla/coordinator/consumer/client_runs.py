@@ -14,7 +14,7 @@ from typing import Any
 
 from ottla.assignors import Assignment, checked
 from ottla.coordinator.consumer.answers import Refused
-from ottla.coordinator.consumer.client_side import Message, Run
+from ottla.coordinator.consumer.client_side import NOTHING_TO_SAY, Message, Run
 from ottla.coordinator.consumer.draft import ConsumerDraft
 from ottla.coordinator.consumer.group import ConsumerGroup
 from ottla.coordinator.consumer.target import group_spec, write_target
@@ -68,13 +68,14 @@ def install_assignment(around: Surroundings, state: ShardState, context: Request
         return Result(answer=install_refused(refused.code, refused.message))
     draft = ConsumerDraft(group, now)
     write_target(draft, {one: target for one, target in targets.items() if one in group.members}, run.group_epoch)
-    to_all = Message(request.error, error_message=request.error_message, assignor=run.assignor)
+    verdict = Message(request.error, error_message=request.error_message, assignor=run.assignor)
     messages = {
-        one.member_id: replace(to_all, version=one.metadata_version, metadata=one.metadata)
+        one.member_id: replace(verdict, version=one.metadata_version, metadata=one.metadata)
         for one in request.members
         if one.member_id in group.members
     }
-    draft.happen(RunEnded(group.group_id, to_all, messages))
+    # An error concerns whoever hears of this epoch, an assignment only those that it was made for.
+    draft.happen(RunEnded(group.group_id, verdict if request.error else NOTHING_TO_SAY, messages))
     draft.cancel_timer(run_timer(group.group_id, run.member_id))
     return draft.result(install_refused(ErrorCode.none))
 

@@ -56,6 +56,9 @@ _LONGEST_TEXT = 4_096
 """Characters of an error that are sent to other members."""
 
 
+_NOTHING = MemberAssignment(())
+
+
 class AssignorTag(NamedTuple):
     """What a request was about, and in which run it was sent; of ApiVersions, which coordinator was meant."""
 
@@ -390,7 +393,8 @@ class ClientAssignorManager:
                     metadata_version=version,
                     metadata=share.user_data or b"",
                 )
-                for member_id, share in self._shares.items()
+                for member_id in (member.member_id for member in shown.members)
+                for share in (self._shares.get(member_id, _NOTHING),)
             ),
         )
 

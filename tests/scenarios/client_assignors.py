@@ -1,0 +1,90 @@
+"""Members of a consumer group that run assignors themselves: the assignors that tests give them, and how to look at a run.
+
+Owns these assignors. Must not know what goes wrong. Invariant: an assignor here is a pure function, but for the time it takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ottla.assignors import Cluster, ConsumerPartitionAssignor, MemberAssignment, MemberSubscription
+from ottla.client.groups.consumer.runs import RunState
+from ottla.protocol.apis import Api
+from ottla.types import ConsumerGroupMetadata, TopicPartition
+from tests.scenarios.groups import join, sent
+from tests.scenarios.world import QUICK_GROUPS, App, World
+
+PREPARE, INSTALL = Api.CONSUMER_GROUP_PREPARE_ASSIGNMENT, Api.CONSUMER_GROUP_INSTALL_ASSIGNMENT
+SETTINGS = {**QUICK_GROUPS, "group.consumer.client.assignors.enable": True}
+Members = Mapping[str, MemberSubscription]
+
+
+class Weighted(ConsumerPartitionAssignor):
+    """Each member says in its user data how many partitions it can bear. What the assignor was asked and told is kept."""
+
+    name = "weighted"
+
+    def __init__(self, weight: int = 1) -> None:
+        self.weight = weight
+        self.asked: list[tuple[Cluster, Members]] = []
+        self.heard: list[tuple[MemberAssignment, ConsumerGroupMetadata]] = []
+
+    def subscription_user_data(self, topics: frozenset[str]) -> bytes | None:
+        return b"%d %s" % (self.weight, ",".join(sorted(topics)).encode())
+
+    def assign(self, cluster: Cluster, members: Members) -> Any:
+        self.asked.append((cluster, members))
+        weights = {one: int((members[one].user_data or b"1").split()[0]) for one in members}
+        places = [one for one in sorted(members, key=lambda one: (-weights[one], one)) for _ in range(weights[one])]
+        shares: dict[str, list[TopicPartition]] = {one: [] for one in members}
+        for place, number in enumerate(range(cluster.partitions["t"])):
+            shares[places[place % len(places)]].append(TopicPartition("t", number))
+        return {one: MemberAssignment(tuple(share), b"you have %d" % len(share)) for one, share in shares.items()}
+
+    def on_assignment(self, assignment: MemberAssignment, metadata: ConsumerGroupMetadata) -> None:
+        self.heard.append((assignment, metadata))
+
+
+def start(world: World, name: str, assignor: object, **settings: object) -> App:
+    return join(world, name, group_client_assignors=[assignor], **settings)
+
+
+def run_state(app: App) -> RunState:
+    state: RunState = app.assembly.membership._assignors.state  # type: ignore[union-attr]
+    return state
+
+
+def member_id(app: App) -> str:
+    assert app.assembly.membership is not None
+    return app.assembly.membership.metadata().member_id
+
+
+def assignor_of(app: App) -> str:
+    assert app.assembly.membership is not None
+    return app.assembly.membership.standing.assignor
+
+
+def installs(world: World, since: int = 0) -> list[Any]:
+    return [message for _, message in sent(world, INSTALL, since)]
+
+
+class Slow(Weighted):
+    """It takes its time when it is told to, and whatever ``meanwhile`` says happens in the middle of that."""
+
+    def __init__(self, world: World, app: str, takes: int = 0) -> None:
+        super().__init__()
+        self.world = world
+        self.app = app
+        self.takes = takes
+
+    def assign(self, cluster: Cluster, members: Members) -> Any:
+        takes, self.takes = self.takes, 0
+        if takes:
+            self.world.apps[self.app].busy(takes)
+        return super().assign(cluster, members)
+
+
+def computing(world: World, app: App) -> None:
+    """Until a member's assignor is at work."""
+    world.run_until(lambda: run_state(app) is RunState.COMPUTING)
