@@ -30,6 +30,7 @@ _HOMES = {
     "PartitionInfo": "ottla.types",
     "TimestampType": "ottla.types",
     "TopicPartition": "ottla.types",
+    "OttlaConfigWarning": "ottla.config",
     "OttlaError": "ottla.errors",
     "stop_on_signals": "ottla.signals",
 }
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from ottla.client.groups.rebalances import Rebalance as Rebalance
     from ottla.client.health.metrics import MetricName as MetricName
     from ottla.client.health.verdicts import Health as Health
+    from ottla.config import OttlaConfigWarning as OttlaConfigWarning
     from ottla.consumer import Consumer as Consumer
     from ottla.embedded import Broker as Broker
     from ottla.errors import OttlaError as OttlaError

@@ -142,6 +142,39 @@ def test_a_handler_that_announced_nothing_is_told_what_it_held(world: World, cap
     assert [name for name, _ in app.told] == ["assign", "lost", "assign"]
 
 
+def slow_once(app: App, work: int) -> Program:
+    """Takes its time for the first records, then goes on quickly."""
+    yield from app.calls.subscribe([TOPIC], app.listeners(), app.now)
+    yield from app.calls.poll(10_000, app.now)
+    yield Sleep(work)
+    while not app.stop:
+        yield from app.calls.poll(500, app.now)
+
+
+@pytest.mark.filterwarnings("ignore::ottla.OttlaConfigWarning")
+@pytest.mark.parametrize(("interval", "session"), [(15_000, 30_000), (30_000, 15_000)])
+def test_a_classic_group_counts_the_longer_of_poll_interval_and_session(
+    world: World, interval: int, session: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Seen by the member itself, and by the others, whose rebalance waits for it."""
+    settings = {"max_poll_interval_ms": interval, **({"session_timeout_ms": session} if world.protocol == "classic" else {})}
+    counts = 30_000 if world.protocol == "classic" else interval
+    first = app_of(world, "a", **settings)
+    first.start(slow_once(first, counts - 2_000))
+    world.run_until(lambda: bool(first.calls.owned), 20_000)
+    second = app_of(world, "b", **settings)
+    second.start(member(second))
+    world.run_until(lambda: bool(second.calls.owned), 40_000)
+    assert ("lost", [TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)]) not in first.told
+    assert lines(caplog) == []
+    third = app_of(world, "c", **settings)
+    third.start(slow_once(third, counts + 2_000))
+    world.run_until(lambda: bool(lines(caplog)), 60_000)
+    world.run(20_000)
+    (line,) = lines(caplog)
+    assert f"max_poll_interval is {counts / 1000} s" in line if counts == interval else "session_timeout is 30.0 s" in line
+
+
 def test_a_rebalance_waits_for_the_end_of_the_job_and_the_commit_after_it_counts(world: World) -> None:
     waited: list[bool] = []
 

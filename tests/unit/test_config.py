@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
+from ottla import Admin, AsyncConsumer, Consumer
 from ottla.config import AdminConfig, ClientConfig, ConsumerConfig, HostPort, OttlaConfigWarning, Setting
 from ottla.config.spelling import table
 from ottla.errors import ConfigError
@@ -250,6 +251,49 @@ def test_what_the_protocol_ignores_is_warned_of_once() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         consumer(group_id="g", group_protocol="classic", session_timeout=10)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"group_protocol": "classic", "max_poll_interval": 10},
+        {"max_poll_interval": 10, "session_timeout": 20},
+        {"max_poll_interval": 10, "partition_assignment_strategy": "range"},
+    ],
+)
+def test_a_poll_interval_below_the_session_of_a_classic_group_is_warned_of(settings: dict[str, Any]) -> None:
+    with pytest.warns(OttlaConfigWarning, match=r"max\.poll\.interval\.ms is 10000, below session\.timeout\.ms") as caught:
+        read = consumer(group_id="g", **settings)
+    assert len(caught) == 1
+    assert (read.poll_interval("classic"), read.poll_interval("consumer")) == (read.session_timeout_ms, 10_000)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"group_protocol": "classic", "max_poll_interval": 10, "session_timeout": 10},
+        {"group_protocol": "consumer", "max_poll_interval": 10},
+        {"max_poll_interval": 10},
+        {"group_id": None, "max_poll_interval": 10, "session_timeout": 20},
+    ],
+)
+def test_a_poll_interval_that_counts_or_may_count_is_not_warned_of(settings: dict[str, Any]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        consumer(**{"group_id": "g", **settings})
+
+
+@pytest.mark.parametrize("make", [Consumer, AsyncConsumer, ConsumerConfig.parse])
+def test_a_warning_names_the_line_that_makes_the_consumer(make: Any) -> None:
+    with pytest.warns(OttlaConfigWarning) as caught:
+        make(bootstrap_servers="a:1", group_id="g", group_protocol="classic", max_poll_interval=10)
+    assert [warning.filename for warning in caught] == [__file__]
+
+
+def test_a_warning_about_an_admin_names_its_line() -> None:
+    with pytest.warns(OttlaConfigWarning) as caught, Admin(bootstrap_servers="a:1", ssl_truststore_location="x"):
+        pass
+    assert [warning.filename for warning in caught] == [__file__]
 
 
 def test_a_config_never_changes() -> None:

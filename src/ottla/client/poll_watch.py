@@ -44,6 +44,7 @@ class PollWatch:
         self._config = config
         self._in_hand = in_hand
         self._last_sign = 0
+        self._interval = config.max_poll_interval_ms
         self._limit: int | None = None
         self.expired_once = False
         """Whether the latest membership ended because the application did not poll."""
@@ -51,7 +52,7 @@ class PollWatch:
     @property
     def deadline(self) -> int:
         """When the next sign of life is due."""
-        return self._last_sign + (self._config.max_poll_interval_ms if self._limit is None else self._limit)
+        return self._last_sign + (self._interval if self._limit is None else self._limit)
 
     @property
     def last_sign(self) -> int | None:
@@ -63,9 +64,9 @@ class PollWatch:
         """Whether the application is at a job that it has announced."""
         return self._limit is not None
 
-    def polled(self, now: Now) -> None:
-        """The application polls."""
-        self._last_sign = now.mono
+    def polled(self, now: Now, interval: int) -> None:
+        """The application polls, and may take ``interval`` ms until it does again."""
+        self._last_sign, self._interval = now.mono, interval
 
     def begin(self, limit: int, now: Now) -> None:
         """A job begins, or reports progress: no poll for ``limit`` ms from now on."""
@@ -89,7 +90,8 @@ class PollWatch:
         """The one line that tells the application why it lost its place."""
         config, spent = self._config, (now.mono - self._last_sign) / 1000
         if self._limit is None:
-            what = f"{spent:.1f} s since its last poll(), max_poll_interval is {config.max_poll_interval_ms / 1000:.1f} s"
+            setting = "max_poll_interval" if self._interval == config.max_poll_interval_ms else "session_timeout"
+            what = f"{spent:.1f} s since its last poll(), {setting} is {self._interval / 1000:.1f} s"
             mend = (
                 f"Handle fewer records a poll (max_poll_records is {config.max_poll_records}), handle them faster, raise"
                 " max_poll_interval, or announce long work with processing()."

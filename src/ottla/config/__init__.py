@@ -12,6 +12,7 @@ milliseconds, and, for durations, by the Pythonic name without the suffix (``req
 from __future__ import annotations
 
 import dataclasses
+import sys
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -45,7 +46,16 @@ Deserializer = Callable[[bytes | None], Any]
 
 
 class OttlaConfigWarning(UserWarning):
-    """A setting was given that has no effect here."""
+    """A setting was given that has no effect here, or not the one that it seems to have."""
+
+
+def _warn(message: str) -> None:
+    """Warn at the line, outside of this package, that makes the client."""
+    package, level = __name__.partition(".")[0], 2
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == package:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, OttlaConfigWarning, stacklevel=level)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,8 +137,7 @@ class ClientConfig(SecurityConfig):
         ignored = self.check_security(given)
         if ignored:
             listed = ", ".join(map(dotted, ignored))
-            message = f"security.protocol={self.security_protocol} ignores {listed}"
-            warnings.warn(message, OttlaConfigWarning, stacklevel=5)
+            _warn(f"security.protocol={self.security_protocol} ignores {listed}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,8 +171,8 @@ class ConsumerConfig(ClientConfig):
     max_poll_records: int = count(500, 1)
     """How many records a ``poll()`` hands out at most. It does not change what is fetched."""
     max_poll_interval_ms: int = milliseconds(300_000, 1)
-    """The one deadline of your code: how long it may take between two polls, and how long a rebalance waits for it. See [long
-    jobs](consumer.md#long-jobs)."""
+    """The one deadline of your code: how long it may take between two polls, and how long a rebalance waits for it. In a classic
+    group it is never shorter than ``session.timeout.ms`` (KIP-62). See [long jobs](consumer.md#long-jobs)."""
     enable_auto_commit: bool = row(True, boolean)
     """Whether a poll commits, now and then, what a previous poll handed out. Off where there is no group."""
     auto_commit_interval_ms: int = milliseconds(5_000)
@@ -209,6 +218,32 @@ class ConsumerConfig(ClientConfig):
         if self.group_id is None and self.enable_auto_commit:
             raise ConfigError("enable.auto.commit needs a group", hint="set group_id, or leave enable_auto_commit out")
         self._warn_of_ignored()
+        if self.group_id is not None and self.prefers_classic and (warning := self.poll_interval_warning) is not None:
+            _warn(warning)
+
+    def poll_interval(self, protocol: str) -> int:
+        """How long the application may take between two polls (ms), in a group of this protocol.
+
+        In a classic group that is never less than the session timeout (KIP-62): it was the only deadline before there was a poll
+        interval, and who had raised it for slow work keeps what they had.
+        """
+        return max(self.max_poll_interval_ms, self.session_timeout_ms) if protocol == "classic" else self.max_poll_interval_ms
+
+    @property
+    def prefers_classic(self) -> bool:
+        """Whether the settings speak of a classic group; with ``auto`` that may turn out later, too."""
+        classic = {"session_timeout_ms", "partition_assignment_strategy"} & self.given
+        return self.group_protocol == "classic" or (self.group_protocol == "auto" and bool(classic))
+
+    @property
+    def poll_interval_warning(self) -> str | None:
+        """What to tell a member of a classic group whose ``max.poll.interval.ms`` is shorter than what counts."""
+        if self.max_poll_interval_ms >= self.session_timeout_ms:
+            return None
+        return (
+            f"max.poll.interval.ms is {self.max_poll_interval_ms}, below session.timeout.ms, which is {self.session_timeout_ms}:"
+            " in a classic group the longer of the two counts. Raise the one or lower the other"
+        )
 
     def ignored_by(self, protocol: str) -> list[str]:
         """The settings that were given and mean nothing to a group protocol."""
@@ -218,8 +253,7 @@ class ConsumerConfig(ClientConfig):
     def _warn_of_ignored(self) -> None:
         ignored = self.ignored_by(self.group_protocol) if self.group_protocol != "auto" else []
         if ignored:
-            message = f"group.protocol={self.group_protocol} ignores {', '.join(ignored)}"
-            warnings.warn(message, OttlaConfigWarning, stacklevel=5)
+            _warn(f"group.protocol={self.group_protocol} ignores {', '.join(ignored)}")
 
 
 __all__ = [

@@ -70,6 +70,8 @@ class AutoMembership:
         self._in_flight = False
         self._attempts = 0
         self._not_before = 0
+        self._warned = self._config.prefers_classic
+        """Whether the application knows which poll interval counts."""
 
     def __repr__(self) -> str:
         return f"<AutoMembership {self.chosen!r}>"
@@ -148,6 +150,9 @@ class AutoMembership:
         if not self._decided:
             name = "consumer" if member is self._consumer else "classic"
             _log.info("group %r: group.protocol=auto chose %s: %s%s", self._config.group_id, name, reason, self._ignored(name))
+            if member is self._classic and not self._warned and (warning := self._config.poll_interval_warning) is not None:
+                self._warned = True
+                _log.warning("group %r: %s", self._config.group_id, warning)
         self._decided, self._attempts, self._not_before = True, 0, 0
         if member is not self.chosen:
             before, self.chosen = self.chosen, member

@@ -16,7 +16,7 @@ from ottla.client.groups.protocol import FEATURE, AutoMembership, membership_of
 from ottla.client.poll_watch import PollWatch
 from ottla.client.subscription import Subscription
 from ottla.errors import DisconnectedError, UnsupportedApiError
-from ottla.protocol import ErrorCode
+from ottla.protocol import ErrorCode, milliseconds
 from ottla.protocol.apis import Api, VersionRange
 from ottla.protocol.connection import ClientConnection
 from ottla.protocol.messages import describe_groups_response
@@ -150,3 +150,22 @@ def test_each_join_is_a_choice_of_its_own() -> None:
     auto.mono = 1_000
     auto.is_told(code=69)
     auto.one(Api.CONSUMER_GROUP_HEARTBEAT)
+
+
+def test_a_classic_group_that_is_found_later_is_warned_about_a_poll_interval_that_does_not_count(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    auto = Auto(max_poll_interval_ms=10_000)
+    auto.is_told("Stable", members=3)
+    (line,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert line.startswith("group 'g': max.poll.interval.ms is 10000, below session.timeout.ms, which is 45000")
+    join = auto.one(Api.JOIN_GROUP)
+    assert milliseconds(join.message.rebalance_timeout) == 45_000
+
+
+def test_a_consumer_group_is_not_warned_about_a_session_that_does_not_count(caplog: pytest.LogCaptureFixture) -> None:
+    auto = Auto(max_poll_interval_ms=10_000)
+    auto.is_told(code=69)
+    beat = auto.one(Api.CONSUMER_GROUP_HEARTBEAT)
+    assert milliseconds(beat.message.rebalance_timeout) == 10_000
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []

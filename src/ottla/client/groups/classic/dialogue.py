@@ -107,7 +107,7 @@ class Dialogue:
         if self.state is State.SYNCING:
             return [self._send(Api.SYNC_GROUP, requests.sync_group(self._config, self.generation, self._assignments), target)]
         self._joined_topics = self._subscription.topics
-        timeout = max(self._config.request_timeout_ms, min(self._config.max_poll_interval_ms + JOIN_LAPSE, _INT_MAX))
+        timeout = max(self._config.request_timeout_ms, min(self._config.poll_interval("classic") + JOIN_LAPSE, _INT_MAX))
         message = requests.join_group(self._config, self.generation, self._wish(), self._told, self._reason)
         return [self._send(Api.JOIN_GROUP, message, target, timeout)]
 

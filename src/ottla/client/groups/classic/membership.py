@@ -86,7 +86,7 @@ class ClassicMembership(Dialogue):
 
     def polled(self, now: Now) -> None:
         """See ``Membership``."""
-        self._polls.polled(now)
+        self._polls.polled(now, self._config.poll_interval("classic"))
         if self._subscription.mode is not Mode.TOPICS:
             return
         if self.state in (State.UNJOINED, State.FAILED):

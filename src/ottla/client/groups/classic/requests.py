@@ -38,7 +38,7 @@ def join_group(config: ConsumerConfig, generation: Generation, wish: Subscriptio
     return join_group_request.JoinGroupRequest(
         group_id=config.group_id or "",
         session_timeout=duration(config.session_timeout_ms),
-        rebalance_timeout=duration(config.max_poll_interval_ms),
+        rebalance_timeout=duration(config.poll_interval("classic")),
         member_id=generation.member_id,
         group_instance_id=config.group_instance_id,
         protocol_type=PROTOCOL_TYPE,

@@ -145,7 +145,7 @@ class ConsumerMembership:
 
     def polled(self, now: Now) -> None:
         """See ``Membership``."""
-        self._polls.polled(now)
+        self._polls.polled(now, self._config.poll_interval("consumer"))
         self._polled_at = now.mono
         if self._subscription.mode is not Mode.TOPICS:
             return
@@ -161,7 +161,7 @@ class ConsumerMembership:
         if self.state is State.RECONCILING:
             self._partitions.prepared(token)
         elif self.state in (State.FENCED, State.STALE) and self._partitions.released(token):
-            self._polls.polled(now)
+            self._polls.polled(now, self._config.poll_interval("consumer"))
             self._move(Input.RELEASED)
             self._begin(now)
         elif self.state is State.FATAL:
