@@ -19,9 +19,10 @@ TIMEOUT = 60.0
 class RawClient:
     """One connection. Reading raises ``ConnectionError`` when the broker has closed it."""
 
-    def __init__(self, bootstrap_servers: str) -> None:
+    def __init__(self, bootstrap_servers: str, source: str = "") -> None:
+        """``source``: the address to come from."""
         host, port = bootstrap_servers.rsplit(":", 1)
-        self.sock = socket.create_connection((host, int(port)), timeout=TIMEOUT)
+        self.sock = socket.create_connection((host, int(port)), TIMEOUT, (source, 0) if source else None)
         self._last_id = 0
 
     def __enter__(self) -> RawClient:

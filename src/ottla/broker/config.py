@@ -1,7 +1,8 @@
 """The one table of the settings that the broker honours, by Kafka's own names: of the broker, of each topic, of each group.
 
 Owns names, types, defaults, bounds and descriptions. Must not know who uses a setting. Invariant: a setting in this table has
-an effect, and one that is not in it is refused, with the nearest name that is.
+an effect or says why it has none, and one that is not in it is refused, with the nearest name that is. Topics have all settings
+that they have in Kafka.
 
 The table is the fields of three frozen dataclasses, so that the rest of the broker reads typed attributes. Source: "Broker
 Configs" and "Topic Configs" in Kafka's documentation; defaults and bounds are those of Apache Kafka 4.3.
@@ -15,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ottla.broker.setting import INT_MAX, LONG_MAX, Kind, Setting, setting as _setting
+from ottla.broker.setting import INT_MAX, LONG_MAX, LONG_MIN, Kind, Setting, setting as _setting
 from ottla.errors import ConfigError
 
 _MIB = 1 << 20
@@ -28,13 +29,21 @@ POLICIES = ("delete", "compact")
 """What ``cleanup.policy`` is made of."""
 
 
+_ONE_REPLICA = "each partition has one replica"
+_NO_TIERS = "there is no tiered storage"
+_REPLICA = "[0-9]+:[0-9]+"
+
+
 @dataclass(frozen=True, slots=True)
 class BrokerConfig:
     """The settings of a broker. Times in milliseconds, sizes in bytes, unless the name says otherwise."""
 
     node_id: int = _setting("node.id", 1, "The number of this broker in its cluster of one.", maximum=INT_MAX)
     advertised_listeners: str = _setting(
-        "advertised.listeners", "", "What clients are told to connect to, as PLAINTEXT://host:port; empty: where it listens."
+        "advertised.listeners",
+        "",
+        "What clients are told to connect to, as PLAINTEXT://host:port; empty: where it listens.",
+        kind=Kind.LIST,
     )
     num_partitions: int = _setting(
         "num.partitions", 1, "Partitions of a topic that does not say how many.", minimum=1, maximum=10_000
@@ -60,7 +69,7 @@ class BrokerConfig:
         "log.retention.ms", 7 * _DAY, "Age after which segments go; -1: never.", minimum=-1, dynamic=True
     )
     log_retention_bytes: int = _setting(
-        "log.retention.bytes", -1, "Size above which old segments go; -1: never.", minimum=-1, dynamic=True
+        "log.retention.bytes", -1, "Size above which old segments go; below 0: never.", minimum=LONG_MIN, dynamic=True
     )
     log_retention_check_interval_ms: int = _setting(
         "log.retention.check.interval.ms", 300_000, "How often logs are searched for what may go.", minimum=1
@@ -116,6 +125,21 @@ class BrokerConfig:
     compression_type: str = _setting(
         "compression.type", "producer", "How batches are stored; producer: as they came.", choices=CODECS, dynamic=True
     )
+    compression_gzip_level: int = _setting(
+        "compression.gzip.level",
+        -1,
+        "Level of gzip where the broker compresses; -1: that of the library.",
+        minimum=1,
+        maximum=9,
+        also=-1,
+        dynamic=True,
+    )
+    compression_lz4_level: int = _setting(
+        "compression.lz4.level", 9, "Level of lz4 where the broker compresses.", minimum=1, maximum=17, dynamic=True
+    )
+    compression_zstd_level: int = _setting(
+        "compression.zstd.level", 3, "Level of zstd where the broker compresses.", minimum=-131_072, maximum=22, dynamic=True
+    )
     log_message_timestamp_type: str = _setting(
         "log.message.timestamp.type", "CreateTime", "Who stamps records.", choices=("CreateTime", "LogAppendTime"), dynamic=True
     )
@@ -139,7 +163,11 @@ class BrokerConfig:
         dynamic=True,
     )
     log_flush_offset_checkpoint_interval_ms: int = _setting(
-        "log.flush.offset.checkpoint.interval.ms", 60_000, "How often it is noted up to where logs are safe on disk.", minimum=1
+        "log.flush.offset.checkpoint.interval.ms",
+        60_000,
+        "How often it is noted up to where logs are safe on disk.",
+        minimum=1,
+        maximum=INT_MAX,
     )
     min_insync_replicas: int = _setting(
         "min.insync.replicas",
@@ -299,6 +327,8 @@ class BrokerConfig:
     transaction_state_log_segment_bytes: int = _setting(
         "transaction.state.log.segment.bytes", 104_857_600, "Segment size of __transaction_state.", minimum=_MIB, maximum=INT_MAX
     )
+    given: frozenset[str] = dataclasses.field(default=frozenset(), compare=False)
+    """The names of the settings that the broker was started with, be they different from the defaults or not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,6 +345,31 @@ class TopicConfig:
     )
     compression_type: str = _setting(
         "compression.type", "producer", "How batches are stored; producer: as they came.", choices=CODECS, broker="compression.type"
+    )
+    compression_gzip_level: int = _setting(
+        "compression.gzip.level",
+        -1,
+        "Level of gzip where the broker compresses; -1: that of the library.",
+        minimum=1,
+        maximum=9,
+        also=-1,
+        broker="compression.gzip.level",
+    )
+    compression_lz4_level: int = _setting(
+        "compression.lz4.level",
+        9,
+        "Level of lz4 where the broker compresses.",
+        minimum=1,
+        maximum=17,
+        broker="compression.lz4.level",
+    )
+    compression_zstd_level: int = _setting(
+        "compression.zstd.level",
+        3,
+        "Level of zstd where the broker compresses.",
+        minimum=-131_072,
+        maximum=22,
+        broker="compression.zstd.level",
     )
     delete_retention_ms: int = _setting(
         "delete.retention.ms",
@@ -343,9 +398,14 @@ class TopicConfig:
         "segment.bytes", 1 << 30, "Size of a segment.", minimum=_MIB, maximum=INT_MAX, broker="log.segment.bytes"
     )
     segment_ms: int = _setting("segment.ms", 7 * _DAY, "Age of a segment.", minimum=1, broker="log.roll.ms")
+    segment_jitter_ms: int = _setting(
+        "segment.jitter.ms",
+        0,
+        "By how much the age of a segment is less than `segment.ms` at most, so that not all logs roll at once.",
+    )
     retention_ms: int = _setting("retention.ms", 7 * _DAY, "Age after which segments go.", minimum=-1, broker="log.retention.ms")
     retention_bytes: int = _setting(
-        "retention.bytes", -1, "Size of a partition above which segments go.", minimum=-1, broker="log.retention.bytes"
+        "retention.bytes", -1, "Size of a partition above which segments go.", minimum=LONG_MIN, broker="log.retention.bytes"
     )
     file_delete_delay_ms: int = _setting(
         "file.delete.delay.ms", 60_000, "How long deleted files stay on disk.", broker="log.segment.delete.delay.ms"
@@ -393,6 +453,59 @@ class TopicConfig:
         maximum=INT_MAX,
         broker="min.insync.replicas",
     )
+    preallocate: bool = _setting(
+        "preallocate", False, "Whether files of segments are made at their full size.", no_effect="files grow as they are written"
+    )
+    unclean_leader_election_enable: bool = _setting(
+        "unclean.leader.election.enable", False, "Whether a replica that lags may lead.", no_effect=_ONE_REPLICA
+    )
+    leader_replication_throttled_replicas: str = _setting(
+        "leader.replication.throttled.replicas",
+        "",
+        "Replicas whose leaders send at a limited rate.",
+        kind=Kind.LIST,
+        item=_REPLICA,
+        no_effect=_ONE_REPLICA,
+    )
+    follower_replication_throttled_replicas: str = _setting(
+        "follower.replication.throttled.replicas",
+        "",
+        "Replicas that follow at a limited rate.",
+        kind=Kind.LIST,
+        item=_REPLICA,
+        no_effect=_ONE_REPLICA,
+    )
+    remote_storage_enable: bool = _setting(
+        "remote.storage.enable", False, "Whether segments go to another storage.", choices=("false",), no_effect=_NO_TIERS
+    )
+    remote_log_copy_disable: bool = _setting(
+        "remote.log.copy.disable", False, "Whether no more segments go to another storage.", no_effect=_NO_TIERS
+    )
+    remote_log_delete_on_disable: bool = _setting(
+        "remote.log.delete.on.disable", False, "Whether segments in another storage go with it.", no_effect=_NO_TIERS
+    )
+    local_retention_ms: int = _setting(
+        "local.retention.ms", -2, "Age after which segments are in another storage alone.", minimum=-2, no_effect=_NO_TIERS
+    )
+    local_retention_bytes: int = _setting(
+        "local.retention.bytes",
+        -2,
+        "Size of a partition above which segments are in another storage alone.",
+        minimum=-2,
+        no_effect=_NO_TIERS,
+    )
+
+    @property
+    def compression_level(self) -> int | None:
+        """The level of the codec that batches are stored with; ``None`` where it has none, or its library's is meant."""
+        match self.compression_type:
+            case "gzip":
+                return self.compression_gzip_level if self.compression_gzip_level > 0 else None
+            case "lz4":
+                return self.compression_lz4_level
+            case "zstd":
+                return self.compression_zstd_level
+        return None
 
     @property
     def compacted(self) -> bool:
@@ -440,7 +553,8 @@ class GroupSettings:
 
 
 def _table(cls: type[Any]) -> dict[str, tuple[str, Setting]]:
-    return {field.metadata["setting"].name: (field.name, field.metadata["setting"]) for field in dataclasses.fields(cls)}
+    rows = [(field.name, field.metadata["setting"]) for field in dataclasses.fields(cls) if "setting" in field.metadata]
+    return {setting.name: (attribute, setting) for attribute, setting in rows}
 
 
 BROKER_SETTINGS = _table(BrokerConfig)
@@ -455,7 +569,7 @@ down where they track which replicas may lead (KIP-966)."""
 
 def broker_config(settings: Mapping[str, object]) -> BrokerConfig:
     """The broker's settings from Kafka's names; raises ``ConfigError`` for an unknown name, a bad value or values at odds."""
-    return _coherent(BrokerConfig(**_parsed(settings, BROKER_SETTINGS, "broker")))
+    return _coherent(BrokerConfig(**_parsed(settings, BROKER_SETTINGS, "broker"), given=frozenset(settings)))
 
 
 def _coherent(config: BrokerConfig) -> BrokerConfig:

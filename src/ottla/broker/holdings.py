@@ -34,6 +34,12 @@ class Endpoint(NamedTuple):
     host: str
     port: int
 
+    @property
+    def listener(self) -> str:
+        """As it stands in ``advertised.listeners``."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"PLAINTEXT://{host}:{self.port}"
+
 
 class Holdings:
     """See the module."""

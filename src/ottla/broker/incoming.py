@@ -45,5 +45,5 @@ def as_stored(config: TopicConfig, batch: bytes, header: BatchHeader) -> tuple[b
     """The batch with the codec that the topic is stored with."""
     if config.compression_type == _AS_IT_CAME or header.compression is _CODECS[config.compression_type]:
         return batch, header
-    header, batch = recompressed(header, batch, _CODECS[config.compression_type])
+    header, batch = recompressed(header, batch, _CODECS[config.compression_type], config.compression_level)
     return batch, header

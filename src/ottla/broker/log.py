@@ -303,9 +303,17 @@ class PartitionLog:
             self.segments.append(first)
             return None
         config = self.config
-        limits = {"limit": config.segment_bytes, "age": config.roll_ms, "index_limit": config.segment_index_bytes}
+        limits = {"limit": config.segment_bytes, "age": self._roll_age(), "index_limit": config.segment_index_bytes}
         full = self.segments[-1].full(header.size, last_offset, header.max_timestamp, **limits)
         return self._roll() if full else None
+
+    def _roll_age(self) -> int:
+        """The age at which the newest segment is full. What ``segment.jitter.ms`` takes from it differs from log to log and from
+        segment to segment, but is no matter of chance: the same segment is always full at the same age."""
+        age, jitter = self.config.roll_ms, self.config.segment_jitter_ms
+        if not jitter:
+            return age
+        return age - crc32c.crc32c(f"{self.topic_partition}@{self.segments[-1].base_offset}".encode()) % min(jitter, age)
 
     def _roll(self) -> Sealing:
         fresh = self._new_segment(self.end_offset)

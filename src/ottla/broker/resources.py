@@ -55,12 +55,20 @@ class Place(NamedTuple):
 
 
 class Described(NamedTuple):
-    """A setting of a resource, with its places: the first is the one that holds."""
+    """A setting of a resource, with the places that its value can come from, the one that holds first.
+
+    A topic's setting for which the broker has none has no other place than the topic, as in Kafka.
+    """
 
     name: str
     setting: Setting
     read_only: bool
-    places: tuple[Place, ...]
+    synonyms: tuple[Place, ...]
+
+    @property
+    def holds(self) -> Place:
+        """Where the value comes from."""
+        return self.synonyms[0] if self.synonyms else Place(self.name, self.setting.text(self.setting.default), Source.DEFAULT)
 
 
 def describe(holdings: Holdings, kind: int, name: str) -> list[Described]:
@@ -104,7 +112,8 @@ def _of_its_own(holdings: Holdings, table: Table, overrides: Mapping[str, str], 
     for name, (_, setting) in table.items():
         value = overrides.get(name)
         own = [Place(name, setting.text(setting.parse(value)), source)] if value is not None else []
-        described.append(Described(name, setting, False, (*own, *_inherited(holdings, setting))))
+        inherited = _places_of_broker(holdings, setting.broker_name) if setting.broker_name is not None else []
+        described.append(Described(name, setting, False, (*own, *inherited)))
     return described
 
 
@@ -121,21 +130,17 @@ def _of_broker(holdings: Holdings, name: str) -> list[Described]:
     ]
 
 
-def _inherited(holdings: Holdings, setting: Setting) -> list[Place]:
-    if setting.broker_name is None:
-        return [Place(setting.name, setting.text(setting.default), Source.DEFAULT)]
-    return _places_of_broker(holdings, setting.broker_name)
-
-
 def _places_of_broker(holdings: Holdings, name: str) -> list[Place]:
     attribute, setting = BROKER_SETTINGS[name]
+    if name == _ADVERTISED:  # be it given, or where the broker was told to listen
+        return [Place(name, holdings.endpoint.listener, Source.STATIC)]
     started_with = getattr(holdings.static_config, attribute)
     places = [
         Place(name, values[name], source)
         for values, source in ((holdings.settings.broker, Source.BROKER), (holdings.settings.cluster, Source.CLUSTER))
         if name in values
     ]
-    if started_with != setting.default:
+    if name in holdings.static_config.given:
         places.append(Place(name, setting.text(started_with), Source.STATIC))
     return [*places, Place(name, setting.text(setting.default), Source.DEFAULT)]
 
@@ -145,6 +150,9 @@ def _check_broker(holdings: Holdings, name: str) -> None:
         raise Refusal(
             ErrorCode.invalid_request, f"Unexpected broker id, expected {holdings.node_id} or empty string, but received {name}"
         )
+
+
+_ADVERTISED = "advertised.listeners"
 
 
 class Change(enum.IntEnum):
@@ -188,7 +196,7 @@ def _alter_topic(holdings: Holdings, name: str, changes: Changes, replacing: boo
     topic = holdings.topics.get(name)
     if topic is None:
         raise Refusal(ErrorCode.unknown_topic_or_partition, f"The topic '{name}' does not exist.")
-    present = {described.name: described.places[0].value for described in of_topic(holdings, topic)}
+    present = {described.name: described.holds.value for described in of_topic(holdings, topic)}
     own = {} if replacing else topic.overrides
     altered = holdings.topics.altered(topic, _changed(own, present, changes, TOPIC_SETTINGS))
     if not validate_only:

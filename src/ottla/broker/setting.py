@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from ottla.errors import ConfigError
 
 INT_MAX, LONG_MAX = 2**31 - 1, 2**63 - 1
+INT_MIN, LONG_MIN = -(2**31), -(2**63)
 
 Value = bool | int | float | str
 
@@ -33,7 +35,9 @@ class Setting(NamedTuple):
     """One row of the table.
 
     ``broker_name`` is where a topic's setting takes its default from; a ``dynamic`` one of the broker can be changed while it runs;
-    with ``any_case`` the ``choices`` may be written in capitals.
+    with ``any_case`` the ``choices`` may be written in capitals. ``also`` is allowed though it is not within the bounds, and
+    ``item`` is what each item of a list must match (``"*"`` alone is allowed too). ``no_effect`` says why the setting changes
+    nothing here, if it does not.
     """
 
     name: str
@@ -46,6 +50,9 @@ class Setting(NamedTuple):
     broker_name: str | None
     dynamic: bool
     any_case: bool
+    also: int | None
+    item: str
+    no_effect: str
 
     def parse(self, value: object) -> Value:
         """``value``, or its text, as this setting's type; raises ``ConfigError`` where it is not one or out of bounds."""
@@ -75,6 +82,8 @@ class Setting(NamedTuple):
         text = str(value).strip().lower()
         if text not in ("true", "false"):
             raise ConfigError(f"{self._invalid(value)}: must be true or false")
+        if self.choices and text not in self.choices:
+            raise ConfigError(f"{self._invalid(value)}: {self.no_effect}")
         return text == "true"
 
     def _list(self, value: object) -> str:
@@ -83,6 +92,9 @@ class Setting(NamedTuple):
         unknown = next((item for item in items if self.choices and item not in self.choices), None)
         if unknown is not None:
             raise ConfigError(f"{self._invalid(value)}: {unknown} is not one of {', '.join(self.choices)}")
+        wrong = next((item for item in items if self.item and items != ["*"] and not re.fullmatch(self.item, item)), None)
+        if wrong is not None:
+            raise ConfigError(f"{self._invalid(value)}: must be '*' or a list of [partitionId]:[brokerId], which {wrong} is not")
         return ",".join(dict.fromkeys(items))
 
     def _number(self, value: object) -> int | float:
@@ -91,8 +103,9 @@ class Setting(NamedTuple):
             number = float(str(value)) if self.kind is Kind.DOUBLE else int(str(value).strip())
         except ValueError:
             raise ConfigError(f"{self._invalid(value)}: must be a {'' if self.kind is Kind.DOUBLE else 'whole '}number") from None
-        if not self.minimum <= number <= self.maximum:
-            raise ConfigError(f"{self._invalid(number)}: must lie between {self.minimum} and {self.maximum}")
+        if number != self.also and not self.minimum <= number <= self.maximum:
+            alternative = "" if self.also is None else f" or be {self.also}"
+            raise ConfigError(f"{self._invalid(number)}: must lie between {self.minimum} and {self.maximum}{alternative}")
         return number
 
     def _invalid(self, value: object) -> str:
@@ -115,10 +128,13 @@ def setting(
     broker: str | None = None,
     dynamic: bool = False,
     any_case: bool = False,
+    also: int | None = None,
+    item: str = "",
+    no_effect: str = "",
 ) -> Any:
     """A field of a table of settings: its type is that of its default, unless ``kind`` says otherwise."""
     kind = _KINDS[type(default)] if kind is None else kind
     if kind is Kind.LONG and maximum <= INT_MAX:
         kind = Kind.INT
-    row = Setting(name, kind, default, doc, minimum, maximum, choices, broker, dynamic, any_case)
+    row = Setting(name, kind, default, doc, minimum, maximum, choices, broker, dynamic, any_case, also, item, no_effect)
     return dataclasses.field(default=default, metadata={"setting": row})

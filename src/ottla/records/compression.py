@@ -31,12 +31,13 @@ _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = struct.Struct(">8sii")
 _XERIAL_BLOCK = 32 * 1024
 _BLOCK_SIZE = struct.Struct(">i")
+_ZSTD_LEVEL = 3
 _OUTPUT_FULL = "failed to write whole buffer"
 
 
-def compress(codec: Compression, data: bytes | bytearray) -> bytes | bytearray:
-    """``data`` as the codec writes it; ``Compression.NONE`` gives it back as it is."""
-    return _COMPRESS[codec](data)
+def compress(codec: Compression, data: bytes | bytearray, level: int | None = None) -> bytes | bytearray:
+    """``data`` as the codec writes it; ``Compression.NONE`` gives it back as it is. gzip, lz4 and zstd have levels."""
+    return _COMPRESS[codec](data, level)
 
 
 def decompress(codec: Compression, data: memoryview, limit: int = DEFAULT_MAX_BATCH_BYTES) -> bytes | bytearray | memoryview:
@@ -169,7 +170,7 @@ def _java_blocks(data: memoryview) -> Iterator[memoryview]:
         position = start + size
 
 
-def _snappy_stream(data: bytes | bytearray) -> bytearray:
+def _snappy_stream(data: bytes | bytearray, level: int | None) -> bytearray:
     output = bytearray(_XERIAL_HEADER.pack(_XERIAL_MAGIC, 1, 1))
     for start in range(0, len(data), _XERIAL_BLOCK):
         block = bytes(cramjam.snappy.compress_raw(data[start : start + _XERIAL_BLOCK]))
@@ -177,19 +178,19 @@ def _snappy_stream(data: bytes | bytearray) -> bytearray:
     return output
 
 
-def _lz4_frame(data: bytes | bytearray) -> bytes:
+def _lz4_frame(data: bytes | bytearray, level: int | None) -> bytes:
     """A frame of blocks that do not refer to each other: Java's clients and tools read no others."""
-    compressor = cramjam.lz4.Compressor(block_linked=False)
+    compressor = cramjam.lz4.Compressor(level, block_linked=False)
     compressor.compress(data)
     return bytes(compressor.finish())
 
 
-_COMPRESS: dict[int, Callable[[bytes | bytearray], bytes | bytearray]] = {
-    Compression.NONE: lambda data: data,
-    Compression.GZIP: lambda data: bytes(cramjam.gzip.compress(data)),
+_COMPRESS: dict[int, Callable[[bytes | bytearray, int | None], bytes | bytearray]] = {
+    Compression.NONE: lambda data, level: data,
+    Compression.GZIP: lambda data, level: bytes(cramjam.gzip.compress(data, level)),
     Compression.SNAPPY: _snappy_stream,
     Compression.LZ4: _lz4_frame,
-    Compression.ZSTD: lambda data: bytes(cramjam.zstd.compress(data, 3)),
+    Compression.ZSTD: lambda data, level: bytes(cramjam.zstd.compress(data, _ZSTD_LEVEL if level is None else level)),
 }
 
 _DECOMPRESS: dict[int, Callable[[memoryview, int], bytes | bytearray | memoryview]] = {

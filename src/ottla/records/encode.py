@@ -148,9 +148,9 @@ def encode_batch(
     return assemble(header, body)[1]
 
 
-def assemble(header: BatchHeader, records: bytes | bytearray | memoryview) -> tuple[BatchHeader, bytes]:
+def assemble(header: BatchHeader, records: bytes | bytearray | memoryview, level: int | None = None) -> tuple[BatchHeader, bytes]:
     """The batch of a header and its encoded records, compressed as the header says; length and checksum are set here."""
-    payload = compress(header.compression, bytes(records)) if records else b""
+    payload = compress(header.compression, bytes(records), level) if records else b""
     header = header._replace(batch_length=HEADER_SIZE - LENGTH_OVERHEAD + len(payload))
     front = pack_header(header)
     crc = crc32c.crc32c(payload, crc32c.crc32c(front[CRC_START:]))
@@ -183,10 +183,10 @@ def encode_compacted(
     return assemble(left, body)
 
 
-def recompressed(header: BatchHeader, batch: bytes, codec: Compression) -> tuple[BatchHeader, bytes]:
+def recompressed(header: BatchHeader, batch: bytes, codec: Compression, level: int | None = None) -> tuple[BatchHeader, bytes]:
     """A whole batch that was verified, with another codec; also its header. Nothing else about it changes."""
     records = decompress(header.compression, memoryview(batch)[HEADER_SIZE : header.size])
-    return assemble(header._replace(attributes=header.attributes & ~CODEC_MASK | codec), records)
+    return assemble(header._replace(attributes=header.attributes & ~CODEC_MASK | codec), records, level)
 
 
 def encode_end_transaction(

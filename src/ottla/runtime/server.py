@@ -1,8 +1,8 @@
 """The broker's event loop: sockets, timers and finished jobs, each turned into a call of the core, whose effects are carried out.
 
 Owns the listening socket, the connections, the timers and the loop's thread. Must not know what a request means. Invariants:
-nothing that a client sends ends the loop, only its own connection, with one log line that says why; each ticket is answered
-once or its connection is closed; the core is called from this thread alone.
+nothing that a client sends ends the loop, only its own connection, with a log line that says why, at most one a minute for each
+client; each ticket is answered once or its connection is closed; the core is called from this thread alone.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from ottla.protocol.apis import Api
 from ottla.protocol.codec import RequestHeader, decode_request, encode_response, peek_request
 from ottla.protocol.framing import Frame
 from ottla.runtime.disk import DiskThread, Tag
+from ottla.runtime.log_rate import INTERVAL_MS, LogRate
 from ottla.runtime.server_connection import Connection, Slot, first_half
 from ottla.runtime.timers import Timers
 from ottla.types import Now
@@ -58,6 +59,7 @@ class Server:
         self._clock = clock
         self._disk = DiskThread(self._report)
         self._timers = Timers()
+        self._malformed = LogRate()
         self._connections: dict[int, Connection] = {}
         self._served = frozenset(core.served)
         self._tickets: dict[int, Slot] = {}
@@ -110,6 +112,7 @@ class Server:
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self.close_files()
+        self._count_malformed(self._clock().mono + 2 * INTERVAL_MS)  # nothing more will come of anybody
         for _, future in self._commands:
             future.cancel()
         self._connections.clear()
@@ -193,7 +196,7 @@ class Server:
         try:
             action(connection, *args)
         except ProtocolError as error:
-            self._close(connection, str(error))
+            self._close_malformed(connection, str(error.args[0]))  # its hint is meant for a client
         except OSError:
             self._discard(connection)
         except Exception:
@@ -315,9 +318,10 @@ class Server:
         max_idle = self._core.config.connections_max_idle_ms
         for connection in list(self._connections.values()):
             if connection.in_frame and mono - connection.last_received > STALLED_FRAME_MS:
-                self._close(connection, f"a frame has begun and nothing more of it came for {STALLED_FRAME_MS // 1000} s")
+                self._close_malformed(connection, f"a frame has begun and nothing more of it came for {STALLED_FRAME_MS // 1000} s")
             elif mono - connection.last_active > max_idle and connection.idle:
                 self._close(connection, f"it was idle for {max_idle} ms", level=logging.DEBUG)
+        self._count_malformed(mono)
         if self._accepting_from and mono >= self._accepting_from:
             self._accepting_from = 0
             self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
@@ -375,6 +379,19 @@ class Server:
         if connection.number in self._connections:
             log.log(level, "closing the connection from %s: %s", connection.host, reason)
             self._discard(connection)
+
+    def _close_malformed(self, connection: Connection, reason: str) -> None:
+        """Close a connection because of what its client has sent; it may be one of many that do the same."""
+        left_out = self._malformed.admit(connection.host, self._clock().mono)
+        if left_out is None:
+            self._discard(connection)
+            return
+        more = f" (as were {left_out} more from there since the last such line)" if left_out else ""
+        self._close(connection, f"{reason}{more}")
+
+    def _count_malformed(self, mono: int) -> None:
+        for host, count in self._malformed.forget(mono):
+            log.warning("closed %d more connections from %s because of what they sent", count, host)
 
     def _discard(self, connection: Connection) -> None:
         if self._connections.pop(connection.number, None) is None:

@@ -67,7 +67,7 @@ def test_a_topic_takes_from_the_broker_what_it_does_not_set() -> None:
     [
         {"cleanup.policy": "shred"},
         {"cleanup.policy": "delete,shred"},
-        {"preallocate": "true"},
+        {"remote.storage.enable": "true"},
         {"min.cleanable.dirty.ratio": "1.5"},
         {"min.cleanable.dirty.ratio": "nan"},
         {"compression.type": "brotli"},
@@ -126,5 +126,10 @@ def test_the_assignors_of_consumer_groups() -> None:
 
 def test_the_documentation_lists_what_is_honoured() -> None:
     text = (Path(__file__).parents[3] / "docs" / "broker.md").read_text()
-    listed = re.findall(r"^\| `([a-z.]+)` \|", text, re.MULTILINE)
+    listed = re.findall(r"^\| `([a-z0-9.]+)` \|", text, re.MULTILINE)
     assert listed == [*BROKER_SETTINGS, *TOPIC_SETTINGS, *GROUP_SETTINGS]
+    for _, setting in [*BROKER_SETTINGS.values(), *TOPIC_SETTINGS.values(), *GROUP_SETTINGS.values()]:
+        (row,) = re.findall(rf"^\| `{re.escape(setting.name)}` \| [^|]* \| {re.escape(setting.doc)}(.*) \|$", text, re.MULTILINE)[
+            -1:
+        ]
+        assert (f"No effect: {setting.no_effect}." in row) is bool(setting.no_effect), setting.name

@@ -80,3 +80,20 @@ def test_the_brokers_stamp_is_asked_of_no_clock_but_its_own(broker: CoreUnderTes
     header = read_header(stored(tmp_path))
     assert (header.max_timestamp, header.compression) == (START.wall, Compression.LZ4)
     assert [record.timestamp for record in iter_records(stored(tmp_path))] == [START.wall]
+
+
+@pytest.mark.parametrize(
+    ("codec", "fast", "small"), [("gzip", "1", "9"), ("lz4", "1", "12"), ("zstd", "-100", "19")], ids=lambda value: value
+)
+def test_a_topic_is_compressed_at_its_level(broker: CoreUnderTest, tmp_path: Path, codec: str, fast: str, small: str) -> None:
+    words = [b"%x" % (number * 7919 % 997) for number in range(2_000)]
+    values = [b" ".join(words[number : number + 300]) for number in range(0, 1_500, 7)]
+    data = encode_batch([NewRecord(b"k", value, timestamp=START.wall) for value in values])
+    sizes = []
+    for level in (fast, small):
+        create(broker, f"at-{level}", compression_type=codec, **{f"compression_{codec}_level": level})
+        assert produce(broker, data, topic=f"at-{level}").error_code is ErrorCode.none
+        kept = (tmp_path / f"at-{level}-0" / f"{0:020d}.log").read_bytes()
+        assert [record.value for record in iter_records(kept)] == values
+        sizes.append(len(kept))
+    assert sizes[1] < sizes[0] < len(data)

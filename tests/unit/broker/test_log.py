@@ -11,7 +11,7 @@ import pytest
 from ottla.broker.log import PartitionLog
 from ottla.broker.refusal import Refusal
 from ottla.records import check_crc, iter_headers
-from ottla.types import TimestampType
+from ottla.types import TimestampType, TopicPartition
 from tests.unit.broker.harness import START, append, batch, content, header_of, open_log, reload, stored
 
 HOUR = 3_600_000
@@ -81,6 +81,17 @@ def test_a_log_rolls_by_age_as_the_records_are_stamped(tmp_path: Path) -> None:
     for timestamp in (0, HOUR, HOUR + 1):
         append(log, batch(timestamp=START.wall + timestamp))
     assert [segment.base_offset for segment in log.segments] == [0, 2]
+
+
+def test_jitter_takes_from_the_age_of_a_segment_always_the_same(tmp_path: Path) -> None:
+    ages = []
+    for folder in ("a", "a", "b"):
+        log = open_log(tmp_path / f"{folder}-{len(ages)}", segment_ms=1_000, segment_jitter_ms=600)
+        log.topic_partition = TopicPartition(folder, 0)
+        append(log, batch(timestamp=START.wall))
+        ages.append(next(age for age in range(2_000) if append(log, batch(timestamp=START.wall + age)) and len(log.segments) > 1))
+    assert ages[0] == ages[1] != ages[2]
+    assert all(400 < age <= 1_001 for age in ages)
 
 
 def test_a_log_rolls_when_an_index_is_full(tmp_path: Path) -> None:

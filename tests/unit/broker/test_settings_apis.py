@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from ottla.broker.group_configs import StoredGroupConfigs
+from ottla.broker.holdings import Endpoint
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import (
@@ -294,3 +295,56 @@ def test_the_assignment_interval_is_described_with_all_places_that_it_can_come_f
     for kind, name, key in ((GROUP, "g", OF_GROUP), (BROKER, "1", INTERVAL)):
         assert change(broker, kind, name, (key, DELETE, None)).error_code is ErrorCode.none
     assert places(described(broker, GROUP, "g", OF_GROUP)[OF_GROUP]) == of_broker[1:]
+
+
+def test_a_setting_that_was_given_is_static_though_it_is_the_default(tmp_path: Path) -> None:
+    broker = CoreUnderTest(tmp_path, **{"num.partitions": 1, "log.segment.bytes": "1073741824"})
+    found = described(broker, BROKER, "1", "num.partitions", "log.segment.bytes", "log.roll.ms")
+    assert {name: config.config_source for name, config in found.items()} == {
+        "num.partitions": 4,
+        "log.segment.bytes": 4,
+        "log.roll.ms": 5,
+    }
+    assert places(found["num.partitions"]) == [("num.partitions", "1", 4), ("num.partitions", "1", 5)]
+    broker.close()
+
+
+@pytest.mark.parametrize(
+    ("host", "listener"), [("broker.example", "PLAINTEXT://broker.example:9092"), ("::1", "PLAINTEXT://[::1]:9092")]
+)
+def test_the_advertised_listener_is_static_and_cannot_be_altered(broker: CoreUnderTest, host: str, listener: str) -> None:
+    broker.core.endpoint = Endpoint(host, 9092)
+    found = described(broker, BROKER, "1", "advertised.listeners")["advertised.listeners"]
+    assert (found.value, found.config_source, found.read_only) == (listener, 4, True)
+    assert places(found) == [("advertised.listeners", listener, 4)]
+    refused = change(broker, BROKER, "1", ("advertised.listeners", SET, "PLAINTEXT://elsewhere:1"))
+    assert refused.error_code is ErrorCode.invalid_request
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("remote.storage.enable", "true", "there is no tiered storage"),
+        ("leader.replication.throttled.replicas", "0:1,x", "a list of [partitionId]:[brokerId], which x is not"),
+        ("compression.gzip.level", "0", "must lie between 1 and 9 or be -1"),
+        ("compression.zstd.level", "23", "must lie between -131072 and 22"),
+        ("segment.jitter.ms", "-1", "must lie between 0 and"),
+        ("preallocate", "yes", "must be true or false"),
+    ],
+)
+def test_a_bad_value_of_a_setting_without_effect_is_refused_all_the_same(
+    broker: CoreUnderTest, name: str, value: str, reason: str
+) -> None:
+    refused = change(broker, TOPIC, "orders", (name, SET, value))
+    assert refused.error_code is ErrorCode.invalid_config
+    assert refused.error_message.startswith(f"Invalid value {value} for configuration {name}: ")
+    assert reason in refused.error_message
+    assert create(broker, "new", 1, **{name.replace(".", "_"): value}).error_code is ErrorCode.invalid_config
+
+
+def test_throttled_replicas_are_a_list_that_can_be_added_to(broker: CoreUnderTest) -> None:
+    name = "follower.replication.throttled.replicas"
+    assert change(broker, TOPIC, "orders", (name, SET, "0:1")).error_code is ErrorCode.none
+    assert change(broker, TOPIC, "orders", (name, APPEND, "1:1")).error_code is ErrorCode.none
+    assert described(broker, TOPIC, "orders", name)[name].value == "0:1,1:1"
+    assert change(broker, TOPIC, "orders", (name, SET, "*")).error_code is ErrorCode.none

@@ -33,8 +33,9 @@ from ottla.protocol.messages import (
     produce_request,
 )
 from ottla.records import NewRecord, encode_batch, iter_headers
-from ottla.runtime import server, server_connection
+from ottla.runtime import clock, log_rate, server, server_connection
 from ottla.runtime.server import Server
+from ottla.types import Now
 from tests.raw_client import RawClient
 
 METADATA = metadata_request.MetadataRequest(topics=None, include_topic_authorized_operations=False)
@@ -181,8 +182,48 @@ def test_a_bad_frame_closes_its_connection_with_one_line_that_says_why(
     (line,) = caplog.messages
     assert line.startswith("closing the connection from 127.0.0.1: ")
     assert reason in line
+    assert "is it a Kafka port" not in line, "that is what a client is told of a server"
     with RawClient(broker.bootstrap_servers) as good:
         assert good.ask(Api.METADATA, METADATA).error_code is ErrorCode.none
+
+
+def test_a_client_that_repeats_its_mistake_gets_a_line_a_minute(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passed, real = [0], clock.now
+
+    def moved() -> Now:
+        mono, wall = real()
+        return Now(mono + passed[0], wall + passed[0])
+
+    monkeypatch.setattr(clock, "now", moved)
+    with Broker() as broker, caplog.at_level(logging.INFO, "ottla.broker"):
+
+        def send_bad_frames(count: int, address: str = "127.0.0.1") -> None:
+            for _ in range(count):
+                with RawClient(broker.bootstrap_servers, source=address) as client:
+                    client.sock.sendall(b"GET / HTTP/1.1\r\n\r\n")
+                    assert client.is_closed()
+
+        send_bad_frames(5)
+        assert len(caplog.messages) == 1
+        send_bad_frames(2, "127.0.0.2")
+        assert [message[:40] for message in caplog.messages[1:]] == ["closing the connection from 127.0.0.2: a"]
+        passed[0] += log_rate.INTERVAL_MS
+        send_bad_frames(3)
+        assert caplog.messages[2].startswith("closing the connection from 127.0.0.1: ")
+        assert caplog.messages[2].endswith(" (as were 4 more from there since the last such line)")
+        assert len(caplog.messages) == 3
+        passed[0] += 2 * log_rate.INTERVAL_MS
+        with RawClient(broker.bootstrap_servers) as good:  # so that the loop has a turn
+            assert good.ask(Api.METADATA, METADATA).error_code is ErrorCode.none
+            assert good.ask(Api.METADATA, METADATA).error_code is ErrorCode.none
+        assert sorted(caplog.messages[3:]) == [
+            "closed 1 more connections from 127.0.0.2 because of what they sent",
+            "closed 2 more connections from 127.0.0.1 because of what they sent",
+        ]
+        send_bad_frames(2)
+    assert caplog.messages[6:] == ["closed 1 more connections from 127.0.0.1 because of what they sent"], "at its end"
 
 
 def test_half_a_frame_is_not_waited_for_forever(

@@ -56,10 +56,10 @@ def _slices(core: BrokerState, context: RequestContext, request: describe_config
 def _described(
     described: Described, request: describe_configs_request.DescribeConfigsRequest
 ) -> describe_configs_response.DescribeConfigsResourceResult:
-    holds = described.places[0]
+    holds = described.holds
     synonyms = tuple(
         describe_configs_response.DescribeConfigsSynonym(name=place.name, value=place.value, source=place.source)
-        for place in described.places
+        for place in described.synonyms
     )
     return describe_configs_response.DescribeConfigsResourceResult(
         name=described.name,
