@@ -15,11 +15,11 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from ottla.broker.aborted import AbortedTransactions
-from ottla.broker.config import TopicConfig
 from ottla.broker.markers import read_marker
 from ottla.broker.ports import LogFiles
 from ottla.broker.producers import Producers
 from ottla.broker.segment import Segment
+from ottla.broker.topic_config import TopicConfig
 from ottla.records import BatchHeader, ControlType, NewRecord, encode_compacted, iter_headers, iter_records
 
 STEP = 4 << 20

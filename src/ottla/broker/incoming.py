@@ -6,8 +6,8 @@ or stored whole; one that already is as the settings ask is not touched.
 
 from __future__ import annotations
 
-from ottla.broker.config import TopicConfig
 from ottla.broker.refusal import RecordError, RecordsRefused, Refusal
+from ottla.broker.topic_config import TopicConfig
 from ottla.protocol import ErrorCode
 from ottla.records import BatchHeader, Compression, iter_records, recompressed
 

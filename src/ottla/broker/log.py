@@ -19,13 +19,13 @@ from typing import Any, NamedTuple
 import crc32c
 
 from ottla.broker.aborted import AbortedTransaction
-from ottla.broker.config import TopicConfig
 from ottla.broker.epochs import LeaderEpochs
 from ottla.broker.markers import read_marker
 from ottla.broker.ports import Job, LogFiles
 from ottla.broker.producers import Producers
 from ottla.broker.refusal import Refusal
 from ottla.broker.segment import Segment
+from ottla.broker.topic_config import TopicConfig
 from ottla.protocol import ErrorCode
 from ottla.protocol.framing import FileRange
 from ottla.records import HEADER_SIZE, BatchHeader, ControlType, InvalidBatchError

@@ -12,9 +12,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from ottla.broker.config import BrokerConfig, TopicConfig, topic_config
+from ottla.broker.config import BrokerConfig, topic_config
 from ottla.broker.ports import StoredTopic
 from ottla.broker.refusal import Refusal
+from ottla.broker.topic_config import TopicConfig
 from ottla.errors import ConfigError
 from ottla.protocol import ErrorCode
 

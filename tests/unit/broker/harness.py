@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from ottla.broker.cleaner import Cleaner
-from ottla.broker.config import TopicConfig, broker_config
+from ottla.broker.config import broker_config
 from ottla.broker.core import BrokerCore
 from ottla.broker.effects import CancelTimer, Effect, Reply, RunJob, SetTimer
 from ottla.broker.holdings import Endpoint
 from ottla.broker.log import PartitionLog
 from ottla.broker.recovery import load_log
+from ottla.broker.topic_config import TopicConfig
 from ottla.errors import OttlaError
 from ottla.protocol.apis import SPOKEN, Api
 from ottla.protocol.codec import RequestHeader

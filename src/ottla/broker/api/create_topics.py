@@ -7,10 +7,11 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from ottla.broker.api.registry import serves
-from ottla.broker.config import TOPIC_SETTINGS, TopicConfig
+from ottla.broker.config import TOPIC_SETTINGS
 from ottla.broker.effects import Effect, Reply, RequestContext
 from ottla.broker.refusal import Refusal
 from ottla.broker.slices import SIZE, Slices
+from ottla.broker.topic_config import TopicConfig
 from ottla.broker.topics import Topic
 from ottla.protocol import NO_THROTTLE, ErrorCode
 from ottla.protocol.apis import Api
