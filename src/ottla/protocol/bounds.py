@@ -4,30 +4,43 @@ kio's parser reserves memory for as many items as an array announces before it r
 thousand million items would end the process. So the arrays of a message are walked first, and one that announces more items than
 bytes are left is refused.
 
-kio's parser also refuses a message for one error code that it does not know, such as the first that a newer broker sends;
-``with_known_codes`` goes the same way through the message and puts a known code in its place.
-
 And it would copy the records of a message, which are nearly all of it: a walk tells where they lie, for ``cutting``.
+
+A lenient walk goes the same way and rewrites what Kafka accepts and kio does not (``leniency``). It is for the messages that kio or
+the other walk has refused.
 
 Owns those walks, functions whose source is derived from kio's own classes; must not make values of what they walk. Invariant: when
 a walk returns, every array of the message announces no more items than the bytes behind it could hold, and is null only where it
-may be.
+may be; and kio, unless it raises, reads every field where the walk has seen it.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import struct
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 from ottla.errors import ProtocolError
+from ottla.protocol import leniency
 from ottla.protocol.schema import cache, is_nullable, is_tuple, nested_class
+from ottla.protocol.varints import read_varint
 
 
 class Walk(Protocol):
-    """Goes over one item that starts at a position and returns the position behind it; notes where records lie, if asked to."""
+    """Goes over one item that starts at a position and returns the position behind it; notes where records lie, if asked to.
 
-    def __call__(self, frame: memoryview | bytes, position: int, records: list[Place] | None = None, /) -> int: ...
+    A lenient walk needs a ``rewrite``. Others raise ``ValueError`` where a lenient one is needed to go on.
+    """
+
+    def __call__(
+        self,
+        frame: memoryview | bytes,
+        position: int,
+        records: list[Place] | None = None,
+        rewrite: leniency.Rewrite | None = None,
+        /,
+    ) -> int: ...
 
 
 class Place(NamedTuple):
@@ -58,45 +71,34 @@ _FIXED = {
 """Types of a fixed size -> their bytes."""
 
 
-def with_known_codes(cls: type[Any], frame: memoryview, position: int) -> memoryview | None:
-    """A copy of a message that a walk has passed, with UNKNOWN_SERVER_ERROR for each error code that kio does not know.
-
-    ``None`` where there is no such code, or where the message is cut off.
-    """
-    from kio.schema.errors import ErrorCode
-
-    copy = bytearray(frame)
-    found = False
-
-    def mend(view: memoryview | bytes, at: int, _: object = None) -> int:
-        nonlocal found
-        if _int16(view, at)[0] not in known:
-            copy[at : at + 2] = unknown
-            found = True
-        return at + 2
-
-    known = frozenset(map(int, ErrorCode))
-    unknown = int(ErrorCode.unknown_server_error).to_bytes(2, "big", signed=True)
-    try:
-        _Source(cls, mend).function()(frame, position)
-    except (IndexError, struct.error):
-        return None
-    return memoryview(copy).toreadonly() if found else None
+EMPTY_RECORDS = {True: b"\x01", False: b"\0\0\0\0"}
+"""What stands in the place of records that are cut out, in a flexible version and in others."""
 
 
 @cache
 def walk_of(cls: type[Any]) -> Walk | None:
-    """The walk over the arrays of kio's class ``cls``; ``None`` if nothing in it is an array.
+    """The walk over the arrays of kio's class ``cls``; ``None`` if kio alone is safe with it.
 
     It raises ``ProtocolError`` where a length does not fit.
     """
-    if not _has_array(cls):
-        return None
-    walk = _entity_walk(cls)
+    return _checked(cls, _entity_walk(cls, lenient=False)) if _needs_walk(cls) else None
 
-    def checked(frame: memoryview | bytes, position: int, records: list[Place] | None = None) -> int:
+
+@cache
+def lenient_walk_of(cls: type[Any]) -> Walk:
+    """The lenient walk over ``cls``. It raises ``ProtocolError`` where a length does not fit."""
+    return _checked(cls, _entity_walk(cls, lenient=True))
+
+
+def _checked(cls: type[Any], walk: Walk) -> Walk:
+    def checked(
+        frame: memoryview | bytes,
+        position: int,
+        records: list[Place] | None = None,
+        rewrite: leniency.Rewrite | None = None,
+    ) -> int:
         try:
-            return walk(frame, position, records)
+            return walk(frame, position, records, rewrite)
         except (IndexError, struct.error):
             raise ProtocolError(f"{cls.__name__} is cut off at byte {len(frame)}") from None
 
@@ -104,37 +106,40 @@ def walk_of(cls: type[Any]) -> Walk | None:
 
 
 @cache
-def _has_array(cls: type[Any]) -> bool:
+def _needs_walk(cls: type[Any]) -> bool:
+    """Whether a message has arrays, or structures that may be null."""
     return any(
-        is_tuple(field.type) or ((inner := nested_class(field.type)) is not None and _has_array(inner))
+        is_tuple(field.type)
+        or ((inner := nested_class(field.type)) is not None and (is_nullable(field.type) or _needs_walk(inner)))
         for field in dataclasses.fields(cls)
     )
 
 
 @cache
-def _entity_walk(cls: type[Any]) -> Walk:
-    return _Source(cls, None).function()
+def _entity_walk(cls: type[Any], *, lenient: bool) -> Walk:
+    return _Source(cls, lenient=lenient).function()
 
 
 class _Source:
-    """The source of one walk over all fields of a class, line by line. ``at_codes`` is called at each error code."""
+    """The source of one walk over all fields of a class, line by line."""
 
-    def __init__(self, cls: type[Any], at_codes: Walk | None) -> None:
+    def __init__(self, cls: type[Any], *, lenient: bool) -> None:
         self._class = cls
         self._flexible = bool(cls.__flexible__)
-        self._at_codes = at_codes
+        self._lenient = lenient
         self._lines: list[str] = []
         self._depth = 1
         self._fixed = 0
         self._globals: dict[str, Any] = {
             "int16": _int16,
             "int32": _int32,
-            "varint": _varint,
-            "tags_walk": _tags_walk,
+            "varint": read_varint,
+            "tags": leniency.tags if lenient else _tags,
+            "struct_or_null": leniency.struct_or_null if lenient else _struct_or_null,
+            "tagged_struct_or_null": leniency.tagged_struct_or_null if lenient else _tagged_struct_or_null,
             "too_many": _too_many,
             "null": _null,
             "place": Place,
-            "at_codes": at_codes,
         }
 
     def function(self) -> Walk:
@@ -145,14 +150,14 @@ class _Source:
                 self._field(field, tagged=False)
         if self._flexible:
             self._pass()
-            tags = {field.metadata["tag"]: self._tag_walk(field) for field in fields if "tag" in field.metadata}
-            self._line(f"position = tags_walk(frame, position, {self._constant(tags)}) if frame[position] else position + 1")
+            known = self._constant({field.metadata["tag"]: self._tag_walk(field) for field in fields if "tag" in field.metadata})
+            self._line(f"position = tags(frame, position, {known}, records, rewrite) if frame[position] else position + 1")
         return self._compiled()
 
     def _compiled(self) -> Walk:
         self._pass()
         end = ["    if position > len(frame): raise IndexError", "    return position"]
-        text = "\n".join(["def walk(frame, position, records=None):", *self._lines, *end])
+        text = "\n".join(["def walk(frame, position, records=None, rewrite=None):", *self._lines, *end])
         exec(compile(text, f"<walk of {self._class.__qualname__} {self._class.__version__}>", "exec"), self._globals)
         made: Walk = self._globals["walk"]
         return made
@@ -172,7 +177,7 @@ class _Source:
             self._fixed = 0
 
     def _tag_walk(self, field: dataclasses.Field[Any]) -> Walk:
-        source = _Source(self._class, self._at_codes)
+        source = _Source(self._class, lenient=self._lenient)
         source._field(field, tagged=True)
         return source._compiled()
 
@@ -182,63 +187,77 @@ class _Source:
         if is_tuple(field.type):
             self._array(inner, kind, "" if is_nullable(field.type) else field.name)
         elif inner is None:
-            self._primitive(kind)
-        elif is_nullable(field.type) and not tagged:
+            # never compact, KIP-482
+            is_client_id = self._class.__name__ == "RequestHeader" and field.name == "client_id"
+            self._primitive(kind, self._flexible and not is_client_id)
+        elif is_nullable(field.type):
             self._pass()
-            self._line(f"position = {self._nested(inner)}(frame, position + 1, records) if frame[position] < 128 else position + 1")
+            follows = f"{'tagged_struct' if tagged else 'struct'}_or_null(frame, position, rewrite)"
+            self._line(f"position = {self._nested(inner)}(frame, position + 1, records, rewrite) if {follows} else position + 1")
         else:
             self._pass()
-            self._line(f"position = {self._nested(inner)}(frame, position, records)")
+            self._line(f"position = {self._nested(inner)}(frame, position, records, rewrite)")
 
-    def _primitive(self, kind: str) -> None:
-        if kind == "error_code" and self._at_codes is not None:
+    def _primitive(self, kind: str, flexible: bool) -> None:
+        lenient = self._lenient_walk_of(kind, flexible) if self._lenient else None
+        if lenient is not None:
             self._pass()
-            self._line("position = at_codes(frame, position)")
+            self._line(f"position = {self._constant(lenient)}(frame, position, rewrite)")
         elif kind in _FIXED:
             self._fixed += _FIXED[kind]
         elif kind == "records":
             self._pass()
             self._line("start = position")
-            self._length("i")
+            self._length("i", flexible)
             self._line("if size >= 0:")
-            self._line("    if records is not None: records.append(place(start, position, position + size))")
+            self._line("    if records is not None:")
+            self._line("        records.append(place(start, position, position + size))")
+            if self._lenient:
+                self._line(f"        rewrite.cut(start, position + size, {EMPTY_RECORDS[flexible]!r})")
             self._line("    position += size")
         else:
-            self._length("h" if kind == "string" else "i")
+            self._length("h" if kind == "string" else "i", flexible)
             self._line("if size > 0: position += size")
 
-    def _length(self, code: str) -> None:
-        """The length of bytes or of an array, -1 for null, as ``size``."""
+    def _lenient_walk_of(self, kind: str, flexible: bool) -> Callable[[memoryview, int, leniency.Rewrite], int] | None:
+        if kind == "string":
+            return leniency.compact_string if flexible else leniency.legacy_string
+        return {"bool": leniency.boolean, "error_code": leniency.error_code}.get(kind)
+
+    def _length(self, code: str, flexible: bool) -> None:
+        """The length of bytes or of an array, negative for null, as ``size``."""
         self._pass()
-        if self._flexible:
+        if flexible:
             self._line("size = frame[position] - 1; position += 1")
             self._line("if size > 126: size, position = varint(frame, position - 1); size -= 1")
         else:
             self._line(f"(size,) = {'int16' if code == 'h' else 'int32'}(frame, position); position += {2 if code == 'h' else 4}")
+            if self._lenient:
+                self._line(f"if size < -1: {self._constant(leniency.negative_length)}(position, rewrite)")
 
     def _array(self, inner: type[Any] | None, kind: str, not_null: str) -> None:
         """An array; ``not_null`` is the name of one that must not be null, which kio lets pass."""
-        self._length("i")
+        self._length("i", self._flexible)
         if not_null:
             self._line(f"if size < 0: raise null({not_null!r})")
         self._line("if size > 0:")
         self._depth += 1
         self._line("if size > len(frame) - position: raise too_many(size, len(frame) - position)")
-        if inner is None and kind in _FIXED and self._at_codes is None:
+        if inner is None and kind in _FIXED and not self._lenient:
             self._line(f"position += size * {_FIXED[kind]}")
         else:
             self._line("for _ in range(size):")
             self._depth += 1
             if inner is not None:
-                self._line(f"position = {self._nested(inner)}(frame, position, records)")
+                self._line(f"position = {self._nested(inner)}(frame, position, records, rewrite)")
             else:
-                self._primitive(kind)
+                self._primitive(kind, self._flexible)
                 self._pass()
             self._depth -= 1
         self._depth -= 1
 
     def _nested(self, inner: type[Any]) -> str:
-        return self._constant(_entity_walk(inner) if self._at_codes is None else _Source(inner, self._at_codes).function())
+        return self._constant(_entity_walk(inner, lenient=self._lenient))
 
 
 def _too_many(count: int, left: int) -> ProtocolError:
@@ -249,32 +268,32 @@ def _null(name: str) -> ProtocolError:
     return ProtocolError(f"{name} is null and must not be")
 
 
-def _tags_walk(frame: memoryview, position: int, known: dict[int, Walk]) -> int:
-    count, position = _varint(frame, position)
+def _tags(
+    frame: memoryview, position: int, known: dict[int, Walk], records: list[Place] | None, rewrite: leniency.Rewrite | None
+) -> int:
+    """A section of tagged fields, read as kio reads it: without regard to the size in front of each."""
+    count, position = read_varint(frame, position)
     for _ in range(count):
-        tag, position = _varint(frame, position)
-        size, position = _varint(frame, position)
-        if tag in known:
-            known[tag](frame, position)
-        position += size
-        if position > len(frame):
-            raise IndexError
+        tag, position = read_varint(frame, position)
+        _, position = read_varint(frame, position)
+        if tag not in known:
+            raise ValueError(f"the tagged field {tag} is not known")
+        position = known[tag](frame, position, records)
     return position
+
+
+def _struct_or_null(frame: memoryview, position: int, rewrite: leniency.Rewrite | None) -> bool:
+    byte = frame[position]
+    if 0x80 <= byte < 0xFF:
+        raise ValueError(f"a structure begins with the byte {byte}")
+    return byte < 0x80
+
+
+def _tagged_struct_or_null(frame: memoryview, position: int, rewrite: leniency.Rewrite | None) -> bool:
+    if frame[position] != 1:
+        raise ValueError(f"a tagged structure begins with the byte {frame[position]}")
+    return True
 
 
 _int16 = struct.Struct(">h").unpack_from
 _int32 = struct.Struct(">i").unpack_from
-
-
-def _varint(frame: memoryview, position: int) -> tuple[int, int]:
-    byte = frame[position]
-    if byte < 0x80:
-        return byte, position + 1
-    value = byte & 0x7F
-    for shift in (7, 14, 21, 28):
-        position += 1
-        byte = frame[position]
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position + 1
-    raise ProtocolError(f"a length at byte {position} is longer than five bytes")

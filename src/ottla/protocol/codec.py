@@ -12,10 +12,11 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
 from ottla.errors import ProtocolError, UnsupportedApiError
-from ottla.protocol import bounds, cutting
+from ottla.protocol import cutting
 from ottla.protocol.apis import SPOKEN, Api, Fact, facts_of
 from ottla.protocol.framing import Frame, Piece, frame_of, frame_with_ranges
 from ottla.protocol.lifting import Convert, lifter, reshaper, wire_class
+from ottla.protocol.reading import reader
 from ottla.protocol.schema import cache, has_records
 from ottla.protocol.writing import writer
 
@@ -122,54 +123,27 @@ class _Decoder:
     """Reads the messages of one API in one version."""
 
     def __init__(self, api: Api, version: int, side: str) -> None:
-        from kio.serial import entity_reader
-
         self.api = api
         self._what = f"{api.name} {side} version {version}"
-        self._class = wire_class(api, version, side)
-        self._read_head: _Read = entity_reader(self._class.__header_schema__)
-        self._read_body: _Read = entity_reader(self._class)
-        self._walk = bounds.walk_of(self._class)
-        self._lift: Convert | None = lifter(api, side, self._class)
-        self._put = cutting.put_of(self._class) if side == "response" and has_records(self._class) else None
-        assert bounds.walk_of(self._class.__header_schema__) is None, "a header has no arrays"
+        cls = wire_class(api, version, side)
+        self._read_head = reader(cls.__header_schema__)
+        self._read_body = reader(cls)
+        self._lift: Convert | None = lifter(api, side, cls)
+        self._put = cutting.put_of(cls) if side == "response" and has_records(cls) else None
 
     def decode(self, frame: memoryview) -> tuple[Any, Message, int]:
         """The header, the neutral message, and where it ends."""
         try:
             head, start = self._read_head(frame, 0)
             if self._put is not None and len(frame) >= cutting.WORTH:
-                body, size = self._read_around_records(frame, start, self._put)
+                body, size = self._read_body.around_records(frame, start, self._put)
             else:
-                if self._walk is not None:
-                    self._walk(frame, start)
-                body, size = self._read(frame, start)
+                body, size = self._read_body(frame, start)
         except ProtocolError:
             raise
         except Exception as error:
             raise ProtocolError(f"{self._what} can not be decoded: {type(error).__name__}: {error}", cause=error) from error
         return head, body if self._lift is None else self._lift(body), start + size
-
-    def _read_around_records(self, frame: memoryview, start: int, put: cutting.Put) -> tuple[Any, int]:
-        assert self._walk is not None, "records belong to partitions, of which there is an array"
-        places: list[bounds.Place] = []
-        self._walk(frame, start, places)
-        rest = cutting.without_records(frame, places, flexible=self._class.__flexible__)
-        body, size = self._read(rest, start)
-        put(body, (frame[place.begin : place.end] for place in places))
-        return body, size + len(frame) - len(rest)
-
-    def _read(self, frame: memoryview, start: int) -> tuple[Any, int]:
-        try:
-            return self._read_body(frame, start)
-        except ValueError:
-            known = bounds.with_known_codes(self._class, frame, start)
-            if known is None:
-                raise
-            return self._read_body(known, start)
-
-
-_Read = Callable[[memoryview, int], tuple[Any, int]]
 
 
 @cache

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ottla.errors import ProtocolError
+from ottla.protocol.reading import reader
 from ottla.types import TopicPartition
 
 NEWEST = 3
@@ -126,11 +127,9 @@ def _encode(message: Any, version: int = NEWEST) -> bytes:
 
 
 def _decode(kind: str, name: str, blob: bytes) -> Any:
-    from kio.serial import entity_reader
-
     version = version_of(blob)
     try:
-        message, _ = entity_reader(getattr(_schema(kind, version), name))(blob, _VERSION.size)
+        message, _ = reader(getattr(_schema(kind, version), name))(blob, _VERSION.size)
     except Exception as error:
         raise ProtocolError(f"{name} version {version} can not be decoded: {type(error).__name__}: {error}", cause=error) from error
     return message

@@ -13,7 +13,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from ottla.protocol.bounds import Place
+from ottla.protocol.bounds import EMPTY_RECORDS, Place
 from ottla.protocol.schema import cache, has_records, nested_class
 
 WORTH = 1 << 16
@@ -25,7 +25,7 @@ Put = Callable[[Any, Iterator[memoryview]], None]
 
 def without_records(frame: memoryview, places: Sequence[Place], *, flexible: bool) -> memoryview:
     """The frame with no records in these places."""
-    empty = b"\x01" if flexible else b"\0\0\0\0"
+    empty = EMPTY_RECORDS[flexible]
     kept: list[bytes | memoryview] = []
     position = 0
     for place in places:

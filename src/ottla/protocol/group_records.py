@@ -11,7 +11,6 @@ int16 version and the value's fields; a missing value is a tombstone.
 import dataclasses
 import struct
 import types
-import typing
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -20,11 +19,11 @@ from typing import Any
 from kio.static.constants import EntityType
 
 from ottla.errors import ProtocolError
-from ottla.protocol import bounds
 from ottla.protocol.lifting import adopter
 from ottla.protocol.messages import consumer_group_heartbeat_request
-from ottla.protocol.schema import cache
-from ottla.protocol.writing import varint, writer
+from ottla.protocol.reading import reader
+from ottla.protocol.schema import cache, is_nullable, is_tuple, nested_class
+from ottla.protocol.writing import writer
 from ottla.values import light_dataclass
 
 # No ``from __future__ import annotations`` here: kio reads the types of the fields.
@@ -142,8 +141,7 @@ class ClassicMemberMetadata:
 class ConsumerGroupMemberMetadataValue:
     """What a member asked for, with its names of topics sorted. ``classic_member_metadata`` is ``None`` if it sends heartbeats.
 
-    ``client_assignors`` is Ottla's own, in a tagged field that Kafka skips: the assignors that the member can run. A member of the
-    classic protocol has none, so at most one of the two tagged fields is there.
+    ``client_assignors`` is Ottla's own, in a tagged field that Kafka skips: the assignors that the member can run.
     """
 
     instance_id: str | None = field(metadata=wire("string"), default=None)
@@ -359,55 +357,36 @@ def decode_versioned(content: bytes, neutral: Any, *, newest: int, flexible: int
     return _codec(neutral, version, version, version >= flexible).decode(content)
 
 
-_NULL, _PRESENT, _ABSENT = 0, 1, 2
-"""How a tagged structure begins: null, or a structure follows. The third, never written, stands for a missing tag."""
-
-
 @cache
 def _schema(neutral: Any, version: int, flexible: bool) -> type[Any]:
     """kio's kind of class for one version of one of our classes."""
     fields = []
     for one in dataclasses.fields(neutral):
         if one.metadata.get("since", 0) <= version <= one.metadata.get("until", _NEWEST):
-            nested = _element(one)
-            annotation: Any = one.type if nested is None else types.GenericAlias(tuple, (_schema(nested, version, flexible), ...))
-            if nested is not None and types.NoneType in typing.get_args(one.type):
-                annotation = annotation | None
-            fields.append((one.name, *_mark(one)) if _is_struct(one) else (one.name, annotation, _like(one)))
+            fields.append((one.name, _annotation(one, version, flexible), _like(one, version)))
     head = {"__type__": EntityType.data, "__version__": version, "__flexible__": flexible}
     return dataclasses.make_dataclass(neutral.__name__, fields, namespace=head, frozen=True, slots=True, kw_only=True)
 
 
-def _element(one: "dataclasses.Field[Any]") -> Any:
-    """The class of the elements where a field is an array of structures."""
-    arguments = typing.get_args(one.type)
-    if types.NoneType in arguments and not _is_struct(one):
-        arguments = typing.get_args(arguments[0])
-    is_array = arguments and dataclasses.is_dataclass(arguments[0]) and not _is_struct(one)
-    return arguments[0] if is_array else None
+def _annotation(one: "dataclasses.Field[Any]", version: int, flexible: bool) -> Any:
+    inner = nested_class(one.type)
+    if inner is None:
+        return one.type
+    nested: Any = _schema(inner, version, flexible)
+    if is_tuple(one.type):
+        nested = types.GenericAlias(tuple, (nested, ...))
+    return nested | None if is_nullable(one.type) else nested
 
 
-def _is_struct(one: "dataclasses.Field[Any]") -> bool:
-    """Whether a field is a tagged structure or null, which kio does not know: it sees the mark alone that stands before it."""
-    return bool(one.metadata["kafka_type"] == "struct")
-
-
-def _mark(one: "dataclasses.Field[Any]") -> tuple[Any, Any]:
-    return int, field(metadata={"kafka_type": "int8", "tag": one.metadata["tag"]}, default=_ABSENT)
-
-
-def _like(one: "dataclasses.Field[Any]") -> Any:
+def _like(one: "dataclasses.Field[Any]", version: int) -> Any:
     metadata = {name: one.metadata[name] for name in ("kafka_type", "tag") if name in one.metadata}
     if one.default is dataclasses.MISSING or "tag" not in metadata:
         return field(metadata=metadata)
-    return field(metadata=metadata, default=one.default)
-
-
-@cache
-def _struct(neutral: Any) -> tuple[str, Any] | None:
-    """The tagged structure of a class: its name and its class. One that is present ends the message: no other tag follows."""
-    structs = [one for one in dataclasses.fields(neutral) if _is_struct(one)]
-    return (structs[0].name, typing.get_args(structs[0].type)[0]) if structs else None
+    inner = None if is_tuple(one.type) else nested_class(one.type)
+    if inner is None:
+        return field(metadata=metadata, default=one.default)
+    # Where a tagged structure is missing Kafka takes its fields' defaults, and writes null as such.
+    return field(metadata=metadata, default=adopter(inner, _schema(inner, version, True))(inner()))
 
 
 class _Codec:
@@ -419,12 +398,8 @@ class _Codec:
         self._name = neutral.__name__
         self._version = version
         self._write = writer(neutral, schema)
-        self._read = _bounded_reader(schema)
+        self._read = reader(schema)
         self._adopt = adopter(schema, neutral)
-        self._struct = _struct(neutral)
-        self._beside_struct = [
-            (one.name, one.default) for one in dataclasses.fields(neutral) if "tag" in one.metadata and not _is_struct(one)
-        ]
         wanted = {one.name for one in dataclasses.fields(schema)}
         self._lacking = [(one.name, one.default) for one in dataclasses.fields(neutral) if one.name not in wanted]
 
@@ -435,10 +410,7 @@ class _Codec:
             for name, default in self._lacking:
                 if getattr(value, name) != default:
                     raise ValueError(f"version {self._version} has no {name}")
-            if self._struct is None:
-                self._write(pieces.append, value)
-            else:
-                self._write_with_struct(pieces, value, *self._struct)
+            self._write(pieces.append, value)
         except Exception as error:
             raise ProtocolError(f"{value} can not be encoded: {type(error).__name__}: {error}", cause=error) from error
         return b"".join(pieces)
@@ -448,56 +420,11 @@ class _Codec:
         try:
             message, size = self._read(content, _INT16.size)
             decoded = self._adopt(message)
-            end = size + _INT16.size
-            if self._struct is not None:
-                decoded, end = self._read_struct(decoded, content, end, *self._struct)
         except Exception as error:
             raise ProtocolError(f"{self._name} can not be decoded: {type(error).__name__}: {error}", cause=error) from error
-        if end != len(content):
-            raise ProtocolError(f"{self._name} ends at byte {end} of {len(content)}")
+        if size + _INT16.size != len(content):
+            raise ProtocolError(f"{self._name} ends at byte {size + _INT16.size} of {len(content)}")
         return decoded
-
-    def _write_with_struct(self, pieces: list[bytes], value: Any, name: str, kind: Any) -> None:
-        """The message with a null, which is two bytes at its end: a size and the mark. A structure takes their place."""
-        struct_value = getattr(value, name)
-        self._write(pieces.append, dataclasses.replace(value, **{name: _NULL}))
-        if struct_value is not None:
-            for other, default in self._beside_struct:
-                if getattr(value, other) != default:
-                    raise ValueError(f"{name} must be the only tagged field, and there is {other}")
-            content: list[bytes] = [bytes([_PRESENT])]
-            writer(kind, _schema(kind, self._version, True))(content.append, struct_value)
-            inner = b"".join(content)
-            pieces[:] = [b"".join(pieces)[:-2], varint(len(inner)), inner]
-
-    def _read_struct(self, decoded: Any, content: bytes, position: int, name: str, kind: Any) -> tuple[Any, int]:
-        """The message with the structure whose mark was read. One that is not there has its fields' defaults, as Kafka reads it."""
-        match getattr(decoded, name):
-            case 0:
-                return dataclasses.replace(decoded, **{name: None}), position
-            case 2:
-                return dataclasses.replace(decoded, **{name: kind()}), position
-            case 1:
-                schema = _schema(kind, self._version, True)
-                message, size = _bounded_reader(schema)(content, position)
-                return dataclasses.replace(decoded, **{name: adopter(schema, kind)(message)}), position + size
-        raise ValueError(f"{name} begins with neither 0 nor 1")
-
-
-@cache
-def _bounded_reader(schema: type[Any]) -> Callable[[bytes, int], tuple[Any, int]]:
-    """kio's reader of a class, which is not let near an array that announces more than there is."""
-    from kio.serial import entity_reader
-
-    read, walk = entity_reader(schema), bounds.walk_of(schema)
-    if walk is None:
-        return read
-
-    def read_after_walk(content: bytes, position: int) -> tuple[Any, int]:
-        walk(content, position)
-        return read(content, position)
-
-    return read_after_walk
 
 
 @cache

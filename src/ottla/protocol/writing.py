@@ -17,8 +17,10 @@ from datetime import timedelta
 from typing import Any
 
 from ottla.protocol.schema import cache, implicit_default, is_nullable, is_tuple, nested_class
+from ottla.protocol.varints import SMALL, varint
 
-_NULL, _PRESENT = b"\xff", b"\x01"
+_NULL, _TAGGED_NULL, _PRESENT = b"\xff", b"\0", b"\x01"
+"""What begins a structure that may be null; as a tagged field it begins with an unsigned number."""
 
 Put = Callable[[Any], None]
 Writer = Callable[[Put, Any], None]
@@ -58,21 +60,6 @@ def writer(source: type[Any], target: type[Any]) -> Writer:
     return _Source(source, target).function()
 
 
-def varint(number: int) -> bytes:
-    """An unsigned number in groups of seven bits, the lowest first."""
-    if number < 0x80:
-        return _SMALL[number]
-    output = bytearray()
-    while number >= 0x80:
-        output.append(number & 0x7F | 0x80)
-        number >>= 7
-    output.append(number)
-    return bytes(output)
-
-
-_SMALL = [bytes((number,)) for number in range(0x80)]
-
-
 def _milliseconds(value: timedelta) -> int:
     return round(value.total_seconds() * 1000)
 
@@ -90,7 +77,7 @@ class _Source:
         self._put = "put"
         self._run: list[tuple[str, str]] = []
         self._globals: dict[str, Any] = {
-            "small": _SMALL,
+            "small": SMALL,
             "varint": varint,
             "milliseconds": _milliseconds,
             "no_uuid": bytes(16),
@@ -158,7 +145,7 @@ class _Source:
         if is_tuple(field.type):
             self._array(field, self._name(value), inner)
         elif inner is not None:
-            self._entity(field, self._name(value), inner, nullable=nullable)
+            self._entity(field, self._name(value), inner, _NULL if nullable else None)
         else:
             special = self._target.__name__ == "RequestHeader" and field.name == "client_id"  # never compact, KIP-482
             self._primitive(field.metadata["kafka_type"], value, self._flexible and not special, nullable=nullable)
@@ -209,12 +196,12 @@ class _Source:
             self._depth -= 1
         self._depth -= 1
 
-    def _entity(self, field: dataclasses.Field[Any], name: str, inner: type[Any], *, nullable: bool) -> None:
+    def _entity(self, field: dataclasses.Field[Any], name: str, inner: type[Any], null: bytes | None) -> None:
         """A structure in a structure; one that may be missing has a byte in front that says whether it is (KIP-893)."""
         self._flush()
         write = self._nested(field, inner)
-        if nullable:
-            self._line(f"{self._put}({_NULL!r} if {name} is None else {_PRESENT!r})")
+        if null is not None:
+            self._line(f"{self._put}({null!r} if {name} is None else {_PRESENT!r})")
             self._line(f"if {name} is not None: {write}({self._put}, {name})")
         else:
             self._line(f"{write}({self._put}, {name})")
@@ -273,10 +260,16 @@ class _Source:
 
     def _tag(self, field: dataclasses.Field[Any], name: str, default: Any) -> None:
         self._line("pieces = []; put_tagged = pieces.append")
-        self._field(field, name, nullable=False)
+        inner = None if is_tuple(field.type) else nested_class(field.type)
+        front = None
+        if inner is not None and is_nullable(field.type):
+            front = _PRESENT
+            self._entity(field, name, inner, _TAGGED_NULL)
+        else:
+            self._field(field, name, nullable=False)
         self._flush()
         self._line("content = join(pieces)")
-        known = _bytes_of(default) if dataclasses.is_dataclass(default) else None
+        known = (front or b"") + _bytes_of(default) if dataclasses.is_dataclass(default) else None
         self._line(f"if content != {known!r}: tags.append({varint(field.metadata['tag'])!r} + varint(len(content)) + content)")
 
 

@@ -1,0 +1,189 @@
+"""What Kafka accepts and kio refuses, put into the form that kio reads.
+
+Kafka skips tagged fields that it does not know (KIP-482), takes any negative length for null and any byte but 0 for true, and puts
+U+FFFD in the place of what is not UTF-8. kio refuses all of these, and error codes that are newer than itself; one of them anywhere
+in a message would cost the connection.
+
+Owns a copy of a message with such parts replaced, and how each kind of field is replaced; the walks of ``bounds`` say where the
+fields are. Must not know any message. Invariant: a message without such parts is not changed.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
+
+from ottla.errors import ProtocolError
+from ottla.protocol.varints import WIDEST, read_varint, varint, wide_varint
+
+Frame = memoryview | bytes
+
+_read_int16 = struct.Struct(">h").unpack_from
+_pack_int16 = struct.Struct(">h").pack
+_NULL_INT32 = b"\xff\xff\xff\xff"
+_NULL_STRUCT = b"\xff"
+
+
+class Rewrite:
+    """A copy of a message that is made from the beginning to the end, with parts replaced.
+
+    ``changed``: whether the copy says anything in another way than the message.
+    """
+
+    def __init__(self, frame: Frame) -> None:
+        self.changed = False
+        self._frame = frame
+        self._copied = 0
+        self._copy = bytearray()
+
+    def replace(self, start: int, end: int, content: bytes) -> None:
+        """Write ``content`` in the place of the bytes from ``start`` to ``end``."""
+        self.changed = True
+        self.cut(start, end, content)
+
+    def cut(self, start: int, end: int, content: bytes) -> None:
+        """The same for records, which are put back into the message later: that is no change."""
+        self._copy_until(start)
+        self._copy += content
+        self._copied = end
+
+    def reserve(self, start: int, end: int) -> int:
+        """Make room for a number in the place of the one from ``start`` to ``end``; returns where the room begins."""
+        self._copy_until(start)
+        self._copied = end
+        self._copy += bytes(WIDEST)
+        return len(self._copy) - WIDEST
+
+    def fill(self, room: int, number: int) -> None:
+        """Write a number into the room made for it."""
+        self._copy[room : room + WIDEST] = wide_varint(number)
+
+    def size_since(self, room: int, position: int) -> int:
+        """How many bytes stand in the copy between a reserved room and the message's ``position``."""
+        self._copy_until(position)
+        return len(self._copy) - room - WIDEST
+
+    def result(self) -> memoryview:
+        """The copy, up to the end of the message."""
+        self._copy_until(len(self._frame))
+        return memoryview(self._copy).toreadonly()
+
+    def _copy_until(self, position: int) -> None:
+        self._copy += self._frame[self._copied : position]
+        self._copied = position
+
+
+# Each of these goes over one value that starts at ``position`` and returns the position behind it.
+
+
+def compact_string(frame: Frame, position: int, rewrite: Rewrite) -> int:
+    """A string of a flexible version."""
+    size, begin = read_varint(frame, position)
+    if size < 2:
+        return begin
+    end = _end(frame, begin, size - 1)
+    text = _as_utf8(frame[begin:end])
+    if text is not None:
+        rewrite.replace(position, end, varint(len(text) + 1) + text)
+    return end
+
+
+def legacy_string(frame: Frame, position: int, rewrite: Rewrite) -> int:
+    """A string with a length of two bytes."""
+    (size,) = _read_int16(frame, position)
+    begin = position + 2
+    if size < -1:
+        rewrite.replace(position, begin, _pack_int16(-1))
+    if size <= 0:
+        return begin
+    end = _end(frame, begin, size)
+    text = _as_utf8(frame[begin:end])
+    if text is not None:
+        rewrite.replace(position, end, _pack_int16(len(text)) + text)
+    return end
+
+
+def negative_length(position: int, rewrite: Rewrite) -> None:
+    """A length of four bytes, which ends at ``position``, is negative: null."""
+    rewrite.replace(position - 4, position, _NULL_INT32)
+
+
+def boolean(frame: Frame, position: int, rewrite: Rewrite) -> int:
+    """True or false."""
+    if frame[position] > 1:
+        rewrite.replace(position, position + 1, b"\1")
+    return position + 1
+
+
+def error_code(frame: Frame, position: int, rewrite: Rewrite) -> int:
+    """An error code: one that kio does not know is UNKNOWN_SERVER_ERROR."""
+    if _read_int16(frame, position)[0] not in _known_codes():
+        rewrite.replace(position, position + 2, _pack_int16(-1))
+    return position + 2
+
+
+def struct_or_null(frame: Frame, position: int, rewrite: Rewrite) -> bool:
+    """Whether a structure follows the byte that says whether one does: not if the byte is negative."""
+    if frame[position] < 0x80:
+        return True
+    if frame[position] != _NULL_STRUCT[0]:
+        rewrite.replace(position, position + 1, _NULL_STRUCT)
+    return False
+
+
+def tagged_struct_or_null(frame: Frame, position: int, rewrite: Rewrite) -> bool:
+    """The same for a tagged field, where Kafka writes 0 for null and kio expects the byte of other fields."""
+    if frame[position] > 1:
+        raise ProtocolError(f"a tagged structure begins with the byte {frame[position]}, neither 0 nor 1")
+    if frame[position] == 0:
+        rewrite.replace(position, position + 1, _NULL_STRUCT)
+    return frame[position] == 1
+
+
+def tags(frame: Frame, position: int, known: Mapping[int, Callable[..., int]], records: list[Any] | None, rewrite: Rewrite) -> int:
+    """A section of tagged fields: those without a walk in ``known`` are left out.
+
+    Like Kafka, this reads a known field without regard to the size in front of it, and does not mind the order of the tags.
+    """
+    count, begin = read_varint(frame, position)
+    room = rewrite.reserve(position, begin)
+    position, kept = begin, 0
+    for _ in range(count):
+        start = position
+        tag, size_at = read_varint(frame, position)
+        size, position = read_varint(frame, size_at)
+        walk = known.get(tag)
+        if walk is None:
+            position = _end(frame, position, size)
+            rewrite.replace(start, position, b"")
+        else:
+            size_room = rewrite.reserve(size_at, position)
+            position = walk(frame, position, records, rewrite)
+            rewrite.fill(size_room, rewrite.size_since(size_room, position))
+            kept += 1
+    rewrite.fill(room, kept)
+    return position
+
+
+def _end(frame: Frame, begin: int, size: int) -> int:
+    if size > len(frame) - begin:
+        raise IndexError
+    return begin + size
+
+
+def _as_utf8(content: Frame) -> bytes | None:
+    """The content with U+FFFD where it is not UTF-8; ``None`` if all of it is."""
+    try:
+        str(content, "utf-8")
+    except UnicodeDecodeError:
+        return str(content, "utf-8", "replace").encode()
+    return None
+
+
+@cache
+def _known_codes() -> frozenset[int]:
+    from kio.schema.errors import ErrorCode
+
+    return frozenset(map(int, ErrorCode))

@@ -1,0 +1,47 @@
+"""Unsigned variable-length integers: seven bits a byte, the lowest first, the top bit set in all bytes but the last.
+
+Owns their encoding; must not know what a number counts. Invariant: ``read_varint`` takes at most five bytes, as Kafka does.
+"""
+
+from __future__ import annotations
+
+from ottla.errors import ProtocolError
+
+WIDEST = 5
+"""Bytes that a number may take."""
+
+
+def varint(number: int) -> bytes:
+    """The shortest encoding of a number."""
+    if number < 0x80:
+        return SMALL[number]
+    output = bytearray()
+    while number >= 0x80:
+        output.append(number & 0x7F | 0x80)
+        number >>= 7
+    output.append(number)
+    return bytes(output)
+
+
+def wide_varint(number: int) -> bytes:
+    """The encoding of a number in ``WIDEST`` bytes, which every reader accepts, for where the place is fixed before the number."""
+    return bytes((*(number >> shift & 0x7F | 0x80 for shift in (0, 7, 14, 21)), number >> 28))
+
+
+def read_varint(frame: memoryview | bytes, position: int) -> tuple[int, int]:
+    """The number at a position, and the position behind it. Raises ``IndexError`` at the end of the frame."""
+    byte = frame[position]
+    if byte < 0x80:
+        return byte, position + 1
+    value = byte & 0x7F
+    for shift in (7, 14, 21, 28):
+        position += 1
+        byte = frame[position]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position + 1
+    raise ProtocolError(f"a length at byte {position} is longer than five bytes")
+
+
+SMALL = [bytes((number,)) for number in range(0x80)]
+"""The numbers of one byte."""
