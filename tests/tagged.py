@@ -1,0 +1,185 @@
+"""Messages with unknown tagged fields in every section of every structure, as a newer or a vendor's program may send them.
+
+Owns a writer that follows kio's classes and ours field by field, and a proxy that puts such fields into what a broker answers. Must
+not use Ottla's own readers or writers, which are tested with it. Invariant: without the unknown fields the bytes are those that kio
+writes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import random
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from kio.serial import entity_reader
+from kio.serial._implicit_defaults import get_tagged_field_default
+from kio.serial._serialize import get_writer
+from kio.serial.writers import write_compact_array_length, write_legacy_array_length, write_unsigned_varint
+
+from ottla.protocol.apis import SPOKEN, Api
+from ottla.protocol.lifting import wire_class
+from ottla.protocol.schema import is_nullable, is_tuple, nested_class
+
+Tagging = Callable[[frozenset[int]], list[tuple[int, bytes]]]
+"""The unknown fields of one section, of which these tags are known: tags and contents."""
+
+
+def some_tags(chance: random.Random) -> Tagging:
+    """Up to three unknown fields a section, of any size."""
+
+    def tagging(known: frozenset[int]) -> list[tuple[int, bytes]]:
+        numbers = [
+            chance.choice((0, 1, 2, 3, 5, 127, 128, 300, 19_999, 20_002, 2**31, 2**32 - 1)) for _ in range(chance.randrange(4))
+        ]
+        return [(tag, chance.randbytes(chance.choice((0, 1, 5, 130)))) for tag in {*numbers} - known]
+
+    return tagging
+
+
+def one_tag(known: frozenset[int]) -> list[tuple[int, bytes]]:
+    """One unknown field, the first that a newer version might add."""
+    return [(max(known | {-1}) + 1, b"from the future")]
+
+
+def encode(message: Any, tagging: Tagging, *, version: int | None = None, flexible: bool | None = None) -> bytes:
+    """The bytes of an instance of kio's class, or of a record's class of ours in a ``version``."""
+    target = io.BytesIO()
+    _Writer(tagging, message.__flexible__ if flexible is None else flexible, version).entity(target, message)
+    return target.getvalue()
+
+
+class _Writer:
+    def __init__(self, tagging: Tagging, flexible: bool, version: int | None) -> None:
+        self._tagging = tagging
+        self._flexible = flexible
+        self._version = version
+
+    def entity(self, target: io.BytesIO, message: Any) -> None:
+        fields = [field for field in dataclasses.fields(message) if self._has(field)]
+        for field in fields:
+            if "tag" not in field.metadata:
+                self._field(target, type(message).__name__, field, getattr(message, field.name), optional=is_nullable(field.type))
+        if self._flexible:
+            self._tags(target, message, {field.metadata["tag"]: field for field in fields if "tag" in field.metadata})
+
+    def _has(self, field: dataclasses.Field[Any]) -> bool:
+        return self._version is None or field.metadata["since"] <= self._version <= field.metadata["until"]
+
+    def _field(self, target: io.BytesIO, owner: str, field: dataclasses.Field[Any], value: Any, *, optional: bool) -> None:
+        kind, inner = field.metadata.get("kafka_type", ""), nested_class(field.type)
+        if is_tuple(field.type):
+            self._array(target, kind, inner, value)
+        elif inner is None:
+            flexible = self._flexible and not (owner == "RequestHeader" and field.name == "client_id")
+            get_writer(kind, flexible, optional)(target, value)
+        elif "tag" in field.metadata and is_nullable(field.type):
+            target.write(b"\0" if value is None else b"\1")
+            if value is not None:
+                self.entity(target, value)
+        else:
+            if optional:
+                target.write(b"\xff" if value is None else b"\1")
+            if value is not None:
+                self.entity(target, value)
+
+    def _array(self, target: io.BytesIO, kind: str, inner: type | None, items: Any) -> None:
+        count = -1 if items is None else len(items)
+        if self._flexible:
+            write_compact_array_length(target, None if items is None else count)
+        else:
+            write_legacy_array_length(target, count)  # type: ignore[arg-type]
+        for item in items or ():
+            if inner is None:
+                get_writer(kind, self._flexible, False)(target, item)
+            else:
+                self.entity(target, item)
+
+    def _tags(self, target: io.BytesIO, message: Any, known: dict[int, dataclasses.Field[Any]]) -> None:
+        section = self._tagging(frozenset(known))
+        for tag, field in known.items():
+            value = getattr(message, field.name)
+            if self._version is not None and field.metadata["kafka_type"] == "struct":
+                default = nested_class(field.type)()  # type: ignore[misc]
+            else:
+                default = field.default if self._version is not None else get_tagged_field_default(field)
+            if value != default:
+                content = io.BytesIO()
+                self._field(content, "", field, value, optional=False)
+                section.append((tag, content.getvalue()))
+        write_unsigned_varint(target, len(section))  # type: ignore[arg-type]
+        for tag, body in sorted(section):
+            write_unsigned_varint(target, tag)  # type: ignore[arg-type]
+            write_unsigned_varint(target, len(body))  # type: ignore[arg-type]
+            target.write(body)
+
+
+class TaggingProxy:
+    """A proxy in front of a broker: every answer of a flexible version gets an unknown field in each section.
+
+    ``tagged``: the APIs and versions of which such an answer went out.
+    """
+
+    def __init__(self, listener: socket.socket) -> None:
+        self.tagged: set[tuple[Api, int]] = set()
+        self._listener = listener
+        self.address = "{}:{}".format(*listener.getsockname())
+
+    def serve(self, broker: str) -> None:
+        """Accept connections, each with one of its own to the broker."""
+        host, port = broker.rsplit(":", 1)
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                server = socket.create_connection((host, int(port)))
+                asked: dict[int, tuple[Api, int]] = {}
+                for work in (self._requests, self._answers):
+                    threading.Thread(target=work, args=(client, server, asked), daemon=True).start()
+
+    def _requests(self, client: socket.socket, server: socket.socket, asked: dict[int, tuple[Api, int]]) -> None:
+        for frame in _frames(client, server):
+            key, version, number = struct.unpack_from(">hhi", frame)
+            if version in SPOKEN[Api(key)]:
+                asked[number] = Api(key), version
+            server.sendall(struct.pack(">i", len(frame)) + frame)
+
+    def _answers(self, client: socket.socket, server: socket.socket, asked: dict[int, tuple[Api, int]]) -> None:
+        for frame in _frames(server, client):
+            (number,) = struct.unpack_from(">i", frame)
+            answer = frame if number not in asked else self._with_tags(frame, *asked.pop(number))
+            client.sendall(struct.pack(">i", len(answer)) + answer)
+
+    def _with_tags(self, frame: bytes, api: Api, version: int) -> bytes:
+        cls = wire_class(api, version, "response")
+        head, start = entity_reader(cls.__header_schema__)(frame, 0)
+        body, _ = entity_reader(cls)(frame, start)
+        answer = encode(head, one_tag) + encode(body, one_tag)
+        if answer != frame:
+            self.tagged.add((api, version))
+        return answer
+
+
+@contextmanager
+def tagging_proxy(broker_behind: Callable[[str], contextlib.AbstractContextManager[str]]) -> Iterator[TaggingProxy]:
+    """A proxy in front of the broker that ``broker_behind`` starts: given the address to advertise it gives its own."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        proxy = TaggingProxy(listener)
+        with broker_behind(proxy.address) as broker:
+            threading.Thread(target=proxy.serve, args=(broker,), daemon=True).start()
+            yield proxy
+            listener.shutdown(socket.SHUT_RDWR)
+
+
+def _frames(source: socket.socket, other: socket.socket) -> Iterator[bytes]:
+    """The frames that arrive, until either side closes; then both are closed."""
+    with contextlib.suppress(OSError), source, other, source.makefile("rb") as stream:
+        while len(length := stream.read(4)) == 4:
+            yield stream.read(struct.unpack(">i", length)[0])
+        for one in (source, other):
+            one.shutdown(socket.SHUT_RDWR)
