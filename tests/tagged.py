@@ -55,6 +55,24 @@ def encode(message: Any, tagging: Tagging, *, version: int | None = None, flexib
     return target.getvalue()
 
 
+def tagged_answer(frame: bytes, api: Api, version: int) -> bytes:
+    """An answer with an unknown field in each section of its header and its body; the frames are without their lengths."""
+    cls = wire_class(api, version, "response")
+    return _tagged(frame, cls, one_tag)
+
+
+def tagged_request(frame: bytes, tagging: Tagging = one_tag) -> bytes:
+    """The same for a request."""
+    key, version = struct.unpack_from(">hh", frame)
+    return _tagged(frame, wire_class(Api(key), version, "request"), tagging)
+
+
+def _tagged(frame: bytes, cls: type[Any], tagging: Tagging) -> bytes:
+    head, start = entity_reader(cls.__header_schema__)(frame, 0)
+    body, _ = entity_reader(cls)(frame, start)
+    return encode(head, tagging) + encode(body, tagging)
+
+
 class _Writer:
     def __init__(self, tagging: Tagging, flexible: bool, version: int | None) -> None:
         self._tagging = tagging
@@ -152,17 +170,13 @@ class TaggingProxy:
     def _answers(self, client: socket.socket, server: socket.socket, asked: dict[int, tuple[Api, int]]) -> None:
         for frame in _frames(server, client):
             (number,) = struct.unpack_from(">i", frame)
-            answer = frame if number not in asked else self._with_tags(frame, *asked.pop(number))
+            answer = frame
+            if number in asked:
+                which = asked.pop(number)
+                answer = tagged_answer(frame, *which)
+                if answer != frame:
+                    self.tagged.add(which)
             client.sendall(struct.pack(">i", len(answer)) + answer)
-
-    def _with_tags(self, frame: bytes, api: Api, version: int) -> bytes:
-        cls = wire_class(api, version, "response")
-        head, start = entity_reader(cls.__header_schema__)(frame, 0)
-        body, _ = entity_reader(cls)(frame, start)
-        answer = encode(head, one_tag) + encode(body, one_tag)
-        if answer != frame:
-            self.tagged.add((api, version))
-        return answer
 
 
 @contextmanager

@@ -459,7 +459,6 @@ EDGES: dict[str, Edge] = {
 DIFFERENT: dict[str, str] = {
     "alter: an unknown operation": "Kafka fails at it (UNKNOWN_SERVER_ERROR), we say INVALID_REQUEST",
     "list: the same twice": "Kafka answers once that it stands there twice, we answer each",
-    "metadata: a name that is no UTF-8": "Java puts a replacement character in its place, we close the connection",
 }
 
 

@@ -24,6 +24,8 @@ _read_int16 = struct.Struct(">h").unpack_from
 _pack_int16 = struct.Struct(">h").pack
 _NULL_INT32 = b"\xff\xff\xff\xff"
 _NULL_STRUCT = b"\xff"
+_LONGEST = 0x7FFF
+"""Bytes of the longest string with a length of two bytes."""
 
 
 class Rewrite:
@@ -101,6 +103,8 @@ def legacy_string(frame: Frame, position: int, rewrite: Rewrite) -> int:
     end = _end(frame, begin, size)
     text = _as_utf8(frame[begin:end])
     if text is not None:
+        if len(text) > _LONGEST:
+            raise ProtocolError(f"a string of {size} bytes at byte {begin} is not UTF-8")
         rewrite.replace(position, end, _pack_int16(len(text)) + text)
     return end
 

@@ -14,8 +14,10 @@ from ottla.broker.effects import CloseConnection, NoReply, Reply
 from ottla.errors import ProtocolError
 from ottla.protocol.apis import SPOKEN, Api
 from ottla.protocol.codec import decode_request, decode_response, encode_response
+from ottla.protocol.lifting import wire_class
 from tests.bad_frames import some_request
 from tests.requests import LOGIN
+from tests.tagged import tagged_request
 from tests.unit.broker.harness import CoreUnderTest, content
 
 VERSIONS = [(api, version) for api, (low, high) in SPOKEN.items() if api not in LOGIN for version in range(low, high + 1)]
@@ -53,6 +55,16 @@ def test_every_version_of_every_api_is_answered_in_that_version(broker: CoreUnde
     for answer in answers:
         assert decode_response(api, version, answer[4:])[0] == 1
     assert answers or api in (Api.JOIN_GROUP, Api.SYNC_GROUP)
+
+
+@pytest.mark.parametrize(("api", "version"), VERSIONS, ids=lambda value: getattr(value, "name", str(value)))
+def test_unknown_tagged_fields_of_a_request_do_not_matter(broker: CoreUnderTest, api: Api, version: int) -> None:
+    frame = some_request(api, version)[4:]
+    tagged = tagged_request(frame)
+    assert (tagged == frame) is not wire_class(api, version, "request").__flexible__
+    assert decode_request(tagged) == decode_request(frame)
+    for answer in feed(broker, tagged):
+        assert decode_response(api, version, answer[4:])[0] == 1
 
 
 @settings(max_examples=300)

@@ -24,7 +24,11 @@ from ottla.protocol.messages import (
     heartbeat_request,
     heartbeat_response,
     offset_fetch_request,
+    sasl_authenticate_response,
+    sasl_handshake_response,
 )
+from ottla.protocol.sasl import Proof
+from tests.tagged import tagged_answer
 
 HEARTBEAT = heartbeat_request.HeartbeatRequest(group_id="g", generation_id=3, member_id="m")
 
@@ -204,3 +208,30 @@ def test_what_is_in_force_in_the_cluster_is_known() -> None:
     )
     connection.receive(joined(encode_response(header, message)))
     assert connection.features == {"group.version": 1}
+
+
+def test_a_login_is_not_disturbed_by_unknown_tagged_fields() -> None:
+    """The header of an answer to ApiVersions has no tagged fields in any version; that of SaslAuthenticate has."""
+    connection = ClientConnection("me", mechanism="PLAIN")
+    asked, _ = decode_request(joined(connection.start())[4:])
+    connection.receive(
+        with_tags(versions_answer(asked, sasl_handshake=VersionRange(1, 1), sasl_authenticate=VersionRange(0, 2)), asked)
+    )
+    assert connection.take_question() is not None
+    asked, _ = decode_request(joined(connection.proved(Proof(None, b"secret")))[4:])
+    offered = sasl_handshake_response.SaslHandshakeResponse(error_code=ErrorCode.none, mechanisms=("PLAIN",))
+    _, out = connection.receive(joined(encode_response(asked, offered)))
+    asked, _ = decode_request(joined(out)[4:])
+    assert (asked.api, asked.version) == (Api.SASL_AUTHENTICATE, 2)
+    accepted = sasl_authenticate_response.SaslAuthenticateResponse(error_code=ErrorCode.none, error_message=None, auth_bytes=b"")
+    connection.receive(with_tags(joined(encode_response(asked, accepted)), asked))
+    assert connection.take_question() is not None
+    connection.proved(Proof(None, None))
+    assert connection.state is ConnectionState.READY
+
+
+def with_tags(answer: bytes, asked: RequestHeader) -> bytes:
+    """An answer with an unknown field in each section."""
+    tagged = tagged_answer(answer[4:], asked.api, asked.version)
+    assert tagged != answer[4:]
+    return struct.pack(">i", len(tagged)) + tagged
