@@ -88,7 +88,7 @@ class _Writer:
             self._tags(target, message, {field.metadata["tag"]: field for field in fields if "tag" in field.metadata})
 
     def _has(self, field: dataclasses.Field[Any]) -> bool:
-        return self._version is None or field.metadata["since"] <= self._version <= field.metadata["until"]
+        return self._version is None or field.metadata.get("since", 0) <= self._version <= field.metadata.get("until", 99)
 
     def _field(self, target: io.BytesIO, owner: str, field: dataclasses.Field[Any], value: Any, *, optional: bool) -> None:
         kind, inner = field.metadata.get("kafka_type", ""), nested_class(field.type)

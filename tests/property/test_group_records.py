@@ -333,9 +333,11 @@ def test_an_array_that_announces_more_than_there_is_is_refused() -> None:
         decode_record(b"\0\2\0\1g", b"\0\3\0\0\0\0\0\1\xff\xff\xff\xff" + bytes(8) + b"\x7f\xff\xff\xff")
 
 
-def test_a_classic_member_with_assignors_of_its_own_cannot_be_written() -> None:
-    value = ConsumerGroupMemberMetadataValue(
-        classic_member_metadata=ClassicMemberMetadata(), client_assignors=(heartbeat.ClientAssignor(name="mine"),)
-    )
-    with pytest.raises(ProtocolError, match="classic_member_metadata must be the only tagged field, and there is client_assignors"):
-        encode_record(ConsumerGroupMemberMetadataKey(group_id="g", member_id="m"), value)
+def test_a_classic_member_with_assignors_of_its_own_survives() -> None:
+    """No member has both; two tagged fields are read and written all the same."""
+    key = ConsumerGroupMemberMetadataKey(group_id="g", member_id="m")
+    for classic in (None, ClassicMemberMetadata(), ClassicMemberMetadata(session_timeout_ms=5)):
+        value = ConsumerGroupMemberMetadataValue(
+            classic_member_metadata=classic, client_assignors=(heartbeat.ClientAssignor(name="mine"),)
+        )
+        assert decode_record(*encode_record(key, value)) == (key, value)
