@@ -102,24 +102,18 @@ offers = st.builds(
     metadata_version=int16,
     metadata=st.binary(max_size=10),
 )
-of_either_protocol = st.one_of(
-    st.fixed_dictionaries({"classic_member_metadata": classic_metadata}),
-    st.fixed_dictionaries({"client_assignors": st.lists(offers, max_size=2).map(tuple)}),
-)
 member_values = st.builds(
-    lambda one, more: dataclasses.replace(one, **more),
-    st.builds(
-        ConsumerGroupMemberMetadataValue,
-        instance_id=optional_text,
-        rack_id=optional_text,
-        client_id=text,
-        client_host=text,
-        subscribed_topic_names=texts,
-        subscribed_topic_regex=optional_text,
-        rebalance_timeout_ms=int32,
-        server_assignor=optional_text,
-    ),
-    of_either_protocol,
+    ConsumerGroupMemberMetadataValue,
+    instance_id=optional_text,
+    rack_id=optional_text,
+    client_id=text,
+    client_host=text,
+    subscribed_topic_names=texts,
+    subscribed_topic_regex=optional_text,
+    rebalance_timeout_ms=int32,
+    server_assignor=optional_text,
+    classic_member_metadata=st.none() | classic_metadata,
+    client_assignors=st.lists(offers, max_size=2).map(tuple),
 )
 of_group, of_member = {"group_id": text}, {"group_id": text, "member_id": text}
 consumer_group_records = st.one_of(
