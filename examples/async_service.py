@@ -1,15 +1,21 @@
 """A service on asyncio: orders are served side by side, and committed when all of a batch are.
 
-``asyncio.timeout``, a ``TaskGroup`` and Ctrl-C may cancel it anywhere: an order may be served again then, and is never lost.
+With the brokers of a cluster on the command line it serves until Ctrl-C or SIGTERM. Both cancel ``main()``, wherever it is: the
+consumer leaves its group at once, orders that were not committed go to another member, and none is lost.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import signal
+import sys
 
 from _cluster import cluster, produce_orders
 
 from ottla import AsyncConsumer, Record, TopicPartition
+
+ENOUGH = sys.maxsize if len(sys.argv) > 1 else 30
 
 
 async def serve(order: Record) -> None:
@@ -18,11 +24,21 @@ async def serve(order: Record) -> None:
 
 
 async def on_revoke(consumer: AsyncConsumer, partitions: list[TopicPartition]) -> None:
-    committed = await consumer.commit()
-    print("gives back", *(f"{tp} at {committed[tp].offset}" for tp in partitions))
+    # What was served is committed by now. commit() without offsets would also count orders that a cancelled batch has left over.
+    committed = await consumer.committed(*partitions)
+    print("gives back", *(f"{tp} at {position.offset if position else 'nothing'}" for tp, position in committed.items()))
+
+
+def stop_on_sigterm() -> None:
+    """Cancel this task on SIGTERM, as ``asyncio.run`` does on Ctrl-C."""
+    task = asyncio.current_task()
+    assert task is not None
+    with contextlib.suppress(NotImplementedError):  # Windows has no SIGTERM
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
 
 
 async def main(bootstrap_servers: str) -> None:
+    stop_on_sigterm()
     served = 0
     async with AsyncConsumer(
         bootstrap_servers=bootstrap_servers,
@@ -31,17 +47,20 @@ async def main(bootstrap_servers: str) -> None:
         enable_auto_commit=False,
     ) as consumer:
         await consumer.subscribe(["orders"], on_revoke=on_revoke)
-        while served < 30:  # a service would say: while True
+        while served < ENOUGH:
             records = await consumer.poll(timeout=1.0)
             async with asyncio.TaskGroup() as tasks:
                 for record in records:
                     tasks.create_task(serve(record))
             served += len(records)
             if records:
-                await consumer.commit()
-    print(f"served {served} orders")
+                await consumer.commit(records.next_offsets())
+                print(f"served {served} orders", flush=True)
 
 
 with cluster() as servers:
     produce_orders(servers, "orders", 30)
-    asyncio.run(main(servers))
+    try:
+        asyncio.run(main(servers))
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        print("stopped")

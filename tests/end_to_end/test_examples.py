@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import itertools
+import signal
 import subprocess
 import sys
 from concurrent.futures import Future
@@ -11,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ottla import TopicPartition
+from ottla import Admin, Broker, TopicPartition
 from tests.end_to_end.programs import environment
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -77,3 +79,20 @@ def test_an_example_takes_a_cluster(served: str) -> None:
 def test_reading_from_a_moment_on_reads_nothing_before_it() -> None:
     seconds = [int(line.split()[0]) for line in run("from_a_moment.py").splitlines()]
     assert sorted(seconds) == list(range(20, 30))
+
+
+@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT], ids=lambda stop: stop.name)
+def test_a_service_that_is_stopped_leaves_its_group_at_once(stop: signal.Signals) -> None:
+    with Broker() as broker, Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
+        command = [sys.executable, "async_service.py", broker.bootstrap_servers]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment(), cwd=EXAMPLES) as service:
+            assert service.stdout is not None
+            printed = list(itertools.takewhile(lambda line: line != "served 30 orders\n", service.stdout))
+            assert len(admin.describe_groups(["bar"])["bar"].members) == 1
+            service.send_signal(stop)
+            printed += service.stdout
+            group = admin.describe_groups(["bar"])["bar"]
+            assert service.wait(30) == 0
+        assert (group.state, group.members) == ("Empty", ())
+        assert printed[-2:] == ["gives back orders-0 at 30\n", "stopped\n"]
+        assert admin.group_offsets("bar")[TopicPartition("orders", 0)].offset == 30

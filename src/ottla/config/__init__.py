@@ -41,8 +41,8 @@ from ottla.config.spelling import dotted, field_of, read, table
 from ottla.errors import ConfigError
 from ottla.types import IsolationLevel
 
-Deserializer = Callable[[bytes | None], Any]
-"""Makes a user's value of the bytes of a key or a value; called with ``None`` for a null, as Kafka's own are."""
+Deserializer = Callable[..., Any]
+"""Makes a user's value of the bytes of a key or a value; called with ``None`` for a null only if ``deserialize_nulls`` is set."""
 
 
 class OttlaConfigWarning(UserWarning):
@@ -202,9 +202,12 @@ class ConsumerConfig(ClientConfig):
     check_crcs: bool = row(True, boolean)
     """Whether checksums of batches are verified. It costs next to nothing."""
     key_deserializer: Deserializer | None = row(None, a_callable)  # noqa: RUF009 - a field
-    """A callable that is given the bytes of a key, or ``None``, where ``record.key`` is first asked for. None: bytes."""
+    """A callable that is given the bytes of a key where ``record.key`` is first asked for. None: bytes."""
     value_deserializer: Deserializer | None = row(None, a_callable)  # noqa: RUF009 - a field
     """The same for ``record.value``."""
+    deserialize_nulls: bool = row(False, boolean)
+    """Whether deserializers are called for null keys and values as well, with ``None``. Otherwise ``record.key`` and
+    ``record.value`` are ``None`` there, as with Kafka's own consumer."""
 
     @classmethod
     def _implied(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -147,7 +147,10 @@ def offset_reset(value: Any) -> str | timedelta:
     if found is None or not any(found.groups()):
         raise ValueError("earliest, latest, none, or by_duration: and a duration of ISO 8601 such as by_duration:PT1H30M")
     days, hours, minutes, seconds = (float(part.replace(",", ".")) if part else 0.0 for part in found.groups())
-    return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
+    try:
+        return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
+    except OverflowError:
+        raise ValueError(f"a duration of at most {timedelta.max.days} days") from None
 
 
 def a_callable(value: Any) -> Any:

@@ -18,6 +18,7 @@ cdef class PartitionReader:
     cdef set _aborted_producers
     cdef object _key_deserializer
     cdef object _value_deserializer
+    cdef bint _deserialize_nulls
     cdef object _origin
     cdef int _origin_epoch
     cdef int _origin_stamp

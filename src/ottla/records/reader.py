@@ -55,6 +55,7 @@ class PartitionReader:
         max_batch_bytes=DEFAULT_MAX_BATCH_BYTES,
         key_deserializer=None,
         value_deserializer=None,
+        deserialize_nulls=False,
     ) -> None:
         self.topic = topic
         self.partition = partition
@@ -72,6 +73,7 @@ class PartitionReader:
         self._max_batch_bytes = max_batch_bytes
         self._key_deserializer = key_deserializer
         self._value_deserializer = value_deserializer
+        self._deserialize_nulls = deserialize_nulls
         self._origin = None
         self._batch = None
         self._row = 0
@@ -183,6 +185,7 @@ class PartitionReader:
                 TimestampType.LOG_APPEND_TIME if stamp else TimestampType.CREATE_TIME,
                 self._key_deserializer,
                 self._value_deserializer,
+                self._deserialize_nulls,
             )
             self._origin_epoch = batch.leader_epoch
             self._origin_stamp = stamp

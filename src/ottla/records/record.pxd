@@ -8,6 +8,7 @@ cdef class Origin:
     cdef readonly object timestamp_type
     cdef readonly object key_deserializer
     cdef readonly object value_deserializer
+    cdef readonly bint deserialize_nulls
 
 cdef class Walk:
     cdef object _go_on

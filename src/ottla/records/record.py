@@ -16,6 +16,8 @@ except ImportError:
 if cython.compiled:
     from cython.cimports.ottla.records.batch import Batch
 
+from types import GenericAlias
+
 from ottla.errors import RecordDeserializationError
 from ottla.types import TimestampType
 
@@ -25,7 +27,15 @@ COMPILED = cython.compiled
 class Origin:
     """What the records of one batch have in common, held once for all of them."""
 
-    __slots__ = ("key_deserializer", "leader_epoch", "partition", "timestamp_type", "topic", "value_deserializer")
+    __slots__ = (
+        "deserialize_nulls",
+        "key_deserializer",
+        "leader_epoch",
+        "partition",
+        "timestamp_type",
+        "topic",
+        "value_deserializer",
+    )
 
     def __init__(
         self,
@@ -35,6 +45,7 @@ class Origin:
         timestamp_type=TimestampType.CREATE_TIME,
         key_deserializer=None,
         value_deserializer=None,
+        deserialize_nulls=False,
     ) -> None:
         self.topic = topic
         self.partition = partition
@@ -42,6 +53,7 @@ class Origin:
         self.timestamp_type = timestamp_type
         self.key_deserializer = key_deserializer
         self.value_deserializer = value_deserializer
+        self.deserialize_nulls = deserialize_nulls
 
     def is_of(self, leader_epoch, timestamp_type) -> bool:
         """Whether a batch with these two properties may share this origin."""
@@ -60,8 +72,8 @@ class Record:
     """One record of one partition.
 
     ``topic``, ``partition``, ``offset``; ``timestamp`` in milliseconds since 1970 and ``timestamp_type``, who set it; ``key``
-    and ``value`` as bytes or as the deserializers made them, ``None`` for null; ``headers``, a tuple of (name, bytes or
-    ``None``) in the order they were sent; ``leader_epoch`` of the batch, ``None`` where unknown.
+    and ``value`` as bytes or as the deserializers made them, ``None`` for null, such as the value of a tombstone; ``headers``, a
+    tuple of (name, bytes or ``None``) in the order they were sent; ``leader_epoch`` of the batch, ``None`` where unknown.
 
     ``key`` and ``value`` raise ``RecordDeserializationError`` where a deserializer does. Records with the same content are equal.
     A record does not change, so ``copy.copy()`` gives the record itself. ``pickle`` and ``copy.deepcopy()`` run the deserializers
@@ -109,6 +121,11 @@ class Record:
         self._key_object = None
         self._value_object = None
 
+    @classmethod
+    def __class_getitem__(cls, types):
+        """``Record[K, V]`` in annotations that are evaluated."""
+        return GenericAlias(cls, types)
+
     @property
     def topic(self) -> str:
         return self._origin.topic
@@ -135,7 +152,7 @@ class Record:
 
     @property
     def key(self):
-        if self._origin.key_deserializer is None:
+        if self._origin.key_deserializer is None or (self._key is None and not self._origin.deserialize_nulls):
             return self._key
         made = self._key_object
         if made is None:
@@ -145,7 +162,7 @@ class Record:
 
     @property
     def value(self):
-        if self._origin.value_deserializer is None:
+        if self._origin.value_deserializer is None or (self._value is None and not self._origin.deserialize_nulls):
             return self._value
         made = self._value_object
         if made is None:

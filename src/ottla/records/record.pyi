@@ -15,6 +15,7 @@ class Origin:
         timestamp_type: TimestampType = ...,
         key_deserializer: Callable[[bytes | None], Any] | None = None,
         value_deserializer: Callable[[bytes | None], Any] | None = None,
+        deserialize_nulls: bool = False,
     ) -> None: ...
     @property
     def topic(self) -> str: ...
@@ -28,6 +29,8 @@ class Origin:
     def key_deserializer(self) -> Callable[[bytes | None], Any] | None: ...
     @property
     def value_deserializer(self) -> Callable[[bytes | None], Any] | None: ...
+    @property
+    def deserialize_nulls(self) -> bool: ...
 
 class Record:
     def __init__(

@@ -82,20 +82,19 @@ def losses_of_new(earliest: Offsets) -> list[Loss]:
     return [Loss(LossKind.FOUND_LATE, *tp, 0, begin, begin) for tp, begin in sorted(earliest.items()) if begin > 0]
 
 
-def loss_in(wanted: OffsetRange, begin: int | None, end: int | None) -> tuple[Loss | None, OffsetRange | None]:
+def losses_in(wanted: OffsetRange, begin: int | None, end: int | None) -> tuple[list[Loss], OffsetRange | None]:
     """Hold a range against its log, which now reaches from ``begin`` to ``end`` (``None``: it is gone).
 
-    Returns what is lost and what is left to be read, ``None`` for nothing.
+    Returns what is lost, at the beginning and at the end, and what is left to be read, ``None`` for nothing.
     """
     topic, partition = wanted.topic_partition
     if begin is None or end is None:
-        return Loss(LossKind.PARTITION_GONE, topic, partition, wanted.start, wanted.end), None
+        return [Loss(LossKind.PARTITION_GONE, topic, partition, wanted.start, wanted.end)], None
+    losses = []
+    # A log that ends before the range begins has lost all of it at its end, wherever it begins.
+    if wanted.start < begin <= end:
+        losses.append(Loss(LossKind.LOG_BEGINS_LATER, topic, partition, wanted.start, min(begin, wanted.end), begin))
     if end < wanted.end:
-        left = wanted._replace(start=max(wanted.start, begin), end=end)
-        lost = Loss(LossKind.LOG_ENDS_EARLIER, topic, partition, max(wanted.start, end), wanted.end, end)
-        return lost, left if left.size > 0 else None
-    if begin > wanted.start:
-        left = wanted._replace(start=begin)
-        lost = Loss(LossKind.LOG_BEGINS_LATER, topic, partition, wanted.start, min(begin, wanted.end), begin)
-        return lost, left if left.size > 0 else None
-    return None, wanted
+        losses.append(Loss(LossKind.LOG_ENDS_EARLIER, topic, partition, max(wanted.start, end), wanted.end, end))
+    left = wanted._replace(start=max(wanted.start, begin), end=min(wanted.end, end))
+    return losses, left if left.size > 0 else None

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from ottla import errors
 from ottla.errors import OttlaError, OttlaTimeoutError
 from ottla.spark import workers
-from ottla.spark.data_loss import loss_in, report
+from ottla.spark.data_loss import Loss, losses_in, report
 from ottla.spark.options import SourceOptions
 from ottla.spark.planning import OffsetRange
 from ottla.types import TopicPartition
@@ -126,11 +126,10 @@ class _Reading:
         """Report what the logs have lost of what is left, and go on behind it; where nothing is lost, try again."""
         partitions = list(self._left)
         begins, ends = self._bounds(partitions)
-        losses = []
+        losses: list[Loss] = []
         for tp in partitions:
-            loss, left = loss_in(self._left[tp], begins.get(tp), ends.get(tp))
-            if loss is not None:
-                losses.append(loss)
+            lost, left = losses_in(self._left[tp], begins.get(tp), ends.get(tp))
+            losses += lost
             if left is None:
                 del self._left[tp]
                 self._consumer.pause(tp)

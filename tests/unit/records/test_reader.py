@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import struct
 
 import crc32c
@@ -15,6 +16,7 @@ from ottla.records import (
     NewRecord,
     PartitionReader,
     Record,
+    Records,
     encode_batch,
     encode_end_transaction,
     iter_entries,
@@ -247,8 +249,23 @@ def test_deserializers_run_when_key_or_value_is_asked_for() -> None:
     with pytest.raises(RecordDeserializationError, match="key of t-3 at offset 1") as caught:
         _ = bad.key
     assert (caught.value.topic, caught.value.partition, caught.value.offset, caught.value.raw) == ("t", 3, 1, b"x")
-    with pytest.raises(RecordDeserializationError):
-        _ = bad.value
+    assert bad.value is None
+    assert calls == [b"a"]
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_deserializers_are_called_for_nulls_only_if_asked(asked: bool) -> None:
+    def whatever(raw: bytes | None) -> str:
+        return f"made of {raw!r}"
+
+    data = encode_batch([NewRecord(None, None), NewRecord(b"", b"")])
+    read = reader(data, key_deserializer=whatever, value_deserializer=whatever, deserialize_nulls=asked).read(10)
+    assert read is not None
+    null, empty = read
+    assert (null.key, null.value) == (("made of None",) * 2 if asked else (None, None))
+    assert (empty.key, empty.value) == ("made of b''",) * 2
+    assert pickle.loads(pickle.dumps(null)) == null
+    assert Records([read]).to_arrow()["value"].to_pylist() == [None, b""]
 
 
 def test_every_stored_record_is_listed_for_tools() -> None:

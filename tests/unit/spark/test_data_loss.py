@@ -3,8 +3,9 @@
 import logging
 
 import pytest
+from hypothesis import given, strategies as st
 
-from ottla.spark.data_loss import DataLossError, Loss, LossKind, loss_in, losses_between, losses_of_new, report
+from ottla.spark.data_loss import DataLossError, Loss, LossKind, losses_between, losses_in, losses_of_new, report
 from ottla.spark.planning import OffsetRange
 from ottla.types import TopicPartition
 
@@ -13,22 +14,44 @@ WANTED = OffsetRange("a", 0, 10, 20)
 
 
 def test_a_log_that_still_holds_the_range_has_lost_nothing() -> None:
-    assert loss_in(WANTED, 0, 20) == (None, WANTED)
-    assert loss_in(WANTED, 10, 25) == (None, WANTED)
+    assert losses_in(WANTED, 0, 20) == ([], WANTED)
+    assert losses_in(WANTED, 10, 25) == ([], WANTED)
 
 
 def test_a_log_that_begins_later() -> None:
-    assert loss_in(WANTED, 13, 30) == (Loss(LossKind.LOG_BEGINS_LATER, "a", 0, 10, 13, 13), OffsetRange("a", 0, 13, 20))
-    assert loss_in(WANTED, 25, 30) == (Loss(LossKind.LOG_BEGINS_LATER, "a", 0, 10, 20, 25), None)
+    assert losses_in(WANTED, 13, 30) == ([Loss(LossKind.LOG_BEGINS_LATER, "a", 0, 10, 13, 13)], OffsetRange("a", 0, 13, 20))
+    assert losses_in(WANTED, 25, 30) == ([Loss(LossKind.LOG_BEGINS_LATER, "a", 0, 10, 20, 25)], None)
 
 
 def test_a_log_that_ends_earlier() -> None:
-    assert loss_in(WANTED, 0, 15) == (Loss(LossKind.LOG_ENDS_EARLIER, "a", 0, 15, 20, 15), OffsetRange("a", 0, 10, 15))
-    assert loss_in(WANTED, 0, 5) == (Loss(LossKind.LOG_ENDS_EARLIER, "a", 0, 10, 20, 5), None)
+    assert losses_in(WANTED, 0, 15) == ([Loss(LossKind.LOG_ENDS_EARLIER, "a", 0, 15, 20, 15)], OffsetRange("a", 0, 10, 15))
+    assert losses_in(WANTED, 0, 5) == ([Loss(LossKind.LOG_ENDS_EARLIER, "a", 0, 10, 20, 5)], None)
+    assert losses_in(WANTED, 0, 0) == ([Loss(LossKind.LOG_ENDS_EARLIER, "a", 0, 10, 20, 0)], None)
+
+
+def test_a_log_cut_at_both_ends_has_lost_both() -> None:
+    both = [Loss(LossKind.LOG_BEGINS_LATER, "a", 0, 10, 13, 13), Loss(LossKind.LOG_ENDS_EARLIER, "a", 0, 16, 20, 16)]
+    assert losses_in(WANTED, 13, 16) == (both, OffsetRange("a", 0, 13, 16))
+    with pytest.raises(
+        DataLossError, match=r"offsets 10 to 12 .* begins at offset 13.*; a-0: offsets 16 to 19 .* ends at offset 16"
+    ):
+        report(losses_in(WANTED, 13, 16)[0], fail=True)
+    empty, nothing = losses_in(WANTED, 15, 15)
+    assert [(loss.start, loss.end) for loss in empty] == [(10, 15), (15, 20)]
+    assert nothing is None
+
+
+@given(begin=st.integers(0, 30), size=st.integers(0, 30))
+def test_each_wanted_offset_is_lost_or_left_and_never_both(begin: int, size: int) -> None:
+    losses, left = losses_in(WANTED, begin, begin + size)
+    lost = [offset for loss in losses for offset in range(loss.start, loss.end or 0)]
+    read = [] if left is None else list(range(left.start, left.end))
+    assert sorted(lost + read) == list(range(WANTED.start, WANTED.end))
+    assert read == [offset for offset in range(10, 20) if begin <= offset < begin + size]
 
 
 def test_a_partition_that_is_gone() -> None:
-    assert loss_in(WANTED, None, None) == (Loss(LossKind.PARTITION_GONE, "a", 0, 10, 20), None)
+    assert losses_in(WANTED, None, None) == ([Loss(LossKind.PARTITION_GONE, "a", 0, 10, 20)], None)
 
 
 def test_a_plan_tells_of_partitions_gone_or_cut_off() -> None:

@@ -399,6 +399,7 @@ class Collector:
             check_crcs=config.check_crcs,
             key_deserializer=config.key_deserializer,
             value_deserializer=config.value_deserializer,
+            deserialize_nulls=config.deserialize_nulls,
         )
 
     def _read(self, opened: _Open, limit: int, delivery: Delivery) -> int:
