@@ -195,9 +195,9 @@ def test_a_duration_that_is_none_is_refused(value: str) -> None:
         consumer(auto_offset_reset=value)
 
 
-@pytest.mark.parametrize("duration", ["P1000000000D", "PT1e9H".replace("e9", "0" * 400), "PT" + "9" * 400 + "S", "P999999999DT24H"])
+@pytest.mark.parametrize("duration", ["P1000000000D", "PT1" + "0" * 400 + "H", "PT" + "9" * 400 + "S", "P999999999DT24H"])
 def test_a_duration_that_is_too_long_is_refused(duration: str) -> None:
-    with pytest.raises(ConfigError, match="auto_offset_reset='by_duration:.*expected a duration of at most 999999999 days"):
+    with pytest.raises(ConfigError, match=r"auto_offset_reset='by_duration:.*expected a duration of at most 999999999 days"):
         consumer(auto_offset_reset=f"by_duration:{duration}")
     assert consumer(auto_offset_reset="by_duration:P999999999D").auto_offset_reset == timedelta(days=999_999_999)
 

@@ -22,6 +22,7 @@ class PartitionReader:
         max_batch_bytes: int = DEFAULT_MAX_BATCH_BYTES,
         key_deserializer: Callable[[bytes | None], Any] | None = None,
         value_deserializer: Callable[[bytes | None], Any] | None = None,
+        deserialize_nulls: bool = False,
     ) -> None: ...
     @property
     def topic(self) -> str: ...
