@@ -2,26 +2,25 @@
 
 Owns the choice and the cleaning under way. Must not know the rules of compaction. Invariants: only segments that were sealed and
 hold nothing of an open transaction are cleaned, never the newest; a log that is damaged is left alone until the next start; what
-a cleaning made takes the place of exactly what it was made of, or is thrown away.
+a cleaning made takes the place of exactly what it was made of, or is thrown away; a log whose disk fails keeps no other log from
+being cleaned, and is tried again the next time.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
 from ottla.broker.compaction import Cleaned, Cleaning, Finished
-from ottla.broker.effects import Effect, RunJob, SetTimer
+from ottla.broker.effects import RunJob, SetTimer
 from ottla.broker.log import PartitionLog
+from ottla.broker.outbox import Outbox
 from ottla.broker.segment import Segment
 from ottla.errors import CorruptRecordError
 from ottla.types import Now
 
 TAG = ("clean",)
-
-logger = logging.getLogger("ottla.broker")
 
 
 class Due(NamedTuple):
@@ -36,18 +35,19 @@ class Due(NamedTuple):
 class Cleaner:
     """The cleaning of all compacted logs. ``is_live`` says whether a log still is one of the broker's."""
 
-    def __init__(self, is_live: Callable[[PartitionLog], bool]) -> None:
+    def __init__(self, is_live: Callable[[PartitionLog], bool], outbox: Outbox) -> None:
         self._is_live = is_live
+        self._outbox = outbox
         self._current: tuple[PartitionLog, Cleaning] | None = None
         self._broken: set[PartitionLog] = set()
 
-    def look(self, logs: Iterable[PartitionLog], memory: int, now: Now) -> list[Effect]:
+    def look(self, logs: Iterable[PartitionLog], memory: int, now: Now) -> None:
         """Begin to clean the log that needs it most, unless one is being cleaned."""
         if self._current is not None:
-            return []
-        due = [one for one in (_due(log, now.wall) for log in logs if log not in self._broken) if one is not None]
+            return
+        due = list(self._all_due(logs, now))
         if not due:
-            return []
+            return
         _, _, log, segments = max(due, key=lambda one: (one.overdue, one.ratio))
         cleaning = Cleaning(
             segments,
@@ -59,39 +59,68 @@ class Cleaner:
             now=now.wall,
             memory=memory,
         )
-        self._current = (log, cleaning)
-        return [RunJob(TAG, cleaning.step)]
+        self._go_on(log, cleaning)
 
-    def on_step(self, outcome: object, now: Now) -> tuple[list[Effect], bool]:
-        """A step is done; also whether that was the last, so that another log has its turn."""
+    def on_step(self, outcome: object, now: Now) -> bool:
+        """A step is done; whether that was the last, so that another log has its turn."""
         assert self._current is not None
-        log, cleaning = self._current
+        # If anything below raises, this cleaning is over and the next look begins another one.
+        (log, cleaning), self._current = self._current, None
         if isinstance(outcome, Exception) or not self._is_live(log):
-            return self._give_up(log, damaged=isinstance(outcome, CorruptRecordError))
+            self._give_up(log, damaged=isinstance(outcome, CorruptRecordError))
+            return False
         if isinstance(outcome, Finished):
             log.clean_point = max(log.clean_point, outcome.offset)
-            self._current = None
-            return [], True
-        effects: list[Effect] = []
-        if isinstance(outcome, Cleaned):
-            try:
-                if not log.replace(*outcome):
-                    return self._give_up(log)
-            except OSError as error:
-                logger.error("%s could not be compacted: %s", log.topic_partition, error)
-                return self._give_up(log)
-            effects.append(SetTimer(("remove-files", log.topic_partition), now.mono + log.config.file_delete_delay_ms))
-        return [*effects, RunJob(TAG, cleaning.step)], False
+            return True
+        if isinstance(outcome, Cleaned) and not self._swap(log, outcome, now):
+            self._give_up(log)
+            return False
+        self._go_on(log, cleaning)
+        return False
 
-    def _give_up(self, log: PartitionLog, *, damaged: bool = False) -> tuple[list[Effect], bool]:
-        """Stop, and free the disk of what was made; a log that is not ``damaged`` may be tried again the next time."""
-        self._current = None
+    def _go_on(self, log: PartitionLog, cleaning: Cleaning) -> None:
+        self._current = (log, cleaning)
+        self._outbox.put(RunJob(TAG, cleaning.step))
+
+    def _all_due(self, logs: Iterable[PartitionLog], now: Now) -> Iterator[Due]:
+        for log in logs:
+            if log in self._broken or not self._finish_swap(log, now):
+                continue
+            try:
+                due = _due(log, now.wall)
+            except (OSError, CorruptRecordError) as error:
+                log.complain(f"{log.topic_partition} could not be compacted: {error}")
+            else:
+                if due is not None:
+                    yield due
+
+    def _swap(self, log: PartitionLog, cleaned: Cleaned, now: Now) -> bool:
+        """Whether what was cleaned took the place of what it was made of, files included."""
+        try:
+            return log.replace(*cleaned) and self._finish_swap(log, now)
+        except OSError as error:
+            log.complain(f"{log.topic_partition} could not be compacted: {error}")
+            return False
+
+    def _finish_swap(self, log: PartitionLog, now: Now) -> bool:
+        """Complete the swap that a log has begun; whether none is left. One that fails is tried again with the next look."""
+        if log.swap is None:
+            return True
+        try:
+            log.finish_swap()
+        except OSError as error:
+            log.complain(f"{log.topic_partition} could not be compacted: {error}")
+            return False
+        self._outbox.put(SetTimer(("remove-files", log.topic_partition), now.mono + log.config.file_delete_delay_ms))
+        return True
+
+    def _give_up(self, log: PartitionLog, *, damaged: bool = False) -> None:
+        """Free the disk of what was made; a log that is not ``damaged`` may be tried again the next time."""
         if self._is_live(log):
             self._broken |= {log} if damaged else set()
             with suppress(OSError):
                 log.files.discard_drafts()
         self._broken = {one for one in self._broken if self._is_live(one)}
-        return [], False
 
 
 def _due(log: PartitionLog, now: int) -> Due | None:

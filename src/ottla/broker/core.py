@@ -2,11 +2,13 @@
 
 Owns the order of things: who handles what has happened, and what follows from it. Must not know sockets, threads, clocks or how
 files are kept. Invariants: each request that was handled gets exactly one reply, or its connection is closed; what was
-acknowledged is in the log; nothing here waits.
+acknowledged is in the log; nothing here waits; an exception in one step loses no effect of the steps before it, which are in the
+outbox by then and leave with the next call.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -14,13 +16,26 @@ from typing import Any
 from ottla.assignors import PartitionAssignor
 from ottla.broker.api import HANDLERS, fetch, produce
 from ottla.broker.config import BrokerConfig
-from ottla.broker.effects import Effect, JobTag, Reply, RequestContext, SetTimer, Ticket, TimerKey
+from ottla.broker.delayed import Parked
+from ottla.broker.effects import (
+    CancelTimer,
+    CloseConnection,
+    Effect,
+    JobTag,
+    Reply,
+    RequestContext,
+    SetTimer,
+    Ticket,
+    TimerKey,
+)
 from ottla.broker.faults.rules import AddFault, Command, ExpireMember, MoveCoordinator, RemoveFaults
 from ottla.broker.faults.table import FAULT
 from ottla.broker.holdings import SYNC_CATALOG, Endpoint
+from ottla.broker.log import PartitionLog
 from ottla.broker.ports import Ids, Job, Store
 from ottla.broker.slices import SLICE
 from ottla.broker.state import BrokerState
+from ottla.broker.tenure import LOADING
 from ottla.broker.transactions import MARKERS
 from ottla.coordinator.timers import COORDINATOR
 from ottla.coordinator.transactions.decision import TRANSACTIONS
@@ -31,12 +46,19 @@ Key = tuple[Any, ...]
 """The rest of a timer's key or of a job's tag, after the word that says whose it is."""
 
 Outcome = object
-"""What a job returned, or the ``OSError`` that it raised."""
+"""What a job returned, or the exception that it raised."""
+
+_NEVER: Mapping[PartitionLog, None] = MappingProxyType({})
+
+logger = logging.getLogger("ottla.broker")
 
 
 class BrokerCore(BrokerState):
     """One broker. ``start`` first; then ``handle``, ``on_timer``, ``on_job`` and ``on_disconnect`` as things happen, and
-    ``write_decided`` whenever all that is at hand has been told: what groups decide is written and answered only then."""
+    ``write_decided`` whenever all that is at hand has been told: what groups decide is written and answered only then.
+
+    After an exception of one of these, ``write_decided`` returns the effects that were decided before it.
+    """
 
     def __init__(
         self,
@@ -57,56 +79,63 @@ class BrokerCore(BrokerState):
         Raises ``ConfigError`` or ``OSError`` where the data can not be used.
         """
         warnings = self.load(now)
-        every = [effect for kind in ("retention", "checkpoint", "clean") for effect in self._every(now, kind)]
-        return warnings, [*every, *self.groups.start(now), *self.transactions.start(now)]
+        for kind in _PERIODIC:
+            self._set_again(kind, now)
+        self.groups.start(now)
+        self.transactions.start(now)
+        return warnings, self.outbox.take()
 
     def handle(self, header: RequestHeader, message: Any, ticket: Ticket, connection: int, host: str, now: Now) -> list[Effect]:
         """One request. ``host`` is its client's address."""
         context = RequestContext(ticket, header.api, connection, header.client_id or "", f"/{host}", header.facts)
-        return self._out(self._serve(context, message, now), now)
+        self._serve(context, message, now)
+        return self._out(now)
 
     def on_timer(self, key: TimerKey, now: Now) -> list[Effect]:
         """A timer that was set has come."""
-        kind, *rest = key
-        if self.faults.active and self.faults.frozen and kind != FAULT:
+        if self.faults.active and self.faults.frozen and key[0] != FAULT:
             self.faults.hold_timer(key)
             return []
-        return self._out(_ON_TIMER[kind](self, tuple(rest), now), now)
+        self._fire(key, now)
+        return self._out(now)
 
     def on_job(self, tag: JobTag, outcome: Outcome, now: Now) -> list[Effect]:
         """A job is done. One that failed has no more to say than the shell's log line, unless a table row knows better."""
         kind, *rest = tag
         react = _ON_JOB.get(kind)
-        return self._out(react(self, tuple(rest), outcome, now), now) if react is not None else []
+        if react is not None:
+            react(self, tuple(rest), outcome, now)
+        return self._out(now)
 
     def write_decided(self, now: Now) -> list[Effect]:
         """Nothing else is at hand: what groups have decided since the last time is written, together, and answered."""
-        effects: list[Effect] = []
         while self.groups.has_decided:
-            effects += self._out(self.groups.write_decided(now), now)
-        return effects
+            self.groups.write_decided(now)
+            self._aftermath(now)
+        return self._out(now)
 
     def on_disconnect(self, connection: int, now: Now) -> list[Effect]:
         """A connection is gone: nobody reads the answers to what it asked."""
         for parked in self.delayed.of_connection(connection):
             self.delayed.take(parked.context.ticket)
         self.faults.on_disconnect(connection)
-        return self._out(self.groups.on_disconnect(connection, now), now)
+        self.groups.on_disconnect(connection, now)
+        return self._out(now)
 
     def on_command(self, command: Command, now: Now) -> tuple[int, list[Effect]]:
         """A fault is set or ended; for ``ExpireMember`` also how many members it concerned."""
+        count = 0
         match command:
             case AddFault(rule):
-                effects = self.faults.add(rule, now)
+                self.outbox.put(*self.faults.add(rule, now))
                 self.fetch_sessions.clear()
                 if isinstance(rule.action, MoveCoordinator):
-                    effects += self._move_away(rule.number, rule.action, now)
-                return 0, self._out(effects, now)
+                    self._move_away(rule.number, rule.action, now)
             case RemoveFaults(number):
-                return 0, self._end_faults(self.faults.known() if number is None else [number], now)
+                self._end_faults(self.faults.known() if number is None else [number], now)
             case ExpireMember(group):
-                count, effects = self.groups.expire_members(group, command.fits, now)
-                return count, self._out(effects, now)
+                count = self.groups.expire_members(group, command.fits, now)
+        return count, self._out(now)
 
     def close(self) -> Iterator[Job]:
         """What must be done, one after the other, so that the next start finds everything in place."""
@@ -115,130 +144,164 @@ class BrokerCore(BrokerState):
 
     # Timers and jobs.
 
-    def _serve(self, context: RequestContext, message: Any, now: Now) -> list[Effect]:
-        before: list[Effect] = []
+    def _serve(self, context: RequestContext, message: Any, now: Now) -> None:
         if self.faults.active:
             if self.faults.frozen:
-                return self.faults.hold_request(context, message)
+                self.outbox.put(*self.faults.hold_request(context, message))
+                return
             message, before = self.faults.meet(context, message)
+            self.outbox.put(*before)
             if message is None:
-                return before
+                return
         handler = HANDLERS.get(context.api)
         if handler is not None:
-            return before + handler(self, context, message, now)
-        coordinator = self.transactions if context.api in self.transactions.served else self.groups
-        return before + coordinator.handle(context, message, now)
+            self.outbox.put(*handler(self, context, message, now))
+        elif context.api in self.transactions.served:
+            self.transactions.handle(context, message, now)
+        else:
+            self.groups.handle(context, message, now)
 
-    def _out(self, effects: list[Effect], now: Now) -> list[Effect]:
+    def _fire(self, key: TimerKey, now: Now) -> None:
+        kind, *rest = key
+        if kind in _PERIODIC:
+            self._set_again(kind, now)
+        _ON_TIMER[kind](self, tuple(rest), now)
+
+    def _set_again(self, kind: Any, now: Now) -> None:
+        self.outbox.put(SetTimer((kind,), now.mono + _PERIODIC[kind](self.config)))
+
+    def _out(self, now: Now) -> list[Effect]:
         """What goes to the shell: what was done and what follows from it, as far as no fault has hold of it."""
-        effects += self._aftermath(now)
+        self._aftermath(now)
+        effects = self.outbox.take()
         return self.faults.outgoing(effects, now) if self.faults.active else effects
 
-    def _move_away(self, fault: int, moved: MoveCoordinator, now: Now) -> list[Effect]:
-        effects: list[Effect] = []
+    def _move_away(self, fault: int, moved: MoveCoordinator, now: Now) -> None:
         if moved.of_groups:
-            effects += self.groups.move_away(fault, moved.group, moved.to, now)
+            self.groups.move_away(fault, moved.group, moved.to, now)
         if moved.of_transactions:
-            effects += self.transactions.move_away(fault, moved.transactional_id, moved.to, now)
-        return effects
+            self.transactions.move_away(fault, moved.transactional_id, moved.to, now)
 
-    def _end_faults(self, numbers: list[int], now: Now) -> list[Effect]:
-        effects: list[Effect] = []
+    def _end_faults(self, numbers: list[int], now: Now) -> None:
         for number in numbers:
             rule = self.faults.remove(number)
-            effects += self.faults.let_go(number)
+            self.outbox.put(*self.faults.let_go(number))
             if rule is not None and isinstance(rule.action, MoveCoordinator):
-                effects += self.groups.come_back(number, now) + self.transactions.come_back(number, now)
+                self.groups.come_back(number, now)
+                self.transactions.come_back(number, now)
         if not self.faults.frozen:
             requests, timers, answers = self.faults.thawed()
-            effects += answers
+            self.outbox.put(*answers)
             for context, request in requests:
-                effects += self._serve(context, request, now)
+                self._serve(context, request, now)
             for key in timers:
-                effects += _ON_TIMER[key[0]](self, key[1:], now)
-        return self._out(effects, now)
+                self._fire(key, now)
 
-    def _fault(self, key: Key, now: Now) -> list[Effect]:
+    def _fault(self, key: Key, now: Now) -> None:
         match key:
             case ("over", int(number)):
-                return self._end_faults([number], now)
+                self._end_faults([number], now)
             case ("late", int(ticket)):
-                return self.faults.on_late(ticket)
-        raise AssertionError(f"no such timer: {key}")
+                self.outbox.put(*self.faults.on_late(ticket))
+            case _:
+                raise AssertionError(f"no such timer: {key}")
 
-    def _aftermath(self, now: Now) -> list[Effect]:
+    def _aftermath(self, now: Now) -> None:
         """What follows from what was done: news for groups, work for the disk thread, answers to whoever waits for a log."""
-        effects: list[Effect] = []
+        self.begin_catalog_sync()
         if changed := self.take_changed_topics():
-            effects += self.groups.on_topics_changed(changed, now)
-        effects += self.take_background()
+            self.groups.on_topics_changed(changed, now)
         if touched := self.take_touched():
             for parked in self.delayed.waiting_on(touched):
-                effects += fetch.retry(self, parked, touched, now, last=False)
-        return effects
+                self._retry_fetch(parked, touched, now, last=False)
 
-    def _every(self, now: Now, kind: str) -> list[Effect]:
-        intervals = {
-            "retention": self.config.log_retention_check_interval_ms,
-            "checkpoint": self.config.log_flush_offset_checkpoint_interval_ms,
-            "clean": self.config.log_cleaner_backoff_ms,
-        }
-        return [SetTimer((kind,), now.mono + intervals[kind])]
+    def _retry_fetch(self, parked: Parked, touched: Mapping[PartitionLog, None], now: Now, *, last: bool) -> None:
+        """Look at a parked request once more. One that fails ends its connection and nothing else."""
+        try:
+            self.outbox.put(*fetch.retry(self, parked, touched, now, last=last))
+        except Exception:
+            logger.exception("closing the connection from %s: the broker failed to serve it", parked.context.client_host)
+            ticket = parked.context.ticket
+            self.delayed.take(ticket)
+            self.outbox.put(CancelTimer(("fetch", ticket)), CloseConnection(ticket, "the broker failed to serve it"))
 
-    def _fetch_expired(self, key: Key, now: Now) -> list[Effect]:
+    def _fetch_expired(self, key: Key, now: Now) -> None:
         parked = self.delayed.take(key[0])
-        return fetch.retry(self, parked, (), now, last=True) if parked is not None else []
+        if parked is not None:
+            self._retry_fetch(parked, _NEVER, now, last=True)
 
-    def _expire(self, key: Key, now: Now) -> list[Effect]:
-        return [*self.logs.expire(now, self.config.producer_id_expiration_ms), *self._every(now, "retention")]
+    def _expire(self, key: Key, now: Now) -> None:
+        self.logs.expire(now, self.config.producer_id_expiration_ms)
 
-    def _checkpoint(self, key: Key, now: Now) -> list[Effect]:
-        return [*self.logs.checkpoint(), *self._every(now, "checkpoint")]
+    def _checkpoint(self, key: Key, now: Now) -> None:
+        self.retry_catalog_sync()
+        self.logs.checkpoint()
 
-    def _clean(self, key: Key, now: Now) -> list[Effect]:
-        return [*self.logs.clean(self.config.log_cleaner_dedupe_buffer_size, now), *self._every(now, "clean")]
+    def _clean(self, key: Key, now: Now) -> None:
+        self.logs.clean(self.config.log_cleaner_dedupe_buffer_size, now)
 
-    def _cleaned(self, tag: Key, outcome: Outcome, now: Now) -> list[Effect]:
-        return self.logs.on_clean_step(outcome, self.config.log_cleaner_dedupe_buffer_size, now)
+    def _cleaned(self, tag: Key, outcome: Outcome, now: Now) -> None:
+        self.logs.on_clean_step(outcome, self.config.log_cleaner_dedupe_buffer_size, now)
 
-    def _remove_files(self, key: Key, now: Now) -> list[Effect]:
-        return self.logs.remove_set_aside(key[0])
+    def _remove_files(self, key: Key, now: Now) -> None:
+        self.logs.remove_set_aside(key[0])
 
-    def _sealed(self, tag: Key, outcome: Outcome, now: Now) -> list[Effect]:
-        self.logs.on_sealed(("seal", *tag), outcome if isinstance(outcome, OSError) else None)
-        return []
+    def _load_again(self, key: Key, now: Now) -> None:
+        coordinator, partition = key
+        (self.groups if coordinator == "group" else self.transactions).load_again(partition, now)
 
-    def _flushed(self, tag: Key, outcome: Outcome, now: Now) -> list[Effect]:
-        return produce.flushed(self.flushing.pop(tag[0]), outcome if isinstance(outcome, OSError) else None)
+    def _removed(self, tag: Key, outcome: Outcome, now: Now) -> None:
+        self.logs.on_removed(tag[0], outcome, now)
 
-    def _catalog_synced(self, tag: Key, outcome: Outcome, now: Now) -> list[Effect]:
-        self.on_catalog_synced()
-        return []
+    def _sealed(self, tag: Key, outcome: Outcome, now: Now) -> None:
+        self.logs.on_sealed(("seal", *tag), outcome)
 
-    def _answered(self, tag: Key, outcome: Outcome, now: Now) -> list[Effect]:
+    def _set_aside(self, tag: Key, outcome: Outcome, now: Now) -> None:
+        self.logs.on_set_aside(("set-aside", *tag), outcome, now)
+
+    def _flushed(self, tag: Key, outcome: Outcome, now: Now) -> None:
+        self.outbox.put(*produce.flushed(self.flushing.pop(tag[0]), outcome))
+
+    def _catalog_synced(self, tag: Key, outcome: Outcome, now: Now) -> None:
+        self.on_catalog_synced(outcome)
+
+    def _go_on_slice(self, key: Key, now: Now) -> None:
+        self.outbox.put(*self.sliced.go_on(key[0], now))
+
+    def _answered(self, tag: Key, outcome: Outcome, now: Now) -> None:
         response, failure = self.answers.pop(tag[0])
-        return [Reply(tag[0], failure if isinstance(outcome, Exception) else response)]
+        self.outbox.put(Reply(tag[0], failure if isinstance(outcome, Exception) else response))
 
 
-_ON_TIMER: dict[Any, Callable[[BrokerCore, Key, Now], list[Effect]]] = {
+_PERIODIC: dict[Any, Callable[[BrokerConfig], int]] = {
+    "retention": lambda config: config.log_retention_check_interval_ms,
+    "checkpoint": lambda config: config.log_flush_offset_checkpoint_interval_ms,
+    "clean": lambda config: config.log_cleaner_backoff_ms,
+}
+"""What is done again and again, and after how many milliseconds: the next time is set before the work begins, which may fail."""
+
+_ON_TIMER: dict[Any, Callable[[BrokerCore, Key, Now], None]] = {
     FAULT: BrokerCore._fault,
     "fetch": BrokerCore._fetch_expired,
-    SLICE: lambda core, key, now: core.sliced.go_on(key[0], now),
+    SLICE: BrokerCore._go_on_slice,
     "retention": BrokerCore._expire,
     "checkpoint": BrokerCore._checkpoint,
     "clean": BrokerCore._clean,
     "remove-files": BrokerCore._remove_files,
+    LOADING: BrokerCore._load_again,
     COORDINATOR: lambda core, key, now: core.groups.on_timer((COORDINATOR, *key), now),
     TRANSACTIONS: lambda core, key, now: core.transactions.on_timer((TRANSACTIONS, *key), now),
     MARKERS: lambda core, key, now: core.transactions.retry_markers(key, now),
 }
 
-_ON_JOB: dict[Any, Callable[[BrokerCore, Key, Outcome, Now], list[Effect]]] = {
+_ON_JOB: dict[Any, Callable[[BrokerCore, Key, Outcome, Now], None]] = {
     "seal": BrokerCore._sealed,
     "flush": BrokerCore._flushed,
     "answer": BrokerCore._answered,
     SYNC_CATALOG[0]: BrokerCore._catalog_synced,
     "clean": BrokerCore._cleaned,
+    "set-aside": BrokerCore._set_aside,
+    "remove-files": BrokerCore._removed,
     "group": lambda core, tag, outcome, now: core.groups.on_job(tag, outcome, now),
     "transactions": lambda core, tag, outcome, now: core.transactions.on_job(tag, outcome, now),
 }

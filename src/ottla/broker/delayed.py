@@ -6,7 +6,7 @@ request is parked under each of its logs or under none.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from ottla.broker.effects import RequestContext, Ticket
@@ -24,12 +24,16 @@ class Parked(NamedTuple):
     """What there was when it was last looked at."""
 
 
+Spot = tuple[int, int]
+"""Where a partition stands in an answer: the number of the topic, and the number of the partition in it."""
+
+
 class Flushing(NamedTuple):
     """An answer that waits until what it acknowledges is on disk: each log, and up to where."""
 
     context: RequestContext
     response: produce_response.ProduceResponse
-    logs: tuple[tuple[PartitionLog, int], ...]
+    logs: Mapping[Spot, tuple[PartitionLog, int]]
 
 
 class Delayed:

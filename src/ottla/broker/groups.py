@@ -6,20 +6,21 @@ a group is. Invariant: a partition's groups are served only when all of its log 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
 from ottla.assignors import SERVER_ASSIGNORS, PartitionAssignor
 from ottla.broker.config import BrokerConfig
-from ottla.broker.effects import Effect, JobTag, Place, RequestContext, RunJob, TimerKey
+from ottla.broker.effects import JobTag, Place, RequestContext, RunJob, SetTimer, TimerKey
 from ottla.broker.group_configs import StoredGroupConfigs
 from ottla.broker.group_log import read_groups
 from ottla.broker.holdings import Holdings
 from ottla.broker.ports import Ids
 from ottla.broker.refusal import Refusal
 from ottla.broker.state_log import StateLog
-from ottla.broker.tenure import Tenure
+from ottla.broker.tenure import LOAD_RETRY_BACKOFF_MS, LOADING, Tenure
 from ottla.broker.topics import OFFSETS_TOPIC
 from ottla.coordinator.config import GroupConfig
 from ottla.coordinator.consumer.regex import match_all
@@ -54,10 +55,11 @@ class Groups:
         self._coordinator = self._new_coordinator()
         self._tenure = Tenure()
 
-    def start(self, now: Now) -> list[Effect]:
+    def start(self, now: Now) -> None:
         """Take over every partition: the empty ones at once, the others when the disk thread has read them."""
         self._coordinator = self._new_coordinator()
-        return [effect for partition in range(self._log.partition_count) for effect in self._take_over(partition, now)]
+        for partition in range(self._log.partition_count):
+            self._take_over(partition, now)
 
     def reconfigure(self) -> None:
         """The broker's settings have changed: those of groups hold at once."""
@@ -72,71 +74,76 @@ class Groups:
         if self._tenure.is_loading(partition):
             raise Refusal(ErrorCode.coordinator_load_in_progress, f"{OFFSETS_TOPIC}-{partition} is being read.")
 
-    def end_transaction(self, partition: int, producer_id: int, commit: bool, now: Now) -> list[Effect]:
+    def end_transaction(self, partition: int, producer_id: int, commit: bool, now: Now) -> None:
         """The marker of a transaction is in a partition: its offsets count from now on, or never did."""
-        return self._execute(self._coordinator.end_transaction(partition, producer_id, commit, now), now)
+        self._execute(self._coordinator.end_transaction(partition, producer_id, commit, now), now)
 
     def coordinator_of(self, group_id: str) -> Place | None:
         """Who coordinates a group: this broker, unless a scripted fault says another, or nobody (``None``)."""
         return self._tenure.place_of(self._coordinator.partition_for(group_id), self._holdings.place)
 
-    def move_away(self, fault: int, group_id: str | None, to: Place | None, now: Now) -> list[Effect]:
+    def move_away(self, fault: int, group_id: str | None, to: Place | None, now: Now) -> None:
         """Give up the partition of a group, or all; ``to`` is who is said to have it."""
         every = range(self._log.partition_count)
-        done = self.write_decided(now)
-        effects: list[GroupEffect] = []
+        self.write_decided(now)
         for partition in every if group_id is None else (self._coordinator.partition_for(group_id),):
             self._tenure.give_up(partition, fault, to)
-            effects += self._coordinator.unload(partition, now)
-        return done + self._execute(effects, now)
+            self._execute(self._coordinator.unload(partition, now), now)
 
-    def come_back(self, fault: int, now: Now) -> list[Effect]:
+    def come_back(self, fault: int, now: Now) -> None:
         """Take over again what was given up because of a fault."""
-        return [effect for partition in self._tenure.take_back(fault) for effect in self._take_over(partition, now)]
+        for partition in self._tenure.take_back(fault):
+            self._take_over(partition, now)
 
-    def expire_members(self, group_id: str, fits: Callable[[Any], bool], now: Now) -> tuple[int, list[Effect]]:
-        """Let the sessions of some members of a group be over; also returns how many."""
+    def expire_members(self, group_id: str, fits: Callable[[Any], bool], now: Now) -> int:
+        """Let the sessions of some members of a group be over; returns how many."""
         count, effects = self._coordinator.expire_members(group_id, fits, now)
-        return count, self._execute(effects, now)
+        self._execute(effects, now)
+        return count
 
     def ensure_topic(self) -> None:
         """Create ``__consumer_offsets`` if it is not there yet; ``Refusal`` where that fails."""
         self._log.ensure_topic()
 
-    def handle(self, context: RequestContext, message: Any, now: Now) -> list[Effect]:
+    def handle(self, context: RequestContext, message: Any, now: Now) -> None:
         """A request of one of the ``served`` APIs."""
-        return self._execute(self._coordinator.handle(context, message, now), now)
+        self._execute(self._coordinator.handle(context, message, now), now)
 
     @property
     def has_decided(self) -> bool:
         """Whether anything was decided that is not written yet."""
         return self._log.has_gathered
 
-    def write_decided(self, now: Now) -> list[Effect]:
+    def write_decided(self, now: Now) -> None:
         """Append what was decided since the last time, one batch a partition, and what follows from that, until nothing is left."""
-        done: list[Effect] = []
         while self._log.has_gathered:
-            done += self._execute(self._write(self._log.take_batch(), done, now), now)
-        return done
+            self._execute(self._write(self._log.take_batch(), now), now)
 
-    def on_timer(self, key: TimerKey, now: Now) -> list[Effect]:
+    def on_timer(self, key: TimerKey, now: Now) -> None:
         """One of the coordinator's timers has come."""
-        return self._execute(self._coordinator.on_timer(key, now), now)
+        self._execute(self._coordinator.on_timer(key, now), now)
 
-    def on_topics_changed(self, topics: Collection[str], now: Now) -> list[Effect]:
+    def on_topics_changed(self, topics: Collection[str], now: Now) -> None:
         """Topics were created, were deleted or have more partitions."""
-        return self._execute(self._coordinator.on_topics_changed(topics, now), now)
+        self._execute(self._coordinator.on_topics_changed(topics, now), now)
 
-    def on_disconnect(self, connection: int, now: Now) -> list[Effect]:
+    def on_disconnect(self, connection: int, now: Now) -> None:
         """A connection is gone."""
-        return self._execute(self._coordinator.on_disconnect(connection, now), now)
+        self._execute(self._coordinator.on_disconnect(connection, now), now)
 
-    def on_job(self, tag: JobTag, outcome: object, now: Now) -> list[Effect]:
+    def load_again(self, partition: int, now: Now) -> None:
+        """It is time to read again what could not be read."""
+        if self._tenure.is_loading(partition):
+            self._take_over(partition, now)
+
+    def on_job(self, tag: JobTag, outcome: object, now: Now) -> None:
         """The disk thread has read a partition, or has forced a batch to disk."""
         match tag:
             case ("load", int(partition)):
+                if isinstance(outcome, OSError):
+                    self._holdings.outbox.put(SetTimer((LOADING, "group", partition), now.mono + LOAD_RETRY_BACKOFF_MS))
                 if not self._tenure.has_loaded(partition, outcome):
-                    return []
+                    return
                 effects = self._coordinator.load(partition, cast("list[DurableEvent]", outcome), now)
             case ("flush", int(partition), int(batch)):
                 effects = self._log.flushed(self._coordinator, partition, batch, outcome, now)
@@ -145,7 +152,7 @@ class Groups:
                 effects = self._coordinator.on_regexes_matched(group_id, matches, now)
             case _:
                 raise AssertionError(f"no such job: {tag}")
-        return self._execute(effects, now)
+        self._execute(effects, now)
 
     def _new_coordinator(self) -> GroupCoordinator:
         return GroupCoordinator(
@@ -182,45 +189,47 @@ class Groups:
             group_consumer_regex_refresh_interval_ms=config.group_consumer_regex_refresh_interval_ms,
         )
 
-    def _take_over(self, partition: int, now: Now) -> list[Effect]:
+    def _take_over(self, partition: int, now: Now) -> None:
         files = self._log.files(partition)
         if not files:
-            return self._execute(self._coordinator.load(partition, (), now), now)
+            self._execute(self._coordinator.load(partition, (), now), now)
+            return
         self._coordinator.start_loading(partition)
         self._tenure.start_loading(partition)
-        return [RunJob(("group", "load", partition), partial(read_groups, files))]
+        self._holdings.outbox.put(RunJob(("group", "load", partition), partial(read_groups, files)))
 
-    def _execute(self, effects: Iterable[GroupEffect], now: Now) -> list[Effect]:
-        done: list[Effect] = []
-        todo = list(effects)[::-1]
+    def _execute(self, effects: Iterable[GroupEffect], now: Now) -> None:
+        """Put effects into the outbox, in the order in which they were decided, but for appends: those are gathered or written."""
+        todo = deque(effects)
         while todo:
-            effect = todo.pop()
+            effect = todo.popleft()
             if isinstance(effect, Append):
                 if effect.producer is None:
                     self._log.gather(effect)
                 else:  # a batch has one producer: it would have to wait alone
-                    todo += self._write([effect], done, now)[::-1]
+                    todo += self._write([effect], now)
             elif isinstance(effect, MatchRegexes):
-                done.append(RunJob(("group", "regexes", effect.group_id), partial(match_all, effect)))
+                self._holdings.outbox.put(RunJob(("group", "regexes", effect.group_id), partial(match_all, effect)))
             else:
-                done.append(effect)
-        return done
+                self._holdings.outbox.put(effect)
 
-    def _write(self, appends: Sequence[Append], done: list[Effect], now: Now) -> list[GroupEffect]:
+    def _write(self, appends: Sequence[Append], now: Now) -> list[GroupEffect]:
         """Write one atomic batch; returns what the coordinator says to the outcome, where that is known at once."""
-        wall = now.wall
-        records = [(key, value, (), wall) for append in appends for key, value in append.records]
-        # Sequence 0 each time, with a producer id or without: as Kafka's coordinator writes them.
-        producer = appends[0].producer
-        stamp = producer or ProducerStamp()
-        batch = encode_batch(
-            records,
-            base_sequence=0,
-            producer_id=stamp.producer_id,
-            producer_epoch=stamp.epoch,
-            transactional=producer is not None,
-        )
-        return self._log.append(self._coordinator, appends, batch, done, now)
+        return self._log.append(self._coordinator, appends, partial(_encoded, appends, now.wall), now)
+
+
+def _encoded(appends: Sequence[Append], wall: int) -> bytes:
+    records = [(key, value, (), wall) for append in appends for key, value in append.records]
+    # Sequence 0 each time, with a producer id or without: as Kafka's coordinator writes them.
+    producer = appends[0].producer
+    stamp = producer or ProducerStamp()
+    return encode_batch(
+        records,
+        base_sequence=0,
+        producer_id=stamp.producer_id,
+        producer_epoch=stamp.epoch,
+        transactional=producer is not None,
+    )
 
 
 def offered(config: BrokerConfig, own: Mapping[str, PartitionAssignor]) -> dict[str, PartitionAssignor]:

@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from ottla.broker.config import CLUSTER_WIDE, BrokerConfig, altered
-from ottla.broker.effects import Effect, Place, RunJob, Struck
+from ottla.broker.effects import Place, RunJob, Struck
 from ottla.broker.faults.table import FaultTable
 from ottla.broker.log import Appended, PartitionLog
 from ottla.broker.logs import Logs
+from ottla.broker.outbox import Outbox
 from ottla.broker.ports import CatalogChange, DiskUsage, Ids, Job, NextProducerId, Store, StoredSettings, StoredTopic, TopicDeleted
 from ottla.broker.producer_ids import ProducerIds
 from ottla.broker.refusal import Refusal
@@ -53,7 +54,8 @@ class Holdings:
         self.node_id = config.node_id
         self.cluster_id = store.cluster_id
         self.topics = Topics(config)
-        self.logs = Logs(store)
+        self.outbox = Outbox()
+        self.logs = Logs(store, self.outbox)
         self.producer_ids = ProducerIds(0, self._reserve_producer_ids)
         self.faults = FaultTable(self._name_of)
         self._store = store
@@ -64,9 +66,8 @@ class Holdings:
         }
         self._touched: dict[PartitionLog, None] = {}
         self._changed_topics: dict[str, None] = {}
-        self._background: list[Effect] = []
-        self._unsynced = self._syncing = False
-        """Whether the catalog has changed since it was last forced to disk, and whether that is under way."""
+        self._unsynced = self._syncing = self._sync_failed = False
+        """Whether the catalog has changed since it was last forced to disk, whether that is under way, and whether it failed."""
 
     def load(self, now: Now) -> list[str]:
         """Bring back settings, topics and logs; returns, in words, what was cut from logs that were damaged.
@@ -89,21 +90,24 @@ class Holdings:
         changed, self._changed_topics = self._changed_topics, {}
         return changed
 
-    def take_background(self) -> list[Effect]:
-        """What has to be done besides, since the last call."""
-        background, self._background = self._background, []
+    def begin_catalog_sync(self) -> None:
+        """Have the catalog forced to disk, if it has changed."""
         if self._unsynced and not self._syncing:
             self._unsynced, self._syncing = False, True
-            background.append(RunJob(SYNC_CATALOG, self._store.sync_catalog()))
-        return background
+            self.outbox.put(RunJob(SYNC_CATALOG, self._store.sync_catalog()))
 
     def close_catalog(self) -> list[Job]:
         """What must be done so that the catalog is on disk."""
-        return [self._store.sync_catalog()] if self._unsynced else []
+        return [self._store.sync_catalog()] if self._unsynced or self._syncing or self._sync_failed else []
 
-    def on_catalog_synced(self) -> None:
-        """The catalog was forced to disk; what has changed meanwhile is the next time."""
+    def on_catalog_synced(self, outcome: object) -> None:
+        """The catalog was forced to disk, or could not be; what has changed meanwhile is the next time."""
         self._syncing = False
+        self._sync_failed = isinstance(outcome, Exception)
+
+    def retry_catalog_sync(self) -> None:
+        """It is time to try again what failed."""
+        self._unsynced |= self._sync_failed
 
     def take_touched(self) -> dict[PartitionLog, None]:
         """The logs that somebody may wait for and that changed since the last call."""
@@ -141,17 +145,17 @@ class Holdings:
         """The log of a partition by its topic's id, or ``Refusal``."""
         return self.log_of(self.topic_by_id(topic_id), partition)
 
-    def append(self, log: PartitionLog, batch: bytes, header: BatchHeader, now: Now) -> tuple[Appended, list[Effect]]:
+    def append(self, log: PartitionLog, batch: bytes, header: BatchHeader, now: Now) -> Appended:
         """Write a validated batch and remember to look after those who wait for it; ``Refusal`` where the disk fails."""
         if self.faults.active and (fault := self.faults.full(log.topic_partition)) is not None:
-            self._background.append(Struck(fault))
+            self.outbox.put(Struck(fault))
             raise log.failed(ErrorCode.kafka_storage_error, f"broker.faults let the disk of {log.topic_partition} be full.")
         try:
-            appended, effects = self.logs.append(log, batch, header, now)
+            appended = self.logs.append(log, batch, header, now)
         except OSError as error:
             raise log.failed(ErrorCode.kafka_storage_error, f"{log.topic_partition} could not be written to: {error}") from error
         self._touched[log] = None
-        return appended, effects
+        return appended
 
     def topic_or_new(self, name: str) -> Topic:
         """The topic of a name, created with the broker's defaults if need be; ``Refusal`` where it can not be."""
@@ -198,14 +202,12 @@ class Holdings:
             self.topics.reconfigure(config)
             self.logs.reconfigure(self.topics)
 
-    def delete_topic(self, topic: Topic) -> list[Effect]:
+    def delete_topic(self, topic: Topic) -> None:
         """Forget a topic and give up its logs; ``Refusal`` where that can not be stored."""
         self._store_changes(TopicDeleted(topic.name))
         self.topics.remove(topic)
         self._changed_topics[topic.name] = None
-        dropped, job = self.logs.drop(topic)
-        self._touched.update(dict.fromkeys(dropped))
-        return [RunJob(("delete-topic", topic.name), job)] if job is not None else []
+        self._touched.update(dict.fromkeys(self.logs.drop(topic)))
 
     def log_of(self, topic: Topic, partition: int) -> PartitionLog:
         """The log of a partition, or ``Refusal``: UNKNOWN_TOPIC_OR_PARTITION."""

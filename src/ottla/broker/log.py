@@ -12,8 +12,9 @@ import errno
 import logging
 import struct
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 import crc32c
@@ -53,12 +54,18 @@ class Sealing(NamedTuple):
 
 
 class Appended(NamedTuple):
-    """Where a batch lies now. ``append_time`` is -1 unless the broker stamps records; ``sealing`` is what a roll left to do."""
+    """Where a batch lies now. ``append_time`` is -1 unless the broker stamps records."""
 
     base_offset: int
     last_offset: int
     append_time: int = _NO_TIMESTAMP
-    sealing: Sealing | None = None
+
+
+class Swap(NamedTuple):
+    """A rewritten segment that readers already use, and the base offsets of the segments whose files it still has to replace."""
+
+    segment: Segment
+    replaced: tuple[int, ...]
 
 
 class PartitionLog:
@@ -76,6 +83,11 @@ class PartitionLog:
         """Everything before this offset was compacted: there may be holes."""
         self.seal_point = 0
         """Segments before this offset have their indexes on disk, or work on its way that will see to it."""
+        self.surplus: list[int] = []
+        """Base offsets of segments that were given up and whose files have not been set aside yet."""
+        self.swap: Swap | None = None
+        """What compaction has begun to swap; such a log is read as usual."""
+        self._sealings: list[Sealing] = []
         self.epochs = LeaderEpochs()
         self.producers = Producers()
         self.told_at_end: dict[bool, Any] = {}
@@ -107,7 +119,10 @@ class PartitionLog:
         return sum(segment.size for segment in self.segments)
 
     def append(self, batch: bytes, header: BatchHeader, now: int) -> Appended:
-        """Write a batch that was validated (``now``: milliseconds since 1970). Raises ``OSError`` with nothing written."""
+        """Write a batch that was validated (``now``: milliseconds since 1970). Raises ``OSError`` with nothing written.
+
+        The log may have rolled in either case: ``take_sealings`` then has the work that follows from it.
+        """
         base_offset = self.end_offset
         last_offset = base_offset + header.last_offset_delta
         append_time = _NO_TIMESTAMP
@@ -115,14 +130,19 @@ class PartitionLog:
         if self.config.message_timestamp_type == "LogAppendTime":
             append_time = now
             header, rest = _stamped(batch, header, now)
-        sealing = self._roll_if_full(header, last_offset)
+        self._roll_if_full(header, last_offset)
         place = _PLACE.pack(base_offset, header.batch_length, self.epochs.current)
         self.segments[-1].append((place, *rest), header.size, last_offset, header.max_timestamp)
         if header.producer_id >= 0:
             self.note_producer(self.segments[-1], batch, header._replace(base_offset=base_offset), now)
             self.store_aborted(self.segments[-1])
         self._complaint = None
-        return Appended(base_offset, last_offset, append_time, sealing)
+        return Appended(base_offset, last_offset, append_time)
+
+    def take_sealings(self) -> list[Sealing]:
+        """The work that rolls have left since the last call."""
+        sealings, self._sealings = self._sealings, []
+        return sealings
 
     def note_producer(self, segment: Segment, batch: bytes, header: BatchHeader, now: int) -> None:
         """Take note of who wrote a batch that lies in ``segment``, and of the transaction that it may end; live and in recovery."""
@@ -149,19 +169,26 @@ class PartitionLog:
             logger.error("%s of %s could not be written: %s", name, self.topic_partition, error)
 
     def failed(self, code: ErrorCode, reason: str) -> Refusal:
-        """What a client is told of a failure of the disk; the broker's own log gets one line, not one for each attempt."""
+        """What a client is told of a failure of the disk."""
+        self.complain(reason)
+        return Refusal(code, reason)
+
+    def complain(self, reason: str) -> None:
+        """Write a failure of the disk to the broker's own log: one line, not one for each attempt."""
         if reason != self._complaint:
             logger.error("%s", reason)
         self._complaint = reason
-        return Refusal(code, reason)
 
     def flush_due(self) -> bool:
         """Whether so much is not known to be on disk that it must be forced there before it is acknowledged."""
         return self.end_offset - self.recovery_point >= self.config.flush_messages
 
     def flush(self) -> Job:
-        """Force the newest segment to disk; older ones were when they were sealed."""
-        return self.files.flush(self.segments[-1].base_offset)
+        """Force to disk everything that is not known to be there, up to the present end.
+
+        That is the newest segment, and older ones while their sealing has not succeeded.
+        """
+        return prepared(self._flush_job)
 
     def read(self, offset: int, max_bytes: int, *, at_least_one: bool, end: int | None = None) -> FileRange | None:
         """Whole batches from the one that holds ``offset`` on; ``None`` where there is nothing to read or no batch fits.
@@ -228,35 +255,72 @@ class PartitionLog:
         """Give up the records before ``offset``, not after ``high_watermark``; their segments go with retention."""
         self.start_offset = offset
 
-    def drop_expired(self, now: int) -> tuple[list[Segment], Sealing | None]:
-        """Give up the segments that retention does not keep (``now``: milliseconds since 1970).
+    def drop_expired(self, now: int) -> list[Segment]:
+        """Give up the segments that retention does not keep (``now``: milliseconds since 1970), and return them.
 
-        Returns them, and what a roll left behind. The newest segment goes too if nothing in it is kept: an empty one takes its
-        place, so that offsets go on.
+        Their files are ``surplus`` from now on. The newest segment goes too if nothing in it is kept: an empty one takes its
+        place, so that offsets go on. Raises ``OSError`` with nothing given up.
         """
+        self.finish_swap()
         count = max(self._expired_by_time(now), self._expired_by_size(), self._given_up())
         if not count:
-            return [], None
-        sealing = self._roll() if count == len(self.segments) else None
+            return []
+        if count == len(self.segments):
+            self._roll()
         dropped, self.segments = self.segments[:count], self.segments[count:]
+        self.surplus += [segment.base_offset for segment in dropped]
         self.start_offset = max(self.start_offset, self.segments[0].base_offset)
-        return dropped, sealing
+        return dropped
+
+    def set_surplus_aside(self) -> Job:
+        """Set the files of segments aside that were given up; ``surplus_gone`` is to be told when that is done."""
+        return prepared(partial(self.files.set_aside, tuple(self.surplus)))
+
+    def surplus_gone(self, base_offsets: Collection[int]) -> None:
+        """The files of these segments were set aside."""
+        self.surplus = [one for one in self.surplus if one not in base_offsets]
 
     def replace(self, replaced: tuple[Segment, ...], segment: Segment) -> bool:
-        """Put a rewritten segment in the place of those that it was made of, if they are all still here. Raises ``OSError``."""
+        """Let a rewritten segment take the place of those that it was made of, if they are all still here.
+
+        ``finish_swap`` does the rest. Raises ``OSError`` with nothing replaced.
+        """
         row = next((row for row, one in enumerate(self.segments) if one is replaced[0]), 0)
         if tuple(self.segments[row : row + len(replaced)]) != replaced:
             return False
-        segment.file = self.files.swap(segment.base_offset, [one.base_offset for one in replaced])
+        segment.file = self.files.begin_swap(segment.base_offset)
         self.segments[row : row + len(replaced)] = [segment]
+        self.swap = Swap(segment, tuple(one.base_offset for one in replaced))
         return True
 
-    def seal(self) -> Sealing:
-        """Bring the indexes of all that was not sealed yet, and the producers as they are now, to disk."""
-        start, end = self.seal_point, self.end_offset
+    def finish_swap(self) -> None:
+        """Complete the swap that ``replace`` has begun, if one is not complete. Raises ``OSError``; then it can be tried again."""
+        if self.swap is None:
+            return
+        segment, replaced = self.swap
+        segment.file = self.files.finish_swap(segment.base_offset, replaced)
+        self.swap = None
+
+    @property
+    def is_unsealed(self) -> bool:
+        """Whether a segment that gets no more batches is not sealed, and no work on its way will see to it: one that was failed."""
+        return bool(self.segments) and self.seal_point < self.segments[-1].base_offset
+
+    def seal(self, end: int | None = None) -> Sealing:
+        """Bring the indexes of all that was not sealed yet to disk, and the producers as they are now.
+
+        ``end``: the base offset of the newest segment, to leave that one out; then the producers are left out, too, as they are
+        those of the end of the log.
+        """
+        start, end = self.seal_point, self.end_offset if end is None else end
+        job = prepared(partial(self._seal_job, start, end))
         self.seal_point = end
-        files, folder, snapshot = self.files, self.files.pin(), self.producers.snapshot()
-        segments = [segment for segment in self.segments if segment.next_offset > start]
+        return Sealing(start, end, job)
+
+    def _seal_job(self, start: int, end: int) -> Job:
+        files, folder = self.files, self.files.pin()
+        snapshot = self.producers.snapshot() if end == self.end_offset else None
+        segments = [segment for segment in self.segments if start < segment.next_offset and segment.base_offset < end]
         for segment in segments:
             self.store_aborted(segment)
         aborted_stored = all(segment.aborted.whole for segment in segments)
@@ -270,13 +334,23 @@ class PartitionLog:
                 flush()
             if not aborted_stored:
                 raise OSError(errno.EIO, "what was aborted is not stored: a snapshot would say too little")
-            folder.write_small(file_name(end, "snapshot"), snapshot)
-            for offset in stale:
-                folder.remove_small(file_name(offset, "snapshot"))
+            if snapshot is not None:
+                folder.write_small(file_name(end, "snapshot"), snapshot)
+                for offset in stale:
+                    folder.remove_small(file_name(offset, "snapshot"))
 
-        return Sealing(start, end, job)
+        return job
 
-    def sealed(self, sealing: Sealing, error: OSError | None) -> None:
+    def _flush_job(self) -> Job:
+        jobs = [self.files.flush(segment.base_offset) for segment in self.segments if segment.next_offset > self.recovery_point]
+
+        def job() -> None:
+            for flush in jobs:
+                flush()
+
+        return job
+
+    def sealed(self, sealing: Sealing, error: Exception | None) -> None:
         """Take note of how a sealing ended. One that failed is done again with the next."""
         if error is None and sealing.start <= self.recovery_point:
             self.flushed(sealing.end)
@@ -296,16 +370,17 @@ class PartitionLog:
         except OSError as error:
             raise self.failed(ErrorCode.kafka_storage_error, f"{self.topic_partition} could not be read: {error}") from error
 
-    def _roll_if_full(self, header: BatchHeader, last_offset: int) -> Sealing | None:
+    def _roll_if_full(self, header: BatchHeader, last_offset: int) -> None:
         if not self.segments:
+            self.files.make()
             first = self._new_segment(self.start_offset)
             self.files.pin().write_small(EPOCH_CHECKPOINT, self.epochs.to_bytes())
             self.segments.append(first)
-            return None
+            return
         config = self.config
         limits = {"limit": config.segment_bytes, "age": self._roll_age(), "index_limit": config.segment_index_bytes}
-        full = self.segments[-1].full(header.size, last_offset, header.max_timestamp, **limits)
-        return self._roll() if full else None
+        if self.segments[-1].full(header.size, last_offset, header.max_timestamp, **limits):
+            self._roll()
 
     def _roll_age(self) -> int:
         """The age at which the newest segment is full. What ``segment.jitter.ms`` takes from it differs from log to log and from
@@ -315,11 +390,12 @@ class PartitionLog:
             return age
         return age - crc32c.crc32c(f"{self.topic_partition}@{self.segments[-1].base_offset}".encode()) % min(jitter, age)
 
-    def _roll(self) -> Sealing:
+    def _roll(self) -> None:
+        # What may raise comes first: a roll that fails has changed nothing, and one that succeeds never loses its sealing.
+        self.segments[-1].file.mend()
         fresh = self._new_segment(self.end_offset)
-        sealing = self.seal()
+        self._sealings.append(self.seal())
         self.segments.append(fresh)
-        return sealing
 
     def _new_segment(self, base_offset: int) -> Segment:
         return Segment(base_offset, self.files.create(base_offset), self.config.index_interval_bytes)
@@ -358,6 +434,21 @@ class PartitionLog:
             if surplus < 0 or self._is_fresh(segment):
                 return count
         return len(self.segments)
+
+
+def prepared(prepare: Callable[[], Job]) -> Job:
+    """The job that ``prepare`` returns; where that fails, a job that fails in the same way.
+
+    So there is always a job, its outcome is told in one place, and no state has to be changed back.
+    """
+    try:
+        return prepare()
+    except (OSError, InvalidBatchError) as error:
+        return partial(_fail, error)
+
+
+def _fail(error: Exception) -> None:
+    raise error
 
 
 def _stamped(batch: bytes, header: BatchHeader, now: int) -> tuple[BatchHeader, Sequence[bytes | memoryview]]:

@@ -1,7 +1,11 @@
 """All partition logs of a broker: found by topic and partition, loaded, expired, forced to disk, given up.
 
-Owns the map of logs and the jobs that belong to them. Must not know requests or replies. Invariant: a log exists for every
-partition that was asked for, with or without files, and each job's outcome reaches the log that it was for.
+Owns the map of logs and the jobs that belong to them. Must not know requests or replies. Invariants: a log exists for every
+partition that was asked for, with or without files; each job's outcome reaches the log that it was for; a log whose files fail
+keeps no other log from its work, and is tried again the next time.
+
+Apache Kafka takes a whole log directory offline after one ``IOException``, and relies on other replicas. This broker has the only
+copy, so it goes on: a request that fails is answered with KAFKA_STORAGE_ERROR, work in the background is done again later.
 """
 
 from __future__ import annotations
@@ -9,32 +13,37 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from ottla.broker.cleaner import Cleaner
-from ottla.broker.effects import Effect, RunJob, SetTimer
+from ottla.broker.effects import JobTag, RunJob, SetTimer
 from ottla.broker.epochs import LeaderEpochs
-from ottla.broker.log import Appended, PartitionLog, Sealing
+from ottla.broker.log import Appended, PartitionLog, Sealing, prepared
+from ottla.broker.outbox import Outbox
 from ottla.broker.ports import Job, Store
 from ottla.broker.recovery import load_log
 from ottla.broker.topics import Topic, Topics
-from ottla.records import BatchHeader
+from ottla.records import BatchHeader, InvalidBatchError
 from ottla.types import Now, TopicPartition
 
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
 CLEANED = "cleaner-offset-checkpoint"
+_LEAST_PATIENCE_MS = 1_000
+"""Before files that could not be removed are tried again, where ``file.delete.delay.ms`` is shorter."""
 
 _NEW = LeaderEpochs()
 """The epochs of a partition that nothing was written to."""
 
 
 class Logs:
-    """The partition logs."""
+    """The partition logs. What has to be done goes into ``outbox``."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, outbox: Outbox) -> None:
         self._store = store
+        self._outbox = outbox
         self._logs: dict[tuple[str, int], PartitionLog] = {}
-        self._sealings: dict[tuple[object, ...], tuple[PartitionLog, Sealing]] = {}
+        self._sealings: dict[JobTag, tuple[PartitionLog, Sealing]] = {}
+        self._set_aside: dict[JobTag, tuple[PartitionLog, frozenset[int]]] = {}
         self._jobs = 0
-        self._cleaner = Cleaner(lambda log: self._logs.get(log.topic_partition) is log)
+        self._cleaner = Cleaner(lambda log: self._logs.get(log.topic_partition) is log, outbox)
 
     def __iter__(self) -> Iterator[PartitionLog]:
         return iter(self._logs.values())
@@ -82,60 +91,80 @@ class Logs:
                 warnings += [cut] if cut is not None else []
         return warnings
 
-    def append(self, log: PartitionLog, batch: bytes, header: BatchHeader, now: Now) -> tuple[Appended, list[Effect]]:
-        """Write a validated batch; raises ``OSError`` with nothing written. The effects seal what a roll left behind."""
-        appended = log.append(batch, header, now.wall)
-        return appended, [self._run(log, appended.sealing)] if appended.sealing is not None else []
+    def append(self, log: PartitionLog, batch: bytes, header: BatchHeader, now: Now) -> Appended:
+        """Write a validated batch; raises ``OSError`` with nothing written."""
+        try:
+            return log.append(batch, header, now.wall)
+        finally:
+            self._seal_rolled(log)
 
-    def drop(self, topic: Topic) -> tuple[list[PartitionLog], Job | None]:
-        """Give up the logs of a deleted topic; the job removes their files, if they have any."""
+    def drop(self, topic: Topic) -> list[PartitionLog]:
+        """Give up the logs of a deleted topic."""
         known = [TopicPartition(topic.name, partition) for partition in topic.partitions if (topic.name, partition) in self._logs]
         dropped = [self._logs.pop(topic_partition) for topic_partition in known]
         job = self._store.set_aside_topic(topic.name, topic.topic_id, [partition for _, partition in known])
-        return dropped, job
+        if job is not None:
+            self._outbox.put(RunJob(("delete-topic", topic.name), job))
+        return dropped
 
-    def expire(self, now: Now, producer_expiration: int) -> list[Effect]:
-        """Drop what retention does not keep, and producers that were silent for long. Raises ``OSError`` where a roll fails."""
-        effects: list[Effect] = []
+    def expire(self, now: Now, producer_expiration: int) -> None:
+        """Drop what retention does not keep, and producers that were silent for long."""
         for log in self._logs.values():
             log.producers.expire(now.wall - producer_expiration)
-            dropped, sealing = log.drop_expired(now.wall)
-            if sealing is not None:
-                effects.append(self._run(log, sealing))
-            if dropped:
-                job = log.files.set_aside([segment.base_offset for segment in dropped])
-                effects.append(RunJob(("set-aside", log.topic_partition), job))
-                at = now.mono + log.config.file_delete_delay_ms
-                effects.append(SetTimer(("remove-files", log.topic_partition), at))
-        return effects
+            try:
+                log.drop_expired(now.wall)
+            except (OSError, InvalidBatchError) as error:
+                log.complain(f"retention of {log.topic_partition} failed and is tried again the next time: {error}")
+            self._seal_rolled(log)
+            if log.surplus:
+                tag = self._tag("set-aside")
+                self._set_aside[tag] = (log, frozenset(log.surplus))
+                self._outbox.put(RunJob(tag, log.set_surplus_aside()))
 
-    def clean(self, memory: int, now: Now) -> list[Effect]:
+    def clean(self, memory: int, now: Now) -> None:
         """Begin to compact the log that needs it most, in ``memory`` bytes, unless one is being compacted."""
-        return self._cleaner.look(self._logs.values(), memory, now)
+        self._cleaner.look(self._logs.values(), memory, now)
 
-    def on_clean_step(self, outcome: object, memory: int, now: Now) -> list[Effect]:
+    def on_clean_step(self, outcome: object, memory: int, now: Now) -> None:
         """A part of a compaction is done. After the last, another log has its turn."""
-        effects, over = self._cleaner.on_step(outcome, now)
-        if over:
+        if self._cleaner.on_step(outcome, now):
             points = {log.topic_partition: log.clean_point for log in self._logs.values() if log.clean_point}
-            effects += [RunJob(("checkpoint",), self._store.write_checkpoint(CLEANED, points)), *self.clean(memory, now)]
-        return effects
+            self._outbox.put(RunJob(("checkpoint",), self._store.write_checkpoint(CLEANED, points)))
+            self.clean(memory, now)
 
-    def remove_set_aside(self, topic_partition: TopicPartition) -> list[Effect]:
+    def on_set_aside(self, tag: JobTag, outcome: object, now: Now) -> None:
+        """The files of segments that were given up have been set aside, or will be tried again with the next retention."""
+        log, base_offsets = self._set_aside.pop(tag)
+        if not isinstance(outcome, Exception):
+            log.surplus_gone(base_offsets)
+            self._outbox.put(SetTimer(("remove-files", log.topic_partition), now.mono + log.config.file_delete_delay_ms))
+
+    def remove_set_aside(self, topic_partition: TopicPartition) -> None:
         """Now remove the files that were given up a while ago."""
         log = self._logs.get(topic_partition)
-        return [RunJob(("remove-files", topic_partition), log.files.remove_set_aside())] if log is not None else []
+        if log is not None:
+            self._outbox.put(RunJob(("remove-files", topic_partition), prepared(log.files.remove_set_aside)))
 
-    def checkpoint(self) -> list[Effect]:
-        """Note up to where logs are safe on disk, and where they start."""
-        return [RunJob(("checkpoint",), job) for job in self._checkpoints()]
+    def on_removed(self, topic_partition: TopicPartition, outcome: object, now: Now) -> None:
+        """Such files have been removed; if that failed, it is tried again."""
+        log = self._logs.get(topic_partition)
+        if log is not None and isinstance(outcome, Exception):
+            delay = max(_LEAST_PATIENCE_MS, log.config.file_delete_delay_ms)
+            self._outbox.put(SetTimer(("remove-files", topic_partition), now.mono + delay))
+
+    def checkpoint(self) -> None:
+        """Note up to where logs are safe on disk, and where they start; what could not be sealed is tried again."""
+        for log in self._logs.values():
+            if log.is_unsealed:
+                self._run(log, log.seal(end=log.segments[-1].base_offset))
+        self._outbox.put(*[RunJob(("checkpoint",), job) for job in self._checkpoints()])
 
     def checkpoint_starts(self) -> Job:
-        """Note where logs start."""
+        """Note where logs start, unless the files say so."""
         starts = {
             log.topic_partition: log.start_offset
             for log in self._logs.values()
-            if log.segments and log.start_offset > log.segments[0].base_offset
+            if log.segments and log.start_offset > min([log.segments[0].base_offset, *log.surplus])
         }
         return self._store.write_checkpoint(LOG_STARTS, starts)
 
@@ -143,22 +172,31 @@ class Logs:
         """Everything that must be done, so that the next start needs no scan. Each job is to be done before the next is asked for:
         it holds open files, and there may be more logs than files may be open."""
         for log in self._logs.values():
+            # A sealing whose outcome is not known here may have failed.
+            log.seal_point = min(log.seal_point, log.recovery_point)
             if log.segments and log.seal_point < log.end_offset:
                 sealing = log.seal()
                 yield sealing.job
                 log.recovery_point = sealing.end
         yield from self._checkpoints()
 
-    def on_sealed(self, tag: tuple[object, ...], error: OSError | None) -> None:
+    def on_sealed(self, tag: JobTag, outcome: object) -> None:
         """A sealing ended."""
         log, sealing = self._sealings.pop(tag)
-        log.sealed(sealing, error)
+        log.sealed(sealing, outcome if isinstance(outcome, Exception) else None)
 
-    def _run(self, log: PartitionLog, sealing: Sealing) -> Effect:
-        self._jobs += 1
-        tag = ("seal", self._jobs)
+    def _seal_rolled(self, log: PartitionLog) -> None:
+        for sealing in log.take_sealings():
+            self._run(log, sealing)
+
+    def _run(self, log: PartitionLog, sealing: Sealing) -> None:
+        tag = self._tag("seal")
         self._sealings[tag] = (log, sealing)
-        return RunJob(tag, sealing.job)
+        self._outbox.put(RunJob(tag, sealing.job))
+
+    def _tag(self, kind: str) -> JobTag:
+        self._jobs += 1
+        return (kind, self._jobs)
 
     def _checkpoints(self) -> list[Job]:
         points = {log.topic_partition: log.recovery_point for log in self._logs.values() if log.segments}

@@ -38,6 +38,9 @@ class SegmentFile(Protocol):
     def view(self) -> AbstractContextManager[Buffer]:
         """The whole file at once, for a scan."""
 
+    def mend(self) -> None:
+        """Cut off what an append that failed may have left behind ``size``. Without that, the next append does it."""
+
     def truncate(self, size: int) -> None:
         """Cut the file to ``size``."""
 
@@ -59,7 +62,10 @@ class LogFiles(Protocol):
     """The folder of one partition."""
 
     def exists(self) -> bool:
-        """Whether the folder is there: it is made with the first segment."""
+        """Whether the folder is there: it is made before the first segment."""
+
+    def make(self) -> None:
+        """Make the folder, unless it is there. One that a deleted topic of the same name has left is set aside before."""
 
     def pin(self) -> PinnedFolder:
         """The folder, for a job."""
@@ -97,10 +103,10 @@ class LogFiles(Protocol):
     def discard_draft(self, base_offset: int) -> None:
         """Remove a draft."""
 
-    def swap(self, base_offset: int, replaced: Iterable[int]) -> SegmentFile:
-        """Put a draft that is finished in the place of segments, which are set aside; returns it as the segment that it is now.
+    def begin_swap(self, base_offset: int) -> SegmentFile:
+        """Let a draft that is finished count from now on, also after a restart; returns it for readers.
 
-        Whatever interrupts that, ``swaps`` and ``finish_swap`` can complete it.
+        ``finish_swap`` completes it. Raises ``OSError`` while the draft does not count yet.
         """
 
     def swaps(self) -> list[int]:
@@ -109,11 +115,12 @@ class LogFiles(Protocol):
     def open_swap(self, base_offset: int) -> SegmentFile:
         """Such a draft."""
 
-    def finish_swap(self, base_offset: int, replaced: Iterable[int]) -> None:
-        """Complete its swap."""
+    def finish_swap(self, base_offset: int, replaced: Iterable[int]) -> SegmentFile:
+        """Put it in the place of segments, which are set aside, and return it. What was interrupted by an ``OSError`` or by the end
+        of the process is completed by another call."""
 
     def discard_drafts(self) -> None:
-        """Remove what else was left of drafts."""
+        """Remove what was left of drafts that do not count."""
 
     def remove_set_aside(self) -> Job:
         """Remove what was set aside in this folder."""
@@ -197,7 +204,10 @@ class Store(Protocol):
         """The folder of a partition, which need not exist yet."""
 
     def set_aside_topic(self, topic: str, topic_id: uuid.UUID, partitions: Iterable[int]) -> Job | None:
-        """Rename the folders of a deleted topic, so that its name is free; the job removes them, ``None`` if there are none."""
+        """Rename the folders of a deleted topic, so that its name is free; the job removes them, ``None`` if there are none.
+
+        A folder that cannot be renamed stays; ``LogFiles.make`` of a new topic tries again.
+        """
 
 
 class Ids(Protocol):

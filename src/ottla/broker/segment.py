@@ -207,6 +207,6 @@ class Segment:
 
     def _indexes(self) -> Indexes:
         if self._load is not None:
-            load, self._load = self._load, None
-            self._index, self._time_index = load(self)
+            self._index, self._time_index = self._load(self)
+            self._load = None
         return self._index, self._time_index

@@ -7,10 +7,11 @@ anybody who would be told otherwise; it is written whole or not at all, with wha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
-from ottla.broker.effects import Effect, RunJob
+from ottla.broker.effects import RunJob
 from ottla.broker.holdings import Holdings
 from ottla.broker.log import PartitionLog
 from ottla.broker.ports import SegmentFile
@@ -24,6 +25,8 @@ Entry = tuple[bytes, bytes | None]
 """Key and value of one record; ``None`` is a tombstone."""
 
 E = TypeVar("E")
+
+logger = logging.getLogger("ottla.broker")
 
 MAX_BATCH = 1 << 20
 """Bytes of keys and values from which on a batch takes no further append: the limit of a message in Kafka's default settings."""
@@ -93,22 +96,26 @@ class StateLog:
                 return appends[:count]
         return appends
 
-    def append(self, coordinator: Coordinator[E], appends: Sequence[Append], batch: bytes, done: list[Effect], now: Now) -> list[E]:
-        """Write what stands for these appends to one partition, at most one of a transaction; returns what the coordinator says
-        to the outcome, where that is known at once."""
+    def append(self, coordinator: Coordinator[E], appends: Sequence[Append], encode: Callable[[], bytes], now: Now) -> list[E]:
+        """Write the batch that stands for these appends to one partition, at most one of a transaction; returns what the
+        coordinator says to the outcome, where that is known at once."""
         partition, producer = appends[0].partition, appends[0].producer
         numbers = tuple([append.batch for append in appends])
         try:
+            batch = encode()
             log = self._holdings.log(self._holdings.topic_or_new(self._topic).name, partition)
             if producer is not None:
                 log.producers.check_epoch(producer.producer_id, producer.epoch)
-            _, effects = self._holdings.append(log, batch, read_header(batch), now)
+            self._holdings.append(log, batch, read_header(batch), now)
         except Refusal as refusal:
             return _failed(coordinator, partition, numbers, refusal.code, now)
-        done += effects
+        except Exception:
+            # Groups whose append is open serve no request: whatever goes wrong, the append has to end.
+            logger.exception("the broker failed to write to %s-%d", self._topic, partition)
+            return _failed(coordinator, partition, numbers, ErrorCode.unknown_server_error, now)
         if log.flush_due():
             self._flushing[partition, numbers[0]] = _Flushing(log, log.end_offset, numbers)
-            done.append(RunJob((self._job, "flush", partition, numbers[0]), log.flush()))
+            self._holdings.outbox.put(RunJob((self._job, "flush", partition, numbers[0]), log.flush()))
             return []
         return _appended(coordinator, partition, numbers, now)
 
@@ -121,12 +128,23 @@ class StateLog:
         return _appended(coordinator, partition, flushing.numbers, now)
 
 
-def _appended(coordinator: Coordinator[E], partition: int, numbers: tuple[int, ...], now: Now) -> list[E]:
-    return [effect for number in numbers for effect in coordinator.on_appended(partition, number, now)]
+def _appended(coordinator: Coordinator[E], partition: int, numbers: Sequence[int], now: Now) -> list[E]:
+    return _each(numbers, lambda number: coordinator.on_appended(partition, number, now))
 
 
-def _failed(coordinator: Coordinator[E], partition: int, numbers: tuple[int, ...], error: ErrorCode, now: Now) -> list[E]:
-    return [effect for number in numbers for effect in coordinator.on_append_failed(partition, number, error, now)]
+def _failed(coordinator: Coordinator[E], partition: int, numbers: Sequence[int], error: ErrorCode, now: Now) -> list[E]:
+    return _each(numbers, lambda number: coordinator.on_append_failed(partition, number, error, now))
+
+
+def _each(numbers: Sequence[int], tell: Callable[[int], list[E]]) -> list[E]:
+    """Tell the outcome of each append: one at which the coordinator fails does not keep the others from being told."""
+    effects: list[E] = []
+    for number in numbers:
+        try:
+            effects += tell(number)
+        except Exception:
+            logger.exception("the coordinator failed after its append %d", number)
+    return effects
 
 
 def latest_entries(files: list[SegmentFile]) -> list[Entry]:

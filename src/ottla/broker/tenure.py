@@ -8,6 +8,11 @@ from __future__ import annotations
 
 from ottla.broker.effects import Place
 
+LOADING = "load"
+"""The first element of the keys of timers after which a partition is read again that could not be read."""
+
+LOAD_RETRY_BACKOFF_MS = 1_000
+
 
 class Tenure:
     """The partitions of one coordinator."""
@@ -45,8 +50,8 @@ class Tenure:
         self._loading.add(partition)
 
     def has_loaded(self, partition: int, outcome: object) -> bool:
-        """Whether what was read is to be served: not if it was given up meanwhile. One that could not be read stays "loading":
-        better no answer than one of long ago."""
+        """Whether what was read is to be served: not if it was given up meanwhile. One that could not be read stays "loading", and
+        is read again after a failure of the disk: better no answer than one of long ago."""
         if isinstance(outcome, Exception) or partition not in self._loading:
             return False
         self._loading.remove(partition)

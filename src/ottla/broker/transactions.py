@@ -8,20 +8,33 @@ coordinator has said that its partition belongs to it.
 
 from __future__ import annotations
 
+import logging
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from ottla.broker.config import BrokerConfig
-from ottla.broker.effects import Effect, JobTag, Place, Reply, RequestContext, RunJob, SetTimer, TimerKey
+from ottla.broker.effects import (
+    CloseConnection,
+    Effect,
+    JobTag,
+    Place,
+    Reply,
+    RequestContext,
+    RunJob,
+    SetTimer,
+    Ticket,
+    TimerKey,
+)
 from ottla.broker.groups import Groups
 from ottla.broker.holdings import Holdings
 from ottla.broker.log import PartitionLog
 from ottla.broker.markers import NewMarker, marker_batch
 from ottla.broker.refusal import Refusal
 from ottla.broker.state_log import StateLog, latest_entries
-from ottla.broker.tenure import Tenure
+from ottla.broker.tenure import LOAD_RETRY_BACKOFF_MS, LOADING, Tenure
 from ottla.broker.topics import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from ottla.broker.verdicts import Writer
 from ottla.coordinator.effects import Append
@@ -38,6 +51,8 @@ MARKERS = "markers"
 """The first element of the keys of timers after which markers are tried again."""
 
 _MARKER_RETRY_BACKOFF_MS = 100
+
+logger = logging.getLogger("ottla.broker")
 
 Enlisted = Callable[[Mapping[TopicPartition, ErrorCode], Now], list[Effect]]
 """What goes on when the coordinator has said which partitions belong to a transaction."""
@@ -59,16 +74,17 @@ class Transactions:
         self._enlisting: dict[int, Enlisted] = {}
         self._tenure = Tenure()
 
-    def start(self, now: Now) -> list[Effect]:
+    def start(self, now: Now) -> None:
         """Take over every partition: the empty ones at once, the others when the disk thread has read them."""
         self._coordinator = self._new_coordinator()
-        return [effect for partition in range(self._log.partition_count) for effect in self._take_over(partition, now)]
+        for partition in range(self._log.partition_count):
+            self._take_over(partition, now)
 
     def coordinator_of(self, transactional_id: str) -> Place | None:
         """Who coordinates a transactional id: this broker, unless a scripted fault says another, or nobody (``None``)."""
         return self._tenure.place_of(self._coordinator.partition_for(transactional_id), self._holdings.place)
 
-    def move_away(self, fault: int, transactional_id: str | None, to: Place | None, now: Now) -> list[Effect]:
+    def move_away(self, fault: int, transactional_id: str | None, to: Place | None, now: Now) -> None:
         """Give up the partition of a transactional id, or all; ``to`` is who is said to have it."""
         every = range(self._log.partition_count)
         effects: list[CoordinatorEffect] = []
@@ -77,23 +93,22 @@ class Transactions:
             effects += self._coordinator.unload(partition)
         for name in [name for name, order in self._markers.items() if self._tenure.is_away(order.state_partition)]:
             del self._markers[name]  # who takes the id over writes them
-        return self._execute(effects, now)
+        self._execute(effects, now)
 
-    def come_back(self, fault: int, now: Now) -> list[Effect]:
+    def come_back(self, fault: int, now: Now) -> None:
         """Take over again what was given up because of a fault."""
-        return [effect for partition in self._tenure.take_back(fault) for effect in self._take_over(partition, now)]
+        for partition in self._tenure.take_back(fault):
+            self._take_over(partition, now)
 
     def ensure_topic(self) -> None:
         """Create ``__transaction_state`` if it is not there yet; ``Refusal`` where that fails."""
         self._log.ensure_topic()
 
-    def handle(self, context: RequestContext, message: Any, now: Now) -> list[Effect]:
+    def handle(self, context: RequestContext, message: Any, now: Now) -> None:
         """A request of one of the ``served`` APIs."""
-        return self._execute(self._coordinator.handle(context, message, now), now)
+        self._execute(self._coordinator.handle(context, message, now), now)
 
-    def enlist(
-        self, context: RequestContext, wanted: Mapping[Writer, Iterable[TopicPartition]], then: Enlisted, now: Now
-    ) -> list[Effect]:
+    def enlist(self, context: RequestContext, wanted: Mapping[Writer, Iterable[TopicPartition]], then: Enlisted, now: Now) -> None:
         """Have partitions belong to the transactions of ``wanted``, then go on with what was said to each.
 
         A client of version 2 adds them by writing; of all others it is only asked whether they did.
@@ -102,54 +117,62 @@ class Transactions:
         request = add_partitions_to_txn_request.AddPartitionsToTxnRequest(
             transactions=tuple(_part(writer, partitions, verify_only=not adds) for writer, partitions in wanted.items())
         )
-        ticket = -context.ticket - 1  # no client's request has one below zero
+        ticket = _counterpart(context.ticket)
         self._enlisting[ticket] = then
         facts = frozenset({Fact.FROM_BROKER, *([Fact.TRANSACTION_V2] if adds else ())})
         asked = replace(context, ticket=ticket, api=Api.ADD_PARTITIONS_TO_TXN, facts=facts)
-        return self.handle(asked, request, now)
+        self.handle(asked, request, now)
 
-    def on_timer(self, key: TimerKey, now: Now) -> list[Effect]:
+    def on_timer(self, key: TimerKey, now: Now) -> None:
         """One of the coordinator's timers has come."""
-        return self._execute(self._coordinator.on_timer(key, now), now)
+        self._execute(self._coordinator.on_timer(key, now), now)
 
-    def retry_markers(self, key: tuple[Any, ...], now: Now) -> list[Effect]:
+    def retry_markers(self, key: tuple[Any, ...], now: Now) -> None:
         """It is time to try again what could not be written."""
         order = self._markers.get(key[0])
-        return self._execute([order], now) if order is not None else []
+        if order is not None:
+            self._execute([order], now)
 
-    def on_job(self, tag: JobTag, outcome: object, now: Now) -> list[Effect]:
+    def load_again(self, partition: int, now: Now) -> None:
+        """It is time to read again what could not be read."""
+        if self._tenure.is_loading(partition):
+            self._take_over(partition, now)
+
+    def on_job(self, tag: JobTag, outcome: object, now: Now) -> None:
         """The disk thread has read a partition, or has forced a batch to disk."""
         effects: list[CoordinatorEffect] = []
         match tag:
             case ("load", int(partition)):
+                if isinstance(outcome, OSError):
+                    self._holdings.outbox.put(SetTimer((LOADING, "transactions", partition), now.mono + LOAD_RETRY_BACKOFF_MS))
                 if self._tenure.has_loaded(partition, outcome):
                     effects = self._coordinator.load(partition, outcome, now)  # type: ignore[arg-type]
             case ("flush", int(partition), int(batch)):
                 effects = self._log.flushed(self._coordinator, partition, batch, outcome, now)
             case _:
                 raise AssertionError(f"no such job: {tag}")
-        return self._execute(effects, now)
+        self._execute(effects, now)
 
-    def write_marker(self, log: PartitionLog, marker: NewMarker, now: Now) -> list[Effect]:
+    def write_marker(self, log: PartitionLog, marker: NewMarker, now: Now) -> None:
         """End a transaction in one log, and in the groups whose offsets are in it; ``Refusal`` where that is not possible now."""
         topic, partition = log.topic_partition
         if topic == OFFSETS_TOPIC:
             self._groups.check_loaded(partition)
         batch = marker_batch(*marker, timestamp=now.wall)
-        _, effects = self._holdings.append(log, batch, read_header(batch), now)
+        self._holdings.append(log, batch, read_header(batch), now)
         if log.flush_due():
-            effects = [*effects, RunJob(("sync-marker", log.topic_partition), log.flush())]
+            self._holdings.outbox.put(RunJob(("sync-marker", log.topic_partition), log.flush()))
         if topic == OFFSETS_TOPIC:
-            effects = [*effects, *self._groups.end_transaction(partition, marker.producer_id, marker.commit, now)]
-        return effects
+            self._groups.end_transaction(partition, marker.producer_id, marker.commit, now)
 
-    def _take_over(self, partition: int, now: Now) -> list[Effect]:
+    def _take_over(self, partition: int, now: Now) -> None:
         files = self._log.files(partition)
         if not files:
-            return self._execute(self._coordinator.load(partition, (), now), now)
+            self._execute(self._coordinator.load(partition, (), now), now)
+            return
         self._coordinator.start_loading(partition)
         self._tenure.start_loading(partition)
-        return [RunJob(("transactions", "load", partition), partial(latest_entries, files))]
+        self._holdings.outbox.put(RunJob(("transactions", "load", partition), partial(latest_entries, files)))
 
     def _new_coordinator(self) -> TransactionCoordinator:
         config = self._config
@@ -174,27 +197,30 @@ class Transactions:
         except Refusal:
             return None
 
-    def _execute(self, effects: Iterable[CoordinatorEffect], now: Now) -> list[Effect]:
-        done: list[Effect] = []
-        todo = list(effects)[::-1]
+    def _execute(self, effects: Iterable[CoordinatorEffect], now: Now) -> None:
+        """Put effects into the outbox, in the order in which they were decided; what is to be written is written."""
+        todo = deque(effects)
         while todo:
-            effect = todo.pop()
+            effect = todo.popleft()
             if isinstance(effect, Append):
-                todo += self._append(effect, done, now)[::-1]
+                todo += self._log.append(self._coordinator, [effect], partial(_encoded, effect, now.wall), now)
             elif isinstance(effect, WriteMarkers):
-                todo += self._write_markers(effect, done, now)[::-1]
+                todo += self._write_markers(effect, now)
             elif isinstance(effect, Reply) and effect.ticket in self._enlisting:
-                done += self._enlisting.pop(effect.ticket)(_errors(effect.response), now)
+                self._go_on(effect, now)
             else:
-                done.append(effect)
-        return done
+                self._holdings.outbox.put(effect)
 
-    def _append(self, append: Append, done: list[Effect], now: Now) -> list[CoordinatorEffect]:
-        """Write one atomic batch; returns what the coordinator says to the outcome, where that is known at once."""
-        batch = encode_batch([NewRecord(key, value, timestamp=now.wall) for key, value in append.records])
-        return self._log.append(self._coordinator, [append], batch, done, now)
+    def _go_on(self, said: Reply, now: Now) -> None:
+        """Let a request go on that waited for the coordinator's word. One that fails ends its connection and nothing else."""
+        try:
+            effects = self._enlisting.pop(said.ticket)(_errors(said.response), now)
+        except Exception:
+            logger.exception("closing a connection: the broker failed to serve a request in a transaction")
+            effects = [CloseConnection(_counterpart(said.ticket), "the broker failed to serve it")]
+        self._holdings.outbox.put(*effects)
 
-    def _write_markers(self, order: WriteMarkers, done: list[Effect], now: Now) -> list[CoordinatorEffect]:
+    def _write_markers(self, order: WriteMarkers, now: Now) -> list[CoordinatorEffect]:
         """Write the markers that can be written now; the coordinator hears of it when none is missing."""
         epoch = self._coordinator_epoch(order.state_partition)
         marker = NewMarker(order.commit, order.producer_id, order.producer_epoch, epoch)
@@ -207,13 +233,13 @@ class Transactions:
             if log.producers.is_fenced(order.producer_id, order.producer_epoch):
                 continue  # a newer epoch writes there: what this one left open was ended for it
             try:
-                done += self.write_marker(log, marker, now)
+                self.write_marker(log, marker, now)
             except Refusal:
                 missing.append(topic_partition)
         transactional_id = order.transactional_id
         if missing:
             self._markers[transactional_id] = replace(order, partitions=tuple(missing))
-            done.append(SetTimer((MARKERS, transactional_id), now.mono + _MARKER_RETRY_BACKOFF_MS))
+            self._holdings.outbox.put(SetTimer((MARKERS, transactional_id), now.mono + _MARKER_RETRY_BACKOFF_MS))
             return []
         self._markers.pop(transactional_id, None)
         return self._coordinator.on_markers_written(transactional_id, now)
@@ -221,6 +247,15 @@ class Transactions:
     def _coordinator_epoch(self, state_partition: int) -> int:
         topic = self._holdings.topics.get(TRANSACTIONS_TOPIC)
         return self._holdings.logs.get(topic, state_partition).epochs.current if topic is not None else 0
+
+
+def _counterpart(ticket: Ticket) -> Ticket:
+    """The ticket of the question that is asked for a client's request, and the other way round: no client's is below zero."""
+    return -ticket - 1
+
+
+def _encoded(append: Append, wall: int) -> bytes:
+    return encode_batch([NewRecord(key, value, timestamp=wall) for key, value in append.records])
 
 
 def _part(

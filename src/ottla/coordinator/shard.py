@@ -7,6 +7,7 @@ wait, in order, and other groups go on; every request is answered once.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
@@ -49,6 +50,8 @@ from ottla.errors import ProtocolError
 from ottla.protocol import ErrorCode
 from ottla.types import Now
 from ottla.values import light_dataclass
+
+logger = logging.getLogger("ottla.broker")
 
 _APPEND_ERRORS = {
     ErrorCode.unknown_topic_or_partition: ErrorCode.coordinator_not_available,
@@ -261,34 +264,34 @@ class Shard:
         return effects
 
     def _carry_out(self, group_id: str, operation: Operation, now: Now) -> list[ShardEffect]:
-        match operation:
-            case Request(route, context, body):
-                result = route.decide(self._around, self.state, context, body, now)
-            case RegexesDone(matches):
-                group = self.state.group(group_id)
-                result = regexes_matched(self._around, group, matches, now) if isinstance(group, ConsumerGroup) else Result()
-            case TimerFired(key):
-                if not self.timers.take_if_due(key, now.mono):
-                    moved_to = self.timers.deadline(key)
-                    return [] if moved_to is None else self._apply(Result(effects=(SetTimer(key, moved_to),)))
-                result = self._due_result(group_id, key, now)
-            case Chore(key):
-                result = self._due_result(group_id, key, now)
-        durable = [event for event in result.events if is_durable(event)]
-        if not durable:
-            return self._apply(result) + _answer(operation, result)
-        return self._append(group_id, operation, result, durable, now)
-
-    def _append(
-        self, group_id: str, operation: Operation, result: Result, durable: list[DurableEvent], now: Now
-    ) -> list[ShardEffect]:
+        if isinstance(operation, TimerFired) and not self.timers.take_if_due(operation.key, now.mono):
+            moved_to = self.timers.deadline(operation.key)
+            return [] if moved_to is None else self._apply(Result(effects=(SetTimer(operation.key, moved_to),)))
         try:
+            result = self._decide(group_id, operation, now)
+            durable = [event for event in result.events if is_durable(event)]
             records = tuple([record_of(event) for event in durable])
         except ProtocolError:  # something in the request is longer than a record can hold
             return self._given_up(group_id, operation, ErrorCode.invalid_request, now)
+        except Exception:
+            # A decision writes nothing, so one that fails leaves no trace: what waits behind it and other groups go on.
+            logger.exception("group %r: %s failed", group_id, type(operation).__name__)
+            return self._given_up(group_id, operation, ErrorCode.unknown_server_error, now)
+        if not durable:
+            return self._apply(result) + _answer(operation, result)
         self._batches += 1
         self._open[group_id] = _OpenAppend(self._batches, operation, result)
         return [Append(self._partition, self._batches, records, _producer(result))]
+
+    def _decide(self, group_id: str, operation: Operation, now: Now) -> Result:
+        match operation:
+            case Request(route, context, body):
+                return route.decide(self._around, self.state, context, body, now)
+            case RegexesDone(matches):
+                group = self.state.group(group_id)
+                return regexes_matched(self._around, group, matches, now) if isinstance(group, ConsumerGroup) else Result()
+            case TimerFired(key) | Chore(key):
+                return self._due_result(group_id, key, now)
 
     def _due_result(self, group_id: str, key: TimerKey, now: Now) -> Result:
         group = self.state.group(group_id)

@@ -76,9 +76,10 @@ class CatalogFile:
             _apply(self._rows, lines)
 
     def _replace(self, rows: dict[Key, bytes]) -> None:
-        replace_file(self._path, b"".join([_line({"version": VERSION}), *rows.values()]))
+        content = b"".join([_line({"version": VERSION}), *rows.values()])
+        replace_file(self._path, content)
         self._open.forget([self._path])
-        self._file = DiskSegment(self._path, self._open)
+        self._file = DiskSegment(self._path, self._open, len(content))
         self._rows, self._lines = rows, len(rows)
 
 

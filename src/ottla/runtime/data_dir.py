@@ -24,8 +24,10 @@ from ottla.runtime.catalog import CatalogFile
 from ottla.runtime.log_files import (
     PARTITION_METADATA,
     SET_ASIDE,
+    STRAY,
     OpenFiles,
     PartitionFolder,
+    rename_folder,
     replace_file,
     sync_file,
     topic_id_in,
@@ -34,7 +36,7 @@ from ottla.runtime.log_files import (
 from ottla.types import TopicPartition
 
 LOCK, META, CATALOG, CLEAN_END = ".lock", "meta.properties", "topics.json", ".kafka_cleanshutdown"
-_DELETED, _STRAY = "-delete", "-stray"
+_DELETED = "-delete"
 _FOLDER = re.compile(r"(?P<topic>.+)-(?P<partition>\d+)")
 
 log = logging.getLogger("ottla.broker")
@@ -133,7 +135,10 @@ class DataDir:
         return PartitionFolder(self.path / f"{topic}-{partition}", topic_id, self._open, durable=self._durable)
 
     def set_aside_topic(self, topic: str, topic_id: uuid.UUID, partitions: Iterable[int]) -> Callable[[], object] | None:
-        """Rename the folders of a deleted topic now, so that its name is free; returns the work of removing them."""
+        """Rename the folders of a deleted topic now, so that its name is free; returns the work of removing them.
+
+        One that cannot be renamed is a stray at the next start, or when a new topic of that name needs it.
+        """
         renamed = []
         for partition in partitions:
             folder = self.path / f"{topic}-{partition}"
@@ -141,8 +146,8 @@ class DataDir:
                 continue
             self._open.forget_folder(folder)
             try:
-                renamed.append(_rename(folder, topic_id, _DELETED))
-            except OSError as error:  # the next start sets it aside
+                renamed.append(rename_folder(folder, topic_id, _DELETED))
+            except OSError as error:
                 log.error("the folder of the deleted topic could not be renamed: %s", error)
         return partial(_remove_all, renamed) if renamed else None
 
@@ -208,7 +213,7 @@ class DataDir:
         for name, partition, topic_id, folder in self._partition_folders():
             topic = known.get(name)
             if topic is None or topic.topic_id != topic_id or partition >= topic.partitions:
-                stray = _rename(folder, topic_id, _STRAY)
+                stray = rename_folder(folder, topic_id, STRAY)
                 log.warning("%s belongs to no topic of this broker: it is now %s", folder, stray.name)
 
 
@@ -227,10 +232,3 @@ def _locked(path: Path) -> int:
             f"data directory {path.parent} is in use by another broker", hint="stop that one, or give this one another directory"
         ) from None
     return fd
-
-
-def _rename(folder: Path, topic_id: uuid.UUID, suffix: str) -> Path:
-    target = folder.with_name(f"{folder.name}.{topic_id.hex}{suffix}")
-    if target.exists():
-        shutil.rmtree(target)
-    return folder.rename(target)

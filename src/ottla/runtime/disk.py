@@ -18,7 +18,8 @@ log = logging.getLogger("ottla.broker")
 
 
 class DiskThread:
-    """Runs jobs. ``report(tag, outcome)`` is called on the disk thread: the outcome is what the job returned or what it raised."""
+    """Runs jobs. ``report(tag, outcome)`` is called on the disk thread: the outcome is what the job returned, or the ``Exception``
+    that it raised."""
 
     def __init__(self, report: Callable[[Tag, object], None]) -> None:
         self._report = report
@@ -29,8 +30,9 @@ class DiskThread:
         """Do a job after all those before it; the thread starts with the first."""
         self._jobs.put((tag, job))
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="ottla-broker-disk", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name="ottla-broker-disk", daemon=True)
+            thread.start()  # may raise; the next job tries again then
+            self._thread = thread
 
     def close(self) -> None:
         """Wait until all jobs are done."""
@@ -45,7 +47,7 @@ class DiskThread:
             outcome: object
             try:
                 outcome = job()
-            except Exception as error:
+            except BaseException as error:  # a panic in a codec's library is no Exception
                 log.error("work on the data directory failed (%s): %s", " ".join(map(str, tag)), error)
-                outcome = error
+                outcome = error if isinstance(error, Exception) else RuntimeError(repr(error))
             self._report(tag, outcome)

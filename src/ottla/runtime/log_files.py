@@ -11,6 +11,7 @@ import errno
 import mmap
 import os
 import resource
+import shutil
 import uuid
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections import OrderedDict
@@ -24,6 +25,7 @@ from ottla.records.header import Buffer
 
 SEGMENT_SUFFIXES = ("log", "index", "timeindex", "txnindex")
 SET_ASIDE, DRAFT, SWAP = ".deleted", ".cleaned", ".swap"
+STRAY = "-stray"
 PARTITION_METADATA = "partition.metadata"
 _MAX_OPEN = 256
 """Segment files kept open at most; others are opened again when they are needed."""
@@ -109,17 +111,17 @@ class DiskSegment:
 
     __slots__ = ("_open", "_torn", "path", "size")
 
-    def __init__(self, path: Path, open_files: OpenFiles) -> None:
+    def __init__(self, path: Path, open_files: OpenFiles, size: int | None = None) -> None:
+        """``size``: where it is known."""
         self.path = path
-        self.size = path.stat().st_size
+        self.size = path.stat().st_size if size is None else size
         self._open = open_files
         self._torn = False
 
     def append(self, pieces: Sequence[bytes | memoryview]) -> None:
         """Write all pieces at the end, or nothing at all and raise ``OSError``."""
+        self.mend()
         fd = self._open.get(self.path).fd
-        if self._torn:
-            self._mend(fd)
         total = sum(map(len, pieces))
         try:
             written = os.writev(fd, pieces)
@@ -128,7 +130,7 @@ class DiskSegment:
         except OSError:
             self._torn = True
             with suppress(OSError):  # tried again before the next append
-                self._mend(fd)
+                self.mend()
             raise
         self.size += total
 
@@ -160,9 +162,11 @@ class DiskSegment:
         os.truncate(self.path, size)
         self.size = size
 
-    def _mend(self, fd: int) -> None:
-        os.ftruncate(fd, self.size)
-        self._torn = False
+    def mend(self) -> None:
+        """Cut off what an append that failed may have left."""
+        if self._torn:
+            os.ftruncate(self._open.get(self.path).fd, self.size)
+            self._torn = False
 
 
 class PinnedFolder:
@@ -242,17 +246,24 @@ class PartitionFolder:
         """Offsets of the producer snapshots, ascending."""
         return self._offsets(".snapshot")
 
+    def make(self) -> None:
+        """Make the folder, unless it is there. One that a deleted topic of the same name has left is set aside before."""
+        if self.path.is_dir():
+            metadata = self.read_small(PARTITION_METADATA)
+            owner = topic_id_in(metadata) if metadata is not None else None
+            if owner == self._topic_id:
+                return
+            if owner is not None or self.segments():
+                self._open.forget_folder(self.path)
+                rename_folder(self.path, owner or self._topic_id, STRAY)
+        self.path.mkdir(parents=True, exist_ok=True)
+        self.pin().write_small(PARTITION_METADATA, partition_metadata(self._topic_id))
+
     def create(self, base_offset: int) -> DiskSegment:
-        """A new, empty segment; the first one brings the folder with it. Raises ``OSError`` if the folder is another topic's."""
-        stored = self.read_small(PARTITION_METADATA)
-        if stored is None:
-            self.path.mkdir(parents=True, exist_ok=True)
-            self.pin().write_small(PARTITION_METADATA, partition_metadata(self._topic_id))
-        elif topic_id_in(stored) not in (None, self._topic_id):
-            raise FileExistsError(errno.EEXIST, "it belongs to a deleted topic of the same name", str(self.path))
+        """A new, empty segment in a folder that is there."""
         path = self.path / file_name(base_offset, "log")
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644))
-        return DiskSegment(path, self._open)
+        _create_empty(path)
+        return DiskSegment(path, self._open, 0)
 
     def open(self, base_offset: int) -> DiskSegment:
         """A segment that is there."""
@@ -295,9 +306,12 @@ class PartitionFolder:
 
     def draft(self, base_offset: int) -> DiskSegment:
         """A segment to be written beside the others."""
+        for suffix in SEGMENT_SUFFIXES[1:]:  # of an earlier draft that could not be discarded
+            for mark in (DRAFT, SWAP):
+                (self.path / (file_name(base_offset, suffix) + mark)).unlink(missing_ok=True)
         path = self.path / (file_name(base_offset, "log") + DRAFT)
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644))
-        return DiskSegment(path, OpenFiles())
+        _create_empty(path)
+        return DiskSegment(path, OpenFiles(), 0)
 
     def finish_draft(self, base_offset: int, small: Mapping[str, bytes]) -> None:
         """Force a draft to disk, with its indexes."""
@@ -312,11 +326,11 @@ class PartitionFolder:
         for suffix in SEGMENT_SUFFIXES:
             (self.path / (file_name(base_offset, suffix) + DRAFT)).unlink(missing_ok=True)
 
-    def swap(self, base_offset: int, replaced: Iterable[int]) -> DiskSegment:
-        """Put a draft in the place of segments: a few renames; that of its ``.log`` to ``.swap`` is the point of no return."""
+    def begin_swap(self, base_offset: int) -> DiskSegment:
+        """Let a draft count from now on: the rename of its ``.log`` to ``.swap``, the last of these, is the point of no return."""
+        draft = DiskSegment(self.path / (file_name(base_offset, "log") + DRAFT), self._open)
         self._rename_all(base_offset, DRAFT, SWAP)
-        self.finish_swap(base_offset, replaced)
-        return self.open(base_offset)
+        return DiskSegment(self.path / (file_name(base_offset, "log") + SWAP), self._open, draft.size)
 
     def swaps(self) -> list[int]:
         """Base offsets of the drafts whose swap was interrupted."""
@@ -326,16 +340,22 @@ class PartitionFolder:
         """A draft whose swap was interrupted."""
         return DiskSegment(self.path / (file_name(base_offset, "log") + SWAP), self._open)
 
-    def finish_swap(self, base_offset: int, replaced: Iterable[int]) -> None:
-        """Complete a swap."""
-        self.set_aside(replaced)()
-        self._open.forget([self.path / (file_name(base_offset, "log") + SWAP)])
+    def finish_swap(self, base_offset: int, replaced: Iterable[int]) -> DiskSegment:
+        """Complete a swap, from wherever an earlier call was interrupted. The rename of its ``.log`` is the last step."""
+        swap = DiskSegment(self.path / (file_name(base_offset, "log") + SWAP), self._open)
+        # Where the old .log has gone already, the files that are called like those beside it may be the new ones.
+        left = set(self.segments()).intersection(replaced)
+        self.set_aside(sorted(left))()
+        self._open.forget([swap.path])
         self._rename_all(base_offset, SWAP, "")
+        return DiskSegment(self.path / file_name(base_offset, "log"), self._open, swap.size)
 
     def discard_drafts(self) -> None:
         """Remove what was left of drafts whose swap never began."""
+        begun = {file_name(base, suffix) + SWAP for base in self.swaps() for suffix in SEGMENT_SUFFIXES}
         for path in [*self.path.glob("*" + DRAFT), *self.path.glob("*" + SWAP)]:
-            path.unlink()
+            if path.name not in begun:
+                path.unlink()
 
     def _rename_all(self, base_offset: int, old: str, new: str) -> None:
         """Rename the files of a segment, its ``.log`` last."""
@@ -359,6 +379,14 @@ def replace_file(path: Path, content: bytes) -> None:
     draft = path.with_name(path.name + ".tmp")
     draft.write_bytes(content)
     draft.replace(path)
+
+
+def rename_folder(folder: Path, topic_id: uuid.UUID, suffix: str) -> Path:
+    """Give the folder of a partition a name that no topic has; whatever has that name is removed."""
+    target = folder.with_name(f"{folder.name}.{topic_id.hex}{suffix}")
+    if target.exists():
+        shutil.rmtree(target)
+    return folder.rename(target)
 
 
 def sync_file(path: Path) -> None:
@@ -395,6 +423,16 @@ def uuid_of(text: str) -> uuid.UUID | None:
         return uuid.UUID(bytes=urlsafe_b64decode(text + "=="))
     except ValueError:
         return None
+
+
+def _create_empty(path: Path) -> None:
+    """Make a file, or empty it. Where that fails, none is left: an empty segment would end the log at the next start."""
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644))
+    except OSError:
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
+        raise
 
 
 def _nothing() -> None:

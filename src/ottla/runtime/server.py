@@ -86,9 +86,12 @@ class Server:
         }
 
     def perform(self, effects: Iterable[Effect]) -> None:
-        """Carry out effects, in order."""
+        """Carry out effects, in order. One that fails is logged and does not keep the others from being carried out."""
         for effect in effects:
-            self._perform_by_type[type(effect)](effect)
+            try:
+                self._perform_by_type[type(effect)](effect)
+            except Exception:
+                log.exception("the broker failed to carry out %s", type(effect).__name__)
 
     def tidy(self, job: Callable[[], object]) -> None:
         """Let the disk thread do something that nobody waits for."""
@@ -342,7 +345,7 @@ class Server:
             return  # its connection has gone
         try:
             pieces = encode_response(slot.header, effect.response)
-        except ProtocolError:
+        except Exception:
             host = slot.connection.host
             log.exception("closing the connection from %s: the answer to its request can not be written", host)
             self._discard(slot.connection)

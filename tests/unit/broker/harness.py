@@ -13,6 +13,7 @@ from ottla.broker.core import BrokerCore
 from ottla.broker.effects import CancelTimer, Effect, Reply, RunJob, SetTimer
 from ottla.broker.holdings import Endpoint
 from ottla.broker.log import PartitionLog
+from ottla.broker.outbox import Outbox
 from ottla.broker.recovery import load_log
 from ottla.broker.topic_config import TopicConfig
 from ottla.errors import OttlaError
@@ -62,22 +63,23 @@ def reload(
 
 def clean(log: PartitionLog, now: int = START.wall, *, memory: int = 1 << 20) -> bool:
     """Compact a log once, as the disk thread does it; whether it was due. What fails is raised."""
-    cleaner = Cleaner(lambda one: True)
+    outbox = Outbox()
+    cleaner = Cleaner(lambda one: True, outbox)
     moment = Now(START.mono, now)
-    effects = cleaner.look([log], memory, moment)
-    due = bool(effects)
-    while effects:
-        jobs = [effect.job for effect in effects if isinstance(effect, RunJob)]
-        effects, _ = cleaner.on_step(jobs[0](), moment) if jobs else ([], True)
+    cleaner.look([log], memory, moment)
+    due = False
+    while jobs := [effect.job for effect in outbox.take() if isinstance(effect, RunJob)]:
+        due = True
+        cleaner.on_step(jobs[0](), moment)
     return due
 
 
 def append(log: PartitionLog, data: bytes, now: int = START.wall) -> int:
     """Append a batch and do the work that a roll leaves; returns its base offset."""
     appended = log.append(data, read_header(data), now)
-    if appended.sealing is not None:
-        appended.sealing.job()
-        log.sealed(appended.sealing, None)
+    for sealing in log.take_sealings():
+        sealing.job()
+        log.sealed(sealing, None)
     return appended.base_offset
 
 

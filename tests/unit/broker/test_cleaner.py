@@ -10,6 +10,7 @@ import pytest
 from ottla.broker.cleaner import Cleaner
 from ottla.broker.effects import RunJob
 from ottla.broker.log import PartitionLog
+from ottla.broker.outbox import Outbox
 from ottla.errors import CorruptRecordError
 from ottla.records import NewRecord, encode_batch, iter_records
 from ottla.types import Now
@@ -102,14 +103,14 @@ def test_memory_bounds_what_one_cleaning_takes_on(tmp_path: Path) -> None:
 def test_a_log_that_changed_meanwhile_keeps_what_it_has(tmp_path: Path) -> None:
     log = compacted_log(tmp_path, cleanup_policy="compact,delete", retention_bytes=100)
     write(log, b"a", b"a", b"b", b"c")
-    cleaner = Cleaner(lambda one: True)
-    effects = cleaner.look([log], MEMORY, START)
-    dropped, _ = log.drop_expired(START.wall)
+    outbox = Outbox()
+    cleaner = Cleaner(lambda one: True, outbox)
+    cleaner.look([log], MEMORY, START)
+    dropped = log.drop_expired(START.wall)
     assert dropped
     before = kept(log)
-    while effects:
-        (job,) = [one.job for one in effects if isinstance(one, RunJob)]
-        effects, over = cleaner.on_step(job(), START)
+    while jobs := [one.job for one in outbox.take() if isinstance(one, RunJob)]:
+        over = cleaner.on_step(jobs[0](), START)
     assert not over, "what is left is looked at when its turn comes"
     assert kept(log) == before
     assert not list((tmp_path / "t-0").glob("*.cleaned"))
@@ -120,11 +121,16 @@ def test_a_log_that_changed_meanwhile_keeps_what_it_has(tmp_path: Path) -> None:
 def test_a_disk_that_fails_is_tried_again_and_a_damaged_log_is_not(tmp_path: Path, error: Exception, again: bool) -> None:
     log = compacted_log(tmp_path)
     write(log, b"a", b"a", b"b")
-    cleaner = Cleaner(lambda one: True)
-    assert cleaner.look([log], MEMORY, START)
-    assert cleaner.look([log], MEMORY, START) == [], "one at a time"
-    assert cleaner.on_step(error, START) == ([], False)
-    assert bool(cleaner.look([log], MEMORY, Now(START.mono + 1, START.wall))) is again
+    outbox = Outbox()
+    cleaner = Cleaner(lambda one: True, outbox)
+    cleaner.look([log], MEMORY, START)
+    assert outbox.take()
+    cleaner.look([log], MEMORY, START)
+    assert outbox.take() == [], "one at a time"
+    assert cleaner.on_step(error, START) is False
+    assert outbox.take() == []
+    cleaner.look([log], MEMORY, Now(START.mono + 1, START.wall))
+    assert bool(outbox.take()) is again
     assert kept(log) == [(0, b"a"), (1, b"a"), (2, b"b")]
 
 
@@ -133,7 +139,7 @@ def test_segments_that_compaction_emptied_do_not_keep_others_from_expiring(tmp_p
     write(log, b"a", b"b", b"a", b"b", b"c", b"d")
     assert clean(log)
     write(log, b"e", stamp=START.wall + 2 * HOUR)
-    dropped, _ = log.drop_expired(START.wall + 2 * HOUR)
+    dropped = log.drop_expired(START.wall + 2 * HOUR)
     assert any(not segment.size for segment in dropped)
     assert kept(log) == [(6, b"e")]
     assert log.start_offset == 6

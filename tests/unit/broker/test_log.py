@@ -121,12 +121,12 @@ def test_retention_by_time_drops_old_segments_and_keeps_the_offsets_going(tmp_pa
     log = open_log(tmp_path, segment_bytes=size, retention_ms=HOUR)
     for hours in (0, 1, 3):
         append(log, batch(2, timestamp=START.wall + hours * HOUR))
-    dropped, _ = log.drop_expired(START.wall + 2 * HOUR + 1)
+    dropped = log.drop_expired(START.wall + 2 * HOUR + 1)
     assert [segment.base_offset for segment in dropped] == [0, 2]
     assert (log.start_offset, log.end_offset) == (4, 6)
-    dropped, sealing = log.drop_expired(START.wall + 9 * HOUR)
+    dropped = log.drop_expired(START.wall + 9 * HOUR)
     assert [segment.base_offset for segment in dropped] == [4]
-    assert sealing is not None, "the newest segment went too: what a roll leaves is to be done"
+    assert log.take_sealings(), "the newest segment went too: what a roll leaves is to be done"
     assert (log.start_offset, log.end_offset) == (6, 6)
     assert append(log, batch()) == 6
     assert reload(log)[0].end_offset == 7
@@ -137,10 +137,10 @@ def test_retention_by_size_keeps_at_least_what_it_promises(tmp_path: Path) -> No
     log = open_log(tmp_path, segment_bytes=size, retention_bytes=2 * size, retention_ms=-1)
     for _ in range(5):
         append(log, batch(2))
-    dropped, _ = log.drop_expired(START.wall)
+    dropped = log.drop_expired(START.wall)
     assert [segment.base_offset for segment in dropped] == [0, 2, 4]
     assert log.size == 2 * size
-    assert log.drop_expired(START.wall) == ([], None)
+    assert log.drop_expired(START.wall) == []
 
 
 def test_a_record_is_found_by_its_time(tmp_path: Path) -> None:
@@ -190,9 +190,8 @@ def test_a_failed_sealing_is_done_again_with_the_next(tmp_path: Path) -> None:
     log = open_log(tmp_path, segment_bytes=size)
 
     def roll() -> PartitionLog:
-        append_only = log.append(batch(), header_of(batch()), START.wall)
-        if append_only.sealing is not None:
-            sealings.append(append_only.sealing)
+        log.append(batch(), header_of(batch()), START.wall)
+        sealings.extend(log.take_sealings())
         return log
 
     sealings: list = []

@@ -156,7 +156,7 @@ def test_a_snapshot_of_what_was_cut_off_is_not_believed(tmp_path: Path) -> None:
 def test_an_empty_newest_segment_keeps_the_end(tmp_path: Path) -> None:
     log = open_log(tmp_path, retention_ms=0)
     append(log, batch(3))
-    dropped, _ = log.drop_expired(START.wall + 1)
+    dropped = log.drop_expired(START.wall + 1)
     log.files.set_aside([segment.base_offset for segment in dropped])()
     for clean in (False, True):
         again, cut = reload(log, clean=clean)

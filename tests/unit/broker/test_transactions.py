@@ -238,7 +238,8 @@ def test_markers_wait_for_a_disk_that_fails(broker: CoreUnderTest, monkeypatch: 
 def test_a_deleted_topic_does_not_keep_a_transaction_from_its_end(broker: CoreUnderTest) -> None:
     producer = started(broker)
     wrote(producer)
-    broker.take(broker.core.delete_topic(broker.core.topic("t")))
+    broker.core.delete_topic(broker.core.topic("t"))
+    broker.take([])
     assert producer.end() is NONE
     assert state_of(broker)[0] == "CompleteCommit"
 
@@ -384,7 +385,8 @@ def test_a_marker_in_the_offsets_topic_decides_about_the_offsets(broker: CoreUnd
     assert producer.commit_offset(7) is NONE
     place = broker.core.groups.offsets_partition_of("readers")
     marker = NewMarker(commit=True, producer_id=producer.producer_id, producer_epoch=producer.epoch, coordinator_epoch=0)
-    broker.take(broker.core.transactions.write_marker(broker.core.log(*place), marker, broker.now))
+    broker.core.transactions.write_marker(broker.core.log(*place), marker, broker.now)
+    broker.take([])
     assert committed_offset(broker, require_stable=True) == 7
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import uuid
 
 import pytest
 
@@ -16,7 +17,7 @@ from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.group_records import OffsetCommitKey, OffsetCommitValue, encode_record
 from ottla.protocol.messages import heartbeat_request, list_groups_request
-from tests.unit.coordinator.harness import DELAYED, Harness, failing, share
+from tests.unit.coordinator.harness import DELAYED, Harness, Topics, failing, share
 
 OFFSET = encode_record(
     OffsetCommitKey(group="g", topic="orders", partition=0), OffsetCommitValue(offset=1, metadata="", commit_timestamp=5)
@@ -99,6 +100,52 @@ def test_an_append_is_told_only_once() -> None:
     harness.settle()
     assert harness.coordinator.on_appended(append.partition, append.batch, harness.now) == []
     assert harness.coordinator.on_append_failed(append.partition, append.batch, ErrorCode.none, harness.now) == []
+
+
+class Failing(Topics):
+    """Topics of which nobody can be told while ``broken``."""
+
+    broken = False
+
+    def partition_count(self, name: str) -> int | None:
+        if self.broken:
+            raise RuntimeError("a defect")
+        return super().partition_count(name)
+
+    def topic_id(self, name: str) -> uuid.UUID | None:
+        if self.broken:
+            raise RuntimeError("a defect")
+        return super().topic_id(name)
+
+
+def test_a_decision_that_fails_is_answered_and_what_waits_behind_it_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    topics = Failing()
+    harness = Harness(topics)
+    (leader,) = harness.stable("A")
+    harness.appends = DELAYED
+    first = harness.commit({("orders", 0): 1}, leader, 1)
+    second = harness.commit({("orders", 0): 2}, leader, 1)
+    beat = harness.ask(Api.HEARTBEAT, heartbeat_request.HeartbeatRequest(group_id="g", generation_id=1, member_id=leader))
+    topics.broken = True
+    harness.settle()
+    assert harness.answer(first).topics[0].partitions[0].error_code is ErrorCode.none
+    assert harness.answer(second).topics[0].partitions[0].error_code is ErrorCode.unknown_server_error
+    assert harness.answer(beat).error_code is ErrorCode.none
+    assert "a defect" in caplog.text
+
+
+def test_the_work_of_a_timer_that_fails_is_done_again(caplog: pytest.LogCaptureFixture) -> None:
+    topics = Failing()
+    harness = Harness(topics)
+    harness.cg_join("a")
+    harness.cg_join("b")
+    topics.broken = True
+    harness.sleep(harness.config.group_consumer_session_timeout_ms)
+    assert "a defect" in caplog.text
+    assert set(harness.consumer_group().members) == {"a", "b"}
+    topics.broken = False
+    harness.sleep(harness.config.append_retry_backoff_ms)
+    assert not harness.consumer_group().members
 
 
 # Loading.

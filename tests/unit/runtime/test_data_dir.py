@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.broker.ports import Catalog, NextProducerId, StoredTopic, TopicDeleted
+from ottla.broker.ports import Catalog, LogFiles, NextProducerId, StoredTopic, TopicDeleted
 from ottla.errors import StorageError
 from ottla.runtime.data_dir import DataDir
 from ottla.types import TopicPartition
@@ -23,11 +23,16 @@ def _opened(path: Path) -> DataDir:
     return DataDir(path, 1)
 
 
+def _with_segment(files: LogFiles) -> None:
+    files.make()
+    files.create(0)
+
+
 def _with_topic(path: Path) -> None:
     data = _opened(path)
     data.change_catalog(TOPIC, NextProducerId(3000))
     for partition in (0, 1):
-        data.log_files("orders", ID, partition).create(0)
+        _with_segment(data.log_files("orders", ID, partition))
     data.release()
 
 
@@ -64,8 +69,8 @@ def test_a_folder_of_no_topic_is_set_aside_and_said(tmp_path: Path, caplog: pyte
     _with_topic(tmp_path)
     data = _opened(tmp_path)
     other = uuid.UUID(int=12)
-    data.log_files("orders", ID, 7).create(0)
-    data.log_files("gone", other, 0).create(0)
+    _with_segment(data.log_files("orders", ID, 7))
+    _with_segment(data.log_files("gone", other, 0))
     data.release()
     again = _opened(tmp_path)
     assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {
@@ -104,7 +109,7 @@ def test_what_was_given_up_is_removed(tmp_path: Path) -> None:
     data.release()
 
 
-def test_a_folder_that_could_not_be_renamed_is_not_written_to(
+def test_a_folder_that_could_not_be_renamed_is_set_aside_when_a_new_topic_needs_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     _with_topic(tmp_path)
@@ -119,11 +124,17 @@ def test_a_folder_that_could_not_be_renamed_is_not_written_to(
     assert caplog.text.count("could not be renamed") == 2
     fresh = uuid.UUID(int=12)
     data.change_catalog(TopicDeleted("orders"), TOPIC._replace(topic_id=fresh))
-    with pytest.raises(FileExistsError, match="deleted topic of the same name"):
-        data.log_files("orders", fresh, 0).create(0)
+    files = data.log_files("orders", fresh, 0)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", failing)
+        with pytest.raises(OSError, match="Input/output"):
+            files.make()
+    _with_segment(files)
+    assert (tmp_path / f"orders-0.{ID.hex}-stray" / "00000000000000000000.log").exists()
     data.release()
     again = _opened(tmp_path)
-    again.log_files("orders", fresh, 0).create(0)
+    assert again.log_files("orders", fresh, 0).segments() == [0]
+    assert again.log_files("orders", fresh, 1).segments() == [], "the other one was set aside by the start"
     again.release()
 
 

@@ -22,6 +22,7 @@ import pytest
 from ottla import Broker
 from ottla.broker.core import BrokerCore
 from ottla.errors import ConfigError, IllegalStateError, OttlaError, StorageError
+from ottla.faults import Faults
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.codec import RequestHeader, encode_request
@@ -259,6 +260,20 @@ def test_a_failure_inside_the_broker_closes_one_connection_and_is_logged(
         assert lucky.ask(Api.METADATA, METADATA).error_code is ErrorCode.none
     assert "the broker failed to serve it" in caplog.text
     assert "ZeroDivisionError" in caplog.text
+
+
+def test_an_effect_that_cannot_be_carried_out_does_not_take_the_others_with_it(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(faults: Faults, number: int) -> None:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(Faults, "on_strike", broken)
+    with Broker() as broker, RawClient(broker.bootstrap_servers) as client:
+        broker.faults.delay("Metadata", 0.01)
+        assert client.ask(Api.METADATA, METADATA).brokers
+        assert client.ask(Api.METADATA, METADATA).brokers
+    assert "the broker failed to carry out Struck" in caplog.text
 
 
 def test_clients_have_their_turn_between_what_many_jobs_bring(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:

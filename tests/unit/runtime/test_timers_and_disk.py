@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import given
 
 from ottla.runtime.disk import DiskThread
@@ -62,3 +63,38 @@ def test_jobs_run_in_order_and_each_is_reported_also_one_that_fails() -> None:
     assert names == ["ottla-broker-disk"]
     assert isinstance(reports[1][1], ZeroDivisionError)
     assert reports[2][1] == "done"
+
+
+class Panic(BaseException):
+    """What a codec written in Rust raises where it fails."""
+
+
+def panic() -> None:
+    raise Panic("a defect")
+
+
+def test_a_job_that_panics_is_a_failed_job_and_the_thread_goes_on() -> None:
+    reports: list[tuple[object, object]] = []
+    disk = DiskThread(lambda tag, outcome: reports.append((tag, outcome)))
+    disk.submit(("a",), panic)
+    disk.submit(("b",), lambda: "done")
+    disk.close()
+    assert isinstance(reports[0][1], Exception)
+    assert "a defect" in str(reports[0][1])
+    assert reports[1] == (("b",), "done")
+
+
+def test_a_thread_that_could_not_be_started_is_started_for_the_next_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    reports: list[object] = []
+    disk = DiskThread(lambda tag, outcome: reports.append(tag))
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="new thread"):
+            disk.submit(("a",), lambda: None)
+    disk.submit(("b",), lambda: None)
+    disk.close()
+    assert reports == [("a",), ("b",)]

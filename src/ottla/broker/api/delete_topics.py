@@ -28,18 +28,16 @@ def delete_topics(
 
 
 def _slices(core: BrokerState, context: RequestContext, request: delete_topics_request.DeleteTopicsRequest) -> Slices:
-    effects: list[Effect] = []
     results = []
     times = Counter((wanted.name, wanted.topic_id) for wanted in request.topics)
     for number, wanted in enumerate(dict.fromkeys(request.topics)):
         if number and not number % SIZE:
-            yield effects
-            effects = []
+            yield []
         try:
             if times[wanted.name, wanted.topic_id] > 1:
                 raise Refusal(ErrorCode.invalid_request, "Duplicate topic name.")
             topic = _find(core, wanted)
-            effects += core.delete_topic(topic)
+            core.delete_topic(topic)
         except Refusal as refusal:
             results.append(_result(wanted, refusal))
         else:
@@ -49,7 +47,7 @@ def _slices(core: BrokerState, context: RequestContext, request: delete_topics_r
                 )
             )
     response = delete_topics_response.DeleteTopicsResponse(throttle_time=NO_THROTTLE, responses=tuple(results))
-    return [*effects, Reply(context.ticket, response)]
+    return [Reply(context.ticket, response)]
 
 
 def _find(core: BrokerState, wanted: delete_topics_request.DeleteTopicState) -> Topic:

@@ -24,7 +24,8 @@ def init_producer_id(
 ) -> list[Effect]:
     """A fresh id with epoch 0; with a transactional id, whatever the transaction coordinator says."""
     if request.transactional_id is not None:
-        return core.transactions.handle(context, request, now)
+        core.transactions.handle(context, request, now)
+        return []
     code, producer_id, epoch = ErrorCode.none, -1, -1
     try:
         if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_PRODUCER_EPOCH):

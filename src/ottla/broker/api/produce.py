@@ -9,14 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, cast
 
 from ottla.broker.api.registry import serves
-from ottla.broker.delayed import Flushing
+from ottla.broker.delayed import Flushing, Spot
 from ottla.broker.effects import CloseConnection, Effect, NoReply, Reply, RequestContext, RunJob
 from ottla.broker.incoming import as_stored, check_records
 from ottla.broker.log import PartitionLog
+from ottla.broker.ports import Job
 from ottla.broker.refusal import RecordsRefused, Refusal
 from ottla.broker.topics import INTERNAL_TOPICS
 from ottla.broker.verdicts import Writer, verdict_for
@@ -46,7 +49,8 @@ def produce(core: BrokerState, context: RequestContext, request: produce_request
     unknown = _first_of_transactions(core, context, request) if request.transactional_id is not None else None
     if not unknown:
         return _write(core, context, request, {}, now)
-    return core.transactions.enlist(context, unknown, lambda said, at: _write(core, context, request, said, at), now)
+    core.transactions.enlist(context, unknown, lambda said, at: _write(core, context, request, said, at), now)
+    return []
 
 
 def _write(
@@ -59,18 +63,18 @@ def _write(
     # What was in an open transaction a moment ago and is in none now is sent again; a producer without an id has no transactions.
     no_id = request.transactional_id is None
     unasked = ErrorCode.transactional_id_authorization_failed if no_id else ErrorCode.coordinator_not_available
-    effects: list[Effect] = []
-    responses = []
-    unflushed: list[PartitionLog] = []
+    responses: list[produce_response.TopicProduceResponse] = []
+    unflushed: dict[Spot, PartitionLog] = {}
     for topic in request.topic_data:
-        results = []
+        results: list[produce_response.PartitionProduceResponse] = []
         for data in topic.partition_data:
             try:
                 log = _log_of(core, context, topic, data)
                 _check_request(request)
                 word = said.get(log.topic_partition, unasked)
-                result, more = _append(core, context, log, data, now, unflushed, word)
-                effects += more
+                result = _append(core, context, log, data, now, word)
+                if result.error_code is ErrorCode.none and log.flush_due():
+                    unflushed[len(responses), len(results)] = log
             except Refusal as refusal:
                 result = _refused(data.index, refusal)
             results.append(result)
@@ -78,25 +82,26 @@ def _write(
             produce_response.TopicProduceResponse(topic_id=topic.topic_id, name=topic.name, partition_responses=tuple(results))
         )
     response = produce_response.ProduceResponse(responses=tuple(responses))
-    return effects + _answer(core, context, request.acks, response, unflushed)
+    return _answer(core, context, request.acks, response, unflushed)
 
 
-def flushed(flushing: Flushing, error: OSError | None) -> list[Effect]:
-    """The disk has, or has not, what an answer was waiting for."""
-    if error is None:
-        for log, offset in flushing.logs:
-            log.flushed(offset)
-        return [Reply(flushing.context.ticket, flushing.response)]
-    refusal = Refusal(ErrorCode.kafka_storage_error, f"The log could not be forced to disk: {error}")
-    topics = tuple(
-        produce_response.TopicProduceResponse(
-            topic_id=topic.topic_id,
-            name=topic.name,
-            partition_responses=tuple(_refused(one.index, refusal) for one in topic.partition_responses),
-        )
-        for topic in flushing.response.responses
+def flushed(flushing: Flushing, outcome: object) -> list[Effect]:
+    """The disk has what an answer was waiting for, or says for some partitions why not."""
+    failed: Mapping[Spot, Exception] = (
+        dict.fromkeys(flushing.logs, outcome) if isinstance(outcome, Exception) else cast("dict[Spot, Exception]", outcome)
     )
-    return [Reply(flushing.context.ticket, produce_response.ProduceResponse(responses=topics))]
+    for spot, (log, offset) in flushing.logs.items():
+        if spot not in failed:
+            log.flushed(offset)
+    topics = []
+    for row, topic in enumerate(flushing.response.responses):
+        results = list(topic.partition_responses)
+        for column, result in enumerate(results):
+            if (row, column) in failed:
+                reason = f"The log could not be forced to disk: {failed[row, column]}"
+                results[column] = _refused(result.index, Refusal(ErrorCode.kafka_storage_error, reason))
+        topics.append(replace(topic, partition_responses=tuple(results)))
+    return [Reply(flushing.context.ticket, replace(flushing.response, responses=tuple(topics)))]
 
 
 def _check_request(request: produce_request.ProduceRequest) -> None:
@@ -149,24 +154,20 @@ def _append(
     log: PartitionLog,
     data: produce_request.PartitionProduceData,
     now: Now,
-    unflushed: list[PartitionLog],
     said: ErrorCode,
-) -> tuple[produce_response.PartitionProduceResponse, list[Effect]]:
+) -> produce_response.PartitionProduceResponse:
     header = _validated(log, data.records or b"", context, now)
     if log.topic_partition.topic in INTERNAL_TOPICS and context.client_id != _ADMIN_CLIENT:
         raise Refusal(ErrorCode.invalid_topic_exception, f"Only the broker writes to {log.topic_partition.topic}.")
     _check_said(context, log, header, said)
     repeated = log.producers.check(header) if header.producer_id >= 0 else None
-    effects: list[Effect] = []
     append_time = -1
     if repeated is not None:
         base_offset = repeated.base_offset
     else:
-        appended, effects = core.append(log, *as_stored(log.config, data.records or b"", header), now)
+        appended = core.append(log, *as_stored(log.config, data.records or b"", header), now)
         base_offset, append_time = appended.base_offset, appended.append_time
-        if log.flush_due():
-            unflushed.append(log)
-    result = produce_response.PartitionProduceResponse(
+    return produce_response.PartitionProduceResponse(
         index=data.index,
         error_code=ErrorCode.none,
         base_offset=base_offset,
@@ -174,7 +175,6 @@ def _append(
         log_start_offset=log.start_offset,
         record_errors=(),
     )
-    return result, effects
 
 
 def _validated(log: PartitionLog, records: bytes, context: RequestContext, now: Now) -> BatchHeader:
@@ -209,7 +209,7 @@ def _answer(
     context: RequestContext,
     acks: int,
     response: produce_response.ProduceResponse,
-    unflushed: list[PartitionLog],
+    unflushed: Mapping[Spot, PartitionLog],
 ) -> list[Effect]:
     if acks == 0:
         # There is no answer in which to say what went wrong: closing the connection is how Kafka says it.
@@ -218,11 +218,22 @@ def _answer(
             return [CloseConnection(context.ticket, f"a produce request that wants no answer failed: {code.name}")]
         return [NoReply(context.ticket)]
     if unflushed:
-        flushes = [log.flush() for log in unflushed]
-        logs = tuple((log, log.end_offset) for log in unflushed)
-        core.flushing[context.ticket] = Flushing(context, response, logs)
-        return [RunJob(("flush", context.ticket), lambda: [flush() for flush in flushes])]
+        jobs = {spot: log.flush() for spot, log in unflushed.items()}
+        ends = {spot: (log, log.end_offset) for spot, log in unflushed.items()}
+        core.flushing[context.ticket] = Flushing(context, response, ends)
+        return [RunJob(("flush", context.ticket), partial(_flush_each, jobs))]
     return [Reply(context.ticket, response)]
+
+
+def _flush_each(jobs: Mapping[Spot, Job]) -> dict[Spot, Exception]:
+    """Force each log to disk; returns what went wrong, by where the answer is to say so."""
+    failed: dict[Spot, Exception] = {}
+    for spot, job in jobs.items():
+        try:
+            job()
+        except Exception as error:
+            failed[spot] = error
+    return failed
 
 
 def _refused(index: int, refusal: Refusal) -> produce_response.PartitionProduceResponse:

@@ -36,13 +36,16 @@ def txn_offset_commit(
     except Refusal as refusal:
         return [Reply(context.ticket, refused(refusal.code))]
     if names_nothing_known(request, core.topics) or log.producers.is_writing(request.producer_id, request.producer_epoch):
-        return core.groups.handle(context, request, now)
+        core.groups.handle(context, request, now)
+        return []
     writer = Writer(request.transactional_id, request.producer_id, request.producer_epoch)
 
     def go_on(said: Mapping[TopicPartition, ErrorCode], at: Now) -> list[Effect]:
         error = verdict_for(context, said[partition])
         if error is not ErrorCode.none:
             return [Reply(context.ticket, refused(error))]
-        return core.groups.handle(context, request, at)
+        core.groups.handle(context, request, at)
+        return []
 
-    return core.transactions.enlist(context, {writer: [partition]}, go_on, now)
+    core.transactions.enlist(context, {writer: [partition]}, go_on, now)
+    return []

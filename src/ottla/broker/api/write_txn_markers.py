@@ -26,7 +26,6 @@ def write_txn_markers(
     core: BrokerState, context: RequestContext, request: write_txn_markers_request.WriteTxnMarkersRequest, now: Now
 ) -> list[Effect]:
     """Write each marker to each of its partitions, or say why not; the answer has each producer once, with what was said last."""
-    effects: list[Effect] = []
     said: dict[int, dict[TopicPartition, ErrorCode]] = {}
     nobody = any(wanted.producer_id < 0 or wanted.producer_epoch < 0 for wanted in request.markers)
     for wanted in request.markers:
@@ -34,11 +33,9 @@ def write_txn_markers(
         of_producer = said.setdefault(wanted.producer_id, {})
         for partition in (TopicPartition(topic.name, number) for topic in wanted.topics for number in topic.partition_indexes):
             # There is no marker without a producer; Kafka fails at it, and the whole request with it.
-            code, more = (ErrorCode.unknown_server_error, []) if nobody else _written(core, marker, partition, now)
-            of_producer[partition] = code
-            effects += more
+            of_producer[partition] = ErrorCode.unknown_server_error if nobody else _written(core, marker, partition, now)
     results = tuple(_result(producer_id, codes) for producer_id, codes in said.items())
-    return [*effects, Reply(context.ticket, write_txn_markers_response.WriteTxnMarkersResponse(markers=results))]
+    return [Reply(context.ticket, write_txn_markers_response.WriteTxnMarkersResponse(markers=results))]
 
 
 def _result(producer_id: int, codes: Mapping[TopicPartition, ErrorCode]) -> write_txn_markers_response.WritableTxnMarkerResult:
@@ -56,10 +53,11 @@ def _result(producer_id: int, codes: Mapping[TopicPartition, ErrorCode]) -> writ
     )
 
 
-def _written(core: BrokerState, marker: NewMarker, partition: TopicPartition, now: Now) -> tuple[ErrorCode, list[Effect]]:
+def _written(core: BrokerState, marker: NewMarker, partition: TopicPartition, now: Now) -> ErrorCode:
     try:
         log = core.log(*partition)
         log.producers.check_marker(marker.producer_id, marker.producer_epoch, marker.coordinator_epoch)
-        return ErrorCode.none, core.transactions.write_marker(log, marker, now)
+        core.transactions.write_marker(log, marker, now)
     except Refusal as refusal:
-        return refusal.code, []
+        return refusal.code
+    return ErrorCode.none

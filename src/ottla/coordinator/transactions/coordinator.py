@@ -9,6 +9,7 @@ is answered once.
 from __future__ import annotations
 
 import enum
+import logging
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from typing import Any, ClassVar
 from ottla.coordinator.effects import Append, CancelTimer, Reply, RequestContext, SetTimer, TimerKey
 from ottla.coordinator.partitioner import partition_for
 from ottla.coordinator.timers import Timers
-from ottla.coordinator.transactions.decision import Decision, Draft, Surroundings, WriteMarkers, completion_timer
+from ottla.coordinator.transactions.decision import Decision, DecisionEffect, Draft, Surroundings, WriteMarkers, completion_timer
 from ottla.coordinator.transactions.describe import describe_transaction, list_refused, list_transactions
 from ottla.coordinator.transactions.end import complete, forget_if_unused, rest, transaction_timed_out, watch, write_markers
 from ottla.coordinator.transactions.events import TransactionForgotten, TransactionWritten, record_of
@@ -32,6 +33,8 @@ from ottla.protocol.transaction_records import TransactionLogValue
 from ottla.types import Now
 
 Effect = Reply | SetTimer | CancelTimer | Append | WriteMarkers
+
+logger = logging.getLogger("ottla.broker")
 
 
 class _Absence(enum.Enum):
@@ -134,6 +137,7 @@ class TransactionCoordinator:
 
     def on_timer(self, key: TimerKey, now: Now) -> list[Effect]:
         """A timer has fired. One that is not armed any more does nothing."""
+        self._timers.reported(key)
         return self._submit(str(key[1]), _TimerFired(key), now)
 
     def on_markers_written(self, transactional_id: str, now: Now) -> list[Effect]:
@@ -155,7 +159,8 @@ class TransactionCoordinator:
         transactional_id, is_open = self._closed(batch)
         if is_open is None:
             return []
-        return self._given_up(transactional_id, is_open.operation, now) + self._go_on(transactional_id, now)
+        not_available = ErrorCode.coordinator_not_available
+        return self._given_up(transactional_id, is_open.operation, not_available, now) + self._go_on(transactional_id, now)
 
     def start_loading(self, partition: int) -> None:
         """The log of a partition is being read: its ids are told to wait."""
@@ -229,15 +234,19 @@ class TransactionCoordinator:
             return self._answered(operation, self._refusal(operation, state.value))
         if isinstance(operation, _TimerFired) and not self._timers.take_if_due(operation.key, now.mono):
             moved_to = self._timers.deadline(operation.key)
-            return [] if moved_to is None else [SetTimer(operation.key, moved_to)]
-        decision = self._decision(state.get(transactional_id), operation, now)
-        durable = [event for event in decision.events if isinstance(event, TransactionWritten | TransactionForgotten)]
-        if not durable:
-            return self._apply(state, decision) + self._answered(operation, decision.answer)
+            return [] if moved_to is None else self._noted((SetTimer(operation.key, moved_to),))
         try:
+            decision = self._decision(state.get(transactional_id), operation, now)
+            durable = [event for event in decision.events if isinstance(event, TransactionWritten | TransactionForgotten)]
             records = tuple([record_of(event) for event in durable])
         except ProtocolError:  # something in the request is longer than a record can hold
             return self._answered(operation, self._refusal(operation, ErrorCode.invalid_request))
+        except Exception:
+            # A decision writes nothing, so one that fails leaves no trace: what waits behind it and other ids go on.
+            logger.exception("transactional id %r: %s failed", transactional_id, type(operation).__name__)
+            return self._given_up(transactional_id, operation, ErrorCode.unknown_server_error, now)
+        if not durable:
+            return self._apply(state, decision) + self._answered(operation, decision.answer)
         self._batches += 1
         self._open[transactional_id] = _OpenAppend(self._batches, operation, decision)
         return [Append(self.partition_for(transactional_id), self._batches, records)]
@@ -258,19 +267,18 @@ class TransactionCoordinator:
     def _apply(self, state: PartitionState, decision: Decision) -> list[Effect]:
         for event in decision.events:
             state.replay(event)
-        for effect in decision.effects:
-            if isinstance(effect, SetTimer | CancelTimer):
-                self._timers.note(effect)
-        return list(decision.effects)
+        return self._noted(decision.effects)
 
-    def _given_up(self, transactional_id: str, operation: Operation, now: Now) -> list[Effect]:
+    def _noted(self, effects: Iterable[DecisionEffect]) -> list[Effect]:
+        """The effects that must go out: not a timer that the shell will report early enough."""
+        return [effect for effect in effects if not isinstance(effect, SetTimer | CancelTimer) or self._timers.note(effect)]
+
+    def _given_up(self, transactional_id: str, operation: Operation, error: ErrorCode, now: Now) -> list[Effect]:
         """A request is asked again by its client; what nobody asks for is tried again by itself."""
         if isinstance(operation, _Request):
-            return self._answered(operation, self._refusal(operation, ErrorCode.coordinator_not_available))
+            return self._answered(operation, self._refusal(operation, error))
         key = operation.key if isinstance(operation, _TimerFired) else completion_timer(transactional_id)
-        again = SetTimer(key, now.mono + self._around.config.append_retry_backoff_ms)
-        self._timers.note(again)
-        return [again]
+        return self._noted((SetTimer(key, now.mono + self._around.config.append_retry_backoff_ms),))
 
     def _closed(self, batch: int) -> tuple[str, _OpenAppend | None]:
         """The append of a batch; ``None`` where its partition was given up."""

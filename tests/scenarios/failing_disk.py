@@ -1,0 +1,99 @@
+"""A disk of which some operations fail, for brokers in this process.
+
+Owns the counting of file operations and the failure of those that were chosen. Must not know which operation belongs to what.
+Invariant: an operation counts only when the broker's own code for files has asked for it, so that the same calls of a test count
+the same; one that fails leaves the files as they were, but for a write, of which the first half is written.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import mmap
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+OF_OS = ("open", "fsync", "ftruncate", "listdir", "mkdir", "pread", "rename", "replace")
+OF_OS += ("scandir", "stat", "statvfs", "truncate", "unlink", "write", "writev")
+_OF_FILES = ("runtime/log_files.py", "runtime/data_dir.py")
+_DEPTH = 16
+"""Frames between the broker's code for files and the operating system: those of ``pathlib`` and ``shutil``."""
+
+
+class FailingDisk:
+    """Counts operations while ``watching``, and fails those whose numbers are in ``failing``."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.failing: range = range(0)
+        self.failed: list[str] = []
+        self.synced: dict[int, int] = {}
+        """Inode -> how many bytes of the file were forced to disk."""
+        self._watching = False
+
+    @contextmanager
+    def watching(self, failing: range = range(0)) -> Iterator[None]:
+        """Count from 0; numbers in ``failing`` fail."""
+        self.count, self.failing, self.failed = 0, failing, []
+        self._watching = True
+        try:
+            yield
+        finally:
+            self._watching = False
+
+    @contextmanager
+    def looking_away(self) -> Iterator[None]:
+        """What a test reads itself does not count."""
+        watching, self._watching = self._watching, False
+        try:
+            yield
+        finally:
+            self._watching = watching
+
+    def install(self, patch: pytest.MonkeyPatch) -> None:
+        """Be the disk of this process."""
+        for name in OF_OS:
+            patch.setattr(os, name, self._wrapped(name, getattr(os, name)))
+        patch.setattr(io, "open", self._wrapped("io.open", io.open))
+        patch.setattr(mmap, "mmap", self._wrapped("mmap", mmap.mmap))
+
+    def _wrapped(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def operation(*args: Any, **keywords: Any) -> Any:
+            if self._watching and _asked_by_broker(sys._getframe(1)):
+                number, self.count = self.count, self.count + 1
+                if number in self.failing:
+                    self.failed.append(f"{name}{args[:1]}")
+                    if name == "writev":
+                        data = b"".join(args[1])
+                        real(args[0], [data[: len(data) // 2]])
+                    raise OSError(errno.EIO, os.strerror(errno.EIO))
+            if name != "fsync":
+                return real(*args, **keywords)
+            # No test looks at what would survive a power failure but by this; the real thing takes its time.
+            found = os.fstat(args[0])
+            self.synced[found.st_ino] = found.st_size
+            return None
+
+        return operation
+
+
+def _asked_by_broker(frame: FrameType | None) -> bool:
+    for _ in range(_DEPTH):
+        if frame is None:
+            return False
+        if frame.f_code.co_filename.endswith(_OF_FILES):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def on_disk(disk: FailingDisk, folder: Path, base_offset: int) -> int:
+    """Bytes of a segment that were forced to disk."""
+    return disk.synced.get(os.stat(folder / f"{base_offset:020d}.log").st_ino, 0)
