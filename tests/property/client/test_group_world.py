@@ -7,16 +7,19 @@ must be handled.
 
 from __future__ import annotations
 
+import enum
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from ottla.client.groups.classic.states import TRANSITIONS, State
+from ottla.client.groups.classic import states as classic_states
+from ottla.client.groups.consumer import states as consumer_states
 from ottla.errors import CommitFailedError, ConnectionFailedError, IllegalStateError, OttlaTimeoutError, error_class
 from ottla.types import OffsetAndMetadata, TopicPartition
+from tests.scenarios.client_assignors import SETTINGS, Weighted
 from tests.scenarios.groups import told_to_hold
 from tests.scenarios.world import Program, Sleep, World
 
@@ -32,6 +35,7 @@ class Watched:
         self.app = world.app(
             name,
             group_id="g",
+            **({"group_protocol": "consumer", "group_client_assignors": [Weighted]} if world.protocol == "consumer" else {}),
             enable_auto_commit=auto_commit,
             auto_commit_interval_ms=300,
             max_poll_records=records,
@@ -44,12 +48,12 @@ class Watched:
         self.rewind: TopicPartition | None = None
         self.next: dict[TopicPartition, int] = {}
         """The offset that has to come next of each partition."""
-        self.states: list[State] = [State.UNJOINED]
+        self.states: list[enum.Enum] = [self.state]
         self.app.start(self.program())
 
     @property
-    def state(self) -> State:
-        state: State = self.app.assembly.membership.state  # type: ignore[union-attr, attr-defined]
+    def state(self) -> enum.Enum:
+        state: enum.Enum = self.app.assembly.membership.state  # type: ignore[union-attr, attr-defined]
         return state
 
     def program(self) -> Program:
@@ -128,16 +132,18 @@ class Checks:
 
     def states_follow_the_table(self) -> None:
         """Seen at the ends of passes, a state may be several transitions from the one before."""
-        reachable = {state: _reachable(state) for state in State}
+        of_protocol = {"classic": classic_states.TRANSITIONS, "consumer": consumer_states.TRANSITIONS}
+        table: Mapping[Any, Mapping[Any, Any]] = of_protocol[self.world.protocol]  # type: ignore[assignment]
+        reachable = {state: _reachable(table, state) for state in table}
         for member in self.members:
             for before, after in zip(member.states, member.states[1:], strict=False):
                 assert after in reachable[before]
 
 
-def _reachable(state: State) -> set[State]:
+def _reachable(table: Mapping[Any, Mapping[Any, Any]], state: enum.Enum) -> set[enum.Enum]:
     found = {state}
     while True:
-        more = found | {target for one in found for target in TRANSITIONS[one].values()}
+        more = found | {target for one in found for target in table[one].values()}
         if more == found:
             return found
         found = more
@@ -162,8 +168,9 @@ steps = st.lists(st.tuples(actions, st.sampled_from([3, 50, 700, 4_000, 12_000])
 class History:
     """Plays the drawn steps."""
 
-    def __init__(self, path: Path, seed: int) -> None:
-        self.world = World(path, seed)
+    def __init__(self, path: Path, seed: int, protocol: str) -> None:
+        self.world = World(path, seed, **(SETTINGS if protocol == "consumer" else {}))
+        self.world.protocol = protocol
         self.world.create_topic("t", PARTITIONS)
         self.checks = Checks(self.world)
 
@@ -243,11 +250,9 @@ class History:
         return not self.missing()
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
-@given(steps, st.integers(0, 1000))
-def test_no_record_is_lost_whatever_happens(history: list[tuple[tuple[Any, ...], int]], seed: int) -> None:
+def play(history: list[tuple[tuple[Any, ...], int]], seed: int, protocol: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        world = History(Path(folder), seed)
+        world = History(Path(folder), seed, protocol)
         world.join(True, 7)
         world.produce(ALL[0], 20)
         for action, pause in history:
@@ -257,3 +262,15 @@ def test_no_record_is_lost_whatever_happens(history: list[tuple[tuple[Any, ...],
         world.checks.told_in_turns()
         world.checks.states_follow_the_table()
         world.world.broker.kill()
+
+
+@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(steps, st.integers(0, 1000))
+def test_no_record_is_lost_whatever_happens(history: list[tuple[tuple[Any, ...], int]], seed: int) -> None:
+    play(history, seed, "classic")
+
+
+@settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(steps, st.integers(0, 1000))
+def test_nor_where_members_assign_for_their_consumer_group(history: list[tuple[tuple[Any, ...], int]], seed: int) -> None:
+    play(history, seed, "consumer")
