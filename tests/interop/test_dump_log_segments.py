@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla import Broker
+from ottla import Broker, Consumer
 from tests.interop.peers import MEMBER, PRODUCE, Row, closing_all, create_topic, poll_until
 from tests.interop.real_kafka import KafkaTool
 
@@ -115,3 +115,24 @@ def test_what_a_killed_broker_left_is_valid_too(data_dir: Path, kafka_tool: Kafk
     assert [path.read_bytes() for path in paths] == [(data_dir / path.relative_to(copy)).read_bytes() for path in paths]
     printed = _dump(kafka_tool, paths)
     assert "mismatch" not in printed.lower()
+
+
+def test_members_that_assign_themselves_are_decoded_without_what_kafka_does_not_know(kafka_tool: KafkaTool, tmp_path: Path) -> None:
+    """The assignors that a member can run are in a tagged field of its record."""
+    with Broker(tmp_path, settings={"group.consumer.client.assignors.enable": True}) as broker:
+        create_topic(broker.bootstrap_servers, "assigned", 2)
+        settings = {"group_id": "assigners", "group_protocol": "consumer", "group_client_assignors": ["sticky", "range"]}
+        with Consumer(bootstrap_servers=broker.bootstrap_servers, **settings) as consumer:
+            consumer.subscribe(["assigned"])
+            until = time.monotonic() + 60
+            while len(consumer.assignment()) < 2:
+                consumer.poll(timeout=0.2)
+                assert time.monotonic() < until
+            assert consumer.health().assignor == "sticky"
+    logs = sorted(path for path in tmp_path.glob("__consumer_offsets-*/*.log") if path.stat().st_size)
+    assert b"sticky" in b"".join(path.read_bytes() for path in logs)
+    printed = _dump(kafka_tool, logs, "--offsets-decoder", "--deep-iteration")
+    assert "isvalid: false" not in printed
+    assert "rror" not in printed
+    assert '"subscribedTopicNames":["assigned"]' in printed
+    assert printed.count('"memberId"') >= 3

@@ -153,6 +153,8 @@ def test_a_setting_of_another_client_is_said_so() -> None:
         ("partition_assignment_strategy", ["stickiest"], "range, roundrobin, sticky, cooperative-sticky, and"),
         ("partition_assignment_strategy", "range,range", "different"),
         ("partition_assignment_strategy", [], "assignors"),
+        ("group_client_assignors", ["stickiest"], "range, roundrobin, sticky, cooperative-sticky, and"),
+        ("group_client_assignors", ["range", "range"], "different"),
         ("value_deserializer", "org.apache.kafka.common.serialization.StringDeserializer", "a callable"),
         ("security_protocol", "TLS", "PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL"),
         ("bootstrap_servers", "kafka", "HOST:PORT"),
@@ -301,6 +303,14 @@ def test_a_warning_about_an_admin_names_its_line() -> None:
     with pytest.warns(OttlaConfigWarning) as caught, Admin(bootstrap_servers="a:1", ssl_truststore_location="x"):
         pass
     assert [warning.filename for warning in caught] == [__file__]
+
+
+def test_assignors_of_consumer_groups_mean_nothing_to_a_classic_one() -> None:
+    with pytest.warns(OttlaConfigWarning, match=r"group\.protocol=classic ignores group\.client\.assignors"):
+        consumer(group_id="g", group_protocol="classic", group_client_assignors="range")
+    javas = "org.apache.kafka.clients.consumer.StickyAssignor"
+    assert consumer(group_id="g", group_client_assignors=javas).group_client_assignors == ("sticky",)
+    assert consumer(group_id="g").group_client_assignors == ()
 
 
 def test_a_config_never_changes() -> None:

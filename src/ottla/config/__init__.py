@@ -24,6 +24,7 @@ from ottla.config.rows import (
     Setting,
     a_callable,
     assignors,
+    assignors_or_none,
     boolean,
     count,
     instance_id,
@@ -165,7 +166,7 @@ class ConsumerConfig(ClientConfig):
     """How partitions are shared out, the favourite first: names, and ``ottla.assignors.ConsumerPartitionAssignor``s."""
     group_remote_assignor: str | None = row(None, not_empty, protocols=frozenset({"consumer"}))
     """Which of the broker's assignors is to be used."""
-    group_client_assignors: tuple[Any, ...] = row((), assignors, protocols=frozenset({"consumer"}))
+    group_client_assignors: tuple[Any, ...] = row((), assignors_or_none, protocols=frozenset({"consumer"}))
     """Assignors that the members run themselves, the favourite first: names, and ``ottla.assignors.ConsumerPartitionAssignor``s.
     Only Ottla's broker offers that. See [client-side assignors](client-assignors.md)."""
     max_poll_records: int = count(500, 1)

@@ -132,6 +132,11 @@ def assignors(value: Any) -> tuple[Any, ...]:
     return tuple(item() if isinstance(item, type) else item for item in found)
 
 
+def assignors_or_none(value: Any) -> tuple[Any, ...]:
+    """The same, where there may be none at all."""
+    return () if value in ((), [], "") else assignors(value)
+
+
 _DURATION = re.compile(r"\+?P(?:\+?(\d+)D)?(?:T(?=[\d+])(?:\+?(\d+)H)?(?:\+?(\d+)M)?(?:\+?(\d+(?:[.,]\d+)?)S)?)?", re.I)
 """As Java reads the durations of ISO 8601: days, hours, minutes and seconds."""
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from ottla.assignors import ConsumerPartitionAssignor, RangeAssignor, RebalanceProtocol, strategy
+from ottla.assignors import ConsumerPartitionAssignor, RangeAssignor, RebalanceProtocol, client_strategy, strategy
 from ottla.errors import ConfigError
 
 
@@ -66,3 +66,35 @@ def test_an_assignor_needs_a_name() -> None:
 
     with pytest.raises(ConfigError, match="has no name"):
         strategy((Nameless(),))
+
+
+class Versioned(Mine):
+    def __init__(self, version: object) -> None:
+        self._version = version
+
+    def version(self) -> int:
+        return self._version  # type: ignore[return-value]
+
+
+def test_members_of_a_consumer_group_need_no_rebalance_protocol_in_common() -> None:
+    found = client_strategy((OnlyCooperative(), "range", Versioned(7)))
+    assert list(found.assignors) == ["together", "range", "mine"]
+    assert found.foreign == {"together", "mine"}
+    assert found.versions == {"together": 0, "range": 0, "mine": 7}
+    assert found.cooperative
+    assert client_strategy(()).assignors == {}
+
+
+@pytest.mark.parametrize(
+    ("configured", "message"),
+    [
+        ((object(),), r"group\.client\.assignors: .* is no assignor"),
+        ((RangeAssignor(), "range"), r"group\.client\.assignors: two assignors are called 'range'"),
+        ((Versioned(-1),), r"version\(\) of 'mine' returned -1, not a whole number from 0 to 32767"),
+        ((Versioned(32_768),), "returned 32768"),
+        ((Versioned("2"),), "returned '2'"),
+    ],
+)
+def test_what_can_not_be_offered_is_refused(configured: tuple[object, ...], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        client_strategy(configured)

@@ -1,0 +1,125 @@
+"""How assignors are asked: their answers in one form, and the whole assignment of a consumer group at once."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, strategies as st
+
+from ottla.assignors import (
+    ASSIGNORS,
+    Cluster,
+    ConsumerPartitionAssignor,
+    MemberAssignment,
+    MemberSubscription,
+    RebalanceProtocol,
+)
+from ottla.assignors.asking import assign, assign_whole
+from ottla.types import TopicPartition
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+class Answering(ConsumerPartitionAssignor):
+    name = "answering"
+
+    def __init__(self, *answers: Any, protocol: RebalanceProtocol = RebalanceProtocol.EAGER) -> None:
+        self.answers = list(answers)
+        self.asked: list[Mapping[str, MemberSubscription]] = []
+        self.protocol = protocol
+
+    def supported_protocols(self) -> Sequence[RebalanceProtocol]:
+        return (self.protocol,)
+
+    def assign(self, cluster: Cluster, members: Mapping[str, MemberSubscription]) -> Any:
+        self.asked.append(members)
+        return self.answers[len(self.asked) - 1]
+
+
+CLUSTER = Cluster({"t": 2})
+MEMBERS = {"a": MemberSubscription(("t",), owned=(T0, T1), generation=3), "b": MemberSubscription(("t",))}
+
+
+class Index:
+    """A number of another library."""
+
+    def __index__(self) -> int:
+        return 1
+
+
+@pytest.mark.parametrize(
+    ("share", "plain"),
+    [
+        ([T0], MemberAssignment((T0,))),
+        (iter([("t", 0), ("t", Index())]), MemberAssignment((T0, T1))),
+        (MemberAssignment((T0,), b"x"), MemberAssignment((T0,), b"x")),
+        (MemberAssignment((T0,), bytearray(b"x")), MemberAssignment((T0,), b"x")),  # type: ignore[arg-type]
+    ],
+)
+def test_an_answer_in_one_form(share: Any, plain: MemberAssignment) -> None:
+    assert assign(Answering({"a": share}), CLUSTER, MEMBERS) == {"a": plain}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        None,
+        3,
+        [("a", [T0])],
+        {"a": None},
+        {"a": 3},
+        {"a": ["t"]},
+        {"a": [("t",)]},
+        {"a": [("t", 0, 1)]},
+        {"a": [(b"t", 0)]},
+        {"a": [("t", "0")]},
+        {"a": [("t", [0])]},
+        {"a": [("t", 0.0)]},
+        {1: [T0]},
+        {"a": MemberAssignment((T0,), "x")},  # type: ignore[arg-type]
+    ],
+    ids=repr,
+)
+def test_what_is_no_answer_is_said_to_be_none(answer: Any) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        assign(Answering(answer), CLUSTER, MEMBERS)
+
+
+def test_a_cooperative_assignor_is_asked_as_if_what_it_left_out_had_been_given_up() -> None:
+    assignor = Answering({"a": [T0]}, {"a": [T0], "b": [T1]}, protocol=RebalanceProtocol.COOPERATIVE)
+    assert assign_whole(assignor, CLUSTER, MEMBERS) == {"a": MemberAssignment((T0,)), "b": MemberAssignment((T1,))}
+    assert [members["a"].owned for members in assignor.asked] == [(T0, T1), (T0,)]
+    assert assignor.asked[1]["b"] == MEMBERS["b"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "protocol"),
+    [({"a": [T0]}, RebalanceProtocol.EAGER), ({"a": [T0], "b": [T1]}, RebalanceProtocol.COOPERATIVE)],
+    ids=["eager", "nothing left out"],
+)
+def test_any_other_is_asked_once(answer: Any, protocol: RebalanceProtocol) -> None:
+    assignor = Answering(answer, protocol=protocol)
+    assign_whole(assignor, CLUSTER, MEMBERS)
+    assert len(assignor.asked) == 1
+
+
+@given(st.sampled_from(sorted(ASSIGNORS)), st.integers(1, 6), st.integers(0, 12), st.integers(0, 2**32))
+def test_ottlas_own_give_every_partition_to_one_member_whoever_had_it(name: str, members: int, count: int, seed: int) -> None:
+    dice = random.Random(seed)
+    ids = [f"m{number}" for number in range(members)]
+    owned: dict[str, list[TopicPartition]] = {one: [] for one in ids}
+    for number in range(count):
+        owned[dice.choice(ids)].append(TopicPartition("t", number))
+    group = {one: MemberSubscription(("t",), owned=tuple(owned[one]), generation=dice.choice([4, 5])) for one in ids}
+    answer = assign_whole(ASSIGNORS[name](), Cluster({"t": count}), group)
+    given_out = sorted(tp.partition for share in answer.values() for tp in share.partitions)
+    assert given_out == list(range(count))
+    sizes = [len(answer[one].partitions) for one in ids]
+    assert max(sizes) - min(sizes) <= 1
+    if "sticky" in name:
+        least = count // members
+        for one in ids:
+            assert len(set(answer[one].partitions) & set(owned[one])) >= min(len(owned[one]), least)
