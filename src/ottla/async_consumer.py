@@ -27,7 +27,7 @@ from ottla.client.calls.commits import CommitCallback
 from ottla.client.calls.mailbox import Await, Call, T, Wait
 from ottla.client.calls.rebalancing import Listeners
 from ottla.client.subscription import EARLIEST, LATEST
-from ottla.consumer_base import CLOSE_TIMEOUT, ConsumerBase
+from ottla.consumer_base import CLOSE_TIMEOUT, END_GRACE, ConsumerBase
 from ottla.errors import ConcurrentAccessError, IllegalStateError, OttlaError, WakeupError
 from ottla.records import Record, Records
 from ottla.runtime import clock
@@ -122,9 +122,9 @@ class AsyncConsumer(ConsumerBase):
         await self._run(self._calls.unsubscribe)
 
     async def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """As ``Consumer.assign``."""
+        """As ``Consumer.assign``. If it is cancelled, what it replaces is committed even so."""
         wanted = arguments.partitions((partitions,))
-        await self._run(lambda now: self._calls.assign(wanted, now))
+        await self._run(lambda now: self._calls.assign(wanted, now, self._is_processed))
 
     # -- records ----------------------------------------------------------------------------------------------------------
 
@@ -298,7 +298,7 @@ class AsyncConsumer(ConsumerBase):
             self._closed = True
             if self._unraised is not None:
                 _log.warning("a listener failed whose call was cancelled: %r", self._unraised)
-            await self._end_thread(network, max(deadline, clock.monotonic() + 1.0))
+            await self._end_thread(network, max(deadline, clock.monotonic() + END_GRACE))
 
     async def _end_listener(self, deadline: float) -> None:
         """Let a listener that a cancelled call has left behind come to its end, as long as there is time."""

@@ -21,7 +21,7 @@ from ottla.client.calls.commits import CommitCallback
 from ottla.client.calls.mailbox import Await, Call, T
 from ottla.client.calls.rebalancing import Listener, Listeners
 from ottla.client.subscription import EARLIEST, LATEST
-from ottla.consumer_base import CLOSE_TIMEOUT, ConsumerBase
+from ottla.consumer_base import CLOSE_TIMEOUT, END_GRACE, ConsumerBase
 from ottla.errors import ConcurrentAccessError, OttlaError, WakeupError
 from ottla.records import Record, Records, Walk
 from ottla.runtime import clock
@@ -114,11 +114,14 @@ class Consumer(ConsumerBase):
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read exactly these partitions, whatever a group does. Those that were read before go on where they were.
 
+        With ``enable_auto_commit`` the progress so far is committed. That is not waited for here, but by ``close()`` and by a later
+        ``commit()``; a failure is logged. The records of the last poll count as processed where they do for ``close()``.
+
         No partitions: ``unsubscribe()``. With a ``group_id`` reading begins at what the group has committed, and commits work,
         without a membership. Raises ``IllegalStateError`` after ``subscribe()``.
         """
         wanted = arguments.partitions((partitions,))
-        self._run(lambda now: self._calls.assign(wanted, now))
+        self._run(lambda now: self._calls.assign(wanted, now, self._is_processed))
 
     # -- records ----------------------------------------------------------------------------------------------------------
 
@@ -323,6 +326,10 @@ class Consumer(ConsumerBase):
     ) -> None:
         """Commit, if that is automatic, leave the group, end the fetches and the network thread, within ``timeout`` (seconds).
 
+        Only listeners and commit callbacks can make it last longer. Where brokers do not answer it takes up to the whole
+        ``timeout``: give a slow coordinator more. Even ``close(0)`` sends the last commit and leaves the group, if there is a
+        connection to the coordinator.
+
         The records of the last poll count as processed unless something says otherwise: an exception is being handled that came
         after the poll, or another thread polled and no ``commit()`` was called since. docs/consumer.md has the whole rule, as a
         table.
@@ -350,11 +357,11 @@ class Consumer(ConsumerBase):
                 return
             started = clock.now()
             try:
-                processed = self._calls.collector.delivery is self._processed(error)
+                processed = self._is_processed(error)
                 self._drive(self._calls.close(round(timeout * 1000), started, operation, done_with_last=processed))
             finally:
                 self._closed = True
-                self._network.close(max(1.0, timeout - (clock.now().mono - started.mono) / 1000))
+                self._network.close(max(END_GRACE, timeout - (clock.now().mono - started.mono) / 1000))
         finally:
             if self._inside is call:
                 self._inside = self._owner = None

@@ -38,8 +38,11 @@ from ottla.types import ConsumerGroupMetadata, TopicPartition
 
 _log = logging.getLogger(__name__)
 
-CLOSE_TIMEOUT = 30.0
-"""Seconds."""
+CLOSE_TIMEOUT = 5.0
+"""Seconds. Kafka's 30 are as long as Kubernetes waits before it kills: where the brokers are gone, nothing would be left."""
+
+END_GRACE = 0.05
+"""Seconds that the network thread is given to end, where a close has no time left."""
 
 STUCK_AFTER = 60.0
 """Seconds that a partition may stand still before a consumer counts as ill."""
@@ -222,6 +225,10 @@ class ConsumerBase:
             _log.info("the records of the last poll do not count as processed: %s", reason)
             return None
         return delivery
+
+    def _is_processed(self, error: BaseException | None = None) -> bool:
+        """Whether the records of the last poll count as processed. See ``_processed``."""
+        return self._calls.collector.delivery is self._processed(error)
 
     def _on_interrupted(self, reason: str) -> None:
         """A call has ended too early. If the records of the last poll were being processed, that may have ended, too."""

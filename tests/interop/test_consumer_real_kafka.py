@@ -327,6 +327,40 @@ def test_who_closes_leaves_or_remains_as_told(
         assert bool(admin.describe_groups([group])[group].members) is remains
 
 
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_closing_does_not_wait_for_a_topic_that_was_deleted(servers: str, protocol: str) -> None:
+    gone, kept = new_topic(servers), new_topic(servers)
+    group = f"group-of-{gone}"
+    reader = consumer(servers, group_id=group, group_protocol=protocol, auto_commit_interval=3_600)
+    reader.subscribe([gone, kept])
+    read = 0
+    while read < 2 * len(ROWS):
+        read += len(reader.poll(1))
+    with Admin(bootstrap_servers=servers) as admin:
+        admin.delete_topics([gone])
+    began = time.monotonic()
+    reader.close(timeout=30)
+    assert time.monotonic() - began < 5
+    with consumer(servers, group_id=group) as other:
+        found = other.committed(*partitions(kept))
+    assert [None if one is None else one.offset for one in found.values()] == [100, 100, 100]
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_assign_commits_the_progress_of_what_it_replaces(servers: str, protocol: str) -> None:
+    topic = new_topic(servers)
+    settings = {"group_id": f"group-of-{topic}", "group_protocol": protocol, "auto_commit_interval": 3_600}
+    first, *others = partitions(topic)
+    with consumer(servers, **settings) as reader:
+        reader.assign([first])
+        read = 0
+        while read < 100:
+            read += len(reader.poll(1))
+        reader.assign(others)
+        assert reader.commit({}) == {}, "which waits for earlier commits"
+        assert reader.committed(first) == {first: OffsetAndMetadata(100, leader_epoch=0)}
+
+
 def test_a_forked_child_is_told(servers: str) -> None:
     topic = new_topic(servers, rows=[])
     with consumer(servers) as reader:

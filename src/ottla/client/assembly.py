@@ -160,8 +160,7 @@ class ConsumerAssembly:
         self._done(command)
 
     def _assign(self, command: commands.Assign, now: Now) -> None:
-        if self.commits is not None:
-            self.commits.polled(command.positions, now)
+        del now
         self.subscription.assign(command.partitions)
         self._done(command)
 

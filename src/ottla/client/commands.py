@@ -89,10 +89,9 @@ class Subscribe(Command):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Assign(Command):
-    """Read exactly these partitions, without the group's help. ``positions`` are those of the partitions read so far."""
+    """Read exactly these partitions, without the group's help."""
 
     partitions: frozenset[TopicPartition]
-    positions: Offsets
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -208,7 +207,7 @@ class Resume(Command):
 class Commit(Command):
     """Commit these offsets; with ``retry`` until ``deadline`` (monotonic ms), without it once.
 
-    ``revoking``: their partitions are about to go to others.
+    ``revoking``: their partitions are about to be given up, so that a topic that was deleted is an error at once.
     """
 
     offsets: Offsets

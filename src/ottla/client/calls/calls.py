@@ -292,8 +292,10 @@ class ConsumerCalls(CommitCalls, LookupCalls):
             self._mailbox.submit(self._assigning.user_data(wanted, protocol))
         yield from self._mailbox.ask(commands.Subscribe(wanted, pattern), "subscribe()", self._deadline())
 
-    def assign(self, partitions: Iterable[TopicPartition], now: Now) -> Call[None]:
-        """See ``Consumer.assign``."""
+    def assign(
+        self, partitions: Iterable[TopicPartition], now: Now, done_with_last: Callable[[], bool] = lambda: True
+    ) -> Call[None]:
+        """See ``Consumer.assign``. ``done_with_last``: whether what was handed out last counts as done with."""
         wanted = frozenset(partitions)
         if not wanted:
             yield from self.unsubscribe(now)
@@ -301,9 +303,10 @@ class ConsumerCalls(CommitCalls, LookupCalls):
         self._mailbox.now = now
         if self.snapshot.mode is Mode.TOPICS:
             raise IllegalStateError("the partitions come from the group", hint="call unsubscribe() before assign()")
+        if self._config.enable_auto_commit:
+            self._commit_in_background(done_with_last=done_with_last())
         self.collector.acknowledge()
-        positions = self.collector.positions(with_current=False)
-        yield from self._mailbox.ask(commands.Assign(wanted, positions), "assign()", self._deadline())
+        yield from self._mailbox.ask(commands.Assign(wanted), "assign()", self._deadline())
 
     def unsubscribe(self, now: Now, reason: str = "the consumer unsubscribed from all topics") -> Call[None]:
         """See ``Consumer.unsubscribe``."""
@@ -322,9 +325,9 @@ class ConsumerCalls(CommitCalls, LookupCalls):
             command = commands.Unsubscribe(reason, self._rebalancing.given_up, operation)
             self._mailbox.submit(command)
         try:
-            yield from self._mailbox.settle(command, reason, deadline, wakeable=False)
-        except OttlaTimeoutError as error:
-            _log.warning("leaving group %r was not answered in time: %s", self._config.group_id, error)
+            yield from self._mailbox.settle(command, reason, deadline, wakeable=False, grace=0)
+        except OttlaTimeoutError:
+            _log.warning("leaving group %r was not answered in time", self._config.group_id)
         # What was asked while the request to leave was on its way concerns a membership that is over.
         self._rebalancing.forget()
         self._rebalancing.listeners = Listeners()
@@ -340,7 +343,8 @@ class ConsumerCalls(CommitCalls, LookupCalls):
         """Commit, if that is automatic, tell the listener, leave the group, end the fetches. See ``Consumer.close``.
 
         ``done_with_last``: what was handed out last, and not come back for, counts as done with. If it does not, a commit that a
-        listener makes leaves it out, too.
+        listener makes leaves it out, too. Whatever is not answered, each step is begun, and the last one ends by ``timeout`` (ms):
+        only listeners and callbacks may take longer.
         """
         self._mailbox.now = now
         if not done_with_last:
@@ -351,7 +355,7 @@ class ConsumerCalls(CommitCalls, LookupCalls):
         if self._config.enable_auto_commit and not self._rebalancing.lost and self.snapshot.failure is None:
             yield from self._commit_on_close(deadline)
         yield from self._await_async_commits(self._before(deadline), wakeable=False)
-        unfinished = len(self._async_commits)
+        unfinished = self._unanswered_commits()
         failure: Exception | None = None
         if self.snapshot.mode is not Mode.NONE:
             try:

@@ -189,14 +189,15 @@ class Collector:
         """The next offset that the application gets of a partition; ``None`` while it is not known."""
         return self.positions(with_current=True).get(tp)
 
-    def positions(self, *, with_current: bool) -> dict[TopicPartition, OffsetAndMetadata]:
+    def positions(self, *, with_current: bool, with_last: bool = True) -> dict[TopicPartition, OffsetAndMetadata]:
         """The position of each partition that has one.
 
         ``with_current``: the record in hand, while records are walked, is done with. Without it these are the positions to commit
-        unasked, so none is before one that the application has committed itself.
+        unasked, so none is before one that the application has committed itself. ``with_last``: the records of the last poll are
+        done with.
         """
         undone: dict[TopicPartition, tuple[int, OffsetAndMetadata]] = {}
-        if self.delivery is not None and not self.delivery.whole:
+        if self.delivery is not None and not (self.delivery.whole and with_last):
             with_current = with_current and not self.delivery.unprocessed
             undone = self.delivery.positions(with_current=with_current)
             if not with_current:

@@ -25,10 +25,17 @@ _log = logging.getLogger(__name__)
 CommitCallback = Callable[[Mapping[TopicPartition, OffsetAndMetadata], Exception | None], object]
 
 
+SEND_TIME = 100
+"""Milliseconds that the network thread has to send the last commit, also where ``close()`` does not wait for so long: it sends
+nothing whose deadline has passed."""
+
+
 class _AsyncCommit(NamedTuple):
     offsets: Offsets
     completion: Completion
     callback: CommitCallback | None
+    automatic: bool = False
+    """Whether nobody asked for it, so that a failure is no error of any call."""
 
 
 class CommitCalls(CallBase):
@@ -76,36 +83,54 @@ class CommitCalls(CallBase):
         self._async_commits.append(_AsyncCommit(command.offsets, command.completion, callback))
         self.collector.on_commit(offsets)
 
+    def _commit_in_background(self, *, done_with_last: bool) -> None:
+        """Commit what the application is done with. ``close()`` waits for it, as a later ``commit()`` does."""
+        offsets = self.collector.positions(with_current=done_with_last, with_last=done_with_last)
+        if offsets:
+            # A topic that was deleted is left at once: that keeps neither the other partitions nor close() waiting.
+            command = commands.Commit(offsets, self._deadline(), revoking=True)
+            self._mailbox.submit(command)
+            self._async_commits.append(_AsyncCommit(offsets, command.completion, None, automatic=True))
+
     def _await_async_commits(self, deadline: int, *, wakeable: bool = True) -> Call[None]:
         """Callbacks come in the order of their commits, and before a later ``commit()`` returns."""
-        while self._async_commits and self._mailbox.now.mono < deadline + ANSWER_GRACE:
+        while self._async_commits and self._mailbox.now.mono < deadline:
             self._mailbox.take()
             yield from self._run_commit_callbacks()
             if self._async_commits:
                 if wakeable:
                     self._mailbox.raise_wakeup()
-                yield from self._mailbox.wait(self._async_commits[0].completion, deadline + ANSWER_GRACE)
+                yield from self._mailbox.wait(self._async_commits[0].completion, deadline)
 
     def _run_commit_callbacks(self) -> Call[None]:
         while self._async_commits and self._async_commits[0].completion.done:
-            offsets, completion, callback = self._async_commits[0]
+            offsets, completion, callback, _ = self._async_commits[0]
             del self._async_commits[0]
             if callback is not None:
                 yield from self._mailbox.outcome(callback(offsets, completion.error))
             elif completion.error is not None:
                 _log.warning("an asynchronous commit of group %r failed: %s", self._config.group_id, completion.error)
 
+    def _unanswered_commits(self) -> int:
+        """How many asynchronous commits of the application were not answered. Automatic ones are only logged."""
+        automatic = sum(commit.automatic for commit in self._async_commits)
+        if automatic:
+            _log.warning("an automatic commit of group %r was not answered before the end", self._config.group_id)
+        return len(self._async_commits) - automatic
+
     def _commit_on_close(self, deadline: int) -> Call[None]:
         offsets = self.collector.positions(with_current=True)
         if not offsets:
             return
+        mine = self._before(deadline)
+        # Other partitions are committed where a topic was deleted, and nothing is waited for that may never come.
+        command = commands.Commit(offsets, max(mine, self._mailbox.now.mono + SEND_TIME), revoking=True)
+        self._mailbox.submit(command)
         try:
-            yield from self._mailbox.ask(
-                commands.Commit(offsets, self._before(deadline)), "the last commit", self._before(deadline)
-            )
+            yield from self._mailbox.settle(command, "the last commit", mine, wakeable=False, grace=max(0, deadline - mine) // 2)
         except OttlaError as error:
             _log.warning("the last commit of group %r failed: %s", self._config.group_id, error)
 
     def _before(self, deadline: int) -> int:
-        """A deadline for the network thread that leaves it some time to answer; half of what there is, if that is little."""
+        """A deadline for one step of ``close()`` that leaves some time to the next; half of what there is, if that is little."""
         return deadline - min(ANSWER_GRACE, max(0, deadline - self._mailbox.now.mono) // 2)

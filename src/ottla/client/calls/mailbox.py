@@ -113,17 +113,20 @@ class Mailbox:
             del self._unsettled[0]
         return not self._unsettled
 
-    def settle(self, command: Command, what: str, deadline: int, *, wakeable: bool = True) -> Call[Any]:
-        """Wait for the outcome of a command that was sent. The network thread knows the deadline, too, and what went wrong."""
+    def settle(self, command: Command, what: str, deadline: int, *, wakeable: bool = True, grace: int = ANSWER_GRACE) -> Call[Any]:
+        """Wait for the outcome of a command that was sent. The network thread knows the deadline, too, and what went wrong.
+
+        ``grace``: milliseconds that it is given beyond the deadline to say so.
+        """
         while True:
             self.take()
             if command.completion.done:
                 return command.completion.result()
             if wakeable:
                 self.raise_wakeup()
-            if self.now.mono >= deadline + ANSWER_GRACE:
+            if self.now.mono >= deadline + grace:
                 raise OttlaTimeoutError(f"{what} was not done in time")
-            yield from self.wait(command.completion, deadline + ANSWER_GRACE)
+            yield from self.wait(command.completion, deadline + grace)
 
     def disable_wakeups(self) -> None:
         """From now on nobody minds them."""

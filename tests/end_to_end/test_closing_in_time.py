@@ -1,0 +1,326 @@
+"""How long ``close()`` takes: with its default time-out where the broker is gone, and never longer than it is told to."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import itertools
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka
+import pytest
+
+from ottla import Admin, AsyncConsumer, Broker, Consumer, TopicPartition
+from ottla.client.commands import Inspect
+from ottla.errors import OttlaTimeoutError
+from tests.end_to_end.programs import broker as broker_process
+from tests.interop.peers import create_topic
+
+PATIENCE = 60.0
+DEFAULT = 5.0
+"""Seconds that ``close()`` may take at most where it is told nothing."""
+OVERSHOOT = 0.1
+"""Seconds that it may take beyond its time-out."""
+SLACK = 1.0
+"""Seconds that a busy machine may take beyond what is allowed, where something is measured once."""
+TRIES = 3
+"""Where it counts in hundredths of a second, the quickest of so many is taken: the machine may be busy."""
+TIMEOUTS = (0.0, 0.05, 0.3)
+NUMBERS = itertools.count(1)
+
+
+def fresh() -> str:
+    """The name of a group that has committed nothing."""
+    return f"group-{next(NUMBERS)}"
+
+
+def filled(address: str, topic: str = "orders") -> None:
+    create_topic(address, topic, 1)
+    producer = confluent_kafka.Producer({"bootstrap.servers": address})
+    producer.produce(topic, b"value")
+    assert producer.flush(PATIENCE) == 0
+
+
+def settings(address: str, group: str, **more: Any) -> dict[str, Any]:
+    return {"bootstrap_servers": address, "group_id": group, "auto_offset_reset": "earliest", **more}
+
+
+def reading(address: str, group: str, topic: str = "orders", **more: Any) -> Consumer:
+    """A member that has read a record and committed nothing."""
+    consumer = Consumer(settings(address, group, auto_commit_interval=3_600, **more))
+    consumer.subscribe([topic])
+    deadline = time.monotonic() + PATIENCE
+    while not consumer.poll(0.2):
+        assert time.monotonic() < deadline
+    return consumer
+
+
+def seconds(action: Callable[[], object]) -> float:
+    began = time.monotonic()
+    action()
+    return time.monotonic() - began
+
+
+def ended(consumer: Consumer) -> bool:
+    network = consumer._network
+    assert network is not None
+    network._thread.join(PATIENCE)
+    return not network._thread.is_alive()
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker(settings={"group.initial.rebalance.delay.ms": 0}) as broker:
+        filled(broker.bootstrap_servers)
+        yield broker
+
+
+# -- a broker that is gone ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_dead_broker_is_waited_for_five_seconds_at_most(tmp_path: Path, protocol: str, end: signal.Signals) -> None:
+    """Stopped, it accepts connections and answers nothing. Side by side: ``close()``, the end of a block, and an async consumer."""
+    took: dict[str, float] = {}
+
+    def close(name: str, consumer: Consumer) -> None:
+        took[name] = seconds(consumer.close)
+
+    def leave(name: str, consumer: Consumer) -> None:
+        with contextlib.suppress(ZeroDivisionError):
+            began = time.monotonic()
+            with consumer:
+                raise ZeroDivisionError
+        took[name] = time.monotonic() - began
+
+    async def asynchronous(gone: threading.Event, ready: threading.Event, address: str) -> None:
+        consumer = AsyncConsumer(settings(address, "async", group_protocol=protocol))
+        await consumer.subscribe(["orders"])
+        while not await consumer.poll(0.2):
+            pass
+        ready.set()
+        await asyncio.to_thread(gone.wait, PATIENCE)
+        began = time.monotonic()
+        await consumer.close()
+        took["async"] = time.monotonic() - began
+
+    with broker_process("--data-dir", str(tmp_path), "--set", "group.initial.rebalance.delay.ms=0") as (process, address):
+        filled(address)
+        first, second = (reading(address, f"g{number}", group_protocol=protocol) for number in range(2))
+        gone, ready = threading.Event(), threading.Event()
+        threads = [
+            threading.Thread(target=close, args=("close", first)),
+            threading.Thread(target=leave, args=("block", second)),
+            threading.Thread(target=lambda: asyncio.run(asynchronous(gone, ready, address))),
+        ]
+        threads[2].start()
+        assert ready.wait(PATIENCE)
+        os.kill(process.pid, end)
+        gone.set()
+        for thread in threads[:2]:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE)
+        process.kill()
+        process.wait(PATIENCE)
+    assert took.keys() == {"close", "block", "async"}
+    assert max(took.values()) < DEFAULT + SLACK
+    assert min(took.values()) < DEFAULT + OVERSHOOT
+
+
+def test_a_topic_that_was_deleted_is_not_waited_for(broker: Broker) -> None:
+    filled(broker.bootstrap_servers, "short-lived")
+    consumer = reading(broker.bootstrap_servers, "short-lived", "short-lived")
+    with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
+        admin.delete_topics(["short-lived"])
+    assert seconds(consumer.close) < 1 + SLACK
+
+
+# -- the time-out ---------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def a_listener() -> Iterator[str]:
+    """A port that accepts connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+@contextlib.contextmanager
+def no_answers(broker: Broker) -> Iterator[Consumer]:
+    consumer = reading(broker.bootstrap_servers, fresh())
+    with broker.faults.delay(None, 30, times=None):
+        yield consumer
+
+
+@contextlib.contextmanager
+def no_answer_to_an_asynchronous_commit(broker: Broker) -> Iterator[Consumer]:
+    consumer = reading(broker.bootstrap_servers, fresh())
+    with broker.faults.delay("OffsetCommit", 30, times=None):
+        consumer.commit_async()
+        yield consumer
+
+
+@contextlib.contextmanager
+def a_fetch_under_way(broker: Broker) -> Iterator[Consumer]:
+    yield reading(broker.bootstrap_servers, fresh(), fetch_max_wait=20)
+
+
+@contextlib.contextmanager
+def a_busy_network_thread(broker: Broker) -> Iterator[Consumer]:
+    """It may be busy with a long answer, or not get the GIL."""
+    consumer = reading(broker.bootstrap_servers, fresh())
+    release = threading.Event()
+    assert consumer._network is not None
+    consumer._network.submit(Inspect(lambda _: release.wait(PATIENCE)))
+    yield consumer
+    release.set()
+
+
+@contextlib.contextmanager
+def a_tls_handshake(broker: Broker) -> Iterator[Consumer]:
+    with a_listener() as address:
+        consumer = Consumer(settings(address, "g", security_protocol="SSL"))
+        consumer.subscribe(["orders"])
+        with contextlib.suppress(Exception):
+            consumer.poll(0.2)
+        yield consumer
+
+
+@contextlib.contextmanager
+def a_port_that_says_nothing(broker: Broker) -> Iterator[Consumer]:
+    with a_listener() as address:
+        consumer = Consumer(settings(address, "g"))
+        consumer.assign([TopicPartition("orders", 0)])
+        yield consumer
+
+
+@contextlib.contextmanager
+def a_name_server_that_says_nothing(broker: Broker) -> Iterator[Consumer]:
+    release, look_up = threading.Event(), socket.getaddrinfo
+
+    def wait(*args: Any, **kwargs: Any) -> Any:
+        release.wait(PATIENCE)
+        return look_up(*args, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket, "getaddrinfo", wait)
+        consumer = Consumer(settings("localhost:1", "g"))
+        consumer.subscribe(["orders"])
+        consumer.poll(0.1)
+        yield consumer
+        release.set()
+
+
+CASES = [
+    no_answers,
+    no_answer_to_an_asynchronous_commit,
+    a_fetch_under_way,
+    a_busy_network_thread,
+    a_tls_handshake,
+    a_port_that_says_nothing,
+    a_name_server_that_says_nothing,
+]
+
+
+@pytest.mark.parametrize("timeout", TIMEOUTS)
+@pytest.mark.parametrize("case", CASES)
+def test_its_time_out_holds(broker: Broker, case: Any, timeout: float) -> None:
+    took = []
+    for _ in range(TRIES):
+        with case(broker) as consumer:
+            took.append(seconds(functools.partial(close_quietly, consumer, timeout)))
+        assert ended(consumer)
+        if took[-1] <= timeout + OVERSHOOT:
+            return
+    pytest.fail(f"close({timeout}) took {took}")
+
+
+def close_quietly(consumer: Consumer, timeout: float) -> None:
+    """That an asynchronous commit was not answered is an error, and the consumer is closed."""
+    with contextlib.suppress(OttlaTimeoutError):
+        consumer.close(timeout)
+
+
+@pytest.mark.parametrize("timeout", TIMEOUTS)
+def test_the_time_out_of_an_async_consumer_holds(broker: Broker, timeout: float) -> None:
+    async def close() -> float:
+        consumer = AsyncConsumer(settings(broker.bootstrap_servers, fresh(), auto_commit_interval=3_600))
+        await consumer.subscribe(["orders"])
+        while not await consumer.poll(0.2):
+            pass
+        with broker.faults.delay(None, 30, times=None):
+            began = time.monotonic()
+            await consumer.close(timeout)
+            return time.monotonic() - began
+
+    took = [asyncio.run(asyncio.wait_for(close(), PATIENCE))]
+    while len(took) < TRIES and took[-1] > timeout + OVERSHOOT:
+        took.append(asyncio.run(asyncio.wait_for(close(), PATIENCE)))
+    assert min(took) <= timeout + OVERSHOOT, took
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_without_any_time_the_commit_and_the_good_bye_are_sent_all_the_same(broker: Broker, protocol: str) -> None:
+    group = f"hurried-{protocol}"
+    reading(broker.bootstrap_servers, group, group_protocol=protocol).close(0)
+    deadline = time.monotonic() + PATIENCE
+    with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
+        while admin.describe_groups([group])[group].members:
+            assert time.monotonic() < deadline
+    with Consumer(settings(broker.bootstrap_servers, group)) as consumer:
+        (found,) = consumer.committed(TopicPartition("orders", 0)).values()
+    assert found is not None
+    assert found.offset == 1
+
+
+def test_what_assign_replaces_is_committed_before_a_close_that_follows_at_once(broker: Broker) -> None:
+    old, new = TopicPartition("orders", 0), TopicPartition("others", 0)
+    filled(broker.bootstrap_servers, "others")
+    with Consumer(settings(broker.bootstrap_servers, "by-hand", auto_commit_interval=3_600)) as consumer:
+        consumer.assign([old])
+        while not consumer.poll(0.2):
+            pass
+        consumer.assign([new])
+    with Consumer(settings(broker.bootstrap_servers, "by-hand")) as consumer:
+        found = consumer.committed(old)[old]
+    assert found is not None
+    assert found.offset == 1
+
+
+def test_what_failed_is_not_committed_by_the_assign_that_leaves_it_out(broker: Broker) -> None:
+    old, new = TopicPartition("orders", 0), TopicPartition("elsewhere", 0)
+    filled(broker.bootstrap_servers, "elsewhere")
+
+    async def asynchronous(group: str) -> None:
+        async with AsyncConsumer(settings(broker.bootstrap_servers, group, auto_commit_interval=3_600)) as consumer:
+            await consumer.assign([old])
+            while not await consumer.poll(0.2):
+                pass
+            try:
+                raise ZeroDivisionError
+            except ZeroDivisionError:
+                await consumer.assign([new])
+
+    with Consumer(settings(broker.bootstrap_servers, "failed", auto_commit_interval=3_600)) as consumer:
+        consumer.assign([old])
+        while not consumer.poll(0.2):
+            pass
+        try:
+            raise ZeroDivisionError
+        except ZeroDivisionError:
+            consumer.assign([new])
+    asyncio.run(asynchronous("failed-async"))
+    for group in ("failed", "failed-async"):
+        with Consumer(settings(broker.bootstrap_servers, group)) as consumer:
+            found = consumer.committed(old)[old]
+        assert found is None or found.offset == 0
