@@ -284,6 +284,8 @@ class App:
         self.connected = True
         self.lag = 0
         """Milliseconds before the network thread looks at a command: what is submitted meanwhile comes to it in the same pass."""
+        self.eager = False
+        """Whether the network thread looks at each command before the application takes another step."""
         self.pause = 0
         """Milliseconds before the network thread, having told the application what was answered, goes on with its pass."""
         self.handled: list[Record] = []
@@ -398,6 +400,8 @@ class App:
         self._inbox.append(command)
         if type(command) not in self._may_wait:
             self._pass_soon(self.lag)
+            if self.eager and self._pass_due == self.now.mono:
+                self._pass(self.now.mono)
 
     def _drain(self) -> list[Any]:
         taken, self._notifications = self._notifications, []

@@ -187,6 +187,7 @@ class ConsumerAssembly:
             self.membership.assigned(command)
 
     def _prepared(self, command: commands.RebalancePrepared, now: Now) -> None:
+        self.polls.answered(now)
         if self.membership is not None and self.commits is not None and self.recorder is not None:
             self.recorder.gave_up(command.given_up, now)
             self.commits.gave_up(command.given_up.partitions)
@@ -196,6 +197,7 @@ class ConsumerAssembly:
                 self.commits.restart_auto_commit(now)
 
     def _accepted(self, command: commands.AssignmentAccepted, now: Now) -> None:
+        self.polls.answered(now)
         if self.membership is not None and self.recorder is not None:
             self.recorder.took(command.added, command.in_listeners, now)
             self.membership.accepted(command.token)

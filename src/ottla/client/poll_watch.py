@@ -1,7 +1,8 @@
 """Whether the application is alive: the polls it owes the group, and the long jobs it has announced instead.
 
 Owns the one deadline that user code has (KIP-62), whatever protocol the group speaks. Must not know states or requests, nor what
-follows from the deadline. Invariant: a poll, or a job's beginning, progress and end, and nothing else, moves the deadline.
+follows from the deadline. Invariant: a poll, the end of a listener inside one, or a job's beginning, progress and end, and nothing
+else, moves the deadline.
 """
 
 from __future__ import annotations
@@ -67,6 +68,14 @@ class PollWatch:
     def polled(self, now: Now, interval: int) -> None:
         """The application polls, and may take ``interval`` ms until it does again."""
         self._last_sign, self._interval = now.mono, interval
+
+    def answered(self, now: Now) -> None:
+        """The application has run a listener, so it is inside a poll.
+
+        The next ``polled`` comes a moment later. Without this sign, a member whose listener took the whole interval, or that comes
+        back after an expulsion, would be expelled in that moment, as soon as it asks to join.
+        """
+        self._last_sign = now.mono
 
     def begin(self, limit: int, now: Now) -> None:
         """A job begins, or reports progress: no poll for ``limit`` ms from now on."""

@@ -181,6 +181,9 @@ class ConsumerCalls(CommitCalls, LookupCalls):
             self._start_over()
         if not self._mailbox.settled():
             return False
+        if self._rebalancing.pending or self._has_commit_callback:
+            # The application's code is about to run, inside this poll: what it takes does not add to the time before the poll.
+            self._mailbox.submit(commands.Polled({}))
         yield from self._run_commit_callbacks()
         if self._rebalancing.pending:
             self._polled_at = None

@@ -102,8 +102,13 @@ class CommitCalls(CallBase):
                     self._mailbox.raise_wakeup()
                 yield from self._mailbox.wait(self._async_commits[0].completion, deadline)
 
+    @property
+    def _has_commit_callback(self) -> bool:
+        """Whether an asynchronous commit was answered and the application has not been told."""
+        return bool(self._async_commits) and self._async_commits[0].completion.done
+
     def _run_commit_callbacks(self) -> Call[None]:
-        while self._async_commits and self._async_commits[0].completion.done:
+        while self._has_commit_callback:
             offsets, completion, callback, _ = self._async_commits[0]
             del self._async_commits[0]
             if callback is not None:

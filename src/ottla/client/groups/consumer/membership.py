@@ -157,11 +157,10 @@ class ConsumerMembership:
             self._beat_at = min(self._beat_at, now.mono)
 
     def prepared(self, token: int, now: Now) -> None:
-        """See ``Membership``. Only a poll gives partitions up, so it is one."""
+        """See ``Membership``."""
         if self.state is State.RECONCILING:
             self._partitions.prepared(token)
         elif self.state in (State.FENCED, State.STALE) and self._partitions.released(token):
-            self._polls.polled(now, self._config.poll_interval("consumer"))
             self._move(Input.RELEASED)
             self._begin(now)
         elif self.state is State.FATAL:
@@ -238,11 +237,12 @@ class ConsumerMembership:
             return Poll(tuple(self._farewell(now)))
         if self.state not in BEATING:
             return Poll()
-        application_knows = self.state is State.RECONCILING and self._polled_at >= self._given_at
-        if application_knows and self._partitions.begin(self._polls.deadline):
-            self._move(Input.RECONCILED)
+        self._reconcile()
+        beats = self._heartbeat(now)
+        if beats:
+            self._reconcile()  # what was just acknowledged may be less than what was given meanwhile
         computing = self._assignors.poll(now)
-        sends = (*self._heartbeat(now), *computing.sends)
+        sends = (*beats, *computing.sends)
         times = (self._polls.deadline, computing.wake_at, None if self._in_flight else self._due_at())
         return Poll(sends, min((at for at in times if at is not None and at > now.mono), default=None))
 
@@ -281,6 +281,12 @@ class ConsumerMembership:
         if not error.retriable:
             self._notify(ErrorNotification(error))
         return self._try_later(error, now)
+
+    def _reconcile(self) -> None:
+        """Begin to get to what was given, if the application has polled since."""
+        application_knows = self.state is State.RECONCILING and self._polled_at >= self._given_at
+        if application_knows and self._partitions.begin(self._polls.deadline):
+            self._move(Input.RECONCILED)
 
     # -- heartbeats -------------------------------------------------------------------------------------------------------
 

@@ -415,20 +415,6 @@ def test_who_does_not_poll_leaves_once_and_joins_with_the_next_poll(member: Memb
     assert member.beat().message.member_epoch == 0
 
 
-@pytest.mark.parametrize("fenced", [True, False])
-def test_who_gives_up_what_was_lost_is_alive(member: Member, fenced: bool) -> None:
-    """Its listener took its time, and its poll is heard of only later."""
-    member.join()
-    if fenced:
-        member.refused(member.beat(member.mono + INTERVAL), 110)
-    else:
-        member.beat(member.mono + 20_000)
-    member.mono += 60_000
-    member.manager.prepared(member.tell(RebalanceNeeded).token, member.now)
-    assert member.beat().message.member_epoch == 0
-    assert member.told == []
-
-
 def test_an_expired_deadline_does_not_disturb_a_member_that_leaves(member: Member) -> None:
     member.join()
     member.manager.leave("because", Replies(), member.now)
