@@ -393,6 +393,7 @@ def test_a_group_of_whom_nobody_delivers_is_assigned_by_the_server(world: World)
 )
 def test_auto_finds_out_and_offers_them(world: World, more: dict[str, Any]) -> None:
     world.protocol = "auto"
+    more["max_poll_interval_ms"] = 60_000
     apps = [start(world, name, Weighted, **more) for name in ("a", "b")]
     world.run_until(lambda: all(app.calls.owned for app in apps))
     assert {assignor_of(app) for app in apps} == {"weighted"}

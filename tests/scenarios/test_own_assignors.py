@@ -139,6 +139,20 @@ def test_what_the_other_methods_raise_comes_out_of_poll_and_the_rebalance_goes_o
     assert all(f"'weighted' failed in {method}(): KeyError('oh')" in str(error) for error in app.errors)
 
 
+def test_user_data_that_cannot_be_sent_is_an_error_of_poll_and_the_rebalance_goes_on(world: World) -> None:
+    class Wordy(Weighted):
+        def subscription_user_data(self, topics: frozenset[str]) -> Any:
+            return "3"
+
+        def assign(self, cluster: Cluster, members: Members) -> Any:
+            return dict.fromkeys(members, ALL)
+
+    app = join(world, "a", Wordy)
+    world.run_until(lambda: settled(app))
+    assert app.errors
+    assert all("user data must be bytes or None, not '3'" in str(error) for error in app.errors)
+
+
 TWICE = "the assignor 'mine' gave t-0 to .* and to "
 
 
@@ -149,8 +163,11 @@ TWICE = "the assignor 'mine' gave t-0 to .* and to "
         (lambda members: {one: [ALL[0]] for one in members}, TWICE),
         (lambda members: dict.fromkeys(members, 3), r"the assignor 'mine' failed in assign\(\): TypeError"),
         (lambda members: None, r"the assignor 'mine' failed in assign\(\): TypeError"),
+        (lambda members: {1: ALL}, r"the assignor 'mine' failed in assign\(\): TypeError"),
+        (lambda members: dict.fromkeys(members, (("t", [0]),)), r"the assignor 'mine' failed in assign\(\): TypeError"),
+        (lambda members: dict.fromkeys(members, MemberAssignment((), "x")), "user data must be bytes or None"),
     ],
-    ids=["stranger", "twice", "no partitions", "no mapping"],
+    ids=["stranger", "twice", "no partitions", "no mapping", "no id", "no number", "no bytes"],
 )
 def test_an_answer_that_makes_no_sense_is_refused(world: World, answer: Any, message: str) -> None:
     class Mine(ConsumerPartitionAssignor):

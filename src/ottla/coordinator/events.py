@@ -210,13 +210,9 @@ class RunGivenUp:
 
 @dataclass(frozen=True, slots=True)
 class RunEnded:
-    """It has delivered: the target assignment is written, or nobody's was changed if the ``message`` is an error.
-
-    ``message`` is for members that ``messages`` does not name.
-    """
+    """It has delivered: the target assignment is written, or nobody's was changed if the ``messages`` are errors."""
 
     group_id: str
-    message: Message
     messages: Mapping[str, Message]
 
 

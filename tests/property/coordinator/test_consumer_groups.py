@@ -125,7 +125,8 @@ class ConsumerGroups(WithConsumers):
         ]
         wanted = {name for name in group.subscribed_topics() if name in self.harness.topics.counts}
         everything = {(topic, number) for topic in wanted for number in range(self.harness.topics.counts[topic])}
-        complete = set(read) == everything or group.client.message.error != 0  # then everybody has what it had before
+        failed = any(one.error for one in group.client.messages.values())  # then everybody has what it had before
+        complete = set(read) == everything or failed
         return len(read) == len(set(read)) and complete
 
 

@@ -229,6 +229,8 @@ def test_an_error_of_the_assignor_keeps_what_everybody_has(harness: Harness) -> 
         told = harness.cg_heartbeat(member_id, 2)
         assert (told.member_epoch, told.assignment_error, told.should_compute_assignment) == (3, 9, False)
         assert (told.assignment_error_message, told.assignor_name) == ("no weights", "mine")
+    newcomer = harness.cg_join("m3", offers=MINE)
+    assert (newcomer.member_epoch, newcomer.assignment_error, newcomer.assignor_name) == (3, 0, ""), "it was not there"
     assert [sum(map(len, target.values())) for target in harness.consumer_group().target.values()] == [4]
 
 

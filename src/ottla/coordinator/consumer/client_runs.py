@@ -9,12 +9,11 @@ INVALID_REQUEST, and for one that was made for another group epoch ILLEGAL_GENER
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from ottla.assignors import Assignment, checked
 from ottla.coordinator.consumer.answers import Refused
-from ottla.coordinator.consumer.client_side import NOTHING_TO_SAY, Message, Run
+from ottla.coordinator.consumer.client_side import Message, Run
 from ottla.coordinator.consumer.draft import ConsumerDraft
 from ottla.coordinator.consumer.group import ConsumerGroup
 from ottla.coordinator.consumer.target import group_spec, write_target
@@ -68,14 +67,7 @@ def install_assignment(around: Surroundings, state: ShardState, context: Request
         return Result(answer=install_refused(refused.code, refused.message))
     draft = ConsumerDraft(group, now)
     write_target(draft, {one: target for one, target in targets.items() if one in group.members}, run.group_epoch)
-    verdict = Message(request.error, error_message=request.error_message, assignor=run.assignor)
-    messages = {
-        one.member_id: replace(verdict, version=one.metadata_version, metadata=one.metadata)
-        for one in request.members
-        if one.member_id in group.members
-    }
-    # An error concerns whoever hears of this epoch, an assignment only those that it was made for.
-    draft.happen(RunEnded(group.group_id, verdict if request.error else NOTHING_TO_SAY, messages))
+    draft.happen(RunEnded(group.group_id, _messages(group, run, request)))
     draft.cancel_timer(run_timer(group.group_id, run.member_id))
     return draft.result(install_refused(ErrorCode.none))
 
@@ -125,6 +117,17 @@ def _targets(run: Run, request: _Install) -> dict[str, Assignment]:
         return checked(run.question, answer)
     except AssignmentError as error:
         raise Refused(ErrorCode.invalid_request, str(error)) from error
+
+
+def _messages(group: ConsumerGroup, run: Run, request: _Install) -> dict[str, Message]:
+    """What each member is told that the assignor was asked about; another run follows for those who have joined since."""
+    metadata = {one.member_id: (one.metadata_version, one.metadata) for one in request.members}
+    asked = () if run.question is None else run.question.members
+    return {
+        one: Message(request.error, *metadata.get(one, (0, b"")), request.error_message, run.assignor)
+        for one in asked
+        if one in group.members
+    }
 
 
 def _shown(group: ConsumerGroup, run: Run, member_id: str, topics: frozenset[Any]) -> prepared.Member:

@@ -59,10 +59,8 @@ class ClientSide:
     """Who has computed the target assignment."""
     in_vain: frozenset[str] = frozenset()
     """Who was asked for the next one and has not delivered."""
-    message: Message = NOTHING_TO_SAY
-    """What came with the target assignment for members that ``messages`` does not name."""
     messages: Mapping[str, Message] = field(default_factory=dict)
-    """What came with the target assignment, by member."""
+    """What came with the target assignment, by member: who has joined since is told nothing of it."""
 
     def is_asked(self, member_id: str) -> bool:
         """Whether a member is the one that computes an assignment now."""
@@ -70,7 +68,7 @@ class ClientSide:
 
     def message_to(self, member_id: str) -> Message:
         """What the assignor has to say to a member."""
-        return self.messages.get(member_id, self.message)
+        return self.messages.get(member_id, NOTHING_TO_SAY)
 
 
 def common_assignor(everybody: Collection[Offers]) -> str | None:

@@ -205,9 +205,9 @@ def _client_side(client: ClientSide, event: ClientSideEvent) -> ClientSide:
         case RunGivenUp():
             late = {client.run.member_id} if client.run is not None else set[str]()
             return replace(client, run=None, in_vain=client.in_vain | late)
-        case RunEnded(_, message, messages):
+        case RunEnded(_, messages):
             by = client.run.member_id if client.run is not None else None
-            return replace(client, run=None, computed_by=by, message=message, messages=messages)
+            return replace(client, run=None, computed_by=by, messages=messages)
 
 
 def _without(client: ClientSide, member_id: str) -> ClientSide:

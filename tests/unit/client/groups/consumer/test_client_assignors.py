@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import Any
 
 import pytest
@@ -43,7 +44,7 @@ class Computing(Asked):
 
     manager: ClientAssignorManager
 
-    def __init__(self, *, offered: bool = True, **more: Any) -> None:
+    def __init__(self, *, offered: bool = True, racks: Any = None, topic_id: uuid.UUID = TOPIC_ID, **more: Any) -> None:
         self.told: list[Any] = []
         self.coordinator = FixedCoordinator()
         self.config = config(group_protocol="consumer", max_poll_interval_ms=TIMEOUT, **{"group_client_assignors": [Mine], **more})
@@ -51,7 +52,7 @@ class Computing(Asked):
             self.config,
             Subscription(None),
             self.coordinator,  # type: ignore[arg-type]
-            Cluster().manager,
+            Cluster(racks=racks, topic_id=topic_id).manager,
             self.told.append,
             backoff(),
             PollWatch(self.config),
@@ -270,6 +271,17 @@ def test_a_broker_that_lost_the_requests_on_the_way_is_an_error_of_the_applicati
     member.fail(member.asks(), UnsupportedApiError("gone"))
     assert [type(error) for error in member.errors()] == [UnsupportedApiError]
     assert member.state is RunState.IDLE
+
+
+def test_racks_are_those_of_the_topics_that_the_member_knows_to_be_the_same() -> None:
+    member = Computing(racks={1: "r1", 2: "r2"})
+    member.shows(member.asks(), 3)
+    assert member.needed().cluster.racks == {"t": (frozenset({"r1"}), frozenset({"r2"}), frozenset({"r1"}))}
+    member.shows(member.asks(), 4)
+    assert member.needed().cluster.racks == {}, "it has more partitions now than the member knows of"
+    other = Computing(racks={1: "r1", 2: "r2"}, topic_id=uuid.UUID(int=9))
+    other.shows(other.asks(), 3)
+    assert other.needed().cluster.racks == {}, "the topic was made anew"
 
 
 def test_every_state_and_every_input_is_in_the_table() -> None:
