@@ -37,7 +37,7 @@ STALLED_FRAME_MS = 30_000
 
 _SWEEP_MS = 1_000
 _TURN_MS = 10
-"""What finished jobs bring is looked at for so long before the sockets are again."""
+"""Finished jobs, and then timers, are looked at for so long before the sockets are again."""
 
 _ACCEPTS = 64
 _NO_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
@@ -306,12 +306,15 @@ class Server:
         return len(meant)
 
     def _run_timers(self) -> None:
+        """Tell the core which timers are due. Those of all logs may be due at once: the sockets have their turn in between."""
         now = self._clock()
         while (key := self._timers.pop_due(now.mono)) is not None:
             try:
                 self.perform(self._core.on_timer(key, now))
             except Exception:
                 log.exception("the broker failed in its timer %s", key)
+            if self._clock().mono >= now.mono + _TURN_MS:
+                break
         if now.mono >= self._next_sweep:
             self._next_sweep = now.mono + _SWEEP_MS
             self._sweep(now.mono)

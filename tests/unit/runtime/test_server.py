@@ -21,6 +21,7 @@ import pytest
 
 from ottla import Broker
 from ottla.broker.core import BrokerCore
+from ottla.broker.effects import SetTimer
 from ottla.errors import ConfigError, IllegalStateError, OttlaError, StorageError
 from ottla.faults import Faults
 from ottla.protocol import ErrorCode
@@ -297,6 +298,34 @@ def test_clients_have_their_turn_between_what_many_jobs_bring(broker: Broker, mo
             node._server.tidy(lambda: None)
         node._server.tidy(all_done.set)
         all_done.wait()
+        sent = client.send(Api.METADATA, METADATA)
+        asked.set()
+        client.receive(*sent)
+        answered.set()
+        while len(in_time) < 2:
+            client.ask(Api.METADATA, METADATA)
+    assert in_time == [True, True]
+
+
+def test_clients_have_their_turn_between_many_timers_that_are_due(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when the files of thousands of logs are to be removed at the same time."""
+    asked, answered = threading.Event(), threading.Event()
+    waits = iter([asked, *[None] * 8, answered])
+    in_time: list[bool] = []
+
+    def on_timer(core: BrokerCore, key: object, now: object) -> list[Any]:
+        event = next(waits, None)
+        if event is not None:
+            in_time.append(event.wait(60.0))
+        return []
+
+    monkeypatch.setattr(server, "_TURN_MS", 0)
+    monkeypatch.setattr(BrokerCore, "on_timer", on_timer)
+    with RawClient(broker.bootstrap_servers) as client:
+        node = broker._node
+        assert node is not None
+        many = [SetTimer(("test", number), 0) for number in range(10)]
+        node._server._in_loop(lambda: node._server.perform(many) or 0)
         sent = client.send(Api.METADATA, METADATA)
         asked.set()
         client.receive(*sent)
