@@ -32,6 +32,7 @@ from ottla.broker.faults.rules import AddFault, Command, ExpireMember, MoveCoord
 from ottla.broker.faults.table import FAULT
 from ottla.broker.holdings import SYNC_CATALOG, Endpoint
 from ottla.broker.log import PartitionLog
+from ottla.broker.logs import EXPIRE, FLUSH_LOG, RESEAL
 from ottla.broker.ports import Ids, Job, Store
 from ottla.broker.slices import SLICE
 from ottla.broker.state import BrokerState
@@ -233,6 +234,18 @@ class BrokerCore(BrokerState):
     def _expire(self, key: Key, now: Now) -> None:
         self.logs.expire(now, self.config.producer_id_expiration_ms)
 
+    def _go_on_expiring(self, tag: Key, outcome: Outcome, now: Now) -> None:
+        self.logs.go_on_expiring(now, self.config.producer_id_expiration_ms)
+
+    def _go_on_resealing(self, tag: Key, outcome: Outcome, now: Now) -> None:
+        self.logs.go_on_resealing()
+
+    def _flush_log(self, key: Key, now: Now) -> None:
+        self.logs.flush(key[0])
+
+    def _log_flushed(self, tag: Key, outcome: Outcome, now: Now) -> None:
+        self.logs.on_flushed((FLUSH_LOG, *tag), outcome, now)
+
     def _checkpoint(self, key: Key, now: Now) -> None:
         self.retry_catalog_sync()
         self.logs.checkpoint()
@@ -288,6 +301,7 @@ _ON_TIMER: dict[Any, Callable[[BrokerCore, Key, Now], None]] = {
     "checkpoint": BrokerCore._checkpoint,
     "clean": BrokerCore._clean,
     "remove-files": BrokerCore._remove_files,
+    FLUSH_LOG: BrokerCore._flush_log,
     LOADING: BrokerCore._load_again,
     COORDINATOR: lambda core, key, now: core.groups.on_timer((COORDINATOR, *key), now),
     TRANSACTIONS: lambda core, key, now: core.transactions.on_timer((TRANSACTIONS, *key), now),
@@ -301,6 +315,9 @@ _ON_JOB: dict[Any, Callable[[BrokerCore, Key, Outcome, Now], None]] = {
     SYNC_CATALOG[0]: BrokerCore._catalog_synced,
     "clean": BrokerCore._cleaned,
     "set-aside": BrokerCore._set_aside,
+    EXPIRE: BrokerCore._go_on_expiring,
+    RESEAL: BrokerCore._go_on_resealing,
+    FLUSH_LOG: BrokerCore._log_flushed,
     "remove-files": BrokerCore._removed,
     "group": lambda core, tag, outcome, now: core.groups.on_job(tag, outcome, now),
     "transactions": lambda core, tag, outcome, now: core.transactions.on_job(tag, outcome, now),

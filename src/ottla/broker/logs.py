@@ -19,6 +19,8 @@ from ottla.broker.log import Appended, PartitionLog, Sealing, prepared
 from ottla.broker.outbox import Outbox
 from ottla.broker.ports import Job, Store
 from ottla.broker.recovery import load_log
+from ottla.broker.rounds import Round
+from ottla.broker.setting import LONG_MAX
 from ottla.broker.topics import Topic, Topics
 from ottla.records import BatchHeader, InvalidBatchError
 from ottla.types import Now, TopicPartition
@@ -26,6 +28,9 @@ from ottla.types import Now, TopicPartition
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
 CLEANED = "cleaner-offset-checkpoint"
+EXPIRE, RESEAL, FLUSH_LOG = "expire", "reseal", "flush-log"
+"""The first words of the tags of jobs, and the last one of the keys of timers."""
+
 _LEAST_PATIENCE_MS = 1_000
 """Before files that could not be removed are tried again, where ``file.delete.delay.ms`` is shorter."""
 
@@ -42,6 +47,10 @@ class Logs:
         self._logs: dict[tuple[str, int], PartitionLog] = {}
         self._sealings: dict[JobTag, tuple[PartitionLog, Sealing]] = {}
         self._set_aside: dict[JobTag, tuple[PartitionLog, frozenset[int]]] = {}
+        self._expiring, self._resealing = Round(EXPIRE, outbox), Round(RESEAL, outbox)
+        self._unflushed: set[TopicPartition] = set()
+        """Whose timer of ``flush.ms`` is set."""
+        self._flushes: dict[JobTag, tuple[PartitionLog, int]] = {}
         self._jobs = 0
         self._cleaner = Cleaner(lambda log: self._logs.get(log.topic_partition) is log, outbox)
 
@@ -94,9 +103,29 @@ class Logs:
     def append(self, log: PartitionLog, batch: bytes, header: BatchHeader, now: Now) -> Appended:
         """Write a validated batch; raises ``OSError`` with nothing written."""
         try:
-            return log.append(batch, header, now.wall)
+            appended = log.append(batch, header, now.wall)
         finally:
             self._seal_rolled(log)
+        if log.config.flush_ms != LONG_MAX and log.topic_partition not in self._unflushed:
+            self._set_flush(log, now)
+        return appended
+
+    def flush(self, topic_partition: TopicPartition) -> None:
+        """Records have been in a log for ``flush.ms``: force it to disk, unless something else has."""
+        self._unflushed.discard(topic_partition)
+        log = self._logs.get(topic_partition)
+        if log is not None and log.recovery_point < log.end_offset:
+            tag = self._tag(FLUSH_LOG)
+            self._flushes[tag] = (log, log.end_offset)
+            self._outbox.put(RunJob(tag, log.flush()))
+
+    def on_flushed(self, tag: JobTag, outcome: object, now: Now) -> None:
+        """A log was forced to disk; if that failed, it is tried again."""
+        log, end = self._flushes.pop(tag)
+        if not isinstance(outcome, Exception):
+            log.flushed(end)
+        elif self._logs.get(log.topic_partition) is log and log.topic_partition not in self._unflushed:
+            self._set_flush(log, now)
 
     def drop(self, topic: Topic) -> list[PartitionLog]:
         """Give up the logs of a deleted topic."""
@@ -108,8 +137,17 @@ class Logs:
         return dropped
 
     def expire(self, now: Now, producer_expiration: int) -> None:
-        """Drop what retention does not keep, and producers that were silent for long."""
-        for log in self._logs.values():
+        """Begin to drop what retention does not keep, and producers that were silent for long."""
+        self._expire(self._expiring.begin(self._logs.values()), now, producer_expiration)
+
+    def go_on_expiring(self, now: Now, producer_expiration: int) -> None:
+        """Do the next slice of that."""
+        self._expire(self._expiring.next_slice(), now, producer_expiration)
+
+    def _expire(self, logs: Iterable[PartitionLog], now: Now, producer_expiration: int) -> None:
+        for log in logs:
+            if self._logs.get(log.topic_partition) is not log:
+                continue  # deleted since the round began
             log.producers.expire(now.wall - producer_expiration)
             try:
                 log.drop_expired(now.wall)
@@ -154,10 +192,17 @@ class Logs:
 
     def checkpoint(self) -> None:
         """Note up to where logs are safe on disk, and where they start; what could not be sealed is tried again."""
-        for log in self._logs.values():
-            if log.is_unsealed:
-                self._run(log, log.seal(end=log.segments[-1].base_offset))
         self._outbox.put(*[RunJob(("checkpoint",), job) for job in self._checkpoints()])
+        self._reseal(self._resealing.begin([log for log in self._logs.values() if log.is_unsealed]))
+
+    def go_on_resealing(self) -> None:
+        """Try the next slice of what could not be sealed."""
+        self._reseal(self._resealing.next_slice())
+
+    def _reseal(self, logs: Iterable[PartitionLog]) -> None:
+        for log in logs:
+            if self._logs.get(log.topic_partition) is log and log.is_unsealed:
+                self._run(log, log.seal(end=log.segments[-1].base_offset))
 
     def checkpoint_starts(self) -> Job:
         """Note where logs start, unless the files say so."""
@@ -184,6 +229,10 @@ class Logs:
         """A sealing ended."""
         log, sealing = self._sealings.pop(tag)
         log.sealed(sealing, outcome if isinstance(outcome, Exception) else None)
+
+    def _set_flush(self, log: PartitionLog, now: Now) -> None:
+        self._unflushed.add(log.topic_partition)
+        self._outbox.put(SetTimer((FLUSH_LOG, log.topic_partition), now.mono + log.config.flush_ms))
 
     def _seal_rolled(self, log: PartitionLog) -> None:
         for sealing in log.take_sealings():

@@ -139,6 +139,9 @@ class TopicConfig:
         minimum=1,
         broker="log.flush.interval.messages",
     )
+    flush_ms: int = _setting(
+        "flush.ms", LONG_MAX, "Milliseconds that a record may wait until the log is forced to disk; nobody waits for that."
+    )
     min_insync_replicas: int = _setting(
         "min.insync.replicas",
         1,

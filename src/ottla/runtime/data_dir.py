@@ -126,9 +126,12 @@ class DataDir:
 
     def write_checkpoint(self, name: str, offsets: Mapping[TopicPartition, int]) -> Callable[[], object]:
         """Replace a checkpoint of offsets."""
-        lines = [f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()]
-        content = "\n".join(["0", str(len(lines)), *lines, ""]).encode()
-        return lambda: replace_file(self.path / name, content)
+
+        def job() -> None:
+            lines = [f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()]
+            replace_file(self.path / name, "\n".join(["0", str(len(lines)), *lines, ""]).encode())
+
+        return job
 
     def log_files(self, topic: str, topic_id: uuid.UUID, partition: int) -> PartitionFolder:
         """The folder of a partition."""

@@ -301,8 +301,14 @@ class PartitionFolder:
         return partial(self.pin().set_aside, names)
 
     def remove_set_aside(self) -> Job:
-        """Remove what was set aside in this folder."""
-        return self.pin().remove_set_aside
+        """Remove what was set aside in this folder. It is opened by the job: those of thousands of logs may wait at the same time.
+        Another topic may have its name by then, whose files that were set aside go a little early."""
+
+        def job() -> None:
+            with suppress(FileNotFoundError):
+                self.pin().remove_set_aside()
+
+        return job
 
     def draft(self, base_offset: int) -> DiskSegment:
         """A segment to be written beside the others."""
@@ -352,10 +358,11 @@ class PartitionFolder:
 
     def discard_drafts(self) -> None:
         """Remove what was left of drafts whose swap never began."""
-        begun = {file_name(base, suffix) + SWAP for base in self.swaps() for suffix in SEGMENT_SUFFIXES}
-        for path in [*self.path.glob("*" + DRAFT), *self.path.glob("*" + SWAP)]:
-            if path.name not in begun:
-                path.unlink()
+        names = [name for name in self._names() if name.endswith((DRAFT, SWAP))]
+        begun = {file_name(base, suffix) + SWAP for base in self.swaps() for suffix in SEGMENT_SUFFIXES} if names else set()
+        for name in names:
+            if name not in begun:
+                (self.path / name).unlink()
 
     def _rename_all(self, base_offset: int, old: str, new: str) -> None:
         """Rename the files of a segment, its ``.log`` last."""
@@ -365,8 +372,15 @@ class PartitionFolder:
                 (self.path / (name + old)).rename(self.path / (name + new))
 
     def _offsets(self, suffix: str) -> list[int]:
-        names = (path.name for path in self.path.glob(f"*{suffix}"))
-        return sorted(int(stem) for stem in (name.removesuffix(suffix) for name in names) if stem.isdigit())
+        stems = [name.removesuffix(suffix) for name in self._names() if name.endswith(suffix)]
+        return sorted([int(stem) for stem in stems if stem.isdigit()])
+
+    def _names(self) -> list[str]:
+        """The files in the folder, none if it is not there."""
+        try:
+            return os.listdir(self.path)
+        except FileNotFoundError:
+            return []
 
 
 def _max_open() -> int:

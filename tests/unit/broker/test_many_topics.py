@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from ottla.broker.effects import CloseConnection, RunJob
+from ottla.broker.rounds import SIZE as LOGS_IN_A_SLICE
 from ottla.broker.slices import DESCRIBED, SIZE
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
@@ -25,10 +26,11 @@ from ottla.protocol.messages import (
     metadata_request,
 )
 from tests.counting import work
-from tests.unit.broker.harness import CoreUnderTest, batch
+from tests.unit.broker.harness import START, CoreUnderTest, batch
 from tests.unit.broker.test_apis import NO_WAIT, ask_metadata, produce
 
 TOPIC = 2
+HOUR = 3_600_000
 
 
 def names(count: int, prefix: str = "topic") -> list[str]:
@@ -256,4 +258,67 @@ def test_describing_a_topic_without_records_takes_no_log(tmp_path: Path) -> None
     assert not list(broker.core.logs)
     assert codes(broker.ask(Api.DELETE_TOPICS, deleting(names(100)))) == [ErrorCode.none] * 100
     assert not [job for job in broker.jobs if isinstance(job, RunJob) and job.tag[0] == "delete-topic"]
+    broker.close()
+
+
+def expiring(path: Path, count: int, **settings: object) -> CoreUnderTest:
+    """A broker with so many topics whose records have all expired."""
+    broker = CoreUnderTest(path, **{"log.retention.ms": 1, "log.segment.delete.delay.ms": 10_000, **settings})
+    broker.ask(Api.CREATE_TOPICS, creating(names(count)))
+    for name in names(count):
+        assert produce(broker, batch(timestamp=START.wall - HOUR), topic=name).error_code is ErrorCode.none
+    broker.run_jobs()
+    return broker
+
+
+def test_retention_looks_at_logs_in_slices_and_waits_for_the_disk_in_between(tmp_path: Path) -> None:
+    broker = expiring(tmp_path, 2 * LOGS_IN_A_SLICE + 1)
+    logs = list(broker.core.logs)
+    broker.pass_time(300_000)
+    assert sum(log.start_offset > 0 for log in logs) == LOGS_IN_A_SLICE, "a turn of the loop is a slice"
+    # Every log of the slice may hold a few descriptors until its jobs are done.
+    assert sum(job.tag[0] in ("set-aside", "seal") for job in broker.jobs) <= 2 * LOGS_IN_A_SLICE
+    broker.run_jobs()
+    assert all(log.start_offset > 0 for log in logs)
+    broker.pass_time(300_000)
+    assert not [job for job in broker.jobs if job.tag[0] == "set-aside"], "the next round has nothing to do"
+    broker.close()
+
+
+def test_a_round_goes_on_after_a_log_that_fails_and_without_those_that_are_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = expiring(tmp_path, 2 * LOGS_IN_A_SLICE)
+    logs = list(broker.core.logs)
+    with monkeypatch.context() as patch:
+        patch.setattr(logs[0].producers, "expire", None, raising=False)
+        with pytest.raises(TypeError):
+            broker.pass_time(300_000)
+    broker.take([])
+    gone = names(2 * LOGS_IN_A_SLICE)[-1]
+    assert codes(broker.ask(Api.DELETE_TOPICS, deleting([gone]))) == [ErrorCode.none]
+    broker.run_jobs()
+    assert [log.start_offset for log in logs[LOGS_IN_A_SLICE:]] == [1] * (LOGS_IN_A_SLICE - 1) + [0]
+    broker.close()
+
+
+def test_a_timer_during_a_round_does_not_begin_another(tmp_path: Path) -> None:
+    broker = expiring(tmp_path, LOGS_IN_A_SLICE + 1, **{"log.retention.check.interval.ms": 10})
+    broker.pass_time(100)
+    assert [job.tag for job in broker.jobs if job.tag[0] == "expire"] == [("expire",)]
+    broker.run_jobs()
+    assert all(log.start_offset > 0 for log in broker.core.logs)
+    broker.close()
+
+
+def test_files_to_be_removed_take_no_descriptors_while_they_wait(tmp_path: Path) -> None:
+    broker = expiring(tmp_path, 300, **{"log.segment.delete.delay.ms": 1_000})
+    broker.pass_time(300_000)
+    broker.run_jobs()
+    before = len(os.listdir("/dev/fd"))
+    broker.pass_time(1_000)
+    assert sum(job.tag[0] == "remove-files" for job in broker.jobs) == 300
+    assert len(os.listdir("/dev/fd")) < before + 50
+    broker.run_jobs()
+    assert not list(tmp_path.glob("*/*.deleted"))
     broker.close()
