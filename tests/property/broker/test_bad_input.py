@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from ottla.broker.effects import CloseConnection, NoReply, Reply
+from ottla.broker.effects import CloseConnection, NoReply, Reply, SetTimer
+from ottla.broker.slices import SLICE
 from ottla.errors import ProtocolError
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import SPOKEN, Api
@@ -58,6 +59,10 @@ class Broker:
         self._ticket += 1
         before = self.stored()
         effects = self.core.handle(header, message, self._ticket, connection, "127.0.0.1", self.under_test.now)
+        next_slice = SetTimer((SLICE, self._ticket), self.under_test.now.mono + 1)
+        while next_slice in effects:
+            effects.remove(next_slice)
+            effects += self.core.on_timer(next_slice.key, self.under_test.now)
         effects += self.core.write_decided(self.under_test.now)
         self.under_test.take([effect for effect in effects if not isinstance(effect, Reply)])
         self.under_test.run_jobs()
