@@ -142,10 +142,7 @@ class ShardState:
         offsets = self._offsets.get(group_id, {})
         offsets.pop(partition, None)
         if not offsets:
-            self._offsets.pop(group_id, None)
-            group = self._groups.get(group_id)
-            if group == ClassicGroup(group_id):
-                del self._groups[group_id]
+            self._offsets.pop(group_id, None)  # the group goes with the next search for what has expired, as in Kafka 4
 
 
 def _stored(group: Group) -> object:

@@ -1,0 +1,40 @@
+"""The timers of the transaction coordinator: which of them are known to the shell, and that none is remembered for ever."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ottla.protocol import ErrorCode
+from tests.unit.broker.harness import CoreUnderTest
+from tests.unit.broker.transactional import Producer, make_topic
+
+EXPIRATION = 5_000
+
+
+def test_timers_of_forgotten_ids_are_forgotten(tmp_path: Path) -> None:
+    broker = CoreUnderTest(tmp_path, **{"transactional.id.expiration.ms": EXPIRATION})
+    make_topic(broker)
+    for number in range(20):
+        producer = Producer(broker, f"tx-{number}", timeout_ms=1_000)
+        assert producer.init() is ErrorCode.none
+        assert producer.write() is ErrorCode.none
+        broker.pass_time(100)
+    timers = broker.core.transactions._coordinator._timers
+    assert len(timers._told) == 20
+    broker.pass_time(10 * EXPIRATION)
+    assert list(timers) == []
+    assert timers._told == {}
+    broker.close()
+
+
+def test_a_timer_that_moves_away_is_not_told_again(tmp_path: Path) -> None:
+    broker = CoreUnderTest(tmp_path, **{"transactional.id.expiration.ms": EXPIRATION})
+    make_topic(broker)
+    producer = Producer(broker)
+    assert producer.init() is ErrorCode.none
+    for _ in range(5):
+        assert producer.write() is ErrorCode.none
+        assert producer.end() is ErrorCode.none
+        broker.pass_time(EXPIRATION - 1_000)
+    assert producer.write() is ErrorCode.none, "the id has been used all the time"
+    broker.close()
