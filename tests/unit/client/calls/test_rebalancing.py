@@ -86,9 +86,10 @@ def test_polls_wait_for_one_commit_until_it_has_ended(timeout: int) -> None:
 def test_each_of_them_is_a_sign_of_life() -> None:
     one = Held()
     one.need(1)
-    for polls in range(1, 5):
+    for _ in range(4):
+        before = len(one.of(commands.Polled))
         one.poll(0)
-        assert len(one.of(commands.Polled)) == polls
+        assert len(one.of(commands.Polled)) > before
         one.now = Now(one.now.mono + 1_000, one.now.wall)
 
 
