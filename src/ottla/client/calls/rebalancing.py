@@ -79,11 +79,9 @@ class Rebalancing:
     @property
     def pending(self) -> bool:
         """Whether there is anything to do now: while the commit before a revocation is on its way there is not."""
-        if self._unanswered is not None:
+        if self._unanswered is not None or self._question is not None:
             return True
-        if self._rebalance is not None:
-            return not self._awaits_commit
-        return self._question is not None or self._assignment is not None
+        return not self._awaits_commit if self._rebalance is not None else self._assignment is not None
 
     @property
     def hold_until(self) -> int:
@@ -125,7 +123,7 @@ class Rebalancing:
             self._in_listeners = 0
             if self._unanswered is not None:
                 self._answer()
-            elif self._rebalance is not None:
+            elif self._rebalance is not None and not self._awaits_commit:
                 yield from self._give_up(self._rebalance)
             elif self._question is not None:
                 question = self._question

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
+from ottla.assignors import Cluster
 from ottla.client import commands
 from ottla.client.calls.calls import ConsumerCalls
 from ottla.client.calls.mailbox import ANSWER_GRACE, Wait
 from ottla.client.calls.rebalancing import COMMIT_HOLD, Listeners
-from ottla.client.notifications import Completed, Published, RebalanceNeeded, WakeupRequested
+from ottla.client.notifications import AssignmentNeeded, Completed, Published, RebalanceNeeded, WakeupRequested
 from ottla.client.subscription import Mode, PartitionView, Snapshot
 from ottla.errors import OttlaTimeoutError, WakeupError
 from ottla.types import Now, OffsetAndMetadata, TopicPartition
@@ -129,6 +130,22 @@ def test_another_rebalance_has_a_commit_of_its_own_and_only_the_later_one_is_ans
     one.told.append(Completed(second.completion, second.offsets))
     one.poll()
     assert (one.heard, one.prepared) == (["revoke"], [2])
+
+
+def test_a_question_of_the_group_is_answered_meanwhile() -> None:
+    """In a consumer group a member may have to give partitions up while it assigns for all of them."""
+    one = Held()
+    one.need(1)
+    one.poll()
+    one.told.append(AssignmentNeeded(7, "unknown", Cluster({}), {}, protocol="consumer"))
+    one.poll()
+    (answer,) = one.of(commands.Assigned)
+    assert answer.generation == 7
+    assert one.prepared == []
+    (commit,) = one.of(commands.Commit)
+    one.told.append(Completed(commit.completion, commit.offsets))
+    one.poll()
+    assert one.prepared == [1]
 
 
 def test_a_wakeup_leaves_the_commit_to_the_next_poll() -> None:
