@@ -18,12 +18,12 @@ from ottla import AsyncConsumer, Record, TopicPartition
 ENOUGH = sys.maxsize if len(sys.argv) > 1 else 30
 
 
-async def serve(order: Record) -> None:
+async def serve(order: Record[str, str]) -> None:
     await asyncio.sleep(0.01)  # a database, another service ...
-    print(f"{order.value.decode()} for {order.key.decode()}")
+    print(f"{order.value} for {order.key}")
 
 
-async def on_revoke(consumer: AsyncConsumer, partitions: list[TopicPartition]) -> None:
+async def on_revoke(consumer: AsyncConsumer[str, str], partitions: list[TopicPartition]) -> None:
     # What was served is committed by now. commit() without offsets would also count orders that a cancelled batch has left over.
     committed = await consumer.committed(*partitions)
     print("gives back", *(f"{tp} at {position.offset if position else 'nothing'}" for tp, position in committed.items()))
@@ -45,6 +45,8 @@ async def main(bootstrap_servers: str) -> None:
         group_id="bar",
         auto_offset_reset="earliest",
         enable_auto_commit=False,
+        key_deserializer=bytes.decode,
+        value_deserializer=bytes.decode,
     ) as consumer:
         await consumer.subscribe(["orders"], on_revoke=on_revoke)
         while served < ENOUGH:

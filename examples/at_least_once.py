@@ -19,6 +19,8 @@ with cluster() as bootstrap_servers:
             group_id="bar",
             auto_offset_reset="earliest",
             enable_auto_commit=False,
+            key_deserializer=bytes.decode,
+            value_deserializer=bytes.decode,
         ) as consumer,
         stop_on_signals(consumer),
     ):
@@ -26,7 +28,7 @@ with cluster() as bootstrap_servers:
         while served < 30:  # a service would say: while True
             records = consumer.poll(timeout=1.0)
             for record in records:
-                print(f"{record.value.decode()} for {record.key.decode()}")
+                print(f"{record.value} for {record.key}")
                 served += 1
             if records:
                 consumer.commit()

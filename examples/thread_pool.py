@@ -14,9 +14,9 @@ from ottla import Consumer, Record
 from ottla.signals import stop_on_signals
 
 
-def serve(order: Record) -> str:
+def serve(order: Record[str, str]) -> str:
     time.sleep(0.01)  # a database, another service ...
-    return f"{order.value.decode()} for {order.key.decode()}"
+    return f"{order.value} for {order.key}"
 
 
 with cluster() as bootstrap_servers:
@@ -30,6 +30,8 @@ with cluster() as bootstrap_servers:
             auto_offset_reset="earliest",
             enable_auto_commit=False,
             max_poll_records=100,
+            key_deserializer=bytes.decode,
+            value_deserializer=bytes.decode,
         ) as consumer,
         stop_on_signals(consumer),
     ):

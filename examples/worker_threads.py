@@ -28,7 +28,7 @@ class Pending:
     def __len__(self) -> int:
         return sum(map(len, self._futures.values()))
 
-    def add(self, record: Record, future: Future[None]) -> None:
+    def add(self, record: Record[str, str], future: Future[None]) -> None:
         self._futures.setdefault(TopicPartition(record.topic, record.partition), {})[record.offset] = future
 
     def finished(self) -> dict[TopicPartition, int]:
@@ -49,22 +49,22 @@ class Pending:
                 if future.done():
                     future.result()
 
-    def on_revoke(self, consumer: Consumer, partitions: Collection[TopicPartition]) -> None:
+    def on_revoke(self, consumer: Consumer[str, str], partitions: Collection[TopicPartition]) -> None:
         """Finish and commit what is at work: the next owner begins behind it."""
         wait([future for tp in partitions for future in self._futures.get(tp, {}).values()])
         if offsets := self.finished():
             consumer.commit(offsets)
         self.on_lost(consumer, partitions)
 
-    def on_lost(self, consumer: Consumer, partitions: Collection[TopicPartition]) -> None:
+    def on_lost(self, consumer: Consumer[str, str], partitions: Collection[TopicPartition]) -> None:
         """Another member has them already, and reads again what was not committed."""
         for tp in partitions:
             self._futures.pop(tp, None)
 
 
-def serve(order: Record) -> None:
+def serve(order: Record[str, str]) -> None:
     time.sleep(0.01 * (order.offset % 3))  # some take longer
-    print(f"{order.value.decode()} for {order.key.decode()}\n", end="")
+    print(f"{order.value} for {order.key}\n", end="")
 
 
 def work(bootstrap_servers: str) -> None:
@@ -72,7 +72,12 @@ def work(bootstrap_servers: str) -> None:
     with (
         ThreadPoolExecutor(max_workers=8) as pool,
         Consumer(
-            bootstrap_servers=bootstrap_servers, group_id="bar", auto_offset_reset="earliest", enable_auto_commit=False
+            bootstrap_servers=bootstrap_servers,
+            group_id="bar",
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            key_deserializer=bytes.decode,
+            value_deserializer=bytes.decode,
         ) as consumer,
         stop_on_signals(consumer),
     ):
@@ -96,4 +101,4 @@ if __name__ == "__main__":
         work(servers)
         with Consumer(bootstrap_servers=servers, group_id="bar") as reader:
             for tp, position in reader.committed(TopicPartition("orders", 0)).items():
-                print(f"committed: {tp} at {position.offset}")
+                print(f"committed: {tp} at {position.offset if position else 'nothing'}")

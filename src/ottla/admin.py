@@ -11,7 +11,7 @@ import threading
 import weakref
 from collections.abc import Collection, Iterable, Mapping
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
 from ottla import arguments
 from ottla.arguments import Timeout
@@ -35,6 +35,9 @@ from ottla.runtime import clock
 from ottla.runtime.network_thread import NetworkThread
 from ottla.runtime.randomness import random_source
 from ottla.types import IsolationLevel, OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
+
+if TYPE_CHECKING:
+    from ottla.settings import AdminSettings
 
 __all__ = [
     "Admin",
@@ -69,7 +72,7 @@ class Admin:
     * a ``BrokerError`` where a broker refuses.
     """
 
-    def __init__(self, settings: Mapping[str, Any] | None = None, /, **keywords: Any) -> None:
+    def __init__(self, settings: Mapping[str, Any] | None = None, /, **keywords: Unpack[AdminSettings]) -> None:
         self._config = AdminConfig.parse(settings, **keywords)
         self._lock = threading.Lock()
         self._ids = itertools.count(1)

@@ -32,11 +32,20 @@ from ottla.errors import ConcurrentAccessError, IllegalStateError, OttlaError, W
 from ottla.records import Record, Records
 from ottla.runtime import clock
 from ottla.runtime.network_thread import NetworkThread
-from ottla.types import GroupMembershipOperation, Now, OffsetAndMetadata, OffsetAndTimestamp, PartitionInfo, TopicPartition
+from ottla.types import (
+    GroupMembershipOperation,
+    K_co,
+    Now,
+    OffsetAndMetadata,
+    OffsetAndTimestamp,
+    PartitionInfo,
+    TopicPartition,
+    V_co,
+)
 
 _log = logging.getLogger(__name__)
 
-RebalanceListener = Callable[["AsyncConsumer", list[TopicPartition]], Awaitable[None] | None] | None
+RebalanceListener = Callable[["AsyncConsumer[Any, Any]", list[TopicPartition]], Awaitable[None] | None] | None
 """``listener(consumer, partitions)``, a function or a coroutine function, or none."""
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -56,7 +65,7 @@ def _coroutine_function(function: F) -> F:
     return function
 
 
-class AsyncConsumer(ConsumerBase):
+class AsyncConsumer(ConsumerBase[K_co, V_co]):
     """``Consumer`` for asyncio: the same settings, the same calls with ``await``.
 
     ::
@@ -75,8 +84,7 @@ class AsyncConsumer(ConsumerBase):
     are for elsewhere, too.
     """
 
-    def __init__(self, config: Mapping[str, Any] | None = None, /, **settings: Any) -> None:
-        super().__init__(config, **settings)
+    def _prepare(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._owner: asyncio.Task[Any] | None = None
         self._listening: list[asyncio.Task[Any]] = []
@@ -129,7 +137,7 @@ class AsyncConsumer(ConsumerBase):
     # -- records ----------------------------------------------------------------------------------------------------------
 
     @_coroutine_function
-    def poll(self, timeout: float | timedelta = 0.0) -> Coroutine[Any, Any, Records]:
+    def poll(self, timeout: float | timedelta = 0.0) -> Coroutine[Any, Any, Records[K_co, V_co]]:
         """As ``Consumer.poll``. If it is cancelled, what it would have given comes out of the next one.
 
         With ``enable_auto_commit`` (the default) this call says that the records of the previous ``poll()`` are processed. Do not
@@ -139,14 +147,14 @@ class AsyncConsumer(ConsumerBase):
         """
         return self._poll(self._poll_timeout(timeout), _caller())
 
-    async def _poll(self, wait: int, caller: Caller) -> Records:
+    async def _poll(self, wait: int, caller: Caller) -> Records[K_co, V_co]:
         delivery = await self._run(lambda now: self._calls.deliver(wait, now))
         if delivery is None:
             return Records.empty()
         delivery.caller, delivery.whole = caller, True
         return delivery.records()
 
-    async def __aiter__(self) -> AsyncIterator[Record]:
+    async def __aiter__(self) -> AsyncIterator[Record[K_co, V_co]]:
         """Records one by one, for ever.
 
         A record is done with when the next one is asked for; ``await commit()`` in the body includes it.

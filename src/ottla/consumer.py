@@ -25,9 +25,18 @@ from ottla.consumer_base import CLOSE_TIMEOUT, END_GRACE, ConsumerBase
 from ottla.errors import ConcurrentAccessError, OttlaError, WakeupError
 from ottla.records import Record, Records, Walk
 from ottla.runtime import clock
-from ottla.types import GroupMembershipOperation, Now, OffsetAndMetadata, OffsetAndTimestamp, PartitionInfo, TopicPartition
+from ottla.types import (
+    GroupMembershipOperation,
+    K_co,
+    Now,
+    OffsetAndMetadata,
+    OffsetAndTimestamp,
+    PartitionInfo,
+    TopicPartition,
+    V_co,
+)
 
-RebalanceListener = Callable[["Consumer", list[TopicPartition]], None] | None
+RebalanceListener = Callable[["Consumer[Any, Any]", list[TopicPartition]], None] | None
 """``listener(consumer, partitions)``, or none."""
 
 SERVICE_INTERVAL = POST_INTERVAL / 1000
@@ -37,7 +46,7 @@ _LONGEST_WAIT = 0.5
 """Seconds between two looks at whether the network thread is still there."""
 
 
-class Consumer(ConsumerBase):
+class Consumer(ConsumerBase[K_co, V_co]):
     """Reads records, alone or as a member of a group. See ``ottla.config.ConsumerConfig`` for the settings.
 
     ::
@@ -55,8 +64,7 @@ class Consumer(ConsumerBase):
     ``OttlaError``s; an argument that can not be meant is a ``TypeError`` or a ``ValueError``.
     """
 
-    def __init__(self, config: Mapping[str, Any] | None = None, /, **settings: Any) -> None:
-        super().__init__(config, **settings)
+    def _prepare(self) -> None:
         self._owner: int | None = None
         self._inside: object | None = None
         """Names the outermost call that is under way."""
@@ -125,7 +133,7 @@ class Consumer(ConsumerBase):
 
     # -- records ----------------------------------------------------------------------------------------------------------
 
-    def poll(self, timeout: float | timedelta = 0.0) -> Records:
+    def poll(self, timeout: float | timedelta = 0.0) -> Records[K_co, V_co]:
         """Records as soon as there are any, ``max_poll_records`` at most; an empty ``Records`` when ``timeout`` (seconds) is over.
 
         Everything else happens in here, too: rebalances and their listeners, commit callbacks, automatic commits. Only these
@@ -151,7 +159,7 @@ class Consumer(ConsumerBase):
         delivery.whole = True
         return records
 
-    def __iter__(self) -> Iterator[Record]:
+    def __iter__(self) -> Iterator[Record[K_co, V_co]]:
         """Records one by one, for ever.
 
         A record is done with when the next one is asked for; ``commit()`` in the body includes it.

@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, Unpack
 
 from ottla.arguments import LONGEST_POLL, Timeout, duration, milliseconds
 from ottla.client.assembly import ConsumerAssembly
@@ -34,7 +34,10 @@ from ottla.config import ConsumerConfig, OttlaConfigWarning
 from ottla.errors import ForkedError, IllegalStateError
 from ottla.runtime.network_thread import NetworkThread
 from ottla.runtime.randomness import random_source
-from ottla.types import ConsumerGroupMetadata, TopicPartition
+from ottla.types import ConsumerGroupMetadata, K_co, TopicPartition, V_co
+
+if TYPE_CHECKING:
+    from ottla.settings import ConsumerSettings
 
 _log = logging.getLogger(__name__)
 
@@ -51,15 +54,25 @@ ANSWER_TIMEOUT = 5.0
 """Seconds that the network thread may take to say how it is: it takes a thousandth of that."""
 
 
-class ConsumerBase:
+class ConsumerBase(Generic[K_co, V_co]):
     """See the module."""
 
     _network: NetworkThread | None = None
     _started = False
 
-    def __init__(self, config: Mapping[str, Any] | None = None, /, **settings: Any) -> None:
+    def __init__(
+        self,
+        config: Mapping[str, Any] | None = None,
+        /,
+        *,
+        key_deserializer: Callable[[bytes], K_co] | None = None,
+        value_deserializer: Callable[[bytes], V_co] | None = None,
+        **settings: Unpack[ConsumerSettings],
+    ) -> None:
         self._pid = os.getpid()
-        self._config = ConsumerConfig.parse(config, **settings)
+        deserializers = {"key_deserializer": key_deserializer, "value_deserializer": value_deserializer}
+        given = {name: value for name, value in deserializers.items() if value is not None}
+        self._config = ConsumerConfig.parse(config, **given, **settings)
         self._calls = ConsumerCalls(self._config, self._submit, self._news)
         self._assembly = ConsumerAssembly(self._config, random_source(), self._calls.collector.in_hand)
         self._assessor = Assessor(self._config.group_id, self._config.session_timeout_ms)
@@ -71,6 +84,10 @@ class ConsumerBase:
         self._woken_early = False
         # Re-entrant, since a signal may call wakeup() while its own thread is in here.
         self._guard = threading.RLock()
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """What a subclass keeps of its own, besides."""
 
     def __repr__(self) -> str:
         what = f"group {self._config.group_id!r}" if self._config.group_id is not None else "no group"

@@ -9,7 +9,19 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    K_co = TypeVar("K_co", covariant=True, default=bytes)
+    V_co = TypeVar("V_co", covariant=True, default=bytes)
+else:  # Python 3.11 and 3.12 know no defaults (PEP 696), and nobody needs them at run time
+    from typing import TypeVar
+
+    K_co = TypeVar("K_co", covariant=True)
+    V_co = TypeVar("V_co", covariant=True)
+"""What keys and values are, ``None`` apart: bytes, unless deserializers make something else of them."""
 
 
 class TopicPartition(NamedTuple):

@@ -46,6 +46,10 @@ Deserializer = Callable[..., Any]
 """Makes a user's value of the bytes of a key or a value; called with ``None`` for a null only if ``deserialize_nulls`` is set."""
 
 
+ASSIGNORS = "Assignor | Iterable[Assignor]"
+"""In words for type checkers: a name, an assignor of one's own or its class, or several of them."""
+
+
 class OttlaConfigWarning(UserWarning):
     """A setting was given that has no effect here, or not the one that it seems to have."""
 
@@ -63,7 +67,7 @@ def _warn(message: str) -> None:
 class ClientConfig(SecurityConfig):
     """What every client has to know. Durations are milliseconds."""
 
-    bootstrap_servers: tuple[HostPort, ...] = row((), servers)
+    bootstrap_servers: tuple[HostPort, ...] = row((), servers, accepts="str | Iterable[str]")
     """The brokers to begin with, ``HOST:PORT`` separated by commas, or a list. The others are learnt from them."""
     client_id: str = row("ottla", text)
     """How this client calls itself, in the logs of brokers and in the ids of members. Kafka's default is empty."""
@@ -161,12 +165,12 @@ class ConsumerConfig(ClientConfig):
     heartbeat_interval_ms: int = milliseconds(3_000, 1, protocols=frozenset({"classic"}))
     """How often heartbeats leave; below the session timeout. In ``consumer`` groups it is a setting of the broker."""
     partition_assignment_strategy: tuple[Any, ...] = row(
-        ("range", "cooperative-sticky"), assignors, protocols=frozenset({"classic"})
+        ("range", "cooperative-sticky"), assignors, protocols=frozenset({"classic"}), accepts=ASSIGNORS
     )
     """How partitions are shared out, the favourite first: names, and ``ottla.assignors.ConsumerPartitionAssignor``s."""
     group_remote_assignor: str | None = row(None, not_empty, protocols=frozenset({"consumer"}))
     """Which of the broker's assignors is to be used."""
-    group_client_assignors: tuple[Any, ...] = row((), assignors_or_none, protocols=frozenset({"consumer"}))
+    group_client_assignors: tuple[Any, ...] = row((), assignors_or_none, protocols=frozenset({"consumer"}), accepts=ASSIGNORS)
     """Assignors that the members run themselves, the favourite first: names, and ``ottla.assignors.ConsumerPartitionAssignor``s.
     Only Ottla's broker offers that. See [client-side assignors](client-assignors.md)."""
     max_poll_records: int = count(500, 1)
@@ -185,7 +189,9 @@ class ConsumerConfig(ClientConfig):
     """Whether asking for a topic may create it, where brokers allow that."""
     exclude_internal_topics: bool = row(True, boolean)
     """Whether a pattern leaves the cluster's own topics out."""
-    isolation_level: IsolationLevel = row(IsolationLevel.READ_UNCOMMITTED, isolation)  # noqa: RUF009 - a field
+    isolation_level: IsolationLevel = row(  # noqa: RUF009 - a field
+        IsolationLevel.READ_UNCOMMITTED, isolation, accepts='IsolationLevel | Literal["read_uncommitted", "read_committed"]'
+    )
     """Whether records of open and aborted transactions are left out (``read_committed``)."""
     fetch_min_bytes: int = count(1)
     """A broker answers when it has so much, or when ``fetch.max.wait.ms`` is over."""

@@ -41,6 +41,8 @@ class Setting:
     """Not to be shown to anybody."""
     aliases: tuple[str, ...] = ()
     """Other names with dots: those of librdkafka, where they differ."""
+    accepts: str | None = None
+    """The type of the values that may be given, for type checkers; ``None``: that of the field, or the choices that there are."""
 
 
 def row(default: Any, parse: Callable[[Any], Any], *, secret: bool = False, **more: Any) -> Any:
@@ -94,14 +96,22 @@ def instance_id(value: Any) -> str:
     return value
 
 
-def one_of(*choices: str) -> Callable[[Any], str]:
-    def parse(value: Any) -> str:
-        for choice in choices:
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    """Reads one of several words, however its letters are."""
+
+    choices: tuple[str, ...]
+
+    def __call__(self, value: Any) -> str:
+        for choice in self.choices:
             if isinstance(value, str) and value.strip().lower() == choice.lower():
                 return choice
-        raise ValueError(f"{', '.join(choices[:-1])} or {choices[-1]}" if len(choices) > 1 else f"only {choices[0]}")
+        first, last = ", ".join(self.choices[:-1]), self.choices[-1]
+        raise ValueError(f"{first} or {last}" if first else f"only {last}")
 
-    return parse
+
+def one_of(*choices: str) -> OneOf:
+    return OneOf(choices)
 
 
 def items(value: Any) -> tuple[Any, ...]:

@@ -115,6 +115,13 @@ def jaas(value: Any) -> Mapping[str, str]:
     return {**quoted, "module": found[1].rsplit(".", 1)[-1]}
 
 
+def _literal(*choices: str) -> str:
+    return f"Literal[{', '.join(map(repr, choices))}]".replace("'", '"')
+
+
+_PATH = "str | PathLike[str]"
+_LIST = "str | Iterable[str]"
+
 _OF_MODULE: Mapping[str, Mapping[str, str]] = {
     "PlainLoginModule": {"username": "sasl_username", "password": "sasl_password"},
     "ScramLoginModule": {"username": "sasl_username", "password": "sasl_password"},
@@ -136,15 +143,15 @@ class SecurityConfig:
 
     security_protocol: str = row("PLAINTEXT", one_of("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"))
     """Whether connections are encrypted (``...SSL``) and whether there is a login (``SASL_...``): see [security](security.md)."""
-    sasl_mechanism: str | None = row(None, _mechanism, aliases=("sasl.mechanisms",))
+    sasl_mechanism: str | None = row(None, _mechanism, accepts=_literal(*MECHANISMS), aliases=("sasl.mechanisms",))
     """How the client logs in, where the protocol is one of SASL: with a password (``PLAIN``, ``SCRAM-...``) or a token."""
     sasl_username: str | None = row(None, not_empty)
     """Whose password it is, for ``PLAIN`` and ``SCRAM-...``."""
     sasl_password: str | None = _secret()
     """The password. ``PLAIN`` sends it as it is, ``SCRAM-...`` never does."""
-    sasl_jaas_config: Mapping[str, str] | None = row(None, jaas, secret=True)
+    sasl_jaas_config: Mapping[str, str] | None = row(None, jaas, secret=True, accepts="str")
     """The line of a Java client, ``...LoginModule required name="value" ...;``: stands for the other settings of a login."""
-    sasl_oauthbearer_token_provider: TokenProvider | None = row(None, _provider)  # noqa: RUF009 - a field
+    sasl_oauthbearer_token_provider: TokenProvider | None = row(None, _provider, accepts="Callable[[], str | OAuthToken]")  # noqa: RUF009 - a field
     """Called without arguments, on a thread of its own, for the token of a login: gives a string or an ``OAuthToken``."""
     sasl_oauthbearer_token_endpoint_url: str | None = row(None, _url)
     """Where an identity provider gives tokens for client credentials (OAuth 2.0, RFC 6749 section 4.4)."""
@@ -156,34 +163,36 @@ class SecurityConfig:
     """And with which secret."""
     sasl_oauthbearer_scope: str | None = row(None, text)
     """What the token is to be good for, where the identity provider wants to be told."""
-    sasl_oauthbearer_extensions: tuple[tuple[str, str], ...] = row((), _extensions)
+    sasl_oauthbearer_extensions: tuple[tuple[str, str], ...] = row(
+        (), _extensions, accepts="str | Iterable[str] | Mapping[str, str]"
+    )
     """``name=value`` with commas: told to the broker beside a token that an identity provider gave (KIP-342)."""
     ssl_context: ssl.SSLContext | None = row(None, _context)  # noqa: RUF009 - a field
     """An ``ssl.SSLContext`` of your own, as the keyword ``ssl_context``; instead of all other settings of TLS."""
-    ssl_truststore_location: str | None = row(None, _pem_file, aliases=("ssl.ca.location",))
+    ssl_truststore_location: str | None = row(None, _pem_file, accepts=_PATH, aliases=("ssl.ca.location",))
     """A PEM file of the certificate authorities to trust. None: those that the operating system trusts."""
     ssl_truststore_certificates: str | None = row(None, _pem_text, aliases=("ssl.ca.pem",))
     """The same as text."""
-    ssl_truststore_type: str = row("PEM", _store_type)
+    ssl_truststore_type: str = row("PEM", _store_type, accepts=_literal("PEM"))
     """Stores of Java (JKS, PKCS #12) are not read; the error has the command that makes PEM of one."""
-    ssl_keystore_location: str | None = row(None, _pem_file, aliases=("ssl.certificate.location",))
+    ssl_keystore_location: str | None = row(None, _pem_file, accepts=_PATH, aliases=("ssl.certificate.location",))
     """A PEM file of the client's certificate chain, for brokers that ask for one, and, unless ``ssl.key.location`` has it, of its
     private key."""
-    ssl_key_location: str | None = row(None, _pem_file)
+    ssl_key_location: str | None = row(None, _pem_file, accepts=_PATH)
     """A PEM file of the private key, where it has one of its own."""
     ssl_keystore_certificate_chain: str | None = row(None, _pem_text, aliases=("ssl.certificate.pem",))
     """The client's certificate and what leads from it to an authority, as text."""
     ssl_keystore_key: str | None = row(None, _pem_text, secret=True, aliases=("ssl.key.pem",))
     """Its private key as text."""
-    ssl_keystore_type: str = row("PEM", _store_type)
+    ssl_keystore_type: str = row("PEM", _store_type, accepts=_literal("PEM"))
     """As ``ssl.truststore.type``."""
     ssl_key_password: str | None = row(None, text, secret=True)
     """What unlocks the private key, where it is locked."""
-    ssl_endpoint_identification_algorithm: str = row("https", _check_of_host)
+    ssl_endpoint_identification_algorithm: str = row("https", _check_of_host, accepts=_literal("https", "", "none"))
     """Whether a broker's certificate must be for the name that was connected to; empty: whose it is does not matter."""
-    ssl_enabled_protocols: tuple[str, ...] = row(("TLSv1.2", "TLSv1.3"), _versions)
+    ssl_enabled_protocols: tuple[str, ...] = row(("TLSv1.2", "TLSv1.3"), _versions, accepts=_LIST)
     """The versions of TLS that may be spoken; the newest that both sides know is."""
-    ssl_cipher_suites: tuple[str, ...] = row((), items)
+    ssl_cipher_suites: tuple[str, ...] = row((), items, accepts=_LIST)
     """Names of OpenSSL, for TLS 1.2; empty: what OpenSSL thinks best."""
 
     @property

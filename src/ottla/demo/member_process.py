@@ -39,7 +39,9 @@ class Member:
 
     def _handle(self, flights: list[Record]) -> None:
         began = time.monotonic()
-        self._lines.writelines(f"{each.topic}\t{each.partition}\t{each.offset}\t{each.key.decode()}\n" for each in flights)
+        for each in flights:
+            assert each.key is not None
+            self._lines.write(f"{each.topic}\t{each.partition}\t{each.offset}\t{each.key.decode()}\n")
         self._lines.flush()
         self._handled += len(flights)
         time.sleep(max(0.0, began + len(flights) / self._pace - time.monotonic()))

@@ -9,18 +9,18 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NoReturn, Self, SupportsIndex, overload
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, SupportsIndex, overload
 
 from ottla.records import arrow
 from ottla.records.partition_records import PartitionRecords
 from ottla.records.record import Record, RecordIterator, make_record
-from ottla.types import OffsetAndMetadata, TopicPartition
+from ottla.types import K_co, OffsetAndMetadata, TopicPartition, V_co
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class Records:
+class Records(Generic[K_co, V_co]):
     """The records of one poll, in order within each partition.
 
     Iterating gives ``Record`` objects, made as they are asked for; ``to_arrow()`` and ``to_batches()`` give columns without
@@ -35,7 +35,7 @@ class Records:
         self._count = sum(map(len, self.parts))
 
     @classmethod
-    def empty(cls) -> Records:
+    def empty(cls) -> Records[Any, Any]:
         """No records."""
         return _EMPTY
 
@@ -45,16 +45,16 @@ class Records:
     def __bool__(self) -> bool:
         return self._count > 0
 
-    def __iter__(self) -> Iterator[Record]:
+    def __iter__(self) -> Iterator[Record[K_co, V_co]]:
         return RecordIterator([segment for part in self.parts for segment in part.segments])
 
     @overload
-    def __getitem__(self, position: SupportsIndex) -> Record: ...
+    def __getitem__(self, position: SupportsIndex) -> Record[K_co, V_co]: ...
 
     @overload
-    def __getitem__(self, position: slice) -> list[Record]: ...
+    def __getitem__(self, position: slice) -> list[Record[K_co, V_co]]: ...
 
-    def __getitem__(self, position: SupportsIndex | slice) -> Record | list[Record]:
+    def __getitem__(self, position: SupportsIndex | slice) -> Record[K_co, V_co] | list[Record[K_co, V_co]]:
         if isinstance(position, slice):
             rows = range(*position.indices(self._count))
             upwards = rows if rows.step > 0 else rows[::-1]
@@ -91,7 +91,7 @@ class Records:
         """The partitions that have records here, each once, in the order of their first record."""
         return list(dict.fromkeys(part.topic_partition for part in self.parts))
 
-    def by_partition(self) -> dict[TopicPartition, Records]:
+    def by_partition(self) -> dict[TopicPartition, Records[K_co, V_co]]:
         """The records of each partition."""
         parts: dict[TopicPartition, list[PartitionRecords]] = {}
         for part in self.parts:
@@ -124,4 +124,4 @@ class Records:
         return arrow.c_stream(self.parts)
 
 
-_EMPTY = Records()
+_EMPTY: Records[Any, Any] = Records()

@@ -7,6 +7,7 @@ exact, nothing here changes after it was made, and iterating never raises.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from ottla.records.batch import Batch
 from ottla.records.record import Record, RecordIterator
@@ -60,7 +61,7 @@ class PartitionRecords:
     def __len__(self) -> int:
         return self._count
 
-    def __iter__(self) -> Iterator[Record]:
+    def __iter__(self) -> Iterator[Record[Any, Any]]:
         return RecordIterator(self.segments)
 
     def __repr__(self) -> str:

@@ -101,7 +101,7 @@ class ConsumerCalls(CommitCalls, LookupCalls):
 
     # -- records ----------------------------------------------------------------------------------------------------------
 
-    def poll(self, timeout: int, now: Now) -> Call[Records]:
+    def poll(self, timeout: int, now: Now) -> Call[Records[Any, Any]]:
         """Records, as soon as there are any; none when ``timeout`` (ms) is over. See ``Consumer.poll``."""
         delivery = yield from self.deliver(timeout, now)
         if delivery is None:

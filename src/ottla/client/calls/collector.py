@@ -74,7 +74,7 @@ class Delivery:
         """The part that is walked; -1: none yet."""
         return -1 if self.walk is None else self.walk.at
 
-    def records(self) -> Records:
+    def records(self) -> Records[Any, Any]:
         """All of it."""
         return Records(part.records for part in self.parts)
 

@@ -1,0 +1,50 @@
+"""What mypy and pyright say of a program that uses Ottla, as it is installed."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = Path(__file__).with_name("user_program.py")
+EXAMPLES = Path(__file__).parents[2] / "examples"
+PYRIGHT = {"typeCheckingMode": "strict", "reportUnnecessaryTypeIgnoreComment": "error", "enableTypeIgnoreComments": False}
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What mypy finds out about Ottla, for the second run."""
+    return str(tmp_path_factory.mktemp("mypy"))
+
+
+def run(*command: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", *command], cwd=folder, capture_output=True, text=True, check=False)
+
+
+def test_mypy_finds_what_is_wrong_and_nothing_else(tmp_path: Path, cache: str) -> None:
+    done = run("mypy", "--strict", "--warn-unused-ignores", "--cache-dir", cache, str(PROGRAM), folder=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_mypy_names_the_setting_that_may_be_meant(tmp_path: Path, cache: str) -> None:
+    (tmp_path / "typo.py").write_text('from ottla import Consumer\nConsumer(grup_id="billing")\n', encoding="utf-8")
+    done = run("mypy", "--strict", "--cache-dir", cache, "typo.py", folder=tmp_path)
+    assert re.search(r'Unexpected keyword argument "grup_id" for "Consumer"; did you mean "group_id"', done.stdout), done.stdout
+
+
+def test_pyright_finds_what_is_wrong_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM.read_text(encoding="utf-8"), encoding="utf-8")
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps(PYRIGHT), encoding="utf-8")
+    done = run("pyright", "--pythonpath", sys.executable, folder=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "0 errors" in done.stdout
+
+
+def test_the_examples_are_typed(cache: str) -> None:
+    programs = sorted(path.name for path in EXAMPLES.glob("*.py"))
+    done = run("mypy", "--strict", "--ignore-missing-imports", "--cache-dir", cache, *programs, folder=EXAMPLES)
+    assert done.returncode == 0, done.stdout + done.stderr
