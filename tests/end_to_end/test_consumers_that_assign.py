@@ -36,13 +36,16 @@ QUICK = {
 
 
 class InTurn(ConsumerPartitionAssignor):
-    """Partitions in turn, to members in the order of their names, which they tell as user data."""
+    """Partitions in turn, to members in the order of their names, which they tell as user data.
+
+    ``fails``: for groups of how many members it fails, once each.
+    """
 
     name = "in-turn"
 
-    def __init__(self, member: str, fails: int = 0) -> None:
+    def __init__(self, member: str, *fails: int) -> None:
         self.member = member
-        self.fails = fails
+        self.fails = list(fails)
         self.asked_in: set[int] = set()
         self.heard: list[MemberAssignment] = []
 
@@ -51,8 +54,8 @@ class InTurn(ConsumerPartitionAssignor):
 
     def assign(self, cluster: Cluster, members: Any) -> Any:
         self.asked_in.add(threading.get_ident())
-        if self.fails:
-            self.fails -= 1
+        if len(members) in self.fails:
+            self.fails.remove(len(members))
             raise ArithmeticError(f"{self.member} cannot count")
         ids = sorted(members, key=lambda one: members[one].user_data)
         found = [(topic, number) for topic, count in sorted(cluster.partitions.items()) for number in range(count)]
@@ -90,9 +93,9 @@ def wait(condition: Callable[[], bool]) -> None:
 class Member(threading.Thread):
     """A consumer that polls in a thread of its own."""
 
-    def __init__(self, servers: str, name: str, **assignor: Any) -> None:
+    def __init__(self, servers: str, name: str, *fails: int) -> None:
         super().__init__(name=name, daemon=True)
-        self.assignor = InTurn(name, **assignor)
+        self.assignor = InTurn(name, *fails)
         self.consumer = Consumer(settings(servers, self.assignor))
         self.handled: list[tuple[int, int]] = []
         self.errors: list[Exception] = []
@@ -142,18 +145,20 @@ def test_threads_share_what_one_of_them_computes_and_nothing_is_read_twice(serve
 
 
 def test_an_assignor_that_fails_is_an_error_in_every_thread(servers: str) -> None:
-    first, second = Member(servers, "a", fails=1), Member(servers, "b", fails=1)
+    first = Member(servers, "a", 2)
+    wait(lambda: len(first.owns) == PARTITIONS)
+    second = Member(servers, "b")
     wait(lambda: bool(first.errors and second.errors))
     for one in (first, second):
-        assert "cannot count" in str(one.errors[0])
-    wait(lambda: sorted(first.owns + second.owns) == list(range(PARTITIONS)) and len(first.owns) == 3)
+        assert "a cannot count" in str(one.errors[0])
+    wait(lambda: [first.owns, second.owns] == [[0, 2, 4], [1, 3, 5]])
     for one in (first, second):
         one.end()
 
 
 def test_async_consumers(servers: str) -> None:
     async def main() -> None:
-        assignors = [InTurn("a"), InTurn("b", fails=0)]
+        assignors = [InTurn("a"), InTurn("b")]
         async with asyncio.timeout(PATIENCE), AsyncConsumer(**settings(servers, assignors[0])) as first:
             await first.subscribe(["orders"])
             while len(first.assignment()) < PARTITIONS:
@@ -163,7 +168,7 @@ def test_async_consumers(servers: str) -> None:
                 while [len(one.assignment()) for one in (first, second)] != [3, 3]:
                     await asyncio.gather(first.poll(0.1), second.poll(0.1))
                 assert assignors[1].heard[-1].user_data == b"1 of 2"
-                assignors[0].fails = 1
+                assignors[0].fails.append(1)
             with pytest.raises(AssignmentError, match="a cannot count"):
                 await polled_for_ever(first)
             while len(first.assignment()) < PARTITIONS:

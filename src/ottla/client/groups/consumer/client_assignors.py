@@ -84,9 +84,9 @@ class ClientAssignorManager:
         self._member_id = member_id
         self._asked_apis_of: int | None = None
         """Which coordinator was asked last what it serves, counted by look-ups; ``None``: none has answered yet."""
-        self._serves = False
-        self._in_doubt = bool(self._strategy.assignors)
-        """Whether no coordinator has said yet if it serves the APIs."""
+        self._serves = self._warned = False
+        self.undecided = bool(self._strategy.assignors)
+        """Whether no coordinator has said yet if it would use the assignors: a member must know before it joins."""
         self._versions_in_flight = False
         self._versions_attempts = self._versions_at = 0
         self._run = 0
@@ -105,11 +105,6 @@ class ClientAssignorManager:
 
     def __repr__(self) -> str:
         return f"<ClientAssignorManager {self.state.name} {', '.join(self._strategy.assignors) or 'without assignors'}>"
-
-    @property
-    def undecided(self) -> bool:
-        """Whether it is not known yet if the coordinator would use the assignors: a member must know before it joins."""
-        return self._in_doubt
 
     # -- what the membership tells --------------------------------------------------------------------------------------------
 
@@ -169,7 +164,7 @@ class ClientAssignorManager:
         """The answer to one of the three requests."""
         code = int(message.error_code)
         if tag.api is Api.API_VERSIONS:
-            self._on_versions(tag, code, message, now)
+            self._on_versions(tag, set() if code else {item.api_key for item in message.api_keys})
         elif tag.run == self._run:
             self._in_flight = False
             if code:
@@ -210,21 +205,20 @@ class ClientAssignorManager:
         message = api_versions_request.ApiVersionsRequest(client_software_name="ottla", client_software_version=__version__)
         return Poll((self._send(Api.API_VERSIONS, message, target, self._coordinator.found),))
 
-    def _on_versions(self, tag: AssignorTag, code: int, message: Any, now: Now) -> None:
+    def _on_versions(self, tag: AssignorTag, served: set[int]) -> None:
         self._versions_in_flight = False
-        if code:
-            return self._ask_later(now)
         self._asked_apis_of, self._versions_attempts = tag.run, 0
-        self._serves = {item.api_key for item in message.api_keys} >= NEEDED
-        if self._in_doubt and not self._serves:
+        self._serves = served >= NEEDED
+        if not self._serves and not self._warned:
+            self._warned = True
             _log.warning(
                 "group %r: the coordinator does not serve %s: group.client.assignors is ignored, and an assignor of the broker"
                 " assigns the partitions",
                 self._config.group_id,
                 " and ".join(sorted(api.name for api in NEEDED)),
             )
-        self._in_doubt = False
-        return self._offer()
+        self.undecided = False
+        self._offer()
 
     def _ask_later(self, now: Now) -> None:
         self._versions_at = now.mono + self._backoff.delay(self._versions_attempts)

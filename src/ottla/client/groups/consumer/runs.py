@@ -23,7 +23,7 @@ class RunInput(enum.Enum):
     """What moves the member."""
 
     ASKED = "an answer to a heartbeat asks for an assignment"
-    OUTDATED = "the member has a new epoch, or the coordinator has shown the group to nobody in this run"
+    OUTDATED = "the member has a new epoch, or the assignment is for another epoch of the group"
     SHOWN = "the coordinator has described the group"
     COMPUTED = "the assignor has answered or failed"
     INVALID = "the coordinator refuses the assignment: an error is sent instead"

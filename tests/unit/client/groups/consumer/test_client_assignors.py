@@ -153,6 +153,15 @@ def test_nothing_is_offered_before_a_coordinator_has_said_what_it_serves_and_eac
     assert member.poll() == []
 
 
+def test_a_coordinator_that_does_not_say_what_it_serves_does_not_keep_the_member_out() -> None:
+    member = Computing(offered=False)
+    answer = api_versions_response.ApiVersionsResponse(
+        error_code=ErrorCode.unknown_server_error, api_keys=(), throttle_time=NO_THROTTLE
+    )
+    member.answer(member.one(Api.API_VERSIONS), answer)
+    assert (member.manager.offers, member.manager.undecided, member.poll()) == (None, False, [])
+
+
 def test_without_the_setting_nobody_is_asked_for_anything() -> None:
     member = Computing(offered=False, group_client_assignors=None)
     assert (member.poll(), member.wake_at) == ([], None)
