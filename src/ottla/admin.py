@@ -30,7 +30,7 @@ from ottla.client.admin.results import (
 )
 from ottla.client.core import ClientCore
 from ottla.config import AdminConfig
-from ottla.errors import IllegalStateError, OttlaError, OttlaTimeoutError
+from ottla.errors import ClosedError, OttlaError, OttlaTimeoutError
 from ottla.runtime import clock
 from ottla.runtime.network_thread import NetworkThread
 from ottla.runtime.randomness import random_source
@@ -254,7 +254,7 @@ class Admin:
 
     def _running(self) -> NetworkThread:
         if self._closed:
-            raise IllegalStateError("the Admin is closed")
+            raise ClosedError("the Admin is closed")
         if self._thread is None:
             core = ClientCore(self._config, random_source())
             manager = AdminManager(self._config, core.random, core.notify, core.learn_node)

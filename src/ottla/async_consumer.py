@@ -1,9 +1,9 @@
 """``AsyncConsumer``: the face of a consumer for tasks of an event loop.
 
-Owns the signatures, the guard against two tasks, and the driver that runs the calls of ``client.calls`` on an event loop, which it
-never blocks. Must not know how anything is done. Invariants: one task at a time is inside a consumer, besides its own listener; a
-call that is cancelled leaves everything it has not given back to the next one; a listener that has begun is never cut short by who
-waits for it.
+Owns the signatures, the guard against two tasks that poll, and the driver that runs the calls of ``client.calls`` on an event
+loop, which it never blocks. Must not know how anything is done, nor how a call waits. Invariants: one task at a time polls or
+changes what is read, besides its own listener, while any may do the rest; a call that is cancelled leaves everything it has not
+given back to the next one; ``close()`` ends a poll that is under way and waits until it has ended.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ import contextlib
 import inspect
 import logging
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -28,7 +27,8 @@ from ottla.client.calls.mailbox import Await, Call, T, Wait
 from ottla.client.calls.rebalancing import Listeners
 from ottla.client.subscription import EARLIEST, LATEST
 from ottla.consumer_base import CLOSE_TIMEOUT, END_GRACE, ConsumerBase
-from ottla.errors import ConcurrentAccessError, IllegalStateError, OttlaError, WakeupError
+from ottla.errors import ClosedError, ConcurrentAccessError, IllegalStateError, OttlaError, WakeupError
+from ottla.event_loop import ListenerTasks, Waiters
 from ottla.records import Record, Records
 from ottla.runtime import clock
 from ottla.runtime.network_thread import NetworkThread
@@ -54,6 +54,10 @@ BREATH = 0.01
 """Seconds that calls may go on finding what they want without letting other tasks run."""
 
 
+LOOK_AGAIN = 1
+"""Milliseconds between two looks at whether the network thread has ended."""
+
+
 def _coroutine_function(function: F) -> F:
     """Mark a function that returns a coroutine, so that ``inspect`` and ``unittest.mock`` take it for a coroutine function.
 
@@ -63,6 +67,10 @@ def _coroutine_function(function: F) -> F:
         return inspect.markcoroutinefunction(function)
     function._is_coroutine = asyncio.coroutines._is_coroutine  # type: ignore[attr-defined]
     return function
+
+
+def _go_on() -> None:
+    """No call ends these calls."""
 
 
 class AsyncConsumer(ConsumerBase[K_co, V_co]):
@@ -79,18 +87,22 @@ class AsyncConsumer(ConsumerBase[K_co, V_co]):
     Listeners and commit callbacks may be coroutine functions; they run on the event loop, inside a call, and may use the consumer.
 
     Every call can be cancelled (``asyncio.timeout``, a ``TaskGroup`` that ends). A cancelled ``poll()`` loses no record: the next
-    one has it. A listener that is under way is not cancelled with it: it goes on, and the next call waits until it is through. A
-    consumer belongs to one event loop, and to one task at a time; only ``wakeup()``, ``health()``, ``metrics()`` and ``rebalances``
-    are for elsewhere, too.
+    one has it. A listener that is under way is not cancelled with it: it goes on, and the next poll waits until it has ended.
+
+    A consumer belongs to one event loop. One task at a time may poll it, walk its records, or change what it reads (``subscribe``,
+    ``unsubscribe``, ``assign``); a second one gets ``ConcurrentAccessError``. All other calls may come from any task meanwhile.
+    ``close()`` ends a poll of another task with ``ClosedError``, and an ``async for`` of another task as if there were no more
+    records. ``wakeup()``, ``health()``, ``metrics()`` and ``rebalances`` may be used by any thread.
     """
 
     def _prepare(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._owner: asyncio.Task[Any] | None = None
-        self._listening: list[asyncio.Task[Any]] = []
-        """The listener that runs, and below it those in whose calls it was called."""
-        self._unraised: Exception | None = None
-        self._breathe_at = 0.0
+        """The task that polls, or changes what is read."""
+        self._closing = False
+        self._waiters = Waiters()
+        self._listeners = ListenerTasks(self._waiters)
+        self._breathe_at = self._service_at = 0.0
 
     async def __aenter__(self) -> Self:
         return self
@@ -123,16 +135,16 @@ class AsyncConsumer(ConsumerBase[K_co, V_co]):
         for name, listener in (("on_assign", on_assign), ("on_revoke", on_revoke), ("on_lost", on_lost)):
             arguments.callback(listener, name)
         listeners = Listeners(self._bound(on_assign), self._bound(on_revoke), self._bound(on_lost))
-        await self._run(lambda now: self._calls.subscribe(wanted, listeners, now, pattern))
+        await self._run_alone(lambda now: self._calls.subscribe(wanted, listeners, now, pattern))
 
     async def unsubscribe(self) -> None:
         """As ``Consumer.unsubscribe``."""
-        await self._run(self._calls.unsubscribe)
+        await self._run_alone(self._calls.unsubscribe)
 
     async def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """As ``Consumer.assign``. If it is cancelled, what it replaces is committed even so."""
         wanted = arguments.partitions((partitions,))
-        await self._run(lambda now: self._calls.assign(wanted, now, self._is_processed))
+        await self._run_alone(lambda now: self._calls.assign(wanted, now, self._is_processed))
 
     # -- records ----------------------------------------------------------------------------------------------------------
 
@@ -148,29 +160,32 @@ class AsyncConsumer(ConsumerBase[K_co, V_co]):
         return self._poll(self._poll_timeout(timeout), _caller())
 
     async def _poll(self, wait: int, caller: Caller) -> Records[K_co, V_co]:
-        delivery = await self._run(lambda now: self._calls.deliver(wait, now))
+        delivery = await self._run_alone(lambda now: self._calls.deliver(wait, now))
         if delivery is None:
             return Records.empty()
         delivery.caller, delivery.whole = caller, True
         return delivery.records()
 
     async def __aiter__(self) -> AsyncIterator[Record[K_co, V_co]]:
-        """Records one by one, for ever.
+        """Records one by one, until the consumer is closed.
 
-        A record is done with when the next one is asked for; ``await commit()`` in the body includes it.
+        A record is processed when the next one is asked for; ``await commit()`` in the body includes it.
         """
+        self._check_open()
         collector, monotonic = self._calls.collector, clock.monotonic
-        while True:
-            delivery = await self._run(lambda now: self._calls.deliver(1_000, now))
-            if delivery is None:
-                continue
-            service_at, delivery.caller = monotonic() + BREATH, _caller()
-            for record in collector.walk(delivery):
-                yield record
-                # Other tasks want to run, too, and the group wants to hear of us; but most records come too soon to bother.
-                if monotonic() >= service_at:
-                    await self._run(self._calls.service)
-                    service_at, delivery.caller = monotonic() + BREATH, _caller()
+        with contextlib.suppress(ClosedError):
+            while True:
+                delivery = await self._run_alone(lambda now: self._calls.deliver(1_000, now))
+                if delivery is None:
+                    continue
+                self._service_at, delivery.caller = monotonic() + BREATH, _caller()
+                for record in collector.walk(delivery):
+                    yield record
+                    # Other tasks want to run, too, and the group wants to hear of us; but most records come too soon to bother.
+                    # After a call that may have changed what is to be read, and while the consumer closes, it is time at once.
+                    if monotonic() >= self._service_at:
+                        await self._run_alone(self._calls.service)
+                        self._service_at, delivery.caller = monotonic() + BREATH, _caller()
 
     # -- positions --------------------------------------------------------------------------------------------------------
 
@@ -284,74 +299,103 @@ class AsyncConsumer(ConsumerBase[K_co, V_co]):
         self._check_process()
         if self._closed:
             return
-        with self._entered():
-            if self._network is None:
-                self._closed = True
-                return
-            deadline = clock.monotonic() + timeout
-            try:
-                await self._end_listener(deadline)
-                left = max(0.0, deadline - clock.monotonic())
-                done = self._calls.collector.delivery in (None, processed)
-                call = self._calls.close(round(left * 1000), clock.now(), operation, done_with_last=done)
-                await self._drive(call)
-            finally:
-                await self._end(self._network, deadline)
+        self._check_loop()
+        if self._closing:
+            await self._closed_by_another_task()
+            return
+        if self._network is None:
+            self._closed = True
+            return
+        self._closing, self._service_at = True, 0.0
+        deadline = clock.monotonic() + timeout
+        try:
+            await self._end_turn(deadline)
+            await self._listeners.end(deadline)
+            left = max(0.0, deadline - clock.monotonic())
+            done = self._calls.collector.delivery in (None, processed)
+            await self._drive(self._calls.close(round(left * 1000), clock.now(), operation, done_with_last=done))
+        finally:
+            await self._end(self._network, deadline)
+
+    async def _closed_by_another_task(self) -> None:
+        """Another ``close()`` is under way: wait for it, unless it waits for the listener that calls."""
+        while not self._closed and asyncio.current_task() not in self._listeners:
+            await self._waiters.sleep()
+
+    async def _end_turn(self, deadline: float) -> None:
+        """End the poll, or the like, that another task is in."""
+        until = round(deadline * 1000)
+        self._waiters.wake()
+        while self._owner is not None and clock.now().mono < until:
+            await self._waiters.sleep(until)
 
     async def _end(self, network: NetworkThread, deadline: float) -> None:
         """Close for good. If ``close()`` was cancelled, the listener that it has left behind may still use the consumer."""
         try:
-            await self._end_listener(deadline)
+            await self._listeners.end(deadline)
         finally:
             self._closed = True
-            if self._unraised is not None:
-                _log.warning("a listener failed whose call was cancelled: %r", self._unraised)
-            await self._end_thread(network, max(deadline, clock.monotonic() + END_GRACE))
-
-    async def _end_listener(self, deadline: float) -> None:
-        """Let a listener that a cancelled call has left behind come to its end, as long as there is time."""
-        left_behind = self._left_behind()
-        if left_behind:
-            _, pending = await asyncio.wait(left_behind, timeout=max(0.0, deadline - clock.monotonic()))
-            for task in pending:
-                _log.warning("a listener was not through when its consumer was closed: it is cancelled")
-                task.cancel()
-            if pending:
-                await asyncio.wait(pending, timeout=1.0)
-
-    def _left_behind(self) -> list[asyncio.Task[Any]]:
-        """The listeners that nobody waits for. Where a listener asks, those below it wait for what it does."""
-        me = asyncio.current_task()
-        return self._listening[self._listening.index(me) + 1 :] if me in self._listening else self._listening[:]
-
-    async def _end_thread(self, network: NetworkThread, deadline: float) -> None:
-        until = round(deadline * 1000)
-        # One can wait for the thread at a time. A listener that is still at it does so, and hears that the consumer is closed.
-        while not network.close(0) and not self._left_behind() and clock.now().mono < until:
-            await self._wait(network, until)
+            self._waiters.wake()
+            self._listeners.log_unraised()
+            until = round(max(deadline, clock.monotonic() + END_GRACE) * 1000)
+            # Calls of other tasks may still be answered. The thread ends a moment after it has told its last news.
+            while not network.close(0) and clock.now().mono < until:
+                self._calls.take_news()
+                await self._waiters.wait_for_news(network.notifications, min(until, clock.now().mono + LOOK_AGAIN))
 
     # -- the driver -------------------------------------------------------------------------------------------------------
 
     async def _run(self, call: Callable[[Now], Call[T]]) -> T:
-        """Run one call from beginning to end in this task."""
-        with self._entered() as nested:
-            if not nested:
-                await self._settle_listener()
-            if clock.monotonic() >= self._breathe_at:
-                await asyncio.sleep(0)
-                self._breathe_at = clock.monotonic() + BREATH
-            return await self._drive(call(clock.now()))
+        """Run one call from beginning to end in this task. Calls of other tasks may be under way."""
+        self._check_loop()
+        self._service_at = 0.0
+        try:
+            return await self._breathe_and_drive(call)
+        except IllegalStateError as error:
+            # Such as that a partition is not assigned any more.
+            if self._closing and asyncio.current_task() not in self._listeners:
+                raise ClosedError("the consumer was closed") from error
+            raise
 
-    async def _drive(self, call: Call[T]) -> T:
+    async def _run_alone(self, call: Callable[[Now], Call[T]]) -> T:
+        """Run a call of which one task at a time may be in: those that hand out records or change what is read."""
+        self._check_loop()
+        me = asyncio.current_task()
+        if me in self._listeners:
+            return await self._breathe_and_drive(call)
+        self._check_not_closing()
+        if self._owner is not None:
+            raise ConcurrentAccessError(
+                f"{_name(me)} polls a consumer, or changes what it reads, while {_name(self._owner)} does",
+                hint="let one task poll; docs/consumer.md says how others may process the records. Or make a consumer for each",
+            )
+        self._owner = me
+        try:
+            await self._listeners.settle(self._check_not_closing)
+            return await self._breathe_and_drive(call, self._check_not_closing)
+        finally:
+            self._owner = None
+            if self._closing:
+                self._waiters.wake()
+
+    async def _breathe_and_drive(self, call: Callable[[Now], Call[T]], check: Callable[[], None] = _go_on) -> T:
+        if clock.monotonic() >= self._breathe_at:
+            await asyncio.sleep(0)
+            self._breathe_at = clock.monotonic() + BREATH
+            check()
+        return await self._drive(call(clock.now()), check)
+
+    async def _drive(self, call: Call[T], check: Callable[[], None] = _go_on) -> T:
+        """``check`` raises where the call may not wait any more."""
         network = self._network_thread()
         try:
             step = next(call)
             while True:
                 failure: BaseException | None = None
                 if isinstance(step, Await):
-                    failure = await self._listen(call, step.awaitable)
+                    failure = await self._listeners.run(step.awaitable, check, call.close)
                 else:
-                    await self._wait_for(step, call, network)
+                    await self._wait_for(step, call, network, check)
                 step = call.send(clock.now()) if failure is None else call.throw(failure)
         except StopIteration as done:
             result: T = done.value
@@ -363,108 +407,36 @@ class AsyncConsumer(ConsumerBase[K_co, V_co]):
             self._calls.interrupted = True
             raise
 
-    async def _wait_for(self, wait: Wait, call: Call[T], network: NetworkThread) -> None:
+    async def _wait_for(self, wait: Wait, call: Call[T], network: NetworkThread, check: Callable[[], None]) -> None:
         """Until there is something new for a call. If that is cancelled, the call ends here, keeping nothing to itself."""
         try:
-            await self._wait(network, wait.until)
+            check()
             self._check_running(network)
-        except BaseException:
-            call.close()
-            raise
-
-    async def _wait(self, network: NetworkThread, until: int | None) -> None:
-        """Until the network thread tells something, or ``until``."""
-        loop = asyncio.get_running_loop()
-        told = loop.create_future()
-
-        def on_news() -> None:
-            if not told.done():
-                told.set_result(None)
-
-        def tell() -> None:
-            with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits
-                loop.call_soon_threadsafe(on_news)
-
-        if not network.notifications.arm(tell):
-            return
-        timer = None if until is None else loop.call_later(max(0, until - clock.now().mono) / 1000, on_news)
-        try:
-            await told
-        finally:
+            await self._waiters.wait_for_news(network.notifications, wait.until)
             self._breathe_at = clock.monotonic() + BREATH
-            network.notifications.disarm()
-            if timer is not None:
-                timer.cancel()
-
-    # -- listeners --------------------------------------------------------------------------------------------------------
-
-    async def _listen(self, call: Call[T], awaitable: Awaitable[Any]) -> BaseException | None:
-        """Run what a listener returned as a task of its own: who waits for it may be cancelled without cutting it short.
-
-        Gives what it raised.
-        """
-        task: asyncio.Task[Any] = asyncio.ensure_future(_awaited(awaitable))
-        self._listening.append(task)
-        try:
-            await asyncio.wait([task])
+            check()
         except BaseException:
-            task.add_done_callback(lambda task: self._on_left_listener(call, task))
-            raise
-        self._listening.remove(task)
-        return asyncio.CancelledError() if task.cancelled() else task.exception()
-
-    def _on_left_listener(self, call: Call[T], task: asyncio.Task[Any]) -> None:
-        """A listener is through whose call was cancelled: the rebalance goes on; what it raised is raised by the next call."""
-        self._listening.remove(task)
-        error = None if task.cancelled() else task.exception()
-        if isinstance(error, Exception):
-            self._unraised = error
-        try:
             call.close()
-        except IllegalStateError as closed:
-            _log.debug("a listener outlived its consumer: %s", closed)
+            raise
 
-    async def _settle_listener(self) -> None:
-        """A listener that a cancelled call has left behind comes first."""
-        if self._listening:
-            await asyncio.wait(list(self._listening))
-        if self._unraised is not None:
-            error, self._unraised = self._unraised, None
-            raise error
-
-    @contextmanager
-    def _entered(self) -> Iterator[bool]:
-        """One task at a time, of one event loop; the running listener may come in, too: then the value is true."""
+    def _check_loop(self) -> None:
+        """Raises where the consumer is closed, or belongs to another event loop than the one that runs."""
         self._check_open()
-        me = asyncio.current_task()
         loop = asyncio.get_running_loop()
         if self._loop not in (None, loop):
             raise IllegalStateError(
                 "the consumer belongs to another event loop", hint="make, use and close it within one asyncio.run()"
             )
         self._loop = loop
-        if me is not None and me in self._listening:
-            yield True
-            return
-        if self._owner is not None:
-            raise ConcurrentAccessError(
-                f"{_name(me)} calls a consumer that {_name(self._owner)} is in",
-                hint="let one task poll and give the records to others, by an asyncio.Queue for example; or one consumer for each",
-            )
-        self._owner = me
-        try:
-            yield False
-        finally:
-            self._owner = None
+
+    def _check_not_closing(self) -> None:
+        if self._closing:
+            raise ClosedError("the consumer was closed")
 
     async def _edges(self, partitions: Iterable[TopicPartition], timestamp: int, timeout: Timeout) -> dict[TopicPartition, int]:
         wanted, wait = dict.fromkeys(arguments.partitions((partitions,)), timestamp), self._timeout(timeout)
         found = await self._run(lambda now: self._calls.list_offsets(wanted, wait, now))
         return {tp: 0 if answer is None else answer.offset for tp, answer in found.items()}
-
-
-async def _awaited(awaitable: Awaitable[Any]) -> None:
-    await awaitable
 
 
 def _caller() -> Caller:

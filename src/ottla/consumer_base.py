@@ -31,7 +31,7 @@ from ottla.client.health.verdicts import Assessor, Health, NetworkView
 from ottla.client.notifications import WakeupRequested
 from ottla.client.subscription import Mode
 from ottla.config import ConsumerConfig, OttlaConfigWarning
-from ottla.errors import ForkedError, IllegalStateError
+from ottla.errors import ClosedError, ForkedError, IllegalStateError
 from ottla.runtime.network_thread import NetworkThread
 from ottla.runtime.randomness import random_source
 from ottla.types import ConsumerGroupMetadata, K_co, TopicPartition, V_co
@@ -276,10 +276,10 @@ class ConsumerBase(Generic[K_co, V_co]):
 
     def _check_running(self, network: NetworkThread) -> None:
         if not network.running:
-            self._check_process()
+            self._check_open()
             raise IllegalStateError("the network thread of this consumer has ended", hint="make a new consumer")
 
     def _check_open(self) -> None:
         self._check_process()
         if self._closed:
-            raise IllegalStateError("the consumer is closed")
+            raise ClosedError("the consumer is closed")

@@ -5,6 +5,7 @@
     OttlaError                      retriable, fatal, hint, cause
     +-- ConfigError                 a setting or an argument is unknown, contradictory or out of range   (also a ValueError)
     +-- IllegalStateError           this call is not allowed now: closed, not assigned, not subscribed ...
+    |   +-- ClosedError             the consumer or client was closed, before this call or during it
     |   +-- ForkedError             the object was made before fork() and is used in the child
     +-- ConcurrentAccessError       two threads called one Consumer
     +-- WakeupError                 another thread called wakeup()
@@ -94,6 +95,12 @@ class IllegalStateError(OttlaError):
     """The call is not allowed in the present state."""
 
 
+class ClosedError(IllegalStateError):
+    """The consumer, or other client, was closed: before this call, or by another task while this call waited."""
+
+    fatal = True
+
+
 class ForkedError(IllegalStateError):
     """A client made before ``fork()`` was used in the child: its threads and sockets stayed with the parent."""
 
@@ -102,7 +109,7 @@ class ForkedError(IllegalStateError):
 
 
 class ConcurrentAccessError(OttlaError):
-    """Two threads called one Consumer at the same time; only ``wakeup()`` may be called from anywhere."""
+    """Two threads called one Consumer at the same time, or two tasks polled one AsyncConsumer."""
 
     hint = "use one Consumer a thread, or guard it with a lock"
 

@@ -123,14 +123,17 @@ def test_a_cancelled_poll_can_be_called_again() -> None:
     asyncio.run(cancelled())
 
 
-def test_two_tasks_at_once_are_refused_with_a_hint() -> None:
+@pytest.mark.parametrize("second", ["poll", "subscribe", "unsubscribe", "assign"])
+def test_a_second_task_that_polls_or_changes_what_is_read_is_refused_with_a_hint(second: str) -> None:
+    arguments = {"subscribe": (["t"],), "assign": ([TP],)}.get(second, ())
+
     async def both() -> None:
         async with new() as consumer:
             await consumer.assign([TP])
             polling = asyncio.create_task(consumer.poll(30), name="first")
             await asyncio.sleep(0)
-            with pytest.raises(ConcurrentAccessError, match=r"task 'first'.*Queue"):
-                await consumer.commit()
+            with pytest.raises(ConcurrentAccessError, match=r"while task 'first' does.*let one task poll"):
+                await getattr(consumer, second)(*arguments)
             polling.cancel()
             await asyncio.wait([polling])
             await poll_nobody(consumer, 0)

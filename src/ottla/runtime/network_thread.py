@@ -17,7 +17,7 @@ from ottla.client.connections.connections import Authenticate, Close, Connect, E
 from ottla.client.core import ClientCore
 from ottla.client.notifications import ErrorNotification
 from ottla.config import ClientConfig
-from ottla.errors import ForkedError, IllegalStateError, OttlaError
+from ottla.errors import ClosedError, ForkedError, OttlaError
 from ottla.runtime import clock
 from ottla.runtime.login import NotProved, Proved, logins_of
 from ottla.runtime.notifications import NotificationQueue
@@ -74,11 +74,11 @@ class NetworkThread:
     def submit(self, command: object) -> None:
         """Have the core handle a command in the next pass.
 
-        Raises ``IllegalStateError`` once closed, ``ForkedError`` in a forked child.
+        Raises ``ClosedError`` once closed, ``ForkedError`` in a forked child.
         """
         self._check_fork()
         if self._closing:
-            raise IllegalStateError("the client is closed")
+            raise ClosedError("the client is closed")
         self._post(command)
 
     def close(self, timeout: float) -> bool:
@@ -192,7 +192,7 @@ class NetworkThread:
 
     def _finish(self, sockets: Sockets) -> None:
         self._pass(sockets)
-        for effect in self._core.shut_down(IllegalStateError("the client was closed"), self._now()):
+        for effect in self._core.shut_down(ClosedError("the client was closed"), self._now()):
             self._perform(sockets, effect)
         self._publish()
 

@@ -132,7 +132,7 @@ class ConsumerCalls(CommitCalls, LookupCalls):
                 if ready:
                     self._explain_nothing()
                 return None
-            yield from self._mailbox.wait("records", min(deadline, self._look_again_at()))
+            yield from self._mailbox.wait_in_poll("records", min(deadline, self._look_again_at()))
 
     def _begin_poll(self, now: Now) -> None:
         self._mailbox.now = now
@@ -161,7 +161,7 @@ class ConsumerCalls(CommitCalls, LookupCalls):
         self._begin_poll(now)
         self.collector.came_back()
         while not (yield from self._ready()):
-            yield from self._mailbox.wait("a turn of the network thread, or a commit", self._look_again_at())
+            yield from self._mailbox.wait_in_poll("a turn of the network thread, or a commit", self._look_again_at())
 
     def _ready(self) -> Call[bool]:
         """Do everything that a poll does besides handing out records; whether those may be handed out now.
@@ -240,6 +240,10 @@ class ConsumerCalls(CommitCalls, LookupCalls):
         return PROBLEM_GRACE if problem.retriable else 0
 
     # -- notifications ----------------------------------------------------------------------------------------------------
+
+    def take_news(self) -> None:
+        """Handle what the network thread has told, outside of any call."""
+        self._mailbox.take()
 
     def _on_fetched(self, response: FetchedResponse) -> None:
         self.collector.on_fetched(response)

@@ -63,9 +63,9 @@ class Mailbox:
             Completed: lambda item: item.completion.settle(item.value, item.error),
             WakeupRequested: self._on_wakeup,
         }
-        self._woken = False
+        self._woken = self._poll_waits = False
         self._unsettled: deque[Command] = deque()
-        """Commands that nobody waits for any more, though the snapshot is out of date until they are done."""
+        """Commands that the network thread does at once. Until they are done, the snapshot is out of date."""
 
     def take(self) -> None:
         """Handle every notification that has come."""
@@ -80,6 +80,14 @@ class Mailbox:
         """Until something comes, or the time has come."""
         self.now = yield Wait(for_, until)
 
+    def wait_in_poll(self, for_: object, until: int) -> Call[None]:
+        """As ``wait``, in a poll: of several calls that wait, a wake-up ends this one."""
+        self._poll_waits = True
+        try:
+            yield from self.wait(for_, until)
+        finally:
+            self._poll_waits = False
+
     def outcome(self, returned: object) -> Call[None]:
         """Until what a listener or a callback returned has come to its end, if that takes any time."""
         if isinstance(returned, Awaitable):
@@ -91,21 +99,20 @@ class Mailbox:
 
     def ask(self, command: Command, what: str, deadline: int, *, wakeable: bool = False) -> Call[Any]:
         """Send a command and give its outcome. ``wakeable``: it may take as long as a broker takes, so a wake-up ends the wait."""
-        self.submit(command)
-        try:
-            return (yield from self.settle(command, what, deadline, wakeable=wakeable))
-        except GeneratorExit:
-            if not wakeable:
-                self._unsettled.append(command)
-            raise
+        if wakeable:
+            self.submit(command)
+        else:
+            self.submit_unattended(command)
+        return (yield from self.settle(command, what, deadline, wakeable=wakeable))
 
     def submit_unattended(self, command: Command) -> None:
-        """Send a command that the network thread does at once, without waiting for it; ``settled`` says when it is done."""
+        """Send a command that the network thread does at once; ``settled`` says when it is done, whoever waits for it."""
+        self.settled()
         self.submit(command)
         self._unsettled.append(command)
 
     def settled(self) -> bool:
-        """Whether the network thread has done what it was asked by cancelled calls and by ``submit_unattended``.
+        """Whether the network thread has done all that it does at once.
 
         Until then the snapshot is out of date: nothing may be handed out by it.
         """
@@ -134,7 +141,7 @@ class Mailbox:
 
     def raise_wakeup(self) -> None:
         """Raise ``WakeupError`` if one was asked for, once."""
-        if self._woken:
+        if self._woken and not self._poll_waits:
             self._woken = False
             raise WakeupError("wakeup() was called")
 
