@@ -40,7 +40,9 @@ async def until(condition: Callable[[], bool], step: Callable[[], Awaitable[obje
 
 
 def consumer(served: str, group: str | None = None, **settings: Any) -> AsyncConsumer:
-    quick = {"group_protocol": "classic", "heartbeat_interval": 0.1, "session_timeout": 6} if group is not None else {}
+    quick: dict[str, Any] = {}
+    if group is not None and settings.get("group_protocol", "classic") == "classic":
+        quick = {"group_protocol": "classic", "heartbeat_interval": 0.1, "session_timeout": 6}
     return AsyncConsumer(bootstrap_servers=served, group_id=group, auto_offset_reset="earliest", **{**quick, **settings})
 
 
@@ -339,7 +341,7 @@ def test_a_handler_that_is_too_slow_leaves_the_group_and_comes_back(served: str,
     offsets: list[int] = []
 
     async def slow() -> None:
-        settings = {"max_poll_interval": 1, "max_poll_records": 5, "enable_auto_commit": False}
+        settings = {"group_protocol": "consumer", "max_poll_interval": 1, "max_poll_records": 5, "enable_auto_commit": False}
         async with consumer(served, f"g-{name}", **settings) as reader:
             await reader.subscribe([name], on_assign=lambda *_: heard.append("assigned"), on_lost=lambda *_: heard.append("lost"))
             while not offsets:

@@ -268,8 +268,9 @@ def test_the_end_of_async_with_ends_the_poll_of_another_task(served: str, topic:
         async with consumer(served, f"g-{name}", group_protocol=protocol) as this:
             await this.subscribe([name])
             reading = asyncio.create_task(read(this))
-            while not has_members(served, f"g-{name}") or (await this.position(TopicPartition(name, 0))) < 10:
+            while not this.assignment() or await this.position(TopicPartition(name, 0)) < 10:
                 await asyncio.sleep(0.01)
+            assert has_members(served, f"g-{name}")
             await asyncio.sleep(0.05)
         assert await reading == 10
         assert this._network is not None
