@@ -13,7 +13,7 @@ installed := $(venv)/.installed
 compiled := src/ottla/records
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow interop torture endurance bench lint format pins clean
+.PHONY: help install demo test test-random test-slow interop torture endurance bench lint format pins clean
 .DELETE_ON_ERROR:
 
 help: ## this list
@@ -29,6 +29,15 @@ demo: install ## the main job: real flights through the broker, consumer groups 
 test: install ## the whole test suite but for the tests that take minutes
 	@! command -v mvn >/dev/null || tools/kafka fetch || true
 	@$(bin)/pytest -m "not slow and not interop and not torture and not endurance" $(abreast) $(PYTEST_ARGS)
+
+# The number of this run; the same number draws the same examples.
+SEED := $(or $(SEED),$(shell date +%s))
+
+test-random: install ## the property tests with examples drawn at random; SEED=NUMBER repeats a run
+	@echo "drawn with SEED=$(SEED); make test-random SEED=$(SEED) repeats it"
+	@HYPOTHESIS_PROFILE=random $(bin)/pytest -m "hypothesis and not slow and not interop and not torture and not endurance" $(abreast) \
+	  --hypothesis-seed=$(SEED) $(PYTEST_ARGS) || { \
+	  echo "failed with SEED=$(SEED); make test-random SEED=$(SEED) repeats it"; exit 1; }
 
 test-slow: install ## the tests that take minutes
 	@$(bin)/pytest -m slow $(patient) --timeout 1200 $(PYTEST_ARGS)

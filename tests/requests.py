@@ -138,7 +138,6 @@ _EDGES: dict[str, Callable[[Known], list[Any]]] = {
     "records": lambda known: [None, *_RECORDS],
     "uuid": lambda known: [None, uuid.UUID(int=2**127), *known.ids],
     "timedelta_i32": lambda known: [_milliseconds(count) for count in (0, 1, -1, 10_000, 2**31 - 1, -(2**31))],
-    "timedelta_i64": lambda known: [_milliseconds(count) for count in (0, 1, -1, 10_000, 2**31 - 1, 2**45, -(2**45))],
 }
 
 

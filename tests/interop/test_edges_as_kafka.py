@@ -5,6 +5,7 @@ What is known to differ is in ``DIFFERENT``, each with the reason. Brokers give 
 
 from __future__ import annotations
 
+import dataclasses
 import time
 import uuid
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from ottla.protocol.codec import decode_response
 from ottla.protocol.messages import (
     alter_partition_reassignments_request as reassign,
     alter_replica_log_dirs_request as log_dirs,
+    consumer_group_heartbeat_request as consumer_heartbeat,
     create_partitions_request as create_partitions,
     create_topics_request as create,
     delete_groups_request as delete_groups,
@@ -277,6 +279,54 @@ def asking_for(*groups: str) -> describe.DescribeGroupsRequest:
     return describe.DescribeGroupsRequest(groups=groups, include_authorized_operations=False)
 
 
+def lasting(edge: Edge, field: str, milliseconds: int) -> Edge:
+    """A request with a duration in it."""
+    return edge._replace(message=dataclasses.replace(edge.message, **{field: timedelta(milliseconds=milliseconds)}))
+
+
+def keeping(milliseconds: int, version: int) -> Edge:
+    """A commit that says how long it is to be kept."""
+    edge = committing("kept", (TOPIC, 0, 1))
+    return Edge(Api.OFFSET_COMMIT, version, dataclasses.replace(edge.message, retention_time_ms=milliseconds))
+
+
+def entering(group: str, rebalance_timeout: int) -> Edge:
+    message = consumer_heartbeat.ConsumerGroupHeartbeatRequest(
+        group_id=group,
+        member_id="m",
+        member_epoch=0,
+        rebalance_timeout=timedelta(milliseconds=rebalance_timeout),
+        subscribed_topic_names=(TOPIC,),
+        topic_partitions=(),
+    )
+    return Edge(Api.CONSUMER_GROUP_HEARTBEAT, 1, message)
+
+
+_EXTREMES = {"nothing": 0, "a millisecond below none": -1, "the smallest number": -(2**31), "the largest number": LIMIT}
+_LONG_EXTREMES = {"0": 0, "-2": -2, "the smallest number": -(2**63), "the largest number": 2**63 - 1}
+_LASTING = {
+    "create": (creating(new_topic()), "timeout"),
+    "delete": (dropping("nowhere"), "timeout"),
+    "grow": (growing(TOPIC, 3), "timeout"),
+    "delete records": (deleting(TOPIC, 0, 0), "timeout"),
+    "produce": (producing("with_dot", 0, BATCH, acks=-1), "timeout"),
+    "fetch": (fetching((TOPIC, 0, 0)), "max_wait"),
+    "producer": (initialising(name="id"), "transaction_timeout"),
+    "join": (joining(), "session_timeout"),
+}
+DURATIONS = {
+    **{
+        f"{name}: {field} of {which}": lasting(edge, field, number)
+        for name, (edge, field) in _LASTING.items()
+        for which, number in _EXTREMES.items()
+    },
+    **{f"commit: to be kept for {which}": keeping(number, 2) for which, number in _LONG_EXTREMES.items()},
+    "commit: to be kept for the largest number, version 4": keeping(2**63 - 1, 4),
+    "join: a rebalance of the smallest number": lasting(joining("hasty"), "rebalance_timeout", -(2**31)),
+    **{f"consumer group: a rebalance of {number}": entering(f"c{number}", number) for number in (-1, -2, 0, -(2**31), LIMIT)},
+}
+"""Requests with durations that nobody means."""
+
 EDGES: dict[str, Edge] = {
     "create: no name": creating(new_topic("")),
     "create: a name with blanks": creating(new_topic("a b", 0, 0)),
@@ -454,6 +504,7 @@ EDGES: dict[str, Edge] = {
     "producer: an id without an epoch": initialising(producer=5),
     "producer: an epoch without an id": initialising(epoch=5),
     "producer: no name": initialising(name=""),
+    **DURATIONS,
 }
 
 DIFFERENT: dict[str, str] = {
@@ -517,3 +568,16 @@ def test_an_edge(pair: Pair, name: str) -> None:
         assert ours != theirs, f"{name} is no difference any more"
     else:
         assert ours == theirs
+
+
+@pytest.mark.parametrize("milliseconds", [2**63 - 1, -(2**63), 0])
+def test_an_offset_with_an_odd_time_to_be_kept_is_there_at_first(pair: Pair, milliseconds: int) -> None:
+    """It goes with the next search for expired offsets, which is minutes away."""
+    for servers in pair:
+        with RawClient(servers) as client:
+            kept = keeping(milliseconds, 3)
+            committed = client.ask(kept.api, kept.message, kept.version)
+            assert list(codes(committed)) == [ErrorCode.none], servers
+            asked = offsets_of("kept", (TOPIC, (0,)))
+            answer = client.ask(asked.api, asked.message, asked.version)
+            assert answer.groups[0].topics[0].partitions[0].committed_offset == 1, servers

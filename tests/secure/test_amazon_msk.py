@@ -19,7 +19,7 @@ import pytest
 from aws_msk_iam_sasl_signer import MSKAuthTokenProvider as signer
 
 from ottla import Admin, OAuthToken
-from ottla.protocol import ErrorCode, duration
+from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import sasl_authenticate_response, sasl_handshake_response
 from tests.secure.pretender import pretending
@@ -62,9 +62,9 @@ class Broker:
         url = base64.urlsafe_b64decode(found[1] + b"=" * (-len(found[1]) % 4)).decode()
         one = Arrived(time.time(), url)
         self.arrived.append(one)
-        left = duration(max(1, round(1000 * (one.expires_at - one.at))))
+        left = max(1, round(1000 * (one.expires_at - one.at)))
         return sasl_authenticate_response.SaslAuthenticateResponse(
-            error_code=ErrorCode.none, error_message=None, auth_bytes=b"", session_lifetime=left
+            error_code=ErrorCode.none, error_message=None, auth_bytes=b"", session_lifetime_ms=left
         )
 
 

@@ -18,7 +18,7 @@ import pytest
 
 from ottla import AsyncConsumer, Consumer, OttlaError, TopicPartition
 from ottla.errors import AuthenticationError
-from ottla.protocol import NO_THROTTLE, ErrorCode
+from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import sasl_authenticate_response, sasl_handshake_response
 from tests.secure.certificates import Authority
@@ -71,7 +71,7 @@ def broker() -> Iterator[tuple[str, list[bytes]]]:
     def authenticate(request: Any) -> Any:
         arrived.append(request.auth_bytes)
         return sasl_authenticate_response.SaslAuthenticateResponse(
-            error_code=ErrorCode.none, error_message=None, auth_bytes=b"", session_lifetime=NO_THROTTLE
+            error_code=ErrorCode.none, error_message=None, auth_bytes=b"", session_lifetime_ms=0
         )
 
     def handshake(request: Any) -> Any:

@@ -7,6 +7,7 @@ broker; every handler turns it into the error fields of its own response.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import NamedTuple
 
 from ottla.protocol import ErrorCode
@@ -22,6 +23,12 @@ class Refusal(Exception):
 
     def __str__(self) -> str:
         return f"{self.message} [{self.code.name}]"
+
+
+def check_time_left(timeout: timedelta) -> None:
+    """Raise ``Refusal`` for a timeout of 0 or less: Kafka's controller drops such a request as one that has waited too long."""
+    if timeout <= timedelta(0):
+        raise Refusal(ErrorCode.request_timed_out, "The timeout of the request leaves no time to carry it out.")
 
 
 class RecordError(NamedTuple):

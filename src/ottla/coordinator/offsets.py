@@ -21,7 +21,7 @@ from ottla.coordinator.events import OffsetCommitted, topic_partition
 from ottla.coordinator.ports import Surroundings, TopicImage
 from ottla.coordinator.result import Result
 from ottla.coordinator.state import ShardState
-from ottla.protocol import NO_THROTTLE, ErrorCode, milliseconds
+from ottla.protocol import NO_THROTTLE, ErrorCode
 from ottla.protocol.apis import Fact
 from ottla.protocol.group_records import OffsetCommitValue
 from ottla.protocol.messages import (
@@ -142,8 +142,8 @@ def _committed_of(
     now: Now,
 ) -> list[OffsetCommitted]:
     """Old clients may say how long offsets are to be kept (milliseconds); a record with that has no room for the topic's id."""
-    retention = milliseconds(request.retention_time)
-    expires = now.wall + retention if retention != _BROKER_DECIDES else -1
+    retention = request.retention_time_ms
+    expires = _java_long(now.wall + retention) if retention != _BROKER_DECIDES else -1
     topic_id = around.topics.topic_id(name) if expires == -1 else None
     return [
         OffsetCommitted(
@@ -161,6 +161,11 @@ def _committed_of(
         for partition, error in zip(topic.partitions, errors, strict=True)
         if error is _NO_ERROR
     ]
+
+
+def _java_long(number: int) -> int:
+    """A sum as Java's 64 bits hold it: beyond the largest number it goes on with the smallest, as in Kafka's own coordinator."""
+    return (number + 2**63) % 2**64 - 2**63
 
 
 def _commit_answer(

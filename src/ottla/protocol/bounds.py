@@ -64,8 +64,6 @@ _FIXED = {
     "int64": 8,
     "uint64": 8,
     "float64": 8,
-    "timedelta_i64": 8,
-    "datetime_i64": 8,
     "uuid": 16,
 }
 """Types of a fixed size -> their bytes."""

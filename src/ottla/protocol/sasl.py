@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ottla.errors import AuthenticationError, broker_error
-from ottla.protocol import milliseconds
 from ottla.protocol.apis import Api
 
 _UNSUPPORTED_SASL_MECHANISM = 33
@@ -64,7 +63,7 @@ def log_in(mechanism: str) -> Login:
             why = "check the credentials, and that the broker knows them for this mechanism"
             raise AuthenticationError(f"the {mechanism} login was refused: {refusal}", hint=why, cause=refusal)
         proof = yield Prove(proof.exchange, answer.auth_bytes)
-    return milliseconds(answer.session_lifetime)
+    return int(answer.session_lifetime_ms)
 
 
 def _refused_mechanism(mechanism: str, answer: Any) -> AuthenticationError:

@@ -61,7 +61,6 @@ _IMPLICIT: dict[str, object] = {
     "bool": False,
     "float64": 0.0,
     "timedelta_i32": timedelta(0),
-    "timedelta_i64": timedelta(0),
     "records": None,
 }
 """The protocol's defaults of field types for fields that a version lacks and the schema gives no default; numbers are 0."""

@@ -39,16 +39,12 @@ _FIXED = {
     "uint64": "Q",
     "float64": "d",
     "timedelta_i32": "i",
-    "timedelta_i64": "q",
-    "datetime_i64": "q",
     "uuid": "16s",
 }
 """Types of a fixed size -> their code in a ``struct``."""
 
 _VALUES = {
     "timedelta_i32": "(milliseconds({0}) if {0} else 0)",
-    "timedelta_i64": "(milliseconds({0}) if {0} else 0)",
-    "datetime_i64": "(-1 if {0} is None else round({0}.timestamp() * 1000))",
     "uuid": "(no_uuid if {0} is None else {0}.bytes)",
 }
 """Types whose values are not what ``struct`` takes -> how to make it of them."""

@@ -7,13 +7,12 @@ import copy
 import dataclasses
 import io
 import struct
-from datetime import timedelta
 from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
 from kio.serial import entity_writer
-from kio.static.primitive import Records, i64Timedelta
+from kio.static.primitive import Records
 
 from ottla.errors import ProtocolError
 from ottla.protocol import ErrorCode, cutting
@@ -23,9 +22,6 @@ from ottla.protocol.lifting import lift, lower, reshaper, wire_class
 from ottla.protocol.writing import Writer, writer
 
 st.register_type_strategy(Records, st.binary())
-# Longer ones, 290,000 years and more, can be written and not be read: they are refused as what no broker sends.
-MILLISECONDS = st.integers(-(2**63) // 1000 + 1, 2**63 // 1000 - 1)
-st.register_type_strategy(i64Timedelta, MILLISECONDS.map(lambda number: timedelta(milliseconds=number)))
 
 EVERY = [(api, version) for api, (low, high) in SPOKEN.items() for version in range(low, high + 1)]
 NAMES = [f"{api.name.lower()}-{version}" for api, version in EVERY]

@@ -361,7 +361,7 @@ class Harness:
             generation_id_or_member_epoch=generation,
             member_id=member_id,
             group_instance_id=fields.pop("instance", None),
-            retention_time=duration(retention),
+            retention_time_ms=retention,
             topics=tuple(
                 offset_commit_request.OffsetCommitRequestTopic(
                     name="" if version >= 10 else topic,

@@ -370,6 +370,24 @@ def test_an_offset_that_says_itself_how_long_it_is_kept() -> None:
     assert harness.committed() == {("orders", 1): 2}
 
 
+@pytest.mark.parametrize("retention", [2**63 - 1, -(2**63), -2, 0])
+def test_an_offset_that_is_to_be_kept_for_an_odd_time_goes_with_the_next_search(retention: int) -> None:
+    """Java's sum of now and the longest time is a moment long ago, and Kafka stores that."""
+    harness = Harness()
+    (code,) = [
+        partition.error_code
+        for topic in harness.answer(harness.commit({("orders", 0): 1}, retention=retention, version=4)).topics
+        for partition in topic.partitions
+    ]
+    assert code == ErrorCode.none
+    (committed,) = [one for one in harness.events() if isinstance(one, OffsetCommitted)]
+    assert -(2**63) <= committed.value.expire_timestamp < committed.value.commit_timestamp + 1
+    harness.restart()
+    assert harness.committed() == {("orders", 0): 1}
+    harness.sleep(2 * CHECK)
+    assert harness.committed() == {}
+
+
 def test_what_could_not_be_removed_is_tried_again_soon() -> None:
     harness = Harness(offsets_retention_ms=1, offsets_retention_check_interval_ms=10_000)
     harness.answer(harness.commit(ORDERS))

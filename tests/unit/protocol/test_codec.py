@@ -12,6 +12,7 @@ from ottla.protocol.apis import Api, Fact
 from ottla.protocol.codec import RequestHeader, decode_request, decode_response, encode_request, encode_response
 from ottla.protocol.framing import Piece
 from ottla.protocol.messages import (
+    describe_transactions_response,
     fetch_response,
     find_coordinator_request,
     heartbeat_request,
@@ -19,7 +20,10 @@ from ottla.protocol.messages import (
     join_group_request,
     leave_group_response,
     metadata_request,
+    offset_commit_request,
     offset_fetch_request,
+    produce_response,
+    sasl_authenticate_response,
 )
 
 
@@ -158,3 +162,63 @@ def test_a_code_that_is_not_known_yet_costs_no_connection() -> None:
     frame = struct.pack(">iBihB", 7, 0, 0, 4321, 0)
     correlation_id, message = decode_response(Api.HEARTBEAT, 4, frame)
     assert (correlation_id, message.error_code) == (7, ErrorCode.unknown_server_error)
+
+
+LONG_NUMBERS = [0, 1, -1, -2, 2**53 + 1, 2**56 + 1, 2**63 - 1, -(2**63)]
+
+
+@pytest.mark.parametrize("version", [2, 3, 4])
+@pytest.mark.parametrize("milliseconds", LONG_NUMBERS)
+def test_a_retention_time_survives_whatever_it_is(version: int, milliseconds: int) -> None:
+    message = offset_commit_request.OffsetCommitRequest(
+        group_id="g", generation_id_or_member_epoch=1, member_id="m", retention_time_ms=milliseconds, topics=()
+    )
+    frame = request(Api.OFFSET_COMMIT, version, message)
+    assert milliseconds.to_bytes(8, "big", signed=True) in frame
+    assert decode_request(frame)[1].retention_time_ms == milliseconds
+
+
+@pytest.mark.parametrize("milliseconds", LONG_NUMBERS)
+def test_other_times_of_64_bits_survive_whatever_they_are(milliseconds: int) -> None:
+    login = sasl_authenticate_response.SaslAuthenticateResponse(
+        error_code=ErrorCode.none, error_message=None, auth_bytes=b"", session_lifetime_ms=milliseconds
+    )
+    transaction = describe_transactions_response.TransactionState(
+        error_code=ErrorCode.none,
+        transactional_id="id",
+        transaction_state="Ongoing",
+        transaction_timeout=duration(1),
+        transaction_start_time_ms=milliseconds,
+        producer_id=1,
+        producer_epoch=1,
+        topics=(),
+    )
+    described = describe_transactions_response.DescribeTransactionsResponse(
+        throttle_time=NO_THROTTLE, transaction_states=(transaction,)
+    )
+    partition = produce_response.PartitionProduceResponse(
+        index=0, error_code=ErrorCode.none, base_offset=1, log_append_time_ms=milliseconds, record_errors=()
+    )
+    topic = produce_response.TopicProduceResponse(name="t", partition_responses=(partition,))
+    produced = produce_response.ProduceResponse(responses=(topic,))
+    for api, version, message in (
+        (Api.SASL_AUTHENTICATE, 2, login),
+        (Api.DESCRIBE_TRANSACTIONS, 0, described),
+        (Api.PRODUCE, 9, produced),
+    ):
+        frame = body_of(encode_response(RequestHeader(api, version, 5, None), message))
+        assert decode_response(api, version, frame)[1] == message
+
+
+@pytest.mark.parametrize("milliseconds", [0, 1, -1, 999, 2**31 - 1, -(2**31)])
+def test_durations_of_32_bits_survive_whatever_they_are(milliseconds: int) -> None:
+    message = join_group_request.JoinGroupRequest(
+        group_id="g",
+        session_timeout=duration(milliseconds),
+        rebalance_timeout=duration(milliseconds),
+        member_id="",
+        protocol_type="consumer",
+        protocols=(),
+    )
+    for version in range(1, 10):
+        assert decode_request(request(Api.JOIN_GROUP, version, message))[1] == message

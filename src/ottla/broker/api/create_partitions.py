@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ottla.broker.api.registry import serves
 from ottla.broker.effects import Effect, Reply, RequestContext
-from ottla.broker.refusal import Refusal
+from ottla.broker.refusal import Refusal, check_time_left
 from ottla.broker.slices import SIZE, Slices
 from ottla.protocol import NO_THROTTLE, ErrorCode
 from ottla.protocol.apis import Api
@@ -36,6 +36,7 @@ def _slices(core: BrokerState, context: RequestContext, request: create_partitio
         try:
             if times[wanted.name] > 1:
                 raise Refusal(ErrorCode.invalid_request, "Duplicate topic name.")
+            check_time_left(request.timeout)
             topic = core.topics.widened(core.topic(wanted.name), wanted.count)
             _check_placement(core, wanted, topic.partition_count - core.topic(wanted.name).partition_count)
             if not request.validate_only:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ottla.broker.api.registry import serves
 from ottla.broker.config import TOPIC_SETTINGS
 from ottla.broker.effects import Effect, Reply, RequestContext
-from ottla.broker.refusal import Refusal
+from ottla.broker.refusal import Refusal, check_time_left
 from ottla.broker.slices import SIZE, Slices
 from ottla.broker.topic_config import TopicConfig
 from ottla.broker.topics import Topic
@@ -39,6 +39,7 @@ def _slices(core: BrokerState, context: RequestContext, request: create_topics_r
         if number and not number % SIZE:
             yield []
         try:
+            check_time_left(request.timeout)
             if times[wanted.name] > 1:
                 raise Refusal(ErrorCode.invalid_request, "Duplicate topic name.")
             results[wanted.name] = _create(core, wanted, validate_only=request.validate_only)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ottla.broker.api.registry import serves
 from ottla.broker.effects import Effect, Reply, RequestContext
-from ottla.broker.refusal import Refusal
+from ottla.broker.refusal import Refusal, check_time_left
 from ottla.broker.slices import SIZE, Slices
 from ottla.broker.topics import Topic
 from ottla.protocol import NO_THROTTLE, ErrorCode
@@ -36,6 +36,7 @@ def _slices(core: BrokerState, context: RequestContext, request: delete_topics_r
         try:
             if times[wanted.name, wanted.topic_id] > 1:
                 raise Refusal(ErrorCode.invalid_request, "Duplicate topic name.")
+            check_time_left(request.timeout)
             topic = _find(core, wanted)
             core.delete_topic(topic)
         except Refusal as refusal:

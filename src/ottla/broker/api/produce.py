@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
@@ -171,7 +170,7 @@ def _append(
         index=data.index,
         error_code=ErrorCode.none,
         base_offset=base_offset,
-        log_append_time=datetime.fromtimestamp(append_time / 1000, UTC) if append_time >= 0 else None,
+        log_append_time_ms=append_time,
         log_start_offset=log.start_offset,
         record_errors=(),
     )

@@ -233,7 +233,7 @@ class Link:
         self.move(LinkEvent.READY)
         self.setup_failures = 0
         lifetime = self.connection.lifetime if self.connection is not None else 0
-        self.renew_at = now.mono + round(lifetime * part) if lifetime else None
+        self.renew_at = now.mono + round(lifetime * part) if lifetime > 0 else None
 
     def sent(self, request: Request, now: Now) -> None:
         """A request left."""

@@ -6,7 +6,7 @@ Owns what of a transactional id is told to whom. Reads state, writes none.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 from ottla.coordinator.consumer.answers import Refused
 from ottla.coordinator.consumer.regex import check_regex, match_all
@@ -16,7 +16,6 @@ from ottla.protocol import NO_THROTTLE, ErrorCode
 from ottla.protocol.messages import describe_transactions_response, list_transactions_request, list_transactions_response
 from ottla.types import Now
 
-_EPOCH = datetime.fromtimestamp(0, UTC)
 _NAMES = {state.value for state in STATUS}
 
 
@@ -30,7 +29,7 @@ def describe_transaction(
             transactional_id=transactional_id,
             transaction_state="",
             transaction_timeout=timedelta(0),
-            transaction_start_time=_EPOCH,
+            transaction_start_time_ms=0,
             producer_id=0,
             producer_epoch=0,
             topics=(),
@@ -43,7 +42,7 @@ def describe_transaction(
         transactional_id=transactional_id,
         transaction_state=transaction.state.value,
         transaction_timeout=timedelta(milliseconds=transaction.timeout_ms),
-        transaction_start_time=_EPOCH + timedelta(milliseconds=transaction.started_at),
+        transaction_start_time_ms=transaction.started_at,
         producer_id=transaction.producer_id,
         producer_epoch=transaction.epoch,
         topics=tuple(

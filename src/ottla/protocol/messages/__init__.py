@@ -6,23 +6,29 @@ the classes behind it are made on first use, because making all of them costs mo
 Owns the choice of the neutral class; must not know sockets or cores. Invariant: a neutral class has every field that any spoken
 version has a use for. For the few APIs whose newest version dropped such a field (``MERGED``) the versions are merged.
 
+Durations and times of 64 bits are whole numbers of milliseconds here, with Kafka's own names: ``timedelta`` and ``datetime``, which
+kio takes for them, end long before 64 bits do, and a peer may send any number.
+
 The ``.pyi`` files beside this one are made by ``tools/make_message_stubs.py`` from the same classes (a test keeps them in step);
-they spell kio's bounded integers as plain ``int`` and its durations as ``timedelta``.
+they spell kio's bounded integers as plain ``int`` and its durations of 32 bits as ``timedelta``.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
+import operator
 import types
 import typing
+from datetime import timedelta
 from functools import cache
 from typing import Any
 
 from ottla.protocol.apis import MERGED, SPOKEN, Api
 
 _OPERATIONS = ("include_cluster_authorized_operations", "cluster_authorized_operations")
-_LOST = ("name", "topic", "retention_time", *_OPERATIONS)
+_LOST = ("name", "topic", "retention_time_ms", *_OPERATIONS)
 """Fields that newest versions have no more: a topic's name, how long a committed offset is to be kept, and what may be done to the
 cluster, which Metadata told before DescribeCluster."""
 
@@ -61,13 +67,43 @@ def kio_module(api_name: str, version: int, side: str) -> types.ModuleType:
     return importlib.import_module(own or f"kio.schema.{api_name}.v{version}.{side}")
 
 
+@cache
 def classes_of(module: types.ModuleType) -> dict[str, type[Any]]:
     """The message classes that a kio module defines, by name, nested ones first."""
-    return {
-        name: value
-        for name, value in vars(module).items()
-        if isinstance(value, type) and dataclasses.is_dataclass(value) and value.__module__ == module.__name__
-    }
+    classes: dict[str, type[Any]] = {}
+    replaced: dict[str, type[Any]] = {}
+    for name, value in vars(module).items():
+        if isinstance(value, type) and dataclasses.is_dataclass(value) and value.__module__ == module.__name__:
+            classes[name] = _in_milliseconds(value, replaced)
+    return classes
+
+
+_LONG_TIMES = ("timedelta_i64", "datetime_i64")
+_CLASS_ATTRIBUTES = ("__type__", "__version__", "__flexible__", "__api_key__", "__header_schema__")
+
+
+def _in_milliseconds(cls: type[Any], replaced: dict[str, type[Any]]) -> type[Any]:
+    """kio's class with whole numbers for times of 64 bits; itself if it and the classes inside, ``replaced`` before, have none."""
+    fields = [_in_whole_milliseconds(field, replaced) for field in dataclasses.fields(cls)]
+    if [annotation for _, annotation, _ in fields] == [field.type for field in dataclasses.fields(cls)]:
+        return cls
+    namespace = {name: getattr(cls, name) for name in _CLASS_ATTRIBUTES if hasattr(cls, name)}
+    made = dataclasses.make_dataclass(cls.__name__, fields, namespace=namespace, frozen=True, slots=True, kw_only=True)
+    made.__doc__ = cls.__doc__
+    replaced[cls.__name__] = made
+    return made
+
+
+def _in_whole_milliseconds(field: dataclasses.Field[Any], replaced: dict[str, type[Any]]) -> tuple[str, Any, Any]:
+    if field.metadata.get("kafka_type") not in _LONG_TIMES:
+        return field.name, _merged_type(field.type, replaced), _same_field(field)
+    from kio.static.primitive import i64
+
+    metadata = {**field.metadata, "kafka_type": "int64"}
+    if field.default is dataclasses.MISSING:
+        return f"{field.name}_ms", i64, dataclasses.field(metadata=metadata)
+    default = -1 if field.default is None else field.default // timedelta(milliseconds=1)
+    return f"{field.name}_ms", i64, dataclasses.field(default=i64(default), metadata=metadata)
 
 
 @cache
@@ -95,18 +131,24 @@ def _merge(new: type[Any], older: list[type[Any]], merged: dict[str, type[Any]])
     return result
 
 
+def _same_field(field: dataclasses.Field[Any]) -> Any:
+    if field.default is dataclasses.MISSING:
+        return dataclasses.field(metadata=field.metadata)
+    return dataclasses.field(default=field.default, metadata=field.metadata)
+
+
 def _merged_field(field: dataclasses.Field[Any]) -> Any:
     """The field as it was; what names a topic may be left out, as one of the two names is enough."""
     kind = field.metadata.get("kafka_type")
     if field.default is not dataclasses.MISSING:
-        return dataclasses.field(default=field.default, metadata=field.metadata)
+        return _same_field(field)
     if field.name in ("name", "topic"):
         return dataclasses.field(default="", metadata=field.metadata)
     if field.name == _OPERATIONS[0]:
         return dataclasses.field(default=False, metadata=field.metadata)
     if kind == "uuid":
         return dataclasses.field(default=None, metadata=field.metadata)
-    return dataclasses.field(metadata=field.metadata)
+    return _same_field(field)
 
 
 def _merged_type(annotation: Any, merged: dict[str, type[Any]]) -> Any:
@@ -117,7 +159,7 @@ def _merged_type(annotation: Any, merged: dict[str, type[Any]]) -> Any:
         return annotation
     replaced = tuple(_merged_type(argument, merged) for argument in arguments)
     if isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union:
-        return typing.Union[replaced]  # noqa: UP007
+        return functools.reduce(operator.or_, replaced)
     return typing.get_origin(annotation)[replaced]
 
 

@@ -18,7 +18,7 @@ class TransactionState:
     transactional_id: str
     transaction_state: str
     transaction_timeout: timedelta
-    transaction_start_time: datetime
+    transaction_start_time_ms: int
     producer_id: int
     producer_epoch: int
     topics: tuple[TopicData, ...]

@@ -34,7 +34,7 @@ class Gate:
     """A broker that lets in who knows the password."""
 
     def __init__(self, *, lifetime: int = 0, mechanisms: tuple[str, ...] = ("PLAIN",)) -> None:
-        self.lifetime = timedelta(milliseconds=lifetime)
+        self.lifetime = lifetime
         self.mechanisms = mechanisms
         self.password = b"right"
         self.renewing = False
@@ -56,7 +56,7 @@ class Gate:
                     error_code=ErrorCode.none if right else ErrorCode.sasl_authentication_failed,
                     error_message=None if right else "who are you?",
                     auth_bytes=b"welcome",
-                    session_lifetime=self.lifetime,
+                    session_lifetime_ms=self.lifetime,
                 )
         return ANSWER
 

@@ -1,0 +1,64 @@
+"""What property tests draw: the same in each run, unless random examples are asked for, and then the number of a run repeats it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    """A property test under our own ``conftest.py`` that writes down what it draws; another that fails."""
+    monkeypatch.setenv("PYTHONPATH", str(TESTS.parent))
+    pytester.makepyfile(
+        **{
+            "tests/test_numbers": """
+            from hypothesis import given, strategies as st
+
+            @given(st.integers())
+            def test_drawing(number):
+                with open("drawn", "a") as file:
+                    print(number, file=file)
+
+            @given(st.integers())
+            def test_failing(number):
+                assert number < 1000
+            """
+        }
+    )
+    pytester.path.joinpath("tests/conftest.py").write_text(TESTS.joinpath("conftest.py").read_text())
+    return pytester
+
+
+def drawn(suite: pytest.Pytester, *arguments: str) -> str:
+    """What one run draws."""
+    suite.runpytest_subprocess("-k", "drawing", *arguments).assert_outcomes(passed=1)
+    file = suite.path / "drawn"
+    numbers = file.read_text()
+    file.unlink()
+    return numbers
+
+
+@pytest.mark.parametrize("is_ci", [True, False])
+def test_nothing_is_random_unless_asked_for(suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, is_ci: bool) -> None:
+    monkeypatch.delenv("HYPOTHESIS_PROFILE", raising=False)
+    monkeypatch.setenv("CI", "true") if is_ci else monkeypatch.delenv("CI", raising=False)
+    assert drawn(suite) == drawn(suite)
+
+
+def test_a_random_run_can_be_repeated_by_its_number(suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HYPOTHESIS_PROFILE", "random")
+    assert drawn(suite) != drawn(suite)
+    assert drawn(suite, "--hypothesis-seed=7") == drawn(suite, "--hypothesis-seed=7") != drawn(suite, "--hypothesis-seed=8")
+
+
+def test_a_random_example_that_fails_is_printed_with_a_line_to_paste(
+    suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HYPOTHESIS_PROFILE", "random")
+    result = suite.runpytest_subprocess("-k", "failing", "--hypothesis-seed=7")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines_random(["*number=1000*", "*@reproduce_failure(*"])
