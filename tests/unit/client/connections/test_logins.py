@@ -244,6 +244,17 @@ def test_a_renewal_happens_in_time_on_the_same_connection_and_requests_wait_for_
     assert world.apis(peer)[3:] == [Api.SASL_HANDSHAKE, Api.SASL_AUTHENTICATE, Api.HEARTBEAT]
 
 
+@pytest.mark.parametrize("lifetime", [0, -1, -(2**63), 2**63 - 1])
+def test_a_login_whose_lifetime_is_not_positive_or_has_no_end_is_not_renewed(lifetime: int) -> None:
+    world = World()
+    world.network.peer("10.0.0.1:9092", answer=Gate(lifetime=lifetime))
+    world.send("a")
+    for _ in range(60):
+        world.network.advance(1_000)
+    assert (world.states, world.manager.outcomes["a"]) == ([LinkState.READY], None)
+    assert len(world.asked) == 2
+
+
 @pytest.mark.parametrize("ahead", [-3_600_000, 3_600_000])
 def test_a_wall_clock_that_is_set_anew_renews_no_login_sooner_or_later(ahead: int) -> None:
     world = World()
