@@ -33,6 +33,7 @@ from tests.requests import LOGIN
 from tests.unit.broker.harness import START, CoreUnderTest, batch
 
 NO_WAIT = timedelta(0)
+IN_TIME = timedelta(seconds=30)
 
 
 @pytest.fixture
@@ -62,7 +63,7 @@ def produce_message(
     data = produce_request.PartitionProduceData(index=partition, records=records)
     return produce_request.ProduceRequest(
         acks=acks,
-        timeout=timedelta(seconds=30),
+        timeout=IN_TIME,
         topic_data=(produce_request.TopicProduceData(name=topic, topic_id=topic_id, partition_data=(data,)),),
     )
 
@@ -267,7 +268,7 @@ def test_replicas_can_only_be_here(broker: CoreUnderTest, replication: int, plac
 
 def delete(broker: CoreUnderTest, name: str | None, topic_id: uuid.UUID | None = None) -> Any:
     state = delete_topics_request.DeleteTopicState(name=name, topic_id=topic_id)
-    message = delete_topics_request.DeleteTopicsRequest(topics=(state,), timeout=NO_WAIT)
+    message = delete_topics_request.DeleteTopicsRequest(topics=(state,), timeout=IN_TIME)
     return broker.ask(Api.DELETE_TOPICS, message).responses[0]
 
 

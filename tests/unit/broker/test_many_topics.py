@@ -27,7 +27,7 @@ from ottla.protocol.messages import (
 )
 from tests.counting import work
 from tests.unit.broker.harness import START, CoreUnderTest, batch
-from tests.unit.broker.test_apis import NO_WAIT, ask_metadata, produce
+from tests.unit.broker.test_apis import IN_TIME, ask_metadata, produce
 
 TOPIC = 2
 HOUR = 3_600_000
@@ -48,12 +48,12 @@ def creating(wanted: Sequence[str]) -> create_topics_request.CreateTopicsRequest
 
 def deleting(wanted: Sequence[str]) -> delete_topics_request.DeleteTopicsRequest:
     states = tuple(delete_topics_request.DeleteTopicState(name=name, topic_id=None) for name in wanted)
-    return delete_topics_request.DeleteTopicsRequest(topics=states, timeout=NO_WAIT)
+    return delete_topics_request.DeleteTopicsRequest(topics=states, timeout=IN_TIME)
 
 
 def widening(name: str, count: int) -> create_partitions_request.CreatePartitionsRequest:
     wanted = create_partitions_request.CreatePartitionsTopic(name=name, count=count, assignments=None)
-    return create_partitions_request.CreatePartitionsRequest(topics=(wanted,), timeout=NO_WAIT, validate_only=False)
+    return create_partitions_request.CreatePartitionsRequest(topics=(wanted,), timeout=IN_TIME, validate_only=False)
 
 
 def altering(wanted: Sequence[str]) -> incremental_alter_configs_request.IncrementalAlterConfigsRequest:

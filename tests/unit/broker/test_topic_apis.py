@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 
-from ottla.protocol import ErrorCode
+from ottla.protocol import ErrorCode, duration
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import (
     alter_partition_reassignments_request,
     alter_replica_log_dirs_request,
     create_partitions_request,
+    create_topics_request,
     delete_records_request,
+    delete_topics_request,
     describe_log_dirs_request,
     describe_quorum_request,
     describe_topic_partitions_request,
@@ -23,7 +25,7 @@ from ottla.protocol.messages import (
     offset_for_leader_epoch_request,
 )
 from tests.unit.broker.harness import CoreUnderTest, batch
-from tests.unit.broker.test_apis import NO_WAIT, create, fetch_message, fetched, produce
+from tests.unit.broker.test_apis import IN_TIME, NO_WAIT, create, fetch_message, fetched, produce
 
 
 @pytest.fixture
@@ -45,8 +47,28 @@ def widen(broker: CoreUnderTest, *wanted: tuple[str, int, tuple[tuple[int, ...],
         )
         for name, count, placed in wanted
     )
-    message = create_partitions_request.CreatePartitionsRequest(topics=topics, timeout=NO_WAIT, validate_only=validate_only)
+    message = create_partitions_request.CreatePartitionsRequest(topics=topics, timeout=IN_TIME, validate_only=validate_only)
     return [result.error_code for result in broker.ask(Api.CREATE_PARTITIONS, message).results]
+
+
+@pytest.mark.parametrize("milliseconds", [0, -1, -(2**31)])
+def test_what_leaves_no_time_is_not_done(tmp_path: Path, milliseconds: int) -> None:
+    """Seen with Kafka 4.3.1: each topic is REQUEST_TIMED_OUT, and nothing has changed."""
+    broker, timeout = CoreUnderTest(tmp_path), duration(milliseconds)
+    create(broker, "orders", 2)
+    new = create_topics_request.CreatableTopic(name="new", num_partitions=1, replication_factor=1, assignments=(), configs=())
+    gone = delete_topics_request.DeleteTopicState(name="orders", topic_id=None)
+    wider = create_partitions_request.CreatePartitionsTopic(name="orders", count=3, assignments=None)
+    answers = [
+        *broker.ask(Api.CREATE_TOPICS, create_topics_request.CreateTopicsRequest(topics=(new,), timeout=timeout)).topics,
+        *broker.ask(Api.DELETE_TOPICS, delete_topics_request.DeleteTopicsRequest(topics=(gone,), timeout=timeout)).responses,
+        *broker.ask(
+            Api.CREATE_PARTITIONS,
+            create_partitions_request.CreatePartitionsRequest(topics=(wider,), timeout=timeout, validate_only=False),
+        ).results,
+    ]
+    assert [answer.error_code for answer in answers] == [ErrorCode.request_timed_out] * 3
+    assert [(topic.name, topic.partition_count) for topic in broker.core.topics] == [("orders", 2)]
 
 
 def test_partitions_are_added_for_good(tmp_path: Path) -> None:
