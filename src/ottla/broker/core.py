@@ -9,7 +9,7 @@ outbox by then and leave with the next call.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -48,8 +48,6 @@ Key = tuple[Any, ...]
 
 Outcome = object
 """What a job returned, or the exception that it raised."""
-
-_NEVER: Mapping[PartitionLog, None] = MappingProxyType({})
 
 logger = logging.getLogger("ottla.broker")
 
@@ -216,10 +214,10 @@ class BrokerCore(BrokerState):
             for parked in self.delayed.waiting_on(touched):
                 self._retry_fetch(parked, touched, now, last=False)
 
-    def _retry_fetch(self, parked: Parked, touched: Mapping[PartitionLog, None], now: Now, *, last: bool) -> None:
+    def _retry_fetch(self, parked: Parked, changed: Container[PartitionLog], now: Now, *, last: bool) -> None:
         """Look at a parked request once more. One that fails ends its connection and nothing else."""
         try:
-            self.outbox.put(*fetch.retry(self, parked, touched, now, last=last))
+            self.outbox.put(*fetch.retry(self, parked, changed, now, last=last))
         except Exception:
             logger.exception("closing the connection from %s: the broker failed to serve it", parked.context.client_host)
             ticket = parked.context.ticket
@@ -229,7 +227,7 @@ class BrokerCore(BrokerState):
     def _fetch_expired(self, key: Key, now: Now) -> None:
         parked = self.delayed.take(key[0])
         if parked is not None:
-            self._retry_fetch(parked, _NEVER, now, last=True)
+            self._retry_fetch(parked, (), now, last=True)
 
     def _expire(self, key: Key, now: Now) -> None:
         self.logs.expire(now, self.config.producer_id_expiration_ms)

@@ -53,6 +53,7 @@ class Holdings:
         self.endpoint = endpoint
         self.node_id = config.node_id
         self.cluster_id = store.cluster_id
+        self.log_dir = store.log_dir
         self.topics = Topics(config)
         self.outbox = Outbox()
         self.logs = Logs(store, self.outbox)
@@ -170,13 +171,11 @@ class Holdings:
         self._changed_topics[name] = None
         return self.topics.add(stored)
 
-    def delete_records(self, log: PartitionLog, offset: int) -> bool:
-        """Let a log begin at ``offset``, if it does not begin later anyhow: whether that gave up anything."""
-        if offset <= log.start_offset:
-            return False
-        log.start_at(offset)
-        self._touched[log] = None
-        return True
+    def delete_records(self, log: PartitionLog, offset: int) -> None:
+        """Let a log begin at ``offset``, if it does not begin later anyhow."""
+        if offset > log.start_offset:
+            log.start_at(offset)
+            self._touched[log] = None
 
     def replace_topic(self, topic: Topic) -> None:
         """Let a topic have more partitions or other settings, at once; ``Refusal`` where that can not be stored."""

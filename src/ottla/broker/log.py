@@ -303,7 +303,7 @@ class PartitionLog:
 
     @property
     def is_unsealed(self) -> bool:
-        """Whether a segment that gets no more batches is not sealed, and no work on its way will see to it: one that was failed."""
+        """Whether a segment that gets no more batches is not sealed and no work is on its way: the earlier one has failed."""
         return bool(self.segments) and self.seal_point < self.segments[-1].base_offset
 
     def seal(self, end: int | None = None) -> Sealing:

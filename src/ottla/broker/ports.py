@@ -168,9 +168,8 @@ CatalogChange = StoredTopic | TopicDeleted | NextProducerId | StoredSettings
 
 
 class DiskUsage(NamedTuple):
-    """Where the data directory is, and the bytes of its disk: all, and those that are free for this process."""
+    """Bytes of the disk that the data directory is on: all, and those that are free for this process."""
 
-    path: str
     total: int
     usable: int
 
@@ -179,6 +178,8 @@ class Store(Protocol):
     """The data directory."""
 
     cluster_id: str
+    log_dir: str
+    """The absolute path of the data directory."""
     clean: bool
     """Whether the last broker on it ended in good order: its logs need no scan."""
 

@@ -58,6 +58,7 @@ class DataDir:
         except OSError as error:
             raise StorageError(f"data directory {path} can not be used: {error.strerror or error}") from error
         try:
+            self.log_dir = str(path.resolve())
             self.cluster_id = self._read_meta(node_id)
             self.clean = (path / CLEAN_END).exists()
             (path / CLEAN_END).unlink(missing_ok=True)
@@ -112,7 +113,7 @@ class DataDir:
     def usage(self) -> DiskUsage:
         """The disk that the directory is on."""
         disk = os.statvfs(self.path)
-        return DiskUsage(str(self.path.resolve()), disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize)
+        return DiskUsage(disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize)
 
     def read_checkpoint(self, name: str) -> dict[TopicPartition, int]:
         """A checkpoint of offsets; empty where it is missing or damaged."""
@@ -145,11 +146,10 @@ class DataDir:
         renamed = []
         for partition in partitions:
             folder = self.path / f"{topic}-{partition}"
-            if not folder.is_dir():
-                continue
-            self._open.forget_folder(folder)
             try:
-                renamed.append(rename_folder(folder, topic_id, _DELETED))
+                if folder.is_dir():
+                    self._open.forget_folder(folder)
+                    renamed.append(rename_folder(folder, topic_id, _DELETED))
             except OSError as error:
                 log.error("the folder of the deleted topic could not be renamed: %s", error)
         return partial(_remove_all, renamed) if renamed else None

@@ -20,7 +20,7 @@ from ottla.broker.ports import CatalogChange, TopicDeleted
 from ottla.broker.recovery import load_log
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
-from ottla.protocol.messages import delete_topics_request, produce_request
+from ottla.protocol.messages import delete_records_request, delete_topics_request, describe_log_dirs_request, produce_request
 from ottla.records import NewRecord, encode_batch, iter_records
 from ottla.runtime.log_files import PartitionFolder
 from tests.unit.broker.harness import START, CoreUnderTest, append, batch, clean, header_of, open_log, reload, stored
@@ -375,6 +375,35 @@ def test_a_job_that_fails_with_any_exception_has_failed(broker: CoreUnderTest) -
     broker.take(broker.core.on_job(job.tag, ValueError("a defect"), broker.now))
     assert broker.replies[ticket].responses[0].partition_responses[0].error_code is ErrorCode.kafka_storage_error
     assert broker.core.log("orders", 0).recovery_point == 0
+
+
+def test_a_deletion_of_records_that_could_not_be_stored_is_stored_when_it_is_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = CoreUnderTest(tmp_path)
+    create(broker)
+    produce(broker, batch(3))
+    partition = delete_records_request.DeleteRecordsPartition(partition_index=0, offset=2)
+    topic = delete_records_request.DeleteRecordsTopic(name="orders", partitions=(partition,))
+    request = delete_records_request.DeleteRecordsRequest(topics=(topic,), timeout=timedelta(seconds=1))
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", failing)
+        (answer,) = broker.ask(Api.DELETE_RECORDS, request).topics[0].partitions
+    assert answer.error_code is ErrorCode.kafka_storage_error
+    (answer,) = broker.ask(Api.DELETE_RECORDS, request).topics[0].partitions
+    assert (answer.error_code, answer.low_watermark) == (ErrorCode.none, 2)
+    broker.kill()
+    again = CoreUnderTest(tmp_path)
+    assert again.core.log("orders", 0).start_offset == 2
+    again.close()
+
+
+def test_a_disk_that_does_not_say_how_full_it_is(broker: CoreUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
+    create(broker)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "statvfs", failing)
+        (answer,) = broker.ask(Api.DESCRIBE_LOG_DIRS, describe_log_dirs_request.DescribeLogDirsRequest(topics=None)).results
+    assert (answer.error_code, answer.log_dir) == (ErrorCode.kafka_storage_error, broker.store.log_dir)
 
 
 # Topics.

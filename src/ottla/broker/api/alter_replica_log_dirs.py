@@ -21,7 +21,6 @@ def alter_replica_log_dirs(
     core: BrokerState, context: RequestContext, request: alter_replica_log_dirs_request.AlterReplicaLogDirsRequest, now: Now
 ) -> list[Effect]:
     """Let partitions stay where they are; of a partition that is named twice, the last directory counts."""
-    here = core.disk_usage().path
     wanted: dict[str, dict[int, str]] = {}
     for directory in request.dirs:
         for topic in directory.topics:
@@ -33,7 +32,7 @@ def alter_replica_log_dirs(
             partitions=tuple(
                 alter_replica_log_dirs_response.AlterReplicaLogDirPartitionResult(
                     partition_index=partition,
-                    error_code=_outcome(core, name, partition) if path == here else ErrorCode.log_dir_not_found,
+                    error_code=_outcome(core, name, partition) if path == core.log_dir else ErrorCode.log_dir_not_found,
                 )
                 for partition, path in paths.items()
             ),

@@ -39,10 +39,16 @@ def describe_log_dirs(
                 if number in topic.partitions
             )
             topics.append(describe_log_dirs_response.DescribeLogDirsTopic(name=name, partitions=partitions))
-    disk = core.disk_usage()
-    result = describe_log_dirs_response.DescribeLogDirsResult(
-        error_code=ErrorCode.none, log_dir=disk.path, topics=tuple(topics), total_bytes=disk.total, usable_bytes=disk.usable
-    )
+    try:
+        disk = core.disk_usage()
+    except OSError:
+        result = describe_log_dirs_response.DescribeLogDirsResult(
+            error_code=ErrorCode.kafka_storage_error, log_dir=core.log_dir, topics=()
+        )
+    else:
+        result = describe_log_dirs_response.DescribeLogDirsResult(
+            error_code=ErrorCode.none, log_dir=core.log_dir, topics=tuple(topics), total_bytes=disk.total, usable_bytes=disk.usable
+        )
     response = describe_log_dirs_response.DescribeLogDirsResponse(
         throttle_time=NO_THROTTLE, error_code=ErrorCode.none, results=(result,)
     )
