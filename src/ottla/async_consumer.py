@@ -303,10 +303,10 @@ class AsyncConsumer(ConsumerBase[K_co, V_co]):
         if self._closing:
             await self._closed_by_another_task()
             return
+        self._closing, self._service_at = True, 0.0
         if self._network is None:
             self._closed = True
             return
-        self._closing, self._service_at = True, 0.0
         deadline = clock.monotonic() + timeout
         try:
             await self._end_turn(deadline)
@@ -324,7 +324,7 @@ class AsyncConsumer(ConsumerBase[K_co, V_co]):
 
     async def _end_turn(self, deadline: float) -> None:
         """End the poll, or the like, that another task is in."""
-        until = round(deadline * 1000)
+        until = round(max(deadline, clock.monotonic() + END_GRACE) * 1000)
         self._waiters.wake()
         while self._owner is not None and clock.now().mono < until:
             await self._waiters.sleep(until)
@@ -382,6 +382,7 @@ class AsyncConsumer(ConsumerBase[K_co, V_co]):
         if clock.monotonic() >= self._breathe_at:
             await asyncio.sleep(0)
             self._breathe_at = clock.monotonic() + BREATH
+            self._check_open()
             check()
         return await self._drive(call(clock.now()), check)
 

@@ -127,6 +127,13 @@ def an_error_that_was_caught_before_close(reader: Reader) -> None:
     reader.consumer.close()
 
 
+def leave_the_records_of_a_poll_by_break(reader: Reader) -> None:
+    with reader.ready():
+        for record in reader.poll():
+            if record.offset == 3:
+                break
+
+
 def a_walk_over_all(reader: Reader) -> None:
     with reader.ready() as consumer:
         for record in consumer:
@@ -196,6 +203,7 @@ def an_asynchronous_commit_and_then_an_error(reader: Reader) -> None:
         an_error_that_was_there_before_a_with,
         an_error_that_was_dealt_with,
         an_error_that_was_caught_before_close,
+        leave_the_records_of_a_poll_by_break,
         a_walk_over_all,
         a_wakeup_ends_the_next_poll,
         a_signal_ends_the_next_poll,

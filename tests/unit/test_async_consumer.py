@@ -179,6 +179,27 @@ def test_a_cancelled_close_has_closed() -> None:
     asyncio.run(cancelled())
 
 
+@pytest.mark.parametrize("steps", range(4))
+@pytest.mark.parametrize("call", ["poll", "commit"])
+@pytest.mark.parametrize("used", [True, False])
+def test_a_call_that_has_hardly_begun_when_the_consumer_is_closed(used: bool, call: str, steps: int) -> None:
+    async def close_at_once() -> None:
+        consumer = new()
+        if used:
+            await consumer.assign([TP])
+        beside = asyncio.create_task(consumer.poll(30) if call == "poll" else consumer.commit(timeout=30))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        await consumer.close(timeout=0)
+        await asyncio.wait([beside], timeout=10)
+        assert isinstance(beside.exception(), IllegalStateError)
+        if consumer._network is not None:
+            await asyncio.to_thread(thread_of(consumer).join, 10)
+            assert not thread_of(consumer).is_alive()
+
+    asyncio.run(close_at_once())
+
+
 @pytest.mark.parametrize("kind", [Consumer, AsyncConsumer])
 def test_one_that_is_thrown_away_open_says_so_and_ends_its_thread(kind: type[Any]) -> None:
     consumer = kind(bootstrap_servers="localhost:1", group_id="g")
