@@ -42,6 +42,13 @@ class HalfReply:
 
 
 @dataclass(frozen=True, slots=True)
+class HoldBack:
+    """Handle no further request of this one's connection until this one is answered."""
+
+    ticket: Ticket
+
+
+@dataclass(frozen=True, slots=True)
 class Struck:
     """A scripted fault has struck once."""
 
@@ -56,13 +63,14 @@ class RunJob:
     job: Job
 
 
-Effect = Reply | NoReply | CloseConnection | SetTimer | CancelTimer | RunJob | HalfReply | Struck
+Effect = Reply | NoReply | CloseConnection | SetTimer | CancelTimer | RunJob | HalfReply | HoldBack | Struck
 
 __all__ = [
     "CancelTimer",
     "CloseConnection",
     "Effect",
     "HalfReply",
+    "HoldBack",
     "JobTag",
     "NoReply",
     "Place",

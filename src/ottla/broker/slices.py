@@ -1,7 +1,9 @@
 """Requests about many topics, served a slice at a time so that other clients do not wait until the last topic is done.
 
-Owns the requests that are under way. Must not know what they ask. Invariant: a request that was begun is answered when its last
-slice is done, or its connection is closed; between two slices the event loop has a turn.
+Owns the requests that are under way. Must not know what they ask. Invariants: a request that was begun is answered when its last
+slice is done, or its connection is closed; between two slices the event loop has a turn; the next request of the same connection
+is not handled before that, since a client may send CreateTopics and Produce without waiting for the answer in between, as Kafka
+handles the requests of one connection one after the other.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Generator
 
-from ottla.broker.effects import CloseConnection, Effect, SetTimer, Ticket
+from ottla.broker.effects import CloseConnection, Effect, HoldBack, SetTimer, Ticket
 from ottla.types import Now
 
 SLICE = "slice"
@@ -36,7 +38,8 @@ class SlicedRequests:
     def begin(self, ticket: Ticket, slices: Slices, now: Now) -> list[Effect]:
         """Do the first slice of a request now, and each other in a later turn of the event loop."""
         self._under_way[ticket] = slices
-        return self.go_on(ticket, now)
+        effects = self.go_on(ticket, now)
+        return [HoldBack(ticket), *effects] if ticket in self._under_way else effects
 
     def go_on(self, ticket: Ticket, now: Now) -> list[Effect]:
         """Do the next slice. A failure closes the connection, as it does for requests that are served at once."""

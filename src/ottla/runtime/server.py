@@ -20,7 +20,7 @@ from typing import Any
 
 from ottla.broker.api.api_versions import unsupported_version
 from ottla.broker.core import BrokerCore
-from ottla.broker.effects import CancelTimer, CloseConnection, Effect, HalfReply, NoReply, Reply, RunJob, SetTimer, Struck
+from ottla.broker.effects import CancelTimer, CloseConnection, Effect, HalfReply, HoldBack, NoReply, Reply, RunJob, SetTimer, Struck
 from ottla.broker.faults.rules import Command
 from ottla.errors import ProtocolError, UnsupportedApiError
 from ottla.protocol.apis import Api
@@ -81,6 +81,7 @@ class Server:
             SetTimer: lambda effect: self._timers.set(effect.key, effect.at),
             CancelTimer: lambda effect: self._timers.cancel(effect.key),
             RunJob: lambda effect: self._disk.submit(effect.tag, effect.job),
+            HoldBack: self._hold_back,
             HalfReply: lambda effect: self._reply(effect, half=True),
             Struck: lambda effect: on_strike(effect.fault),
         }
@@ -361,6 +362,11 @@ class Server:
         if slot is not None:
             slot.pieces = []
             self._changed[slot.connection] = None
+
+    def _hold_back(self, effect: HoldBack) -> None:
+        slot = self._tickets.get(effect.ticket)
+        if slot is not None:
+            slot.connection.hold_back(slot)
 
     def _close_ticket(self, effect: CloseConnection) -> None:
         slot = self._tickets.pop(effect.ticket, None)

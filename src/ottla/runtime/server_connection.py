@@ -62,6 +62,8 @@ class Connection:
         self.client_id: str | None = None
         """What the client calls itself, once it has asked for anything."""
         self._has_ended = False
+        self._holding_back: Slot | None = None
+        """The next request is handled when this one is answered."""
         self._reader = FrameReader(max_frame)
         self._frames: deque[Frame] = deque()
         self._slots: deque[Slot] = deque()
@@ -74,17 +76,18 @@ class Connection:
     @property
     def wanted(self) -> int:
         """What the selector should watch for; 0 while only an answer can move things on."""
-        reading = self._room and not self._frames
+        reading = self._has_room and not self._frames
         return (selectors.EVENT_READ if reading else 0) | (selectors.EVENT_WRITE if self._outgoing else 0)
 
     @property
-    def _room(self) -> bool:
+    def _has_room(self) -> bool:
         return len(self._slots) < MAX_IN_FLIGHT and self._outgoing_size < MAX_OUTGOING
 
     @property
     def waiting(self) -> bool:
         """Whether a request has arrived and could be handled now."""
-        return bool(self._frames) and self._room
+        held_back = self._holding_back is not None and self._holding_back.pieces is None
+        return bool(self._frames) and self._has_room and not held_back
 
     @property
     def in_frame(self) -> bool:
@@ -116,15 +119,17 @@ class Connection:
         return self._has_ended and not self._outgoing
 
     def next_frame(self) -> Frame | None:
-        """A request that has arrived; ``None`` if there is none, or no room for its answer."""
-        if self._frames and len(self._slots) < MAX_IN_FLIGHT and self._outgoing_size < MAX_OUTGOING:
-            return self._frames.popleft()
-        return None
+        """A request that has arrived; ``None`` if there is none, no room for its answer, or one before it that holds it back."""
+        return self._frames.popleft() if self.waiting else None
 
     def expect(self, slot: Slot) -> None:
         """A request takes its place in the order."""
         self._slots.append(slot)
         self.client_id = slot.header.client_id
+
+    def hold_back(self, slot: Slot) -> None:
+        """Let the requests behind this one wait until it is answered."""
+        self._holding_back = slot
 
     def tickets(self) -> list[int]:
         """What waits for an answer."""
@@ -135,6 +140,8 @@ class Connection:
         ready: list[Slot] = []
         while self._slots and self._slots[0].pieces is not None and not self._has_ended:
             ready.append(slot := self._slots.popleft())
+            if slot is self._holding_back:
+                self._holding_back = None
             self._has_ended = slot.is_last
         self._enqueue(ready)
         while self._outgoing:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.effects import CloseConnection, RunJob
+from ottla.broker.effects import CloseConnection, HoldBack, RunJob
 from ottla.broker.rounds import SIZE as LOGS_IN_A_SLICE
 from ottla.broker.slices import DESCRIBED, SIZE
 from ottla.protocol import ErrorCode
@@ -232,7 +232,7 @@ def test_a_failure_in_a_later_slice_closes_the_connection_and_leaves_the_others_
     with monkeypatch.context() as patch:
         patch.setattr(broker.core.topics, "check_new", None)
         broker.pass_time(1)
-    assert broker.others == [CloseConnection(ticket, "the broker failed to serve it")]
+    assert broker.others == [HoldBack(ticket), CloseConnection(ticket, "the broker failed to serve it")]
     assert "could not be served to its end" in caplog.text
     assert len(ask_metadata(broker).topics) == SIZE
     broker.close()

@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from ottla import Broker
+from ottla.broker import slices
 from ottla.broker.core import BrokerCore
 from ottla.broker.effects import SetTimer
 from ottla.errors import ConfigError, IllegalStateError, OttlaError, StorageError
@@ -30,6 +31,7 @@ from ottla.protocol.codec import RequestHeader, encode_request
 from ottla.protocol.messages import (
     api_versions_request,
     create_topics_request,
+    delete_topics_request,
     fetch_request,
     metadata_request,
     produce_request,
@@ -69,15 +71,18 @@ def fetch_message(topic: str, *, offset: int = 0, wait: int = 0, max_bytes: int 
     )
 
 
-def create(client: RawClient, name: str, **configs: str) -> None:
-    topic = create_topics_request.CreatableTopic(
-        name=name,
-        num_partitions=1,
-        replication_factor=1,
-        assignments=(),
-        configs=tuple(create_topics_request.CreatableTopicConfig(name=k.replace("_", "."), value=v) for k, v in configs.items()),
+def creating(*names: str, **configs: str) -> create_topics_request.CreateTopicsRequest:
+    given = tuple(create_topics_request.CreatableTopicConfig(name=k.replace("_", "."), value=v) for k, v in configs.items())
+    return create_topics_request.CreateTopicsRequest(
+        topics=tuple(
+            create_topics_request.CreatableTopic(name=name, num_partitions=1, replication_factor=1, assignments=(), configs=given)
+            for name in names
+        )
     )
-    (result,) = client.ask(Api.CREATE_TOPICS, create_topics_request.CreateTopicsRequest(topics=(topic,))).topics
+
+
+def create(client: RawClient, name: str, **configs: str) -> None:
+    (result,) = client.ask(Api.CREATE_TOPICS, creating(name, **configs)).topics
     assert result.error_code is ErrorCode.none, result.error_message
 
 
@@ -117,6 +122,26 @@ def test_many_requests_in_one_go_are_all_answered(broker: Broker) -> None:
     with RawClient(broker.bootstrap_servers) as client:
         sent = [client.send(Api.METADATA, METADATA) for _ in range(3 * server_connection.MAX_IN_FLIGHT)]
         assert [client.receive(*one)[0] for one in sent] == list(range(1, len(sent) + 1))
+
+
+def test_what_follows_a_request_that_is_served_in_slices_is_handled_after_it(broker: Broker) -> None:
+    names = [f"t{number}" for number in range(3 * slices.SIZE)]
+    states = tuple(delete_topics_request.DeleteTopicState(name=name, topic_id=None) for name in names)
+    deleting = delete_topics_request.DeleteTopicsRequest(topics=states, timeout=timedelta(seconds=30))
+    with RawClient(broker.bootstrap_servers) as client:
+        sent = [
+            client.send(Api.CREATE_TOPICS, creating(*names)),
+            client.send(Api.METADATA, METADATA),
+            client.send(Api.DELETE_TOPICS, deleting),
+            client.send(Api.CREATE_TOPICS, creating(*names[::-1])),
+            client.send(Api.METADATA, METADATA),
+        ]
+        created, described, deleted, again, last = (client.receive(*one)[1] for one in sent)
+    assert [row.error_code for row in created.topics] == [ErrorCode.none] * len(names)
+    assert sorted(row.name for row in described.topics) == sorted(names)
+    assert [row.error_code for row in deleted.responses] == [ErrorCode.none] * len(names)
+    assert [row.error_code for row in again.topics] == [ErrorCode.none] * len(names)
+    assert sorted(row.name for row in last.topics) == sorted(names)
 
 
 # Large answers
