@@ -8,6 +8,7 @@ being cleaned, and is tried again the next time.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import NamedTuple
@@ -24,7 +25,7 @@ TAG = ("clean",)
 
 
 class Due(NamedTuple):
-    """A log that is to be cleaned. Those that are overdue come first, then those with the largest part of new records."""
+    """A log that is to be cleaned. Those that are overdue come first, then those with the largest share of new records."""
 
     overdue: bool
     ratio: float
@@ -40,6 +41,8 @@ class Cleaner:
         self._outbox = outbox
         self._current: tuple[PartitionLog, Cleaning] | None = None
         self._broken: set[PartitionLog] = set()
+        self._failures: Counter[PartitionLog] = Counter()
+        """How often the cleaning of a log has failed since it last succeeded."""
 
     def look(self, logs: Iterable[PartitionLog], memory: int, now: Now) -> None:
         """Begin to clean the log that needs it most, unless one is being cleaned."""
@@ -48,7 +51,8 @@ class Cleaner:
         due = list(self._all_due(logs, now))
         if not due:
             return
-        _, _, log, segments = max(due, key=lambda one: (one.overdue, one.ratio))
+        # What fails most comes last, or the log that needs it most would keep all others waiting for as long as it fails.
+        _, _, log, segments = max(due, key=lambda one: (-self._failures[one.log], one.overdue, one.ratio))
         cleaning = Cleaning(
             segments,
             log.segments[len(segments) :],
@@ -71,6 +75,7 @@ class Cleaner:
             return False
         if isinstance(outcome, Finished):
             log.clean_point = max(log.clean_point, outcome.offset)
+            del self._failures[log]
             return True
         if isinstance(outcome, Cleaned) and not self._swap(log, outcome, now):
             self._give_up(log)
@@ -118,9 +123,11 @@ class Cleaner:
         """Free the disk of what was made; a log that is not ``damaged`` may be tried again the next time."""
         if self._is_live(log):
             self._broken |= {log} if damaged else set()
+            self._failures[log] += 1
             with suppress(OSError):
                 log.files.discard_drafts()
         self._broken = {one for one in self._broken if self._is_live(one)}
+        self._failures = Counter({one: count for one, count in self._failures.items() if self._is_live(one)})
 
 
 def _due(log: PartitionLog, now: int) -> Due | None:

@@ -134,6 +134,22 @@ def test_a_disk_that_fails_is_tried_again_and_a_damaged_log_is_not(tmp_path: Pat
     assert kept(log) == [(0, b"a"), (1, b"a"), (2, b"b")]
 
 
+def test_a_log_whose_disk_fails_again_and_again_does_not_keep_others_from_being_compacted(tmp_path: Path) -> None:
+    bad, good = compacted_log(tmp_path / "bad"), compacted_log(tmp_path / "good")
+    write(bad, b"a", b"a", b"b")
+    write(good, b"a", b"a", b"b")
+    outbox = Outbox()
+    cleaner = Cleaner(lambda one: True, outbox)
+    for _ in range(3):
+        cleaner.look([bad, good], MEMORY, START)
+        while jobs := [one.job for one in outbox.take() if isinstance(one, RunJob)]:
+            fails = jobs[0].__self__._files is bad.files
+            cleaner.on_step(OSError("full") if fails else jobs[0](), START)
+    assert kept(good) == [(1, b"a"), (2, b"b")]
+    cleaner.look([bad, good], MEMORY, START)
+    assert outbox.take(), "it is still tried again"
+
+
 def test_segments_that_compaction_emptied_do_not_keep_others_from_expiring(tmp_path: Path) -> None:
     log = compacted_log(tmp_path, cleanup_policy="compact,delete", retention_ms=HOUR, segment_bytes=100)
     write(log, b"a", b"b", b"a", b"b", b"c", b"d")
