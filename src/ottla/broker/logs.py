@@ -32,7 +32,7 @@ EXPIRE, RESEAL, FLUSH_LOG = "expire", "reseal", "flush-log"
 """The first words of the tags of jobs, and the last one of the keys of timers."""
 
 _LEAST_PATIENCE_MS = 1_000
-"""Before files that could not be removed are tried again, where ``file.delete.delay.ms`` is shorter."""
+"""Before what has failed is tried again, where the topic's setting for it is shorter."""
 
 _NEW = LeaderEpochs()
 """The epochs of a partition that nothing was written to."""
@@ -50,7 +50,9 @@ class Logs:
         self._expiring, self._resealing = Round(EXPIRE, outbox), Round(RESEAL, outbox)
         self._unflushed: set[TopicPartition] = set()
         """Whose timer of ``flush.ms`` is set."""
-        self._flushes: dict[JobTag, tuple[PartitionLog, int]] = {}
+        self._flush_due: dict[TopicPartition, None] = {}
+        self._flushing: tuple[PartitionLog, int] | None = None
+        """The log being forced to disk because of ``flush.ms``, and its end then. One at a time: each takes descriptors."""
         self._jobs = 0
         self._cleaner = Cleaner(lambda log: self._logs.get(log.topic_partition) is log, outbox)
 
@@ -76,8 +78,12 @@ class Logs:
         for topic in topics:
             for partition in topic.partitions:
                 log = self._logs.get((topic.name, partition))
-                if log is not None:
-                    log.config = topic.config
+                if log is None:
+                    continue
+                flush_ms = log.config.flush_ms
+                log.config = topic.config
+                if log.config.flush_ms not in (flush_ms, LONG_MAX) and log.recovery_point < log.end_offset:
+                    self._set_flush(log, 0)  # at once: nobody remembers how long its records have waited
 
     def load(self, topics: Topics, now: Now) -> list[str]:
         """Bring back all logs that have files; returns what was cut, in words."""
@@ -107,25 +113,25 @@ class Logs:
         finally:
             self._seal_rolled(log)
         if log.config.flush_ms != LONG_MAX and log.topic_partition not in self._unflushed:
-            self._set_flush(log, now)
+            self._set_flush(log, now.mono + log.config.flush_ms)
         return appended
 
     def flush(self, topic_partition: TopicPartition) -> None:
-        """Records have been in a log for ``flush.ms``: force it to disk, unless something else has."""
+        """Records have been in a log for ``flush.ms``: force it to disk when its turn comes, unless something else has by then."""
         self._unflushed.discard(topic_partition)
-        log = self._logs.get(topic_partition)
-        if log is not None and log.recovery_point < log.end_offset:
-            tag = self._tag(FLUSH_LOG)
-            self._flushes[tag] = (log, log.end_offset)
-            self._outbox.put(RunJob(tag, log.flush()))
+        self._flush_due[topic_partition] = None
+        self._flush_next()
 
-    def on_flushed(self, tag: JobTag, outcome: object, now: Now) -> None:
-        """A log was forced to disk; if that failed, it is tried again."""
-        log, end = self._flushes.pop(tag)
+    def on_flushed(self, outcome: object, now: Now) -> None:
+        """A log was forced to disk, and the next one has its turn; if that failed, it is tried again."""
+        assert self._flushing is not None
+        (log, end), self._flushing = self._flushing, None
+        is_live = self._logs.get(log.topic_partition) is log
         if not isinstance(outcome, Exception):
             log.flushed(end)
-        elif self._logs.get(log.topic_partition) is log and log.topic_partition not in self._unflushed:
-            self._set_flush(log, now)
+        elif is_live and log.config.flush_ms != LONG_MAX:
+            self._set_flush(log, now.mono + max(_LEAST_PATIENCE_MS, log.config.flush_ms))
+        self._flush_next()
 
     def drop(self, topic: Topic) -> list[PartitionLog]:
         """Give up the logs of a deleted topic."""
@@ -230,9 +236,19 @@ class Logs:
         log, sealing = self._sealings.pop(tag)
         log.sealed(sealing, outcome if isinstance(outcome, Exception) else None)
 
-    def _set_flush(self, log: PartitionLog, now: Now) -> None:
+    def _set_flush(self, log: PartitionLog, at: int) -> None:
         self._unflushed.add(log.topic_partition)
-        self._outbox.put(SetTimer((FLUSH_LOG, log.topic_partition), now.mono + log.config.flush_ms))
+        self._outbox.put(SetTimer((FLUSH_LOG, log.topic_partition), at))
+
+    def _flush_next(self) -> None:
+        while self._flush_due and self._flushing is None:
+            topic_partition = next(iter(self._flush_due))
+            del self._flush_due[topic_partition]
+            log = self._logs.get(topic_partition)
+            if log is not None and log.recovery_point < log.end_offset:
+                job = log.flush()
+                self._flushing = (log, log.end_offset)
+                self._outbox.put(RunJob((FLUSH_LOG,), job))
 
     def _seal_rolled(self, log: PartitionLog) -> None:
         for sealing in log.take_sealings():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -68,7 +69,7 @@ def test_a_flush_that_fails_is_tried_again(broker: CoreUnderTest) -> None:
     broker.jobs.clear()
     broker.take(broker.core.on_job(job.tag, OSError(errno.EIO, "Input/output error"), broker.now))
     assert log.recovery_point == 0
-    broker.pass_time(500)
+    broker.pass_time(1_000)
     broker.run_jobs()
     assert log.recovery_point == 2
 
@@ -95,3 +96,44 @@ def test_it_can_be_set_while_the_broker_runs(broker: CoreUnderTest) -> None:
     broker.pass_time(0)
     broker.run_jobs()
     assert log.recovery_point == 4
+
+
+def test_a_flush_that_fails_is_not_tried_again_at_once(broker: CoreUnderTest) -> None:
+    change(broker, TOPIC, "orders", ("flush.ms", SET, "0"))
+    log = written(broker)
+    broker.pass_time(0)
+    attempts = 0
+    while broker.jobs:
+        job = broker.jobs.pop(0)
+        outcome = OSError(errno.EIO, "Input/output error") if job.tag[0] == "flush-log" else job.job()
+        broker.take(broker.core.on_job(job.tag, outcome, broker.now))
+        attempts += job.tag[0] == "flush-log"
+        assert attempts < 10
+        broker.pass_time(1)
+    assert attempts == 1
+    broker.pass_time(1_000)
+    broker.run_jobs()
+    assert log.recovery_point == 2
+
+
+@pytest.mark.parametrize("before", ["3600000", "9223372036854775807"])
+def test_a_shorter_time_holds_for_what_was_written_before(broker: CoreUnderTest, before: str) -> None:
+    change(broker, TOPIC, "orders", ("flush.ms", SET, before))
+    log = written(broker)
+    broker.pass_time(10)
+    change(broker, TOPIC, "orders", ("flush.ms", SET, "100"))
+    broker.pass_time(100)
+    broker.run_jobs()
+    assert log.recovery_point == 2
+
+
+def test_many_logs_that_are_due_at_once_do_not_take_all_descriptors(broker: CoreUnderTest) -> None:
+    for number in range(100):
+        create(broker, f"t{number}", flush_ms="500")
+        assert produce(broker, batch(), topic=f"t{number}").error_code is ErrorCode.none
+    broker.run_jobs()
+    before = len(os.listdir("/dev/fd"))
+    broker.pass_time(500)
+    assert len(os.listdir("/dev/fd")) < before + 10
+    broker.run_jobs()
+    assert all(log.recovery_point == log.end_offset for log in broker.core.logs)
