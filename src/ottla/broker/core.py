@@ -9,7 +9,7 @@ outbox by then and leave with the next call.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -160,6 +160,23 @@ class BrokerCore(BrokerState):
         else:
             self.groups.handle(context, message, now)
 
+    def _serve_each(self, requests: Iterable[tuple[RequestContext, Any]], now: Now) -> None:
+        """Serve requests that had to wait. One that fails ends its connection, and with it what that has sent since."""
+        failed: set[int] = set()
+        for context, message in requests:
+            if context.connection in failed:
+                continue
+            try:
+                self._serve(context, message, now)
+            except Exception:
+                failed.add(context.connection)
+                self._fail(context)
+
+    def _fail(self, context: RequestContext) -> None:
+        """Close the connection of a request because of what was just raised."""
+        logger.exception("closing the connection from %s: the broker failed to serve it", context.client_host)
+        self.outbox.put(CloseConnection(context.ticket, "the broker failed to serve it"))
+
     def _fire(self, key: TimerKey, now: Now) -> None:
         kind, *rest = key
         if kind in _PERIODIC:
@@ -191,10 +208,9 @@ class BrokerCore(BrokerState):
         if not self.faults.frozen:
             requests, timers, answers = self.faults.thawed()
             self.outbox.put(*answers)
-            for context, request in requests:
-                self._serve(context, request, now)
-            for key in timers:
-                self._fire(key, now)
+            # A timer that fires here and fails would keep those behind it from firing ever again.
+            self.outbox.put(*[SetTimer(key, now.mono) for key in timers])
+            self._serve_each(requests, now)
 
     def _fault(self, key: Key, now: Now) -> None:
         match key:
@@ -219,10 +235,10 @@ class BrokerCore(BrokerState):
         try:
             self.outbox.put(*fetch.retry(self, parked, changed, now, last=last))
         except Exception:
-            logger.exception("closing the connection from %s: the broker failed to serve it", parked.context.client_host)
             ticket = parked.context.ticket
             self.delayed.take(ticket)
-            self.outbox.put(CancelTimer(("fetch", ticket)), CloseConnection(ticket, "the broker failed to serve it"))
+            self.outbox.put(CancelTimer(("fetch", ticket)))
+            self._fail(parked.context)
 
     def _fetch_expired(self, key: Key, now: Now) -> None:
         parked = self.delayed.take(key[0])
@@ -242,7 +258,7 @@ class BrokerCore(BrokerState):
         self.logs.flush(key[0])
 
     def _log_flushed(self, tag: Key, outcome: Outcome, now: Now) -> None:
-        self.logs.on_flushed((FLUSH_LOG, *tag), outcome, now)
+        self.logs.on_flushed(outcome, now)
 
     def _checkpoint(self, key: Key, now: Now) -> None:
         self.retry_catalog_sync()

@@ -299,6 +299,25 @@ def test_a_frozen_broker_does_nothing_and_then_everything_in_its_order(broker: C
     assert committed(broker)[0] == 2
 
 
+def test_what_fails_when_a_frozen_broker_goes_on_takes_nothing_else_with_it(
+    broker: CoreUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(broker, rules.Freeze(), times=None)
+    bad = produce(broker, "t")
+    later = send_commit(broker)
+    broker.pass_time(300_000)
+    with monkeypatch.context() as patch:
+        patch.setattr(broker.core, "append", None)
+        patch.setattr(broker.core.logs, "clean", None)
+        remove(broker, 1)
+        with pytest.raises(TypeError):
+            broker.pass_time(0)
+    assert CloseConnection(bad, "the broker failed to serve it") in broker.others
+    assert later not in broker.replies, "it came over the connection that is closed"
+    broker.pass_time(0)
+    assert {("retention",), ("checkpoint",), ("clean",)} <= set(broker.timers._live)
+
+
 def test_a_fault_may_end_by_itself(broker: CoreUnderTest) -> None:
     add(broker, rules.Freeze(), times=None, lasts=1_000)
     ticket = send_commit(broker)
