@@ -76,7 +76,7 @@ class ConsumerCalls(CommitCalls, LookupCalls):
             RebalanceNeeded: lambda item: self._rebalancing.needed(item),
             AssignmentReceived: lambda item: self._rebalancing.received(item),
             AssignmentNeeded: lambda item: self._rebalancing.asked(item),
-            ErrorNotification: lambda item: self._errors.append(item.error),
+            ErrorNotification: lambda item: self._on_error(item.error),
             TopicErrorNotification: self._on_topic_error,
         }
         super().__init__(config, Mailbox(submit, news, handlers), Collector(config))
@@ -256,6 +256,11 @@ class ConsumerCalls(CommitCalls, LookupCalls):
         self._problems = [*general, *snapshot.problems.values()]
         kinds = {type(problem) for problem in self._problems}
         self._problem_since = {kind: self._problem_since.get(kind, self._mailbox.now.mono) for kind in kinds}
+
+    def _on_error(self, error: OttlaError) -> None:
+        """To be raised by a poll. What is tried again may fail again before that: the same error is raised once."""
+        if all((type(error), str(error)) != (type(known), str(known)) for known in self._errors):
+            self._errors.append(error)
 
     def _on_topic_error(self, item: TopicErrorNotification) -> None:
         if item.topic in self.snapshot.topics:

@@ -21,6 +21,7 @@ from ottla.client.groups.classic.membership import ClassicMembership
 from ottla.client.groups.consumer.membership import ConsumerMembership
 from ottla.client.groups.membership import DEFAULT, MemberIdentity, Membership, Standing
 from ottla.client.groups.neighbours import Neighbours
+from ottla.client.groups.refusals import Refusals
 from ottla.errors import COORDINATOR, BrokerError, DisconnectedError, OttlaError, OttlaTimeoutError, broker_error
 from ottla.protocol.apis import Api
 from ottla.types import ConsumerGroupMetadata, GroupMembershipOperation, Now
@@ -70,6 +71,7 @@ class AutoMembership:
         self._in_flight = False
         self._attempts = 0
         self._not_before = 0
+        self._refusals = Refusals(self._config.default_api_timeout_ms, neighbours.notify)
         self._warned = self._config.prefers_classic
         """Whether the application knows which poll interval counts."""
 
@@ -154,6 +156,7 @@ class AutoMembership:
                 self._warned = True
                 _log.warning("group %r: %s", self._config.group_id, warning)
         self._decided, self._attempts, self._not_before = True, 0, 0
+        self._refusals.accepted()
         if member is not self.chosen:
             before, self.chosen = self.chosen, member
             before.leave("another protocol was chosen", lambda value, error: None, now)
@@ -164,8 +167,10 @@ class AutoMembership:
         return f"; it ignores {names}" if names else ""
 
     def _try_later(self, error: OttlaError, now: Now) -> None:
-        if isinstance(error, BrokerError) and error.action == COORDINATOR:
-            self._coordinator.mark_moved(str(error))
+        if isinstance(error, BrokerError):
+            self._refusals.refused(error, now)
+            if error.action == COORDINATOR:
+                self._coordinator.mark_moved(str(error))
         self._not_before = now.mono + self._backoff.delay(self._attempts)
         self._attempts += 1
 

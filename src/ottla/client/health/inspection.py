@@ -67,6 +67,7 @@ class Inspection:
             failure=None if failure is None else str(failure),
             unreachable=None if unreachable is None else str(unreachable),
             heartbeat_at=self._meters.heartbeat_at,
+            accepted_at=self._meters.accepted_at,
             last_sign=self._polls.last_sign,
             sign_due=self._polls.deadline,
             processing=self._polls.processing,

@@ -118,6 +118,8 @@ class Meters:
     def __init__(self) -> None:
         self.heartbeat_at: int | None = None
         """When the coordinator last accepted a heartbeat (monotonic ms)."""
+        self.accepted_at: int | None = None
+        """When it last accepted a heartbeat or a join: silence counts from then."""
         self.fetch_at: dict[int, int] = {}
         """When each node last answered a Fetch (monotonic ms)."""
         self._requests = Meter()
@@ -135,7 +137,9 @@ class Meters:
         if name is not None:
             self._by_name[name].record(latency, now)
         if name == "heartbeat" and int(completion.message.error_code) in (0, _REBALANCE_IN_PROGRESS):
-            self.heartbeat_at = now.mono
+            self.heartbeat_at = self.accepted_at = now.mono
+        elif name == "join" and not completion.message.error_code:
+            self.accepted_at = now.mono
         elif name == "fetch":
             self._on_fetch(completion, now)
 

@@ -150,6 +150,7 @@ class NetworkView:
     failure: str | None
     unreachable: str | None
     heartbeat_at: int | None
+    accepted_at: int | None
     last_sign: int | None
     sign_due: int
     processing: bool
@@ -264,7 +265,7 @@ class Assessor:
         self, network: NetworkView, partitions: Mapping[TopicPartition, PartitionHealth], stuck_after: int
     ) -> list[str]:
         reasons = []
-        silent = None if network.heartbeat_at is None else network.at.mono - network.heartbeat_at
+        silent = None if network.accepted_at is None else network.at.mono - network.accepted_at
         if network.standing is not None and network.standing.joined and silent is not None and silent > self._session_timeout:
             reasons.append(f"no heartbeat was answered for {silent / 1000:.1f} s")
         for tp, part in partitions.items():

@@ -179,7 +179,7 @@ class OffsetsManager:
                     del self._looking_up[tp]
                 self._committed(tp, epoch, None if error is not None else found[tp], error or nothing, now)
 
-        self._store.fetch(frozenset(new), None, committed)
+        self._store.fetch(frozenset(new), now.mono + self._config.default_api_timeout_ms, committed)
 
     def _committed(self, tp: TopicPartition, epoch: int, found: OffsetAndMetadata | None, error: OttlaError, now: Now) -> None:
         """A look-up came to its end: with a commit, or with ``error``, which may be that there is none."""
@@ -299,7 +299,8 @@ class OffsetsManager:
                 self._on_reset(query, tp, part.offset, part.leader_epoch)
         else:
             query.failure = broker_error(code, f"listing offsets of {tp}")
-            if reaction is Reaction.FATAL and isinstance(query, _ResetQuery):
+            query.failure.retriable = query.failure.retriable or reaction is Reaction.AGAIN
+            if isinstance(query, _ResetQuery):
                 self._subscription.set_problem(tp, query.epochs[tp], query.failure)
             elif reaction is Reaction.FATAL:
                 self._finish(query, query.failure)

@@ -35,7 +35,7 @@ class FixedStore:
         raise AssertionError("nothing is committed here")
 
     def fetch(self, partitions: frozenset[TopicPartition], deadline: int | None, reply: Reply) -> None:
-        assert deadline is None
+        assert deadline is not None
         self.asked.append((partitions, reply))
 
 

@@ -7,6 +7,7 @@ code. Invariants: all transitions are those of ``TRANSITIONS``; an answer that b
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 from ottla.assignors import MemberAssignment, strategy
@@ -20,18 +21,23 @@ from ottla.client.groups.classic.requests import PROTOCOL_TYPE, Tag
 from ottla.client.groups.classic.session import Session
 from ottla.client.groups.classic.states import (
     FENCED_INSTANCE_ID,
+    GROUP_AUTHORIZATION_FAILED,
     INCONSISTENT_GROUP_PROTOCOL,
     JOIN_REACTIONS,
+    SYNC_REACTIONS,
     TRANSITIONS,
     UNSUPPORTED_VERSION,
     Generation,
     Input,
     Reaction,
     State,
+    reaction_to,
 )
 from ottla.client.groups.neighbours import Neighbours
+from ottla.client.groups.refusals import Refusals
 from ottla.client.notifications import AssignmentNeeded, ErrorNotification
 from ottla.errors import (
+    BrokerError,
     OttlaError,
     ProtocolError,
     broker_error,
@@ -44,6 +50,9 @@ _log = logging.getLogger(__name__)
 
 JOIN_LAPSE = 5_000
 """Milliseconds that a JoinGroup is given beyond the rebalance timeout."""
+
+AT_ONCE = 3
+"""Refusals in a row after which even those that call for another join at once wait for a while."""
 
 _INT_MAX = 2**31 - 1
 
@@ -62,7 +71,8 @@ class Dialogue:
         self._metadata = metadata
         self._notify = notify
         self._backoff = backoff
-        self._session = Session(config, coordinator, backoff)
+        self._session = Session(config, coordinator, backoff, notify)
+        self._refusals = Refusals(config.default_api_timeout_ms, notify)
         self._liveness = self._session.liveness
         self._polls = polls
         self._round = 0
@@ -134,12 +144,12 @@ class Dialogue:
     def _on_joined(self, message: Any, now: Now) -> None:
         code = int(message.error_code)
         if code:
-            return self._refused(JOIN_REACTIONS.get(code, Reaction.FATAL), code, message, now)
+            return self._refused(JOIN_REACTIONS, code, message, now)
         if (mismatch := _unknown_protocol(message, tuple(self._strategy.assignors))) is not None:
             return self._fail(mismatch)
         self.generation = Generation(message.generation_id, message.member_id, message.protocol_name)
         self._attempts, self._retry_at = 0, now.mono
-        self._liveness.joined(now)
+        self._session.begin(now)
         self._polls.joined()
         self._assignments, self._leadership = {}, None
         if message.leader != message.member_id:
@@ -163,7 +173,8 @@ class Dialogue:
     def _on_synced(self, message: Any, now: Now) -> None:
         code = int(message.error_code)
         if code:
-            return self._refused(JOIN_REACTIONS.get(code, Reaction.FATAL), code, message, now)
+            return self._refused(SYNC_REACTIONS, code, message, now)
+        self._refusals.accepted()
         if (mismatch := _unknown_protocol(message, (None, self.generation.protocol))) is not None:
             return self._fail(mismatch)
         try:
@@ -200,9 +211,10 @@ class Dialogue:
 
     # -- what goes wrong -----------------------------------------------------------------------------------------------
 
-    def _refused(self, reaction: Reaction, code: int, message: Any, now: Now) -> None:
+    def _refused(self, reactions: Mapping[int, Reaction], code: int, message: Any, now: Now) -> None:
         """JoinGroup or SyncGroup was answered with an error."""
         error = broker_error(code, f"joining group {self._config.group_id!r}")
+        reaction = reaction_to(error, reactions)
         self._reason = f"rebalance failed due to {error.name}"
         if reaction is Reaction.FENCED:
             self._fence(f"joining group {self._config.group_id!r}")
@@ -210,13 +222,15 @@ class Dialogue:
         if reaction is Reaction.FATAL:
             if code == UNSUPPORTED_VERSION and self._config.group_instance_id is not None:
                 error.hint = "the brokers may be too old for static members: leave group_instance_id out"
-            self._fail(error)
+            self._fail(error, removed=True)
             return
+        # A group of many members may rebalance for as long as it waits for the slowest of them.
+        self._refusals.refused(error, now, self._config.poll_interval("classic") if reaction is Reaction.REJOIN else 0)
         if reaction is Reaction.LOOK_UP:
             self._coordinator.mark_moved(error.name)
-        if reaction in (Reaction.LATER, Reaction.LOOK_UP):
+        if reaction in (Reaction.LATER, Reaction.LOOK_UP) or self._refusals.count > AT_ONCE:
             self._try_later(now)
-        elif reaction is Reaction.ADOPT:
+        if reaction is Reaction.ADOPT:
             self.generation = Generation(-1, message.member_id)
             self._reason = f"need to re-join with the given member-id: {message.member_id}"
         elif reaction in (Reaction.UNKNOWN, Reaction.OUTDATED):
@@ -224,16 +238,23 @@ class Dialogue:
             return
         self._move(Input.REJOIN)
 
-    def _fail(self, error: OttlaError) -> None:
-        """Tell the application, and let its next poll try again; what is held stays until the coordinator says otherwise."""
-        self._move(Input.FAIL)
+    def _fail(self, error: OttlaError, *, removed: bool = False) -> None:
+        """Tell the application, and let its next poll try again.
+
+        ``removed``: the coordinator refuses the member, so the group goes on without it, and what it kept through the rebalance is
+        lost. Otherwise it stays until the coordinator says so.
+        """
         self._attempts += 1
         self._notify(ErrorNotification(error))
+        if removed and self._subscription.partitions:
+            self._dropped(Reaction.OUTDATED, str(error))
+        else:
+            self._move(Input.FAIL)
 
     def _dropped(self, reaction: Reaction, why: str) -> None:
         """The coordinator has removed the member, or gone on without it: the partitions are lost."""
         self._reason = f"rebalance failed due to {why}"
-        member_id = self.generation.member_id if reaction is Reaction.OUTDATED else ""
+        member_id = "" if reaction is Reaction.UNKNOWN else self.generation.member_id
         self._forget(Generation(-1, member_id))
         if not self._subscription.partitions and self.state in (State.JOINING, State.ASSIGNING, State.SYNCING, State.FAILED):
             if self.state is not State.FAILED:
@@ -255,8 +276,12 @@ class Dialogue:
 
     def _lookup_failed(self, error: OttlaError, now: Now) -> None:
         """Nobody says who the coordinator is, and waiting does not help: the application has to know. The look-up goes on."""
+        del now
         if self.state is not State.UNJOINED:
             self._notify(ErrorNotification(error))
+        if isinstance(error, BrokerError) and error.code == GROUP_AUTHORIZATION_FAILED and self.generation.number >= 0:
+            # No heartbeat can leave any more: the group goes on without this member when its session is over, and nobody would say.
+            self._dropped(Reaction.OUTDATED, str(error))
 
     def _try_later(self, now: Now) -> None:
         self._retry_at = now.mono + self._backoff.delay(self._attempts)

@@ -89,6 +89,8 @@ class ClassicMembership(Dialogue):
         self._polls.polled(now, self._config.poll_interval("classic"))
         if self._subscription.mode is not Mode.TOPICS:
             return
+        if self.state is State.UNJOINED:
+            self._refusals.accepted()  # what was refused before was asked in another membership
         if self.state in (State.UNJOINED, State.FAILED):
             self._move(Input.POLLED)
             self._retry_at = now.mono + (self._backoff.delay(self._attempts - 1) if self._attempts else 0)
@@ -211,7 +213,7 @@ class ClassicMembership(Dialogue):
         if isinstance(error, DisconnectedError | OttlaTimeoutError):
             self._coordinator.mark_unknown(str(error), now)
         if tag.api is Api.HEARTBEAT:
-            self._session.on_failure(now)
+            self._session.on_failure(error, now)
             return
         if tag.round != self._round:
             return

@@ -7,6 +7,7 @@ Invariant: nothing that is about an earlier generation is reported.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from ottla.client.backoff import ExponentialBackoff
@@ -14,10 +15,12 @@ from ottla.client.effects import Send
 from ottla.client.groups.classic import requests
 from ottla.client.groups.classic.liveness import Liveness
 from ottla.client.groups.classic.requests import Tag
-from ottla.client.groups.classic.states import HEARTBEAT_REACTIONS, REBALANCE_IN_PROGRESS, Generation, Reaction
+from ottla.client.groups.classic.states import HEARTBEAT_REACTIONS, REBALANCE_IN_PROGRESS, Generation, Reaction, reaction_to
 from ottla.client.groups.coordinator import CoordinatorManager
+from ottla.client.groups.refusals import Refusals
+from ottla.client.notifications import ErrorNotification
 from ottla.config import ConsumerConfig
-from ottla.errors import broker_error
+from ottla.errors import OttlaError, broker_error
 from ottla.protocol.apis import Api
 from ottla.types import Now
 
@@ -27,11 +30,24 @@ _log = logging.getLogger(__name__)
 class Session:
     """See the module. ``liveness`` holds the deadlines."""
 
-    def __init__(self, config: ConsumerConfig, coordinator: CoordinatorManager, backoff: ExponentialBackoff) -> None:
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        coordinator: CoordinatorManager,
+        backoff: ExponentialBackoff,
+        notify: Callable[[object], None],
+    ) -> None:
         self.liveness = Liveness(config)
         self._config = config
         self._coordinator = coordinator
         self._backoff = backoff
+        self._notify = notify
+        self._refusals = Refusals(config.default_api_timeout_ms, notify)
+
+    def begin(self, now: Now) -> None:
+        """The member has joined a generation."""
+        self.liveness.joined(now)
+        self._refusals.accepted()
 
     def poll(self, generation: Generation, now: Now) -> list[Send]:
         """A heartbeat when it is due."""
@@ -54,21 +70,28 @@ class Session:
         code = int(message.error_code)
         if not code or code == REBALANCE_IN_PROGRESS:
             self.liveness.heartbeat_answered(now)
+            self._refusals.accepted()
         else:
             self.liveness.heartbeat_failed(now, self._backoff)
         if not code:
             return None
-        reaction = HEARTBEAT_REACTIONS.get(code, Reaction.LATER)
+        error = broker_error(code, f"a heartbeat of group {self._config.group_id!r}")
+        reaction = reaction_to(error, HEARTBEAT_REACTIONS)
         if reaction is Reaction.LOOK_UP:
-            self._coordinator.mark_moved(broker_error(code).name)
-            return None
+            self._coordinator.mark_moved(error.name)
         if tag.generation != generation:
             return None
-        if reaction is Reaction.LATER:
-            _log.warning("heartbeat of group %r failed: %s", self._config.group_id, broker_error(code))
+        if reaction in (Reaction.LATER, Reaction.LOOK_UP):
+            self._refusals.refused(error, now)
+            if reaction is Reaction.LATER and self._refusals.count == 1:
+                _log.warning("%s; heartbeats are tried again", error)
             return None
+        if reaction is Reaction.FATAL:
+            self._notify(ErrorNotification(error))
         return reaction
 
-    def on_failure(self, now: Now) -> None:
-        """A heartbeat that nobody answered."""
+    def on_failure(self, error: OttlaError, now: Now) -> None:
+        """A heartbeat that nobody answered. The application is told what waiting does not mend, such as a login that is refused."""
+        if not error.retriable:
+            self._notify(ErrorNotification(error))
         self.liveness.heartbeat_failed(now, self._backoff)

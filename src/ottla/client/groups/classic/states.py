@@ -10,8 +10,10 @@ import enum
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from ottla.errors import BrokerError
+
 ILLEGAL_GENERATION, INCONSISTENT_GROUP_PROTOCOL, UNKNOWN_MEMBER_ID = 22, 23, 25
-REBALANCE_IN_PROGRESS, UNSUPPORTED_VERSION, FENCED_INSTANCE_ID = 27, 35, 82
+REBALANCE_IN_PROGRESS, GROUP_AUTHORIZATION_FAILED, UNSUPPORTED_VERSION, FENCED_INSTANCE_ID = 27, 30, 35, 82
 
 
 class State(enum.Enum):
@@ -104,22 +106,26 @@ class Reaction(enum.Enum):
     REJOIN = "join again at once"
     ADOPT = "take the member id of the answer and join again at once"
     FENCED = "somebody else has the instance id"
-    FATAL = "the application has to know"
+    FATAL = "the application has to know, and its next poll joins again"
 
 
-JOIN_REACTIONS: Mapping[int, Reaction] = {
+SYNC_REACTIONS: Mapping[int, Reaction] = {
     14: Reaction.LATER,
     15: Reaction.LOOK_UP,
     16: Reaction.LOOK_UP,
     ILLEGAL_GENERATION: Reaction.OUTDATED,
     UNKNOWN_MEMBER_ID: Reaction.UNKNOWN,
     REBALANCE_IN_PROGRESS: Reaction.REJOIN,
-    79: Reaction.ADOPT,
     FENCED_INSTANCE_ID: Reaction.FENCED,
 }
-"""Error codes of JoinGroup and SyncGroup -> what to do; any other is fatal."""
+"""Error codes of SyncGroup -> what to do; after another one that is retriable ``LATER``, after any other ``FATAL``."""
+
+JOIN_REACTIONS: Mapping[int, Reaction] = {**SYNC_REACTIONS, 79: Reaction.ADOPT}
+"""The same of JoinGroup, which may also ask for another JoinGroup with the member id that it gives."""
 
 HEARTBEAT_REACTIONS: Mapping[int, Reaction] = {
+    -1: Reaction.LATER,
+    14: Reaction.LATER,
     15: Reaction.LOOK_UP,
     16: Reaction.LOOK_UP,
     ILLEGAL_GENERATION: Reaction.OUTDATED,
@@ -127,7 +133,15 @@ HEARTBEAT_REACTIONS: Mapping[int, Reaction] = {
     REBALANCE_IN_PROGRESS: Reaction.REJOIN,
     FENCED_INSTANCE_ID: Reaction.FENCED,
 }
-"""Error codes of Heartbeat -> what to do; after any other the next heartbeat is sent after a while."""
+"""Error codes of Heartbeat -> what to do; after another one that is retriable ``LATER``, after any other ``FATAL``.
+
+Java's consumer sends the next heartbeat after any other, and goes on delivering records of a group that has removed it.
+"""
+
+
+def reaction_to(error: BrokerError, table: Mapping[int, Reaction]) -> Reaction:
+    """What an error calls for by one of these tables."""
+    return table.get(error.code, Reaction.LATER if error.retriable else Reaction.FATAL)
 
 
 class Generation(NamedTuple):

@@ -30,6 +30,7 @@ from ottla.client.groups.consumer.states import (
     ASSIGNOR_HINT,
     BEATING,
     FENCED_INSTANCE_ID,
+    GROUP_AUTHORIZATION_FAILED,
     HEARTBEAT_REACTIONS,
     HINTS,
     REBALANCING,
@@ -43,6 +44,7 @@ from ottla.client.groups.consumer.states import (
 )
 from ottla.client.groups.membership import DEFAULT, NOBODY, MemberIdentity, Standing, not_a_member
 from ottla.client.groups.neighbours import Neighbours
+from ottla.client.groups.refusals import Refusals
 from ottla.client.notifications import ErrorNotification
 from ottla.client.subscription import Mode
 from ottla.errors import (
@@ -102,6 +104,7 @@ class ConsumerMembership:
         """Whether the coordinator may know this incarnation."""
         self._expelled = False
         self._failures = 0
+        self._refusals = Refusals(config.default_api_timeout_ms, notify)
         self._beat_at = self._not_before = 0
         self._polled_at = self._given_at = 0
         self._leaves: list[Reply] = []
@@ -314,6 +317,7 @@ class ConsumerMembership:
         if self._failures:
             _log.info("group %r: heartbeats are answered again", self._config.group_id)
         self._failures = self._not_before = 0
+        self._refusals.accepted()
         self._beat_at = tag.sent_at + milliseconds(message.heartbeat_interval)
         if message.member_epoch <= JOIN:
             return
@@ -363,8 +367,10 @@ class ConsumerMembership:
             return self._fail(error)
         if reaction is Reaction.LOOK_UP:
             self._coordinator.mark_moved(error.name)
-        elif reaction is Reaction.TELL:
+        if reaction is Reaction.TELL:
             self._notify(ErrorNotification(error))
+        else:
+            self._refusals.refused(error, now)
         return self._try_later(error, now)
 
     def _of_group_gone(self) -> Reaction:
@@ -437,6 +443,7 @@ class ConsumerMembership:
         self._end()
         self._was_asked, self._operation = False, DEFAULT
         self._failures, self._not_before, self._beat_at = 0, 0, now.mono
+        self._refusals.accepted()
 
     def _end(self) -> None:
         """Whatever is on its way concerns nobody."""
@@ -451,6 +458,8 @@ class ConsumerMembership:
         del now
         if self.state in BEATING:
             self._notify(ErrorNotification(error))
+        if self._is_member and isinstance(error, BrokerError) and error.code == GROUP_AUTHORIZATION_FAILED:
+            self._fence(error)  # no heartbeat can leave any more: the group goes on without this member, and nobody would say so
 
     def _move(self, cause: Input) -> None:
         try:

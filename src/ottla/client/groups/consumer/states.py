@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 
-UNKNOWN_MEMBER_ID, UNSUPPORTED_VERSION, GROUP_ID_NOT_FOUND = 25, 35, 69
+UNKNOWN_MEMBER_ID, GROUP_AUTHORIZATION_FAILED, UNSUPPORTED_VERSION, GROUP_ID_NOT_FOUND = 25, 30, 35, 69
 FENCED_INSTANCE_ID, STALE_MEMBER_EPOCH = 82, 113
 
 
@@ -93,7 +93,7 @@ HEARTBEAT_REACTIONS: Mapping[int, Reaction] = {
     GROUP_ID_NOT_FOUND: Reaction.GONE,
     110: Reaction.FENCED,
 }
-"""Error codes of ConsumerGroupHeartbeat -> what to do; any other is fatal."""
+"""Error codes of ConsumerGroupHeartbeat -> what to do; after another one that is retriable ``LATER``, after any other ``FATAL``."""
 
 HINTS: Mapping[int, str] = {
     UNSUPPORTED_VERSION: 'the cluster does not offer the consumer protocol: set group_protocol="classic", or leave it out',

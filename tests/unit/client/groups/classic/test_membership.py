@@ -14,7 +14,7 @@ from ottla.client.groups.classic.membership import ClassicMembership
 from ottla.client.groups.classic.states import TRANSITIONS, Input, State
 from ottla.client.groups.membership import NOBODY
 from ottla.client.notifications import AssignmentNeeded, AssignmentReceived, ErrorNotification, RebalanceNeeded
-from ottla.errors import CommitFailedError, DisconnectedError, OttlaError, OttlaTimeoutError, error_class
+from ottla.errors import AuthenticationError, CommitFailedError, DisconnectedError, OttlaError, OttlaTimeoutError, error_class
 from ottla.protocol import ErrorCode, milliseconds
 from ottla.protocol.apis import Api
 from ottla.protocol.consumer_protocol import (
@@ -460,12 +460,46 @@ def test_a_heartbeat_answer_of_an_older_generation_changes_nothing(member: Membe
     assert member.told == []
 
 
-@pytest.mark.parametrize("code", [14, 30, -1])
-def test_other_heartbeat_errors_are_tried_again_after_a_while(member: Member, code: int) -> None:
+@pytest.mark.parametrize("code", [14, 7, -1])
+def test_other_heartbeat_errors_are_tried_again_after_a_while(member: Member, code: int, caplog: pytest.LogCaptureFixture) -> None:
     member.join()
     member.beat(code)
     assert member.poll(member.mono + 99) == []
-    member.one(Api.HEARTBEAT, member.mono + 1)
+    member.beaten(member.one(Api.HEARTBEAT, member.mono + 1), code)
+    assert member.state is State.STABLE
+    assert member.told == []
+    assert len([line for line in caplog.messages if "heartbeats are tried again" in line]) == 1
+
+
+@pytest.mark.parametrize("code", [30, 24, 42])
+def test_a_heartbeat_that_is_refused_for_good_is_an_error_and_the_end_of_the_membership(member: Member, code: int) -> None:
+    member.join(T0)
+    member.beat(code)
+    error, needed = member.told
+    assert error.error.code == code
+    assert (needed.partitions, needed.lost) == ({T0}, True)
+    assert not member.subscription.partitions[T0].fetchable
+    assert member.poll(member.mono + 1_000) == [], "it is no member any more"
+    with pytest.raises(CommitFailedError):
+        member.manager.identity()
+    member.told.clear()
+    # The next poll tries again, as the member that it was, which the coordinator may know still.
+    member.manager.prepared(needed.token, member.now)
+    send = member.one(Api.JOIN_GROUP)
+    assert send.message.member_id == "m-1"
+    member.refused(send, 30)
+    assert type(member.tell(ErrorNotification).error) is error_class(30)
+    member.polled()
+    member.joined(member.one(Api.JOIN_GROUP, member.mono + 1_000))
+    member.synced(member.one(Api.SYNC_GROUP), T0)
+    assert member.tell(AssignmentReceived).added == {T0}
+
+
+def test_a_heartbeat_that_is_not_let_in_is_told(member: Member) -> None:
+    member.join(T0)
+    member.mono += 1_000
+    member.fail(member.one(Api.HEARTBEAT), AuthenticationError("the password has changed"))
+    assert isinstance(member.tell(ErrorNotification).error, AuthenticationError)
     assert member.state is State.STABLE
 
 
@@ -861,11 +895,37 @@ def test_a_commit_that_was_refused_while_the_member_had_failed_loses_what_it_kep
     signed = cooperative.manager.identity()
     cooperative.beat(27)
     cooperative.manager.prepared(cooperative.tell(RebalanceNeeded).token, cooperative.now)
-    cooperative.refused(cooperative.one(Api.JOIN_GROUP), 30)
+    cooperative.joined(cooperative.one(Api.JOIN_GROUP), protocol_type="connect")
     assert cooperative.state is State.FAILED
     cooperative.told.clear()
     assert isinstance(cooperative.manager.commit_refused(25, signed, cooperative.now), CommitFailedError)
     assert cooperative.tell(RebalanceNeeded).lost
+
+
+@pytest.mark.parametrize("api", [Api.JOIN_GROUP, Api.SYNC_GROUP])
+@pytest.mark.parametrize("code", [30, 81])
+def test_who_is_refused_for_good_loses_what_it_kept(cooperative: Member, api: Api, code: int) -> None:
+    join_cooperatively(cooperative, T0)
+    cooperative.beat(27)
+    cooperative.manager.prepared(cooperative.tell(RebalanceNeeded).token, cooperative.now)
+    send = cooperative.one(Api.JOIN_GROUP)
+    if api is Api.SYNC_GROUP:
+        cooperative.joined(send, protocol_name="cooperative-sticky")
+        send = cooperative.one(Api.SYNC_GROUP)
+    cooperative.refused(send, code)
+    error, needed = cooperative.told
+    assert error.error.code == code
+    assert (needed.partitions, needed.lost) == ({T0}, True)
+
+
+def test_who_may_not_look_its_coordinator_up_any_more_is_no_member_any_more(member: Member) -> None:
+    member.join(T0)
+    (observer,) = member.coordinator.observers
+    for _ in range(2):
+        observer(error_class(30)("no"), member.now)
+    first, needed, second = member.told
+    assert type(first.error) is type(second.error) is error_class(30)
+    assert (needed.partitions, needed.lost) == ({T0}, True)
 
 
 def test_a_static_member_of_an_old_broker_is_told_what_to_do() -> None:

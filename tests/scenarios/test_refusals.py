@@ -1,0 +1,142 @@
+"""A coordinator that refuses a member, for a while or for ever: a poll says so, and when that is over all is well."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ottla.broker.faults.rules import Fail
+from ottla.errors import error_class
+from ottla.protocol import ErrorCode
+from ottla.protocol.apis import Api
+from tests.scenarios.test_health import Probe
+from tests.scenarios.world import App, World, member
+
+KINDS = {
+    "range": {"group_protocol": "classic", "partition_assignment_strategy": "range"},
+    "cooperative": {"group_protocol": "classic", "partition_assignment_strategy": "cooperative-sticky"},
+    "consumer": {"group_protocol": "consumer"},
+}
+GroupAuthorizationFailedError = error_class(30)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    world = World(tmp_path)
+    world.create_topic("t", 2)
+    return world
+
+
+def app_of(world: World, kind: str, **settings: object) -> App:
+    return world.app("a", group_id="g", **{"max_poll_interval_ms": 60_000, **KINDS[kind], **settings})
+
+
+def at_work(world: World, app: App) -> App:
+    """A member that has read something."""
+    app.start(member(app))
+    world.produce("t", 0, 5)
+    world.run_until(lambda: len(app.handled) == 5)
+    world.run(2_000)
+    assert app.errors == []
+    return app
+
+
+@pytest.mark.parametrize("kind", ["range", "cooperative"])
+@pytest.mark.parametrize("api", [Api.HEARTBEAT, Api.FIND_COORDINATOR])
+def test_who_may_not_read_the_group_any_more_is_told_loses_its_partitions_and_joins_again_when_it_may(
+    world: World, kind: str, api: Api
+) -> None:
+    app = at_work(world, app_of(world, kind))
+    # As a broker whose administrator takes the right away.
+    world.broker.set_fault(
+        Fail(ErrorCode.group_authorization_failed), Api.HEARTBEAT, Api.JOIN_GROUP, Api.FIND_COORDINATOR, times=None
+    )
+    if api is Api.FIND_COORDINATOR:
+        assert app.assembly.coordinator.node_id is not None
+        app.assembly.coordinator.mark_unknown("the connection broke", app.now)
+    world.run_until(lambda: bool(app.errors), 5_000)
+    assert [what for what, _ in app.told] == ["assign", "lost"]
+    world.produce("t", 0, 5)
+    world.run(20_000)
+    assert len(app.handled) == 5, "what others may be given is not delivered"
+    assert {type(error) for error in app.errors} == {GroupAuthorizationFailedError}
+    assert len(app.errors) > 5, "told again and again"
+    health = Probe(app).look()
+    assert (health.ready, health.healthy) == (False, False)
+    world.broker.clear_faults()
+    world.run_until(lambda: {record.offset for record in app.handled} == set(range(10)), 10_000)
+    assert [what for what, _ in app.told] == ["assign", "lost", "assign"]
+
+
+def test_a_member_of_a_consumer_group_that_may_not_read_it_any_more_is_over(world: World) -> None:
+    app = at_work(world, app_of(world, "consumer"))
+    world.broker.set_fault(Fail(ErrorCode.group_authorization_failed), Api.CONSUMER_GROUP_HEARTBEAT, times=1)
+    world.run_until(lambda: bool(app.errors), 10_000)
+    world.produce("t", 0, 5)
+    world.run(10_000)
+    assert len(app.handled) == 5
+    assert {type(error) for error in app.errors} == {GroupAuthorizationFailedError}
+    assert app.errors[0].fatal  # type: ignore[attr-defined]
+    assert [what for what, _ in app.told] == ["assign", "lost"]
+    health = Probe(app).look()
+    assert not health.live
+
+
+REFUSED = [
+    ("range", Api.JOIN_GROUP, "coordinator_load_in_progress"),
+    ("range", Api.JOIN_GROUP, "not_coordinator"),
+    ("range", Api.JOIN_GROUP, "rebalance_in_progress"),
+    ("range", Api.SYNC_GROUP, "coordinator_not_available"),
+    ("range", Api.SYNC_GROUP, "rebalance_in_progress"),
+    ("range", Api.FIND_COORDINATOR, "coordinator_not_available"),
+    ("range", Api.OFFSET_FETCH, "coordinator_load_in_progress"),
+    ("range", Api.OFFSET_FETCH, "unstable_offset_commit"),
+    ("range", Api.LIST_OFFSETS, "leader_not_available"),
+    ("consumer", Api.CONSUMER_GROUP_HEARTBEAT, "coordinator_load_in_progress"),
+    ("consumer", Api.CONSUMER_GROUP_HEARTBEAT, "not_coordinator"),
+    ("auto", Api.DESCRIBE_GROUPS, "coordinator_load_in_progress"),
+]
+
+
+@pytest.mark.parametrize(("kind", "api", "error"), REFUSED)
+def test_what_is_refused_for_ever_is_told_in_the_end(world: World, kind: str, api: Api, error: str) -> None:
+    """Not before a broker has had the time to start, and a group to rebalance."""
+    world.broker.set_fault(Fail(ErrorCode[error]), api, times=None)
+    settings = {"group_protocol": "auto"} if kind == "auto" else KINDS[kind]
+    app = world.app("a", group_id="g", **settings)
+    app.start(member(app))
+    world.run(2_000)
+    assert app.errors == []
+    world.run_until(lambda: bool(app.errors), 150_000)
+    told = app.errors[0]
+    assert type(told) is error_class(ErrorCode[error]) or error.upper() in str(told)
+    world.broker.clear_faults()
+    world.produce("t", 0, 5)
+    world.run_until(lambda: len(app.handled) == 5, 30_000)
+    count = len(app.errors)
+    world.run(30_000)
+    assert len(app.errors) == count
+
+
+@pytest.mark.parametrize("accepted", [False, True])
+def test_health_measures_the_silence_of_the_coordinator_from_the_join(world: World, accepted: bool) -> None:
+    """Also where it has never accepted a heartbeat, or only of an earlier membership."""
+    app = app_of(world, "range")
+    if accepted:
+        at_work(world, app)
+        app.stop = True
+        world.run_until(lambda: not app.running)
+        app.stop = False
+        world.run(60_000)
+        app = app_of(world, "range")
+    world.broker.set_fault(Fail(ErrorCode.coordinator_load_in_progress), Api.HEARTBEAT, times=None)
+    app.start(member(app))
+    world.run_until(lambda: bool(app.calls.owned))
+    world.run(500)
+    probe = Probe(app)
+    assert probe.look().healthy
+    world.run(6_000)
+    (reason,) = probe.look().reasons
+    assert reason.startswith("no heartbeat was answered for 6.")
+    assert probe.look().last_heartbeat is None
