@@ -11,7 +11,7 @@ import pytest
 
 from ottla.broker.api import HANDLERS
 from ottla.broker.effects import CloseConnection, HalfReply, Place, Struck
-from ottla.broker.faults import rules
+from ottla.broker.faults import rules, table
 from ottla.broker.faults.answers import error_answer
 from ottla.broker.faults.rules import AddFault, Match, Moment, RemoveFaults, Rule
 from ottla.broker.transactions import Transactions
@@ -297,6 +297,17 @@ def test_a_frozen_broker_does_nothing_and_then_everything_in_its_order(broker: C
     remove(broker, 1)
     assert [code_of(broker.replies[ticket]) for ticket in tickets] == [ErrorCode.none] * 2
     assert committed(broker)[0] == 2
+
+
+def test_an_answer_that_cannot_be_changed_takes_no_other_effect_with_it(
+    broker: CoreUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.core.create_topic("u", 1, {"flush.ms": "1"})
+    monkeypatch.setattr(table, "joined", lambda answer: answer)  # which takes two
+    add(broker, rules.Fail(ERROR), topic="t")
+    ticket = produce(broker, "t", "u")
+    assert broker.others[-1] == CloseConnection(ticket, "the broker failed to serve it")
+    assert broker.timers.next_at() == broker.now.mono + 1, "the timer of flush.ms is set"
 
 
 def test_what_fails_when_a_frozen_broker_goes_on_takes_nothing_else_with_it(

@@ -7,6 +7,7 @@ delay; a fault that has struck as often as it may is gone; after ``remove`` noth
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -33,6 +34,8 @@ from ottla.types import Now, TopicPartition
 
 FAULT = "fault"
 """The first word of the keys of these timers."""
+
+logger = logging.getLogger("ottla.broker")
 
 _REASON = "broker.faults was told to"
 
@@ -193,7 +196,11 @@ class FaultTable:
             elif self.frozen:
                 self._answers.append(effect)
             else:
-                out += self._answered(effect, now)
+                try:
+                    out += self._answered(effect, now)
+                except Exception:  # the effects behind it must not be lost
+                    logger.exception("closing a connection: an answer could not be changed as broker.faults was told to")
+                    out.append(CloseConnection(effect.ticket, "the broker failed to serve it"))
         self.active = bool(self._armed or self._marks or self._late or self._lost)
         return out
 
