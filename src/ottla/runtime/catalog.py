@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ottla.broker.ports import Catalog, CatalogChange, NextProducerId, StoredSettings, StoredTopic, TopicDeleted
+from ottla.errors import StorageError
 from ottla.runtime.log_files import DiskSegment, OpenFiles, replace_file, uuid_of, uuid_text
 
 VERSION = 1
@@ -25,6 +26,8 @@ _WHOLE_DOCUMENT = 0
 
 _OUTDATED = 1000
 """Outdated lines that are left alone however few topics there are."""
+
+_HINT = "start it with the release of Ottla that wrote the file, or a newer one"
 
 log = logging.getLogger("ottla.broker")
 
@@ -49,12 +52,15 @@ class CatalogFile:
 
     @classmethod
     def read(cls, path: Path, open_files: OpenFiles) -> CatalogFile:
-        """The catalog that is on ``path``. Raises ``ValueError``, ``KeyError`` or ``TypeError`` where it is damaged or of another
-        version, ``OSError`` where it cannot be read."""
+        """The catalog that is on ``path``.
+
+        Raises ``ValueError``, ``KeyError`` or ``TypeError`` where it is damaged, ``StorageError`` where its version is not known
+        here, and ``OSError`` where it cannot be read.
+        """
         content = path.read_bytes()
         first, newline, rest = content.partition(b"\n")
-        if not _is_line_of_version(first):
-            return cls(path, open_files, _document(json.loads(content)))
+        if not _is_line_of_version(first, path):
+            return cls(path, open_files, _document(json.loads(content), path))
         *lines, torn = rest.split(b"\n")
         if torn:
             log.warning("%s ends in the middle of a change, which is ignored: %d bytes", path, len(torn))
@@ -83,25 +89,28 @@ class CatalogFile:
         self._rows, self._lines = rows, len(rows)
 
 
-def _is_line_of_version(line: bytes) -> bool:
-    """Whether the first line of a file says the version of this format; raises ``ValueError`` for that of another."""
+def _is_line_of_version(line: bytes, path: Path) -> bool:
+    """Whether the first line of a file says the version of this format; raises ``StorageError`` for that of another."""
     try:
         content = json.loads(line)
     except ValueError:
         return False
     if not isinstance(content, dict) or content.keys() != {"version"}:
         return False
-    if content["version"] != VERSION:
-        raise ValueError(f"version {content['version']} is not known here")
+    _check_version(content["version"], VERSION, path)
     return True
 
 
-def _document(content: Any) -> Catalog:
+def _document(content: Any, path: Path) -> Catalog:
     """The content of a file of the first releases."""
-    if content["version"] != _WHOLE_DOCUMENT:
-        raise ValueError(f"version {content['version']} is not known here")
+    _check_version(content["version"], _WHOLE_DOCUMENT, path)
     settings = content.get("settings", {})  # not there in catalogs of the first release
     return Catalog(tuple(map(_topic, content["topics"])), int(content["next_producer_id"]), StoredSettings(**settings))
+
+
+def _check_version(version: Any, known: int, path: Path) -> None:
+    if version != known:
+        raise StorageError(f"{path} has version {version}, which this release of Ottla does not know", hint=_HINT)
 
 
 def _catalog(lines: Iterable[bytes]) -> Catalog:

@@ -37,6 +37,7 @@ from ottla.types import TopicPartition
 
 LOCK, META, CATALOG, CLEAN_END = ".lock", "meta.properties", "topics.json", ".kafka_cleanshutdown"
 _DELETED = "-delete"
+_DAMAGED = ".damaged"
 _FOLDER = re.compile(r"(?P<topic>.+)-(?P<partition>\d+)")
 
 log = logging.getLogger("ottla.broker")
@@ -60,10 +61,10 @@ class DataDir:
         try:
             self.log_dir = str(path.resolve())
             self.cluster_id = self._read_meta(node_id)
-            self.clean = (path / CLEAN_END).exists()
-            (path / CLEAN_END).unlink(missing_ok=True)
             self._catalog = self._open_catalog()
             self._set_strays_aside()
+            self.clean = (path / CLEAN_END).exists()
+            (path / CLEAN_END).unlink(missing_ok=True)
         except OSError as error:
             self.release()
             raise StorageError(f"data directory {path} can not be used: {error}") from error
@@ -189,8 +190,14 @@ class DataDir:
             return CatalogFile.read(path, self._open)
         except (ValueError, KeyError, TypeError) as error:
             topics = self._topics_in_folders()
+            kept = path.replace(path.with_name(path.name + _DAMAGED))
             log.error(
-                "%s is damaged (%s): %d topics were found by their folders, their settings are lost", path, error, len(topics)
+                "%s is damaged (%s): %d topics were found by their folders; settings, and topics that were never written to, are "
+                "lost. What was in the file is in %s",
+                path,
+                error,
+                len(topics),
+                kept.name,
             )
             return CatalogFile(path, self._open, Catalog(topics))
 

@@ -107,7 +107,6 @@ def test_a_version_without_its_end_of_line_is_not_written_behind(tmp_path: Path)
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b'{"version": 2}\n', "version 2 is not known here"),
         (b'{"version": 1}\n{"next_producer_id": 1}\n\x00\x00\n', "line 3: "),
         (b'{"version": 1}\n\n', "line 2: "),
         (b'{"version": 1}\n{"next_producer_id": "x"}\n', "line 2: "),

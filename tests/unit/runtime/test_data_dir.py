@@ -49,9 +49,7 @@ def test_the_catalog_comes_back(tmp_path: Path) -> None:
         b"",
         b"{",
         b"[]",
-        b'{"version": 9, "topics": []}',
         b'{"version": 0, "next_producer_id": 0, "topics": [{"name": "a"}]}',
-        b'{"version": 2}\n',
         b'{"version": 1}\n[]\n{"next_producer_id": 3000}\n',
         b'{"version": 1}\n{"something": 1}\n',
     ],
@@ -61,8 +59,21 @@ def test_a_damaged_catalog_is_made_anew_from_the_folders(tmp_path: Path, caplog:
     (tmp_path / "topics.json").write_bytes(damage)
     data = _opened(tmp_path)
     assert data.read_catalog().topics == (TOPIC._replace(configs={}),)
-    assert "their settings are lost" in caplog.text
+    assert "settings, and topics that were never written to, are lost" in caplog.text
+    assert (tmp_path / "topics.json.damaged").read_bytes() == damage, "what somebody may still make sense of"
     data.release()
+
+
+@pytest.mark.parametrize("content", [b'{"version": 2}\n{"share_group": {}}\n', b'{"version": 9, "topics": []}'])
+def test_a_catalog_of_a_newer_release_is_left_as_it_is(tmp_path: Path, content: bytes) -> None:
+    _with_topic(tmp_path)
+    (tmp_path / "topics.json").write_bytes(content)
+    (tmp_path / ".kafka_cleanshutdown").touch()
+    files = sorted(tmp_path.iterdir())
+    with pytest.raises(StorageError, match=r"topics\.json has version [29], which this release of Ottla does not know"):
+        _opened(tmp_path)
+    assert sorted(tmp_path.iterdir()) == files, "the marker of a good end too"
+    assert (tmp_path / "topics.json").read_bytes() == content
 
 
 def test_a_folder_of_no_topic_is_set_aside_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
