@@ -127,8 +127,17 @@ class Topics:
             raise Refusal(ErrorCode.invalid_config, str(error)) from error
 
     def widened(self, topic: Topic, partitions: int) -> Topic:
-        """A topic with more partitions; raises ``Refusal``: INVALID_PARTITIONS where they are not more, or too many."""
+        """A topic with more partitions. Raises ``Refusal``: INVALID_PARTITIONS where they are not more, POLICY_VIOLATION where
+        they are too many, INVALID_REQUEST where the topic is the broker's own.
+        """
         count = topic.partition_count
+        if topic.internal:
+            # The hash of a group or a transactional id, modulo this number, says where its records are. Kafka 4.3 lets the number
+            # change, and after the next start finds neither the offsets nor the transactions of before.
+            raise Refusal(
+                ErrorCode.invalid_request,
+                f"Topic '{topic.name}' keeps its {count} partition(s): groups and transactions would not be found in others.",
+            )
         if partitions == count:
             raise Refusal(ErrorCode.invalid_partitions, f"Topic already has {count} partition(s).")
         if partitions < count:

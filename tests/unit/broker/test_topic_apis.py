@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from ottla.broker.topics import INTERNAL_TOPICS
 from ottla.protocol import ErrorCode, duration
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import (
@@ -83,6 +84,15 @@ def test_partitions_are_added_for_good(tmp_path: Path) -> None:
     assert again.core.topics.partition_count("orders") == 4
     assert again.core.log("orders", 3).end_offset == 1
     again.close()
+
+
+@pytest.mark.parametrize("topic", INTERNAL_TOPICS)
+def test_the_topics_of_the_coordinators_keep_their_partitions(broker: CoreUnderTest, topic: str) -> None:
+    """After the next start a group would be looked for in another partition, and its committed offsets would be lost."""
+    create(broker, topic, 3)
+    for validate_only in (True, False):
+        assert widen(broker, (topic, 99, None), validate_only=validate_only) == [ErrorCode.invalid_request]
+    assert broker.core.topics.partition_count(topic) == 3
 
 
 @pytest.mark.parametrize(
