@@ -18,10 +18,10 @@ SLICE = "slice"
 """The first word of the keys of these timers."""
 
 SIZE = 50
-"""Topics that are created, deleted or changed in one slice: a few milliseconds of work."""
+"""Topics that are created or changed, or partitions that are deleted, in one slice: a few milliseconds of work."""
 
 DESCRIBED = 500
-"""Topics that are described in one slice."""
+"""Partitions that are described in one slice."""
 
 Slices = Generator[list[Effect], None, list[Effect]]
 """The work on a request. It yields the effects of each slice but the last, whose effects, with the reply, it returns."""

@@ -27,7 +27,7 @@ from ottla.protocol.messages import (
 )
 from tests.counting import work
 from tests.unit.broker.harness import START, CoreUnderTest, batch
-from tests.unit.broker.test_apis import IN_TIME, ask_metadata, produce
+from tests.unit.broker.test_apis import IN_TIME, ask_metadata, create, produce
 
 TOPIC = 2
 HOUR = 3_600_000
@@ -158,6 +158,29 @@ def test_what_is_described_in_slices_is_described_whole(tmp_path: Path) -> None:
     )
     described = broker.ask(Api.DESCRIBE_CONFIGS, describe_configs_request.DescribeConfigsRequest(resources=resources))
     assert [row.resource_name for row in described.results] == wanted[: SIZE + 1]
+    broker.close()
+
+
+def test_topics_of_many_partitions_make_smaller_slices(tmp_path: Path) -> None:
+    broker = CoreUnderTest(tmp_path)
+    wanted = names(3)
+    for name in wanted:
+        create(broker, name, DESCRIBED)
+    message = metadata_request.MetadataRequest(
+        topics=None, allow_auto_topic_creation=False, include_topic_authorized_operations=False
+    )
+    ticket = broker.send(Api.METADATA, message)
+    broker.pass_time(2)
+    assert ticket not in broker.replies
+    broker.pass_time(1)
+    assert [len(row.partitions) for row in broker.replies[ticket].topics] == [DESCRIBED] * 3
+
+    ticket = broker.send(Api.DELETE_TOPICS, deleting(wanted))
+    assert [topic.name for topic in broker.core.topics] == wanted[1:]
+    broker.pass_time(1)
+    assert [topic.name for topic in broker.core.topics] == wanted[2:]
+    broker.pass_time(1)
+    assert codes(broker.replies[ticket]) == [ErrorCode.none] * 3
     broker.close()
 
 

@@ -30,15 +30,19 @@ def delete_topics(
 def _slices(core: BrokerState, context: RequestContext, request: delete_topics_request.DeleteTopicsRequest) -> Slices:
     results = []
     times = Counter((wanted.name, wanted.topic_id) for wanted in request.topics)
-    for number, wanted in enumerate(dict.fromkeys(request.topics)):
-        if number and not number % SIZE:
+    in_slice = 0
+    for wanted in dict.fromkeys(request.topics):
+        if in_slice >= SIZE:
             yield []
+            in_slice = 0
+        in_slice += 1
         try:
             if times[wanted.name, wanted.topic_id] > 1:
                 raise Refusal(ErrorCode.invalid_request, "Duplicate topic name.")
             check_time_left(request.timeout)
             topic = _find(core, wanted)
             core.delete_topic(topic)
+            in_slice += topic.partition_count - 1
         except Refusal as refusal:
             results.append(_result(wanted, refusal))
         else:

@@ -31,10 +31,13 @@ def metadata(core: BrokerState, context: RequestContext, request: metadata_reque
 def _slices(core: BrokerState, context: RequestContext, request: metadata_request.MetadataRequest) -> Slices:
     error = _request_error(context, request)
     topics: list[metadata_response.MetadataResponseTopic] = []
+    in_slice = 0
     for topic in _topics(core, request, error):
         topics.append(topic)
-        if not len(topics) % DESCRIBED:
+        in_slice += max(1, len(topic.partitions))
+        if in_slice >= DESCRIBED:
             yield []
+            in_slice = 0
     if request.include_topic_authorized_operations:
         topics = [replace(topic, topic_authorized_operations=TOPIC_OPERATIONS) for topic in topics]
     response = metadata_response.MetadataResponse(
