@@ -12,7 +12,10 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
+from ottla.client import commands
 from ottla.client.backoff import ExponentialBackoff
+from ottla.client.calls.calls import ConsumerCalls
+from ottla.client.calls.rebalancing import Listeners
 from ottla.client.cluster.metadata import MetadataManager
 from ottla.client.effects import Send, ToCoordinator
 from ottla.client.groups.membership import NOBODY, MemberIdentity
@@ -39,6 +42,13 @@ class NoJitter:
 
 def config(**settings: Any) -> ConsumerConfig:
     return ConsumerConfig.parse(bootstrap_servers="one:9092", **{"group_id": "g", **settings})
+
+
+def subscribed(calls: ConsumerCalls, listeners: Listeners | None = None) -> None:
+    """Let a consumer's calls have subscribed: what they are told concerns the present membership."""
+    command = commands.Subscribe(frozenset({"t"}))
+    command.completion.settle(None, None)
+    calls._rebalancing.subscribe(command, Listeners() if listeners is None else listeners)
 
 
 def backoff() -> ExponentialBackoff:

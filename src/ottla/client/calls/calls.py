@@ -299,10 +299,11 @@ class ConsumerCalls(CommitCalls, LookupCalls):
             raise IllegalStateError(f"topics are subscribed to by {before}, which does not mix with {after}", hint=hint)
         if pattern is not None and self._config.group_protocol != "consumer":
             patterns.check(pattern)
-        self._rebalancing.listeners = listeners
         for protocol in ("classic", "consumer"):
             self._mailbox.submit(self._assigning.user_data(wanted, protocol))
-        yield from self._mailbox.ask(commands.Subscribe(wanted, pattern), "subscribe()", self._deadline())
+        command = commands.Subscribe(wanted, pattern)
+        self._rebalancing.subscribe(command, listeners)
+        yield from self._mailbox.ask(command, "subscribe()", self._deadline())
 
     def assign(
         self, partitions: Iterable[TopicPartition], now: Now, done_with_last: Callable[[], bool] = lambda: True
@@ -340,10 +341,7 @@ class ConsumerCalls(CommitCalls, LookupCalls):
             yield from self._mailbox.settle(command, reason, deadline, wakeable=False, grace=0)
         except OttlaTimeoutError:
             _log.warning("leaving group %r was not answered in time", self._config.group_id)
-        # What was asked while the request to leave was on its way concerns a membership that is over.
-        self._rebalancing.forget()
-        self._rebalancing.listeners = Listeners()
-        self._errors.clear()
+        self._errors.clear()  # they concern a membership that is over
         if failure is not None:
             raise failure
 

@@ -57,6 +57,8 @@ class Rebalancing:
         self.owned: frozenset[TopicPartition] = frozenset()
         """The partitions that ``on_assign`` was told of and that are not given up yet."""
         self.listeners = Listeners()
+        self._subscribe: commands.Subscribe | None = None
+        """What began the membership; ``None``: there is none. What is told before it is done concerns an earlier membership."""
         self._config = config
         self._mailbox = mailbox
         self._collector = collector
@@ -100,22 +102,37 @@ class Rebalancing:
         """Whether the partitions are gone already, though the listener was not told yet."""
         return self._rebalance is not None and self._rebalance.lost
 
+    def subscribe(self, command: commands.Subscribe, listeners: Listeners) -> None:
+        """The application is about to subscribe, or changes its subscription."""
+        self.listeners = listeners
+        if not self._is_subscribed:
+            self._subscribe = command
+
+    @property
+    def _is_subscribed(self) -> bool:
+        """Whether the network thread speaks of the present membership: notifications are handled in the order they were told."""
+        return self._subscribe is not None and self._subscribe.completion.done
+
     def needed(self, item: RebalanceNeeded) -> None:
         """An assignment that was not accepted yet is void; of two rebalances only the later one is still asked about.
 
         A member of a consumer group may have to give partitions up while it computes an assignment for the group.
         """
+        if not self._is_subscribed:
+            return
         self._rebalance, self._assignment = item, None
         if item.lost or (self._question is not None and self._question.protocol == "classic"):
             self._question = None
 
     def asked(self, item: AssignmentNeeded) -> None:
         """Partitions are to be assigned to all members of the group."""
-        self._question = item
+        if self._is_subscribed:
+            self._question = item
 
     def received(self, item: AssignmentReceived) -> None:
         """Partitions are to be taken."""
-        self._assignment = item
+        if self._is_subscribed:
+            self._assignment = item
 
     def serve(self) -> Call[None]:
         """Do what is asked, until nothing is."""
@@ -134,21 +151,21 @@ class Rebalancing:
                 yield from self._accept(self._assignment)
             self._mailbox.take()
 
-    def forget(self) -> None:
-        """Whatever was asked is void."""
-        self._rebalance = self._question = self._assignment = self._commit = None
-
     def leave(self) -> Call[None]:
-        """Give everything up, because the application wants out: ``given_up`` is what has to be said of it."""
+        """Give everything up, because the application wants out: ``given_up`` is what has to be said of it.
+
+        Whatever was asked is void, and so is what is asked until the application subscribes again.
+        """
         gone, lost = self.owned - self._told, self.lost
         self._in_listeners = 0
         self.owned = frozenset()
-        self.forget()
+        self._subscribe = self._rebalance = self._question = self._assignment = self._commit = None
         try:
             if gone:
                 yield from self._listen_to_end(gone, lost=lost)
         finally:
             self.given_up = GivenUp(gone, lost, self._in_listeners)
+            self.listeners, self._subscribe = Listeners(), None
 
     def _give_up(self, rebalance: RebalanceNeeded) -> Call[None]:
         """Commit; when that has ended, tell the listener, and let the partitions go."""

@@ -17,7 +17,7 @@ from ottla.client.notifications import AssignmentReceived, Completed, Fetched, P
 from ottla.client.subscription import Mode, PartitionView, Snapshot
 from ottla.records import NewRecord, encode_batch
 from ottla.types import Now, OffsetAndMetadata, TopicPartition
-from tests.unit.client.managers import config
+from tests.unit.client.managers import config, subscribed
 
 TP = TopicPartition("t", 0)
 NOW = Now(1_000, 1_700_000_000_000)
@@ -34,7 +34,7 @@ class Interrupted:
         self.answers = True
         self.calls = ConsumerCalls(config(), self._submit, lambda: self.told)
         listeners = Listeners(lambda _: self.heard.append("assign"), lambda _: self.heard.append("revoke"))
-        self.calls._rebalancing.listeners = listeners
+        subscribed(self.calls, listeners)
 
     def _submit(self, command: object) -> None:
         if type(command) is self.at:

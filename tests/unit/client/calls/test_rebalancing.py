@@ -15,7 +15,7 @@ from ottla.client.notifications import AssignmentNeeded, Completed, Published, R
 from ottla.client.subscription import Mode, PartitionView, Snapshot
 from ottla.errors import OttlaTimeoutError, WakeupError
 from ottla.types import Now, OffsetAndMetadata, TopicPartition
-from tests.unit.client.managers import config
+from tests.unit.client.managers import config, subscribed
 
 STAYS, GOES = TopicPartition("t", 0), TopicPartition("t", 1)
 POLL_INTERVAL, API_TIMEOUT = 10_000, 60_000
@@ -31,9 +31,8 @@ class Held:
         self.heard: list[str] = []
         settings = config(group_id="g", max_poll_interval_ms=POLL_INTERVAL, default_api_timeout_ms=API_TIMEOUT)
         self.calls = ConsumerCalls(settings, self.sent.append, lambda: self.told)
-        self.calls._rebalancing.listeners = Listeners(
-            on_revoke=lambda _: self.heard.append("revoke"), on_lost=lambda _: self.heard.append("lost")
-        )
+        revoked, lost = (lambda _: self.heard.append("revoke")), (lambda _: self.heard.append("lost"))
+        subscribed(self.calls, Listeners(on_revoke=revoked, on_lost=lost))
         self.calls._rebalancing.owned = frozenset({STAYS, GOES})
         views = {tp: PartitionView(1, OffsetAndMetadata(5), paused=False, fetchable=tp == STAYS) for tp in (STAYS, GOES)}
         self.told.append(Published(Snapshot(Mode.TOPICS, frozenset({"t"}), views)))
