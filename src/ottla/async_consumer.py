@@ -9,7 +9,6 @@ given back to the next one; ``close()`` ends a poll that is under way and waits 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import inspect
 import logging
 import sys
@@ -173,7 +172,7 @@ class AsyncConsumer(ConsumerBase[K_co, V_co]):
         """
         self._check_open()
         collector, monotonic = self._calls.collector, clock.monotonic
-        with contextlib.suppress(ClosedError):
+        try:
             while True:
                 delivery = await self._run_alone(lambda now: self._calls.deliver(1_000, now))
                 if delivery is None:
@@ -186,6 +185,9 @@ class AsyncConsumer(ConsumerBase[K_co, V_co]):
                     if monotonic() >= self._service_at:
                         await self._run_alone(self._calls.service)
                         self._service_at, delivery.caller = monotonic() + BREATH, _caller()
+        except ClosedError:
+            if not (self._closing or self._closed):
+                raise  # a listener has used another client, which was closed
 
     # -- positions --------------------------------------------------------------------------------------------------------
 

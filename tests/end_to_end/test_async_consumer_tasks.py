@@ -484,3 +484,23 @@ def test_tasks_that_do_anything_at_any_moment(served: str, topic: MakeTopic, see
     assert ended == ["closed"] * 5
     assert found == {number: [*range(records)] for number in range(partitions)}
     assert all(offset <= records for offset in committed(served, f"g-{name}", name, partitions).values())
+
+
+def test_a_walk_raises_what_a_listener_raises_that_used_another_consumer_which_was_closed(served: str, topic: MakeTopic) -> None:
+    name = topic(1, "0:value")
+
+    async def walk() -> None:
+        other = consumer(served, f"other-{name}")
+        await other.close()
+
+        async def look(_: AsyncConsumer, partitions: list[TopicPartition]) -> None:
+            await other.committed(*partitions)
+
+        async with consumer(served, f"g-{name}") as this:
+            await this.subscribe([name], on_assign=look)
+            with pytest.raises(ClosedError):
+                async for _ in this:
+                    pass
+            assert len(await this.poll(PATIENCE)) == 1
+
+    run(walk())
