@@ -184,10 +184,10 @@ class ConsumerCalls(CommitCalls, LookupCalls):
         if self._rebalancing.pending or self._has_commit_callback:
             # The application's code is about to run, inside this poll: what it takes does not add to the time before the poll.
             self._mailbox.submit(commands.Polled({}))
-        yield from self._run_commit_callbacks()
-        if self._rebalancing.pending:
-            self._polled_at = None
-            yield from self._rebalancing.serve()
+            yield from self._run_commit_callbacks()
+            if self._rebalancing.pending:
+                self._polled_at = None
+                yield from self._rebalancing.serve()
         self._post()
         self._raise_errors()
         if self.snapshot.mode is Mode.NONE:
@@ -256,6 +256,8 @@ class ConsumerCalls(CommitCalls, LookupCalls):
         self._problems = [*general, *snapshot.problems.values()]
         kinds = {type(problem) for problem in self._problems}
         self._problem_since = {kind: self._problem_since.get(kind, self._mailbox.now.mono) for kind in kinds}
+        for tp in self._progress_at.keys() - snapshot.partitions.keys():
+            del self._progress_at[tp]
 
     def _on_error(self, error: OttlaError) -> None:
         """To be raised by a poll. What is tried again may fail again before that: the same error is raised once."""

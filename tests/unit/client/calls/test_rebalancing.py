@@ -177,3 +177,13 @@ def test_a_network_thread_that_says_nothing_at_all_does_not_hold_the_group_up_fo
         waited += one.poll(500)
     assert POLL_INTERVAL // 2 + ANSWER_GRACE <= waited <= POLL_INTERVAL // 2 + ANSWER_GRACE + 500
     assert "did not answer" in caplog.text
+
+
+def test_nothing_is_kept_of_partitions_that_went() -> None:
+    one = Held()
+    one.poll()
+    one.calls._progress_at.update({STAYS: 1, GOES: 1})
+    views = {STAYS: PartitionView(1, OffsetAndMetadata(5), paused=False, fetchable=True)}
+    one.told.append(Published(Snapshot(Mode.TOPICS, frozenset({"t"}), views)))
+    one.poll()
+    assert one.calls._progress_at == {STAYS: 1}
