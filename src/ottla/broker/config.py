@@ -318,7 +318,7 @@ class BrokerConfig:
         "transaction.state.log.segment.bytes", 104_857_600, "Segment size of __transaction_state.", minimum=_MIB, maximum=INT_MAX
     )
     given: frozenset[str] = dataclasses.field(default=frozenset(), compare=False)
-    """The names of the settings that the broker was started with, be they different from the defaults or not."""
+    """The names of the settings that the broker was started with, whether they differ from the defaults or not."""
 
 
 @dataclass(frozen=True, slots=True)

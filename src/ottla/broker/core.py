@@ -305,7 +305,7 @@ _PERIODIC: dict[Any, Callable[[BrokerConfig], int]] = {
     "checkpoint": lambda config: config.log_flush_offset_checkpoint_interval_ms,
     "clean": lambda config: config.log_cleaner_backoff_ms,
 }
-"""What is done again and again, and after how many milliseconds: the next time is set before the work begins, which may fail."""
+"""What is done again and again, and after how many milliseconds. The next timer is set before the work, which may fail."""
 
 _ON_TIMER: dict[Any, Callable[[BrokerCore, Key, Now], None]] = {
     FAULT: BrokerCore._fault,

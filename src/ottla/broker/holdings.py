@@ -102,7 +102,7 @@ class Holdings:
         return [self._store.sync_catalog()] if self._unsynced or self._syncing or self._sync_failed else []
 
     def on_catalog_synced(self, outcome: object) -> None:
-        """The catalog was forced to disk, or could not be; what has changed meanwhile is the next time."""
+        """The catalog was forced to disk, or could not be. What has changed meanwhile is forced there the next time."""
         self._syncing = False
         self._sync_failed = isinstance(outcome, Exception)
 

@@ -273,7 +273,7 @@ class PartitionLog:
         return dropped
 
     def set_surplus_aside(self) -> Job:
-        """Set the files of segments aside that were given up; ``surplus_gone`` is to be told when that is done."""
+        """Set aside the files of segments that were given up; call ``surplus_gone`` when that is done."""
         return prepared(partial(self.files.set_aside, tuple(self.surplus)))
 
     def surplus_gone(self, base_offsets: Collection[int]) -> None:

@@ -69,7 +69,7 @@ class Logs:
         return log
 
     def leader_epoch(self, topic: Topic, partition: int) -> int:
-        """The leader epoch of a partition; one without files needs no log to be made for that."""
+        """The leader epoch of a partition. This makes no log for a partition that has none."""
         log = self._logs.get((topic.name, partition))
         return _NEW.current if log is None else log.epochs.current
 

@@ -41,4 +41,4 @@ class Round:
 
 
 def _nothing() -> None:
-    """It is enough that its turn has come."""
+    """No work: what counts is that the job has had its turn."""

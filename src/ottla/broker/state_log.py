@@ -137,7 +137,7 @@ def _failed(coordinator: Coordinator[E], partition: int, numbers: Sequence[int],
 
 
 def _each(numbers: Sequence[int], tell: Callable[[int], list[E]]) -> list[E]:
-    """Tell the outcome of each append: one at which the coordinator fails does not keep the others from being told."""
+    """Tell the coordinator the outcome of each append. Where it fails at one, it is still told of the others."""
     effects: list[E] = []
     for number in numbers:
         try:

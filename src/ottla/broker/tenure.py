@@ -9,7 +9,7 @@ from __future__ import annotations
 from ottla.broker.effects import Place
 
 LOADING = "load"
-"""The first element of the keys of timers after which a partition is read again that could not be read."""
+"""The first element of the keys of timers after which a partition that could not be read is read again."""
 
 LOAD_RETRY_BACKOFF_MS = 1_000
 

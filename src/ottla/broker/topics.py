@@ -64,7 +64,7 @@ class Topics:
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[uuid.UUID, Topic] = {}
         self._alike: dict[str, str] = {}
-        """The name of the topic that collides with a name, by what they have in common."""
+        """The names of topics, each by the name with ``_`` for every ``.``: two topics with the same one would collide."""
         self._version = 0
 
     def __iter__(self) -> Iterator[Topic]:
@@ -202,7 +202,7 @@ def check_name(name: str) -> None:
 
 
 def _without_dots(name: str) -> str:
-    """What names have in common that collide in the names of metrics."""
+    """The form of a name in the names of metrics, where two topics must not have the same."""
     return name.replace(".", "_")
 
 

@@ -250,7 +250,7 @@ class Transactions:
 
 
 def _counterpart(ticket: Ticket) -> Ticket:
-    """The ticket of the question that is asked for a client's request, and the other way round: no client's is below zero."""
+    """The ticket of the question that is asked for a client's request, or the other way round. A question's is negative."""
     return -ticket - 1
 
 

@@ -31,7 +31,7 @@ _LONGEST = 0x7FFF
 class Rewrite:
     """A copy of a message that is made from the beginning to the end, with parts replaced.
 
-    ``changed``: whether the copy says anything in another way than the message.
+    ``changed``: whether the copy differs from the message in more than records that were cut out.
     """
 
     def __init__(self, frame: Frame) -> None:

@@ -115,7 +115,7 @@ def _configs(topic: Topic) -> tuple[create_topics_response.CreatableTopicConfigs
 
 @lru_cache(16)
 def _described(config: TopicConfig, overrides: frozenset[str]) -> tuple[create_topics_response.CreatableTopicConfigs, ...]:
-    """As many topics of one request have the same settings, they share what is said of them."""
+    """Cached: many topics of one request have the same settings."""
     return tuple(
         create_topics_response.CreatableTopicConfigs(
             name=name,
