@@ -68,6 +68,8 @@ class Delivery:
         """Who has it and has not come back yet."""
         self.unprocessed = False
         """The consumer is being closed, and the application may not have processed what it holds."""
+        self.finished: Record | None = None
+        """The record that the application has processed, where it has asked for the next one and not got it yet."""
 
     @property
     def at(self) -> int:
@@ -90,8 +92,9 @@ class Delivery:
         for number, part in enumerate(self.parts[at:], at):
             position = part.start
             if number == self.at and self.current is not None:
-                position = OffsetAndMetadata(self.current.offset + with_current, leader_epoch=self.current.leader_epoch)
-                if with_current and self.current.offset == part.records.last_offset:
+                done = with_current or self.current is self.finished
+                position = OffsetAndMetadata(self.current.offset + done, leader_epoch=self.current.leader_epoch)
+                if done and self.current.offset == part.records.last_offset:
                     position = part.end
             undone.setdefault(part.tp, (part.epoch, position))
         return undone
@@ -232,7 +235,7 @@ class Collector:
     def came_back(self) -> None:
         """The application asks for the next record of those it walks, so it has processed the one it holds."""
         if self.delivery is not None:
-            self.delivery.caller = None
+            self.delivery.caller, self.delivery.finished = None, self.delivery.current
 
     def end(self, tp: TopicPartition) -> int | None:
         """Up to where the partition could be read when a broker last told; ``None`` if none has."""

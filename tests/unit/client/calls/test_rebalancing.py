@@ -11,9 +11,11 @@ from ottla.client import commands
 from ottla.client.calls.calls import ConsumerCalls
 from ottla.client.calls.mailbox import ANSWER_GRACE, Wait
 from ottla.client.calls.rebalancing import COMMIT_HOLD, Listeners
-from ottla.client.notifications import AssignmentNeeded, Completed, Published, RebalanceNeeded, WakeupRequested
+from ottla.client.fetched import FetchedPartition, FetchedResponse
+from ottla.client.notifications import AssignmentNeeded, Completed, Fetched, Published, RebalanceNeeded, WakeupRequested
 from ottla.client.subscription import Mode, PartitionView, Snapshot
 from ottla.errors import OttlaTimeoutError, WakeupError
+from ottla.records import NewRecord, encode_batch
 from ottla.types import Now, OffsetAndMetadata, TopicPartition
 from tests.unit.client.managers import config, subscribed
 
@@ -187,3 +189,20 @@ def test_nothing_is_kept_of_partitions_that_went() -> None:
     one.told.append(Published(Snapshot(Mode.TOPICS, frozenset({"t"}), views)))
     one.poll()
     assert one.calls._progress_at == {STAYS: 1}
+
+
+def test_the_commit_before_a_revocation_has_the_record_behind_which_the_application_asks_for_the_next() -> None:
+    one = Held()
+    view = PartitionView(1, OffsetAndMetadata(0), paused=False, fetchable=True)
+    one.told = [Published(Snapshot(Mode.TOPICS, frozenset({"t"}), {GOES: view}))]
+    data = bytes(encode_batch([NewRecord(None, b"v")] * 9, base_offset=0))
+    one.told.append(Fetched(FetchedResponse(1, 1, (FetchedPartition(GOES, 1, 0, data, end=9),), len(data))))
+    delivering = one.calls.deliver(0, one.now)
+    with pytest.raises(StopIteration) as delivered:
+        next(delivering)
+    walk = one.calls.collector.walk(delivered.value.value)
+    assert [next(walk).offset for _ in range(3)] == [0, 1, 2]
+    one.need(1)
+    next(one.calls.service(one.now))
+    (commit,) = one.of(commands.Commit)
+    assert commit.offsets[GOES].offset == 3
