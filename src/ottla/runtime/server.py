@@ -37,7 +37,7 @@ STALLED_FRAME_MS = 30_000
 
 _SWEEP_MS = 1_000
 _TURN_MS = 10
-"""Finished jobs, and then timers, are looked at for so long before the sockets are again."""
+"""Finished jobs, timers, and the requests of one connection each have so long before the sockets are looked at again."""
 
 _ACCEPTS = 64
 _NO_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
@@ -67,6 +67,7 @@ class Server:
         self._finished: deque[tuple[Tag, object]] = deque()
         self._commands: deque[tuple[Callable[[], int], Future[int]]] = deque()
         self._changed: dict[Connection, None] = {}
+        self._postponed: dict[Connection, None] = {}
         self._accepting_from = 0
         self._next_sweep = 0
         self._stopping = False
@@ -108,6 +109,7 @@ class Server:
             self._run_finished()
             self._run_commands()
             self._run_timers()
+            self._serve_postponed()
             self._end_turn()
 
     def close(self) -> None:
@@ -217,13 +219,20 @@ class Server:
             self._serve(connection)
 
     def _serve(self, connection: Connection) -> None:
-        """Handle the requests that have arrived, as long as there is room for answers."""
+        """Handle the requests that have arrived, as long as there is room for answers and its turn is not over."""
         self._changed[connection] = None
         now = self._clock()
         while (frame := connection.next_frame()) is not None:
             self._handle(connection, frame, now)
-            if connection.number not in self._connections:
+            if connection.number not in self._connections or self._clock().mono >= now.mono + _TURN_MS:
                 return
+
+    def _serve_postponed(self) -> None:
+        """Let the connections go on whose turn was over before their requests were handled."""
+        postponed, self._postponed = self._postponed, {}
+        for connection in postponed:
+            if connection.number in self._connections:
+                self._guarded(connection, self._serve)
 
     def _end_turn(self) -> None:
         """Have what was decided in this turn written, and answered; that may make room for requests that wait."""
@@ -249,9 +258,9 @@ class Server:
         connection.send(self._clock().mono)
         if connection.is_over:
             self._close(connection, "broker.faults was told to cut an answer")
-        elif connection.waiting:
-            self._serve(connection)
         else:
+            if connection.waiting:
+                self._postponed[connection] = None
             self._watch(connection)
 
     def _handle(self, connection: Connection, frame: Frame, now: Now) -> None:
@@ -335,7 +344,7 @@ class Server:
 
     def _patience(self) -> float:
         """Seconds until something is due."""
-        if self._finished:
+        if self._finished or self._postponed:
             return 0.0
         due = self._timers.next_at()
         at = self._next_sweep if due is None else min(due, self._next_sweep)

@@ -144,6 +144,33 @@ def test_what_follows_a_request_that_is_served_in_slices_is_handled_after_it(bro
     assert sorted(row.name for row in last.topics) == sorted(names)
 
 
+def test_a_connection_that_sends_many_requests_at_once_gives_others_their_turn(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "_TURN_MS", 0)  # one request a turn
+    handle, served, both_have_sent = BrokerCore.handle, list[int](), threading.Event()
+
+    def note(core: BrokerCore, header: RequestHeader, message: Any, ticket: int, connection: int, *rest: Any) -> Any:
+        assert both_have_sent.wait(10)
+        served.append(connection)
+        return handle(core, header, message, ticket, connection, *rest)
+
+    with RawClient(broker.bootstrap_servers) as greedy, RawClient(broker.bootstrap_servers) as other:
+        for client in (greedy, other):
+            client.ask(Api.METADATA, METADATA)
+        monkeypatch.setattr(BrokerCore, "handle", note)
+        sent = [greedy.send(Api.METADATA, METADATA) for _ in range(100)]
+        asked = other.send(Api.METADATA, METADATA)
+        both_have_sent.set()
+        other.receive(*asked)
+        for one in sent:
+            greedy.receive(*one)
+    of_greedy = served[0]
+    (turn,) = [number for number, connection in enumerate(served) if connection != of_greedy]
+    assert turn < 5
+    assert len(served) == 101
+
+
 # Large answers
 
 
