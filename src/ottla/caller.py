@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+import threading
 from contextvars import ContextVar, Token
 from typing import Any
 
@@ -23,7 +24,7 @@ _polled: ContextVar[None] = ContextVar("ottla_polled")
 class Caller:
     """What is known of the code that a poll returned to. ``task``: the asyncio task, for an ``AsyncConsumer``."""
 
-    __slots__ = ("_context", "_handling", "_task", "_uncaught", "interrupted")
+    __slots__ = ("_at_exit", "_context", "_handling", "_task", "_uncaught", "interrupted")
 
     def __init__(self, task: asyncio.Task[Any] | None = None) -> None:
         self.interrupted: str | None = None
@@ -33,6 +34,7 @@ class Caller:
         self._context: Token[None] | None = _polled.set(None) if task is None else None
         self._handling = sys.exception()
         self._uncaught = _uncaught()
+        self._at_exit = _at_exit()
 
     def is_running(self) -> bool:
         """Whether this is the current task, or no task is known."""
@@ -45,6 +47,8 @@ class Caller:
             return f"{type(handling).__name__} is being handled"
         if uncaught is not None and uncaught is not self._uncaught:
             return f"{type(uncaught).__name__} was not caught"
+        if _at_exit() and not self._at_exit:
+            return "the program has ended, perhaps by sys.exit() while they were processed"
         if self.interrupted is not None:
             return self.interrupted
         if self._task is not None:
@@ -89,3 +93,13 @@ def _uncaught() -> BaseException | None:
     noted = vars(sys)  # getattr() takes microseconds to find that there is none, and each poll asks
     error: BaseException | None = noted.get("last_exc") or noted.get("last_value")
     return error
+
+
+def _at_exit() -> bool:
+    """Whether this thread runs what was registered with ``atexit``.
+
+    The interpreter notes an uncaught exception, but not a ``SystemExit``: there, a program that raised it while it processed
+    records, as a handler of SIGTERM does, looks like one that has reached its end.
+    """
+    main = threading.main_thread()
+    return threading.current_thread() is main and not main.is_alive()

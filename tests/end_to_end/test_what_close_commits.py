@@ -504,21 +504,47 @@ PROGRAM = """
 import atexit, sys
 from ottla import Consumer, TopicPartition
 
-address, topic, group = sys.argv[1:]
+address, topic, group, end = sys.argv[1:]
 consumer = Consumer(bootstrap_servers=address, group_id=group, auto_offset_reset="earliest", auto_commit_interval=3600)
 atexit.register(consumer.close)
 consumer.assign([TopicPartition(topic, 0)])
 for record in consumer.poll(60):
     if record.offset == 3:
-        raise ValueError("not today")
+        exec(end)
 """
 
 
-def test_close_at_exit_knows_of_the_exception_that_has_ended_the_program(reader: Reader) -> None:
-    command = [sys.executable, "-c", PROGRAM, reader.served, reader.tp.topic, reader.group]
+@pytest.mark.parametrize(("end", "told"), [("raise ValueError('not today')", "not today"), ("sys.exit('so far')", "so far")])
+def test_close_at_exit_leaves_out_the_records_that_the_program_has_ended_with(reader: Reader, end: str, told: str) -> None:
+    command = [sys.executable, "-c", PROGRAM, reader.served, reader.tp.topic, reader.group, end]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=environment())
-    assert "not today" in done.stderr
+    assert told in done.stderr
     assert reader.committed() in (None, 0)
+
+
+CLOSE_IN_A_THREAD = """
+import sys, threading
+from ottla import Consumer, TopicPartition
+
+address, topic, group = sys.argv[1:]
+
+def read():
+    with Consumer(
+        bootstrap_servers=address, group_id=group, auto_offset_reset="earliest", auto_commit_interval=3600
+    ) as consumer:
+        consumer.assign([TopicPartition(topic, 0)])
+        assert consumer.poll(60)
+        threading.main_thread().join()
+
+threading.Thread(target=read).start()
+"""
+
+
+def test_a_thread_that_outlives_the_main_thread_commits_what_it_has_processed(reader: Reader) -> None:
+    command = [sys.executable, "-c", CLOSE_IN_A_THREAD, reader.served, reader.tp.topic, reader.group]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=environment())
+    assert done.returncode == 0, done.stderr
+    assert reader.committed() == ALL
 
 
 FIXTURES = """
