@@ -11,7 +11,7 @@ import threading
 import weakref
 from collections.abc import Collection, Iterable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, Unpack, cast
+from typing import TYPE_CHECKING, Any, NoReturn, Self, Unpack, cast
 
 from ottla import arguments
 from ottla.arguments import Timeout
@@ -82,6 +82,10 @@ class Admin:
     def __repr__(self) -> str:
         servers = ",".join(map(str, self._config.bootstrap_servers))
         return f"<Admin {servers}{', closed' if self._closed else ''}>"
+
+    def __reduce__(self) -> NoReturn:
+        # A copy would share the thread, and close it when it is closed.
+        raise TypeError(f"{type(self).__name__} cannot be copied or pickled: make one where it is used")
 
     def __enter__(self) -> Self:
         return self

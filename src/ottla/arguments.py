@@ -14,6 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ottla.config.rows import is_utf8
 from ottla.errors import ConfigError
 from ottla.types import GroupMembershipOperation, IsolationLevel, OffsetAndMetadata, TopicPartition
 
@@ -81,9 +82,11 @@ def boolean(value: object, what: str) -> bool:
 
 
 def string(value: object, what: str) -> str:
-    """A string, which may be empty."""
+    """A string that can be sent, which may be empty. Those with lone surrogates, as of a file name that is not UTF-8, cannot."""
     if not isinstance(value, str):
         raise _wrong(what, "a string", value)
+    if not is_utf8(value):
+        raise ConfigError(f"{what} is a string that UTF-8 can encode, not {value!r}")
     return value
 
 
@@ -104,7 +107,9 @@ def path(value: object, what: str) -> Path:
     found = value.__fspath__() if isinstance(value, os.PathLike) else value
     if not isinstance(found, str):
         raise _wrong(what, "a path", value)
-    return Path(text(found, what))
+    if not found:
+        raise ConfigError(f"{what} is empty")
+    return Path(found)
 
 
 def one_of(value: object, choices: Collection[str], what: str) -> str:
@@ -170,7 +175,7 @@ def settings(given: Mapping[str, str | None] | None, what: str, *, may_be_none: 
         text(name, f"each name in {what}")
         if not isinstance(value, str) and not (value is None and may_be_none):
             raise _wrong(f"{what}[{name!r}]", "a string or None" if may_be_none else "a string", value)
-        found[name] = value
+        found[name] = None if value is None else string(value, f"{what}[{name!r}]")
     return found
 
 
@@ -208,8 +213,8 @@ def topics(given: Iterable[str], pattern: str | None) -> frozenset[str]:
         if _OF_PATTERNS.intersection(name):
             meant = name.removeprefix("^").removesuffix("$")
             raise ConfigError(f"topics: {name!r} is no name of a topic; a regular expression is subscribe(pattern={meant!r})")
-    if pattern is not None and not isinstance(pattern, str):
-        raise _wrong("pattern", "a string", pattern)
+    if pattern is not None:
+        string(pattern, "pattern")
     if wanted and pattern is not None:
         raise ConfigError("subscribe() takes topics or a pattern, not both: subscribe(topics) or subscribe(pattern=...)")
     return wanted
@@ -245,8 +250,7 @@ def position(value: Offset, what: str = "offset") -> OffsetAndMetadata:
         if isinstance(value, bool) or not hasattr(value, "__index__"):
             raise _wrong(what, "a whole number or an OffsetAndMetadata", value)
         return OffsetAndMetadata(integer(value, what))
-    if not isinstance(value.metadata, str):
-        raise _wrong(f"the metadata of {what}", "a string", value.metadata)
+    string(value.metadata, f"the metadata of {what}")
     epoch = _leader_epoch(value.leader_epoch, f"the leader epoch of {what}")
     return OffsetAndMetadata(integer(value.offset, what), value.metadata, epoch)
 

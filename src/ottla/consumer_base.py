@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Generic, Unpack
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Unpack
 
 from ottla.arguments import LONGEST_POLL, Timeout, duration, milliseconds
 from ottla.client.assembly import ConsumerAssembly
@@ -93,6 +93,10 @@ class ConsumerBase(Generic[K_co, V_co]):
         what = f"group {self._config.group_id!r}" if self._config.group_id is not None else "no group"
         state = "closed" if self._closed else f"{len(self._calls.snapshot.partitions)} partitions"
         return f"<{type(self).__name__} {what}, {state}>"
+
+    def __reduce__(self) -> NoReturn:
+        # A copy would share the threads, and close them when it is closed or garbage.
+        raise TypeError(f"{type(self).__name__} cannot be copied or pickled: make one where it is used")
 
     def __del__(self, warn: Callable[..., None] = warnings.warn) -> None:
         if self._network is not None and self._network.running:

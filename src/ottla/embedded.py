@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from ottla import arguments
 from ottla.assignors import PartitionAssignor
@@ -64,6 +64,10 @@ class Broker:
 
     def __repr__(self) -> str:
         return f"<Broker {'closed' if self._node is None else 'on {}:{}'.format(*self._node.endpoint)}>"
+
+    def __reduce__(self) -> NoReturn:
+        # A copy would share the thread, and close it when it is closed.
+        raise TypeError(f"{type(self).__name__} cannot be copied or pickled: make one where it is used")
 
     def __enter__(self) -> Broker:
         return self

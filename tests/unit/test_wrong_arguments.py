@@ -30,8 +30,8 @@ TP = TopicPartition("t", 0)
 HUGE = 2**63
 
 NOT_TIMEOUTS: list[Any] = ["5", b"5", True, -1, -0.5, math.nan, timedelta(seconds=-1), [1], TP]
-NOT_TEXTS: list[Any] = [None, 5, 1.5, True, b"t", ["t"], TP, ""]
-NOT_NAMES: list[Any] = [None, 5, True, "t", b"t", [None], [5], [b"t"], [""], [["t"]], [TP]]
+NOT_TEXTS: list[Any] = [None, 5, 1.5, True, b"t", ["t"], TP, "", "\ud800"]
+NOT_NAMES: list[Any] = [None, 5, True, "t", b"t", [None], [5], [b"t"], [""], [["t"]], [TP], ["\ud800"]]
 NOT_FLAGS: list[Any] = [None, 0, 1, "true", [], 1.0]
 NOT_PARTITIONS: list[Any] = [
     None,
@@ -45,6 +45,7 @@ NOT_PARTITIONS: list[Any] = [
     ("t", 1.0),
     ("t", 2**31),
     ("", 0),
+    ("\ud800", 0),
     (0, "t"),
 ]
 NOT_PARTITION_LISTS: list[Any] = [*NOT_PARTITIONS, ["t"], [b"t"], [("t", "0")], [("t", -1)], [("t", 2**31)], {"t": 0}, [TP, None]]
@@ -62,6 +63,7 @@ NOT_OFFSETS: list[Any] = [
     OffsetAndMetadata(HUGE),
     OffsetAndMetadata("5"),  # type: ignore[arg-type]
     OffsetAndMetadata(5, metadata=b"m"),  # type: ignore[arg-type]
+    OffsetAndMetadata(5, metadata="\ud800"),
     OffsetAndMetadata(5, leader_epoch="1"),  # type: ignore[arg-type]
     OffsetAndMetadata(5, leader_epoch=2**31),
 ]
@@ -78,7 +80,7 @@ def by_partition(values: list[Any]) -> list[Any]:
 CONSUMER: dict[str, dict[str, list[Any]]] = {
     "subscribe": {
         "topics": [*NOT_NAMES, ["^t.*"], ["t|u"], {"t.+"}],
-        "pattern": [5, b"t", ["t"], True],
+        "pattern": [5, b"t", ["t"], True, "\ud800"],
         "on_assign": NOT_CALLABLES,
         "on_revoke": NOT_CALLABLES,
         "on_lost": NOT_CALLABLES,
@@ -117,7 +119,7 @@ ADMIN: dict[str, dict[str, list[Any]]] = {
     "create_topics": {
         "topics": [None, *NOT_MAPPINGS, *({"t": n} for n in [None, "1", True, 1.0, 0, -2, 2**31]), {"": 1}, {5: 1}, {None: 1}],
         "replication_factor": [None, "1", True, 1.0, 0, -2, 2**15],
-        "configs": [*NOT_MAPPINGS, {"a": 5}, {"a": None}, {"a": b"b"}, {5: "b"}, {"": "b"}],
+        "configs": [*NOT_MAPPINGS, {"a": "\ud800"}, {"a": 5}, {"a": None}, {"a": b"b"}, {5: "b"}, {"": "b"}],
         "validate_only": NOT_FLAGS,
         "timeout": NOT_TIMEOUTS,
     },
@@ -126,11 +128,11 @@ ADMIN: dict[str, dict[str, list[Any]]] = {
     "describe_topics": {"topics": NOT_NAMES, "timeout": NOT_TIMEOUTS},
     "describe_cluster": {"timeout": NOT_TIMEOUTS},
     "describe_log_dirs": {"brokers": [5, "1", ["1"], [True], [-1], [1.0], [2**31], [None]], "timeout": NOT_TIMEOUTS},
-    "describe_configs": {"kind": [*NOT_TEXTS, "cluster"], "name": [None, 1.5, b"t", ["t"], ""], "timeout": NOT_TIMEOUTS},
+    "describe_configs": {"kind": [*NOT_TEXTS, "cluster"], "name": [None, 1.5, b"t", ["t"], "", "\ud800"], "timeout": NOT_TIMEOUTS},
     "alter_configs": {
         "kind": [*NOT_TEXTS, "cluster"],
-        "name": [None, 1.5, b"t", ["t"], ""],
-        "changes": [*NOT_MAPPINGS, {"a": 5}, {"a": b"b"}, {5: "b"}, {"": "b"}],
+        "name": [None, 1.5, b"t", ["t"], "", "\ud800"],
+        "changes": [*NOT_MAPPINGS, {"a": "\ud800"}, {"a": 5}, {"a": b"b"}, {5: "b"}, {"": "b"}],
         "validate_only": NOT_FLAGS,
         "timeout": NOT_TIMEOUTS,
     },

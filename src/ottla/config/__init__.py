@@ -35,6 +35,7 @@ from ottla.config.rows import (
     one_of,
     row,
     servers,
+    short_text,
     text,
 )
 from ottla.config.security import SecurityConfig, TokenProvider
@@ -69,7 +70,7 @@ class ClientConfig(SecurityConfig):
 
     bootstrap_servers: tuple[HostPort, ...] = row((), servers, accepts="str | Iterable[str]")
     """The brokers to begin with, ``HOST:PORT`` separated by commas, or a list. The others are learnt from them."""
-    client_id: str = row("ottla", text)
+    client_id: str = row("ottla", short_text)
     """How this client calls itself, in the logs of brokers and in the ids of members. Kafka's default is empty."""
     client_dns_lookup: str = row("use_all_dns_ips", one_of("use_all_dns_ips"))
     """Every address of a name is tried."""

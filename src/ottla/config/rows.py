@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from ottla.types import IsolationLevel
 
 _INT_MAX = 0x7FFFFFFF
+_INT16_MAX = 0x7FFF
 
 
 class HostPort(NamedTuple):
@@ -78,15 +79,33 @@ def boolean(value: Any) -> bool:
     return value
 
 
+def is_utf8(value: str) -> bool:
+    """Whether UTF-8 can encode a string. It cannot encode lone surrogates, which Python has for bytes that are no text."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def text(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError("a string")
+    if not is_utf8(value):
+        raise ValueError("a string that UTF-8 can encode")
     return value
 
 
 def not_empty(value: Any) -> str:
     if not isinstance(value, str) or not value.strip():
         raise ValueError("a string that is not empty, or leave it out")
+    return text(value)
+
+
+def short_text(value: Any) -> str:
+    """What stands in the header of each request, where its length has 16 bits."""
+    if not isinstance(value, str) or len(text(value).encode()) > _INT16_MAX:
+        raise ValueError(f"a string of at most {_INT16_MAX} bytes")
     return value
 
 
