@@ -192,7 +192,8 @@ def test_a_call_that_has_hardly_begun_when_the_consumer_is_closed(used: bool, ca
             await asyncio.sleep(0)
         await consumer.close(timeout=0)
         await asyncio.wait([beside], timeout=10)
-        assert isinstance(beside.exception(), IllegalStateError)
+        # Nothing was handed out, so a commit that begins in time has nothing to do and may be done before the consumer is closed.
+        assert isinstance(beside.exception(), IllegalStateError) or (call == "commit" and beside.result() == {})
         if consumer._network is not None:
             await asyncio.to_thread(thread_of(consumer).join, 10)
             assert not thread_of(consumer).is_alive()

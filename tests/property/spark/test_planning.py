@@ -5,7 +5,7 @@ from collections import Counter
 
 from hypothesis import given, strategies as st
 
-from ottla.spark.data_loss import loss_in
+from ottla.spark.data_loss import losses_in
 from ottla.spark.offsets import StreamOffset, from_json, to_json
 from ottla.spark.planning import OffsetRange, limit_ends, plan_tasks, ranges_between
 from ottla.types import TopicPartition
@@ -82,7 +82,8 @@ def test_ranges_lie_between_the_points(starts: dict[TopicPartition, int], ends: 
 @given(st.integers(0, 50), st.integers(1, 50), st.integers(0, 120), st.integers(0, 120))
 def test_what_is_lost_and_what_is_left_make_up_the_range(start: int, size: int, begin: int, length: int) -> None:
     wanted = OffsetRange("t", 0, start, start + size)
-    loss, left = loss_in(wanted, begin, begin + length)
+    losses, left = losses_in(wanted, begin, begin + length)
     available = set(range(start, start + size)) & set(range(begin, begin + length))
     assert set(range(left.start, left.end) if left else ()) == available
-    assert (loss is None) == (len(available) == size)
+    lost = [offset for loss in losses for offset in range(loss.start, loss.end)]
+    assert sorted([*lost, *available]) == list(range(start, start + size))
