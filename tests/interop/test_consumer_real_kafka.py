@@ -441,3 +441,28 @@ def test_a_committed_leader_epoch_that_is_none_of_the_clusters_is_dropped(
         committed = admin.group_offsets(group)
     assert {at.offset for at in committed.values()} == {100}
     assert all((at.leader_epoch or 0) < 1_000 for at in committed.values())
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_an_assigned_topic_that_is_deleted_is_an_error_of_poll(servers: str, grouped: bool) -> None:
+    topic = new_topic(servers, partitions=2, rows=[(index % 2, *row[1:]) for index, row in enumerate(ROWS)])
+    settings = {"group_id": f"g-{topic}"} if grouped else {}
+    with consumer(servers, allow_auto_create_topics=False, **settings) as reader, Admin(bootstrap_servers=servers) as admin:
+        reader.assign(partitions(topic, 2))
+        found = 0
+        while found < len(ROWS):
+            found += len(reader.poll(10))
+        assert reader.health().healthy
+        admin.delete_topics([topic])
+        began = time.monotonic()
+        with pytest.raises(error_class(3), match="the topic does not exist"):
+            next(iter(reader))
+        assert 2 < time.monotonic() - began < 15
+        assert not reader.health().healthy
+        create_topic(servers, topic, 2)
+        PRODUCE["confluent"](servers, topic, [(0, None, b"new", NOW, ())])
+        values: list[bytes | None] = []
+        while not values:
+            with suppress(error_class(3)):
+                values += [record.value for record in reader.poll(1)]
+        assert values == [b"new"]

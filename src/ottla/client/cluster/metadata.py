@@ -26,7 +26,7 @@ from ottla.types import Leader, Node, Now, PartitionInfo, TopicPartition
 
 _log = logging.getLogger(__name__)
 
-_REBOOTSTRAP_REQUIRED = 129
+UNKNOWN_TOPIC_OR_PARTITION, _REBOOTSTRAP_REQUIRED = 3, 129
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +86,17 @@ class Metadata:
     def partition(self, tp: TopicPartition) -> PartitionInfo | None:
         """What is known of one partition."""
         return self._partitions.get(tp)
+
+    def absence(self, tp: TopicPartition) -> BrokerError | None:
+        """That a partition does not exist, where the cluster says so: its topic does not, or has fewer partitions."""
+        topic = self.topics.get(tp.topic)
+        if topic is None or tp in self._partitions:
+            return None
+        if topic.partitions:
+            return broker_error(UNKNOWN_TOPIC_OR_PARTITION, f"{tp}: the topic has {len(topic.partitions)} partitions")
+        if topic.error is not None and topic.error.code == UNKNOWN_TOPIC_OR_PARTITION:
+            return broker_error(UNKNOWN_TOPIC_OR_PARTITION, f"{tp}: the topic does not exist")
+        return None
 
     def leader(self, tp: TopicPartition) -> Leader | None:
         """The leader, if there is one and its node is known, with the highest epoch that was seen anywhere.

@@ -25,7 +25,7 @@ from ottla.client.groups.coordinator import COORDINATOR, CoordinatorManager
 from ottla.client.groups.membership import MemberIdentity, Membership
 from ottla.client.positions.commit_order import CommitOrder
 from ottla.config import ConsumerConfig
-from ottla.errors import CommitFailedError, DisconnectedError, OttlaError, OttlaTimeoutError, broker_error, too_late
+from ottla.errors import BrokerError, CommitFailedError, DisconnectedError, OttlaError, OttlaTimeoutError, broker_error, too_late
 from ottla.protocol.apis import Api
 from ottla.types import Now, OffsetAndMetadata, TopicPartition
 
@@ -157,6 +157,8 @@ class CommitManager:
         self._lookups: dict[frozenset[TopicPartition], _FetchJob] = {}
         self._asked: set[frozenset[TopicPartition]] = set()
         self._auto_due: int | None = None
+        self._auto_failure: str | None = None
+        """What the latest auto-commit failed with: it is logged when that changes."""
         self._auto_in_flight = False
         coordinator.on_fatal(self._give_up)
 
@@ -220,10 +222,15 @@ class CommitManager:
     def _auto_committed(self, value: Any, error: OttlaError | None) -> None:
         del value
         self._auto_in_flight = False
-        if error is not None:
+        before, self._auto_failure = self._auto_failure, None if error is None else str(error)
+        if error is None:
+            return
+        if self._auto_failure != before:
             _log.warning("auto-commit of group %r failed: %s", self._config.group_id, error)
-            if error.retriable and self._auto_due is not None:
-                self._auto_due -= self._config.auto_commit_interval_ms - self._config.retry_backoff_ms
+        reaction = _COMMIT_REACTIONS.get(error.code) if isinstance(error, BrokerError) else None
+        # What concerns a topic that was deleted is refused for as long as it is assigned: that has time.
+        if error.retriable and reaction is not Reaction.UNLESS_REVOKING and self._auto_due is not None:
+            self._auto_due -= self._config.auto_commit_interval_ms - self._config.retry_backoff_ms
 
     # -- the two shapes ---------------------------------------------------------------------------------------------------
 

@@ -28,7 +28,6 @@ from ottla.types import Now, OffsetAndMetadata, OffsetAndTimestamp, TopicPartiti
 _CONSUMER = -1
 """The replica id of whoever is no broker."""
 
-_UNKNOWN_TOPIC_OR_PARTITION = 3
 _UNKNOWN_LEADER_EPOCH = 75
 
 _NAMED = 5
@@ -262,13 +261,10 @@ class OffsetsManager:
         """Nobody to ask: find out whether there ever will be."""
         query.waits_for_version = self._metadata.request_update()
         self._metadata.add_transient((tp.topic,))
-        topic = self._metadata.current.topics.get(tp.topic)
-        if topic is not None and topic.error is not None:
-            query.failure = topic.error
-        elif topic is not None and topic.partitions and self._metadata.current.partition(tp) is None:
-            query.failure = broker_error(_UNKNOWN_TOPIC_OR_PARTITION, f"{tp}: the topic has {len(topic.partitions)} partitions")
-        else:
-            query.failure = OttlaTimeoutError(f"no leader of {tp} is known")
+        current = self._metadata.current
+        topic = current.topics.get(tp.topic)
+        refusal = None if topic is None else topic.error
+        query.failure = current.absence(tp) or refusal or OttlaTimeoutError(f"no leader of {tp} is known")
         if isinstance(query, _ResetQuery):
             if self._metadata.current.version > 0:
                 self._subscription.set_problem(tp, query.epochs[tp], query.failure)

@@ -1,9 +1,9 @@
 """Whether a position still fits the log: asked of each new leader, since a log may have been cut or made anew (KIP-320).
 
-Owns the OffsetForLeaderEpoch requests and what becomes of a position that does not fit. Must not know how anything is fetched.
-Invariants: nothing is fetched from a leader that has not confirmed the position, where there is an epoch to ask about; an answer
-counts only for the position and the leader that it was asked about; a position is moved only when all that was fetched before is
-consumed, so nothing is left out.
+Owns the OffsetForLeaderEpoch requests, what becomes of a position that does not fit, and the word that a partition does not exist.
+Must not know how anything is fetched. Invariants: nothing is fetched from a leader that has not confirmed the position, where there
+is an epoch to ask about; an answer counts only for the position and the leader that it was asked about; a position is moved only
+when all that was fetched before is consumed, so nothing is left out.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ottla.client.backoff import ExponentialBackoff
-from ottla.client.cluster.metadata import Metadata, MetadataManager
+from ottla.client.cluster.metadata import UNKNOWN_TOPIC_OR_PARTITION, Metadata, MetadataManager
 from ottla.client.effects import Poll, Send, ToNode
-from ottla.client.subscription import EARLIEST, PartitionState, Phase, Subscription
+from ottla.client.subscription import EARLIEST, Mode, PartitionState, Phase, Subscription
 from ottla.config import ConsumerConfig
 from ottla.errors import BrokerError, LogTruncationError, OttlaError, UnsupportedApiError, broker_error
 from ottla.protocol.apis import Api
@@ -28,6 +28,9 @@ _CONSUMER = -1
 """The replica id of whoever is no broker."""
 
 _UNKNOWN_LEADER_EPOCH = 75
+
+_NAMED = 5
+"""Partitions that a log line names; of more it gives the number."""
 
 _FATAL = frozenset({29})
 """Error codes of a partition that the application has to know; after any other it is tried again."""
@@ -161,7 +164,24 @@ class PositionValidator:
                 self._subscription.validate(tp, leader)
             else:
                 self._subscription.confirm(tp, leader)
+        if self._subscription.mode is Mode.MANUAL:
+            self._look_for_absent(current)
         self._looked_at = (self._subscription.version, current)
+
+    def _look_for_absent(self, current: Metadata) -> None:
+        """What the application assigned to itself and does not exist, or not any more, is a problem; a group sees to its own."""
+        found: list[TopicPartition] = []
+        for tp, state in self._subscription.partitions.items():
+            absent = isinstance(state.problem, BrokerError) and state.problem.code == UNKNOWN_TOPIC_OR_PARTITION
+            problem = current.absence(tp)
+            if problem is not None and (absent or state.problem is None):
+                found += () if absent else (tp,)
+                self._subscription.set_problem(tp, state.epoch, problem)
+            elif problem is None and absent:
+                self._subscription.set_problem(tp, state.epoch, None)
+        if found:
+            names, more = ", ".join(map(str, found[:_NAMED])), len(found) - _NAMED
+            _log.warning("assigned partitions do not exist: %s%s", names, f" and {more} more" if more > 0 else "")
 
     def _is_asked(self, tp: TopicPartition, state: PartitionState) -> bool:
         return self._in_flight.get(tp) == _question(state)
