@@ -8,7 +8,7 @@ standard input, sends for so long and prints how many requests were answered in 
 offsets, ``loaded`` waits until all of them are served.
 
 Each connection repeats the same requests, so each must repeat the same answers: the first round of them is decoded and checked, and
-all that come later are compared with it byte by byte. So a wrong answer can not be missed, and the load costs a hundredth of what
+all that come later are compared with it byte by byte. So a wrong answer cannot be missed, and the load costs a hundredth of what
 the broker does.
 """
 

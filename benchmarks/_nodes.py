@@ -1,4 +1,4 @@
-"""The two brokers side by side: each in a process of its own, with what it has used of the machine."""
+"""The two brokers side by side: each in a separate process, with what it has used of the machine."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class OttlaNode(Node):
         self.pid = self._process.pid
 
     def stop(self) -> None:
-        """End it in good order."""
+        """End it cleanly."""
         self._process.communicate()
 
     close = stop
@@ -96,11 +96,11 @@ class KafkaNode(Node):
                 time.sleep(0.1)
 
     def stop(self) -> None:
-        """End it in good order; its data stays."""
+        """End it cleanly; its data stays."""
         os.kill(self.pid, signal.SIGTERM)
         if self._again is not None:
             self._again.wait()
-        while Path(f"/proc/{self.pid}").exists():  # the first was started by ``tools/kafka``, and is nobody's child here
+        while Path(f"/proc/{self.pid}").exists():  # the first was started by ``tools/kafka``, and is no one's child here
             time.sleep(0.1)
 
     def close(self) -> None:

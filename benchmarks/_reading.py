@@ -107,7 +107,7 @@ def fetching(servers: str, topic: str, partitions: int, count: int, settings: Se
     network = NetworkThread(ConsumerAssembly(config, random_source()).core)
     network.start()
     try:
-        network.submit(commands.Assign(frozenset(TopicPartition(topic, number) for number in range(partitions)), {}))
+        network.submit(commands.Assign(frozenset(TopicPartition(topic, number) for number in range(partitions))))
         while seen < count and network.notifications.wait(PATIENCE):
             for told in network.notifications.drain():
                 if isinstance(told, Fetched):

@@ -1,6 +1,6 @@
 """The same confluent producer and consumer on Ottla's broker and on a real Apache Kafka, in one run, alternating.
 
-Each round produces all records to a fresh topic of each broker and reads them back, each in a process of its own, so that neither
+Each round produces all records to a fresh topic of each broker and reads them back, each in a separate process, so that neither
 broker shares an interpreter with a client. The figure is the median of the rounds; the ratio is that of the medians. Both brokers
 run at their defaults, both in a fresh data directory on the same disk; the clients' settings are printed.
 
@@ -105,7 +105,7 @@ def consume(servers: str, topic: str, records: int, partitions: int) -> float:
 
 @contextmanager
 def ottla(folder: str) -> Iterator[str]:
-    """Ottla's broker in a process of its own."""
+    """Ottla's broker in a separate process."""
     process = subprocess.Popen([sys.executable, "-c", BROKER, folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:
@@ -137,7 +137,11 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     seconds: dict[tuple[str, str], list[float]] = {}
-    with tempfile.TemporaryDirectory(dir=TOOLS.parent) as folder, ottla(folder) as ours, cluster(None, PORTS) as theirs:
+    with (
+        tempfile.TemporaryDirectory(prefix="bench-", dir=TOOLS.parent) as folder,
+        ottla(folder) as ours,
+        cluster(None, PORTS) as theirs,
+    ):
         brokers = {"ottla": ours, "kafka": theirs}
         for number in range(options.rounds + 1):
             topic = f"round-{number}"

@@ -234,7 +234,7 @@ def brokers(names: list[str], given: str | None) -> Generator[tuple[str, str], N
             if name == "kafka":
                 yield "Apache Kafka", stack.enter_context(cluster(None, PORTS))
             else:
-                node = OttlaNode(Path(stack.enter_context(tempfile.TemporaryDirectory(dir=TOOLS.parent))), 0)
+                node = OttlaNode(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-", dir=TOOLS.parent))), 0)
                 stack.callback(node.close)
                 yield "Ottla", node.servers
 

@@ -1,6 +1,6 @@
 """The group coordinator of Ottla's broker and that of a real Apache Kafka, under the same load, in one run, alternating.
 
-Each broker runs in a process of its own in a fresh data directory on the same disk, and the load in another (``_load.py``):
+Each broker runs in a separate process in a fresh data directory on the same disk, and the load in another (``_load.py``):
 ready-made bytes over four pipelined connections. The figures are medians of the rounds, the ratio is that of the medians. Beside
 the requests a second stand the microseconds of processor time that a request costs the broker, over all its threads: on a machine
 that does other things as well, that is the steadier figure. A real Kafka answers on several cores, Ottla's broker on one.
@@ -186,7 +186,7 @@ def load(nodes: Nodes, options: argparse.Namespace) -> bool:
 
 
 def idle(nodes: Nodes, options: argparse.Namespace) -> bool:
-    """A broker that nobody asks anything."""
+    """A broker that no one asks anything."""
     bare = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
     time.sleep(1)
     nothing = memory_of(bare.pid)
@@ -210,7 +210,7 @@ ROWS: dict[str, Callable[[Nodes, argparse.Namespace], bool]] = {
 @contextlib.contextmanager
 def brokers() -> Iterator[Nodes]:
     """One of each."""
-    with tempfile.TemporaryDirectory(dir=TOOLS.parent) as folder, contextlib.ExitStack() as stack:
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=TOOLS.parent) as folder, contextlib.ExitStack() as stack:
         ours = stack.enter_context(contextlib.closing(OttlaNode(Path(folder), 0, *SETTINGS)))
         theirs = stack.enter_context(contextlib.closing(KafkaNode(PORTS, *SETTINGS)))
         yield [ours, theirs]

@@ -1,4 +1,4 @@
-"""Amazon MSK with IAM: the token comes from Amazon's own signer, which needs no network for it.
+"""Amazon MSK with IAM: Amazon's own signer creates the token, without network access.
 
     pip install ottla aws-msk-iam-sasl-signer-python
     python examples/amazon_msk.py                                             whom the credentials of this machine sign for
@@ -22,13 +22,13 @@ from ottla.signals import stop_on_signals
 
 
 def iam_token() -> OAuthToken:
-    """A token of the credentials that are found. Ottla asks for another one in good time."""
+    """A token for the credentials that are found. Ottla requests a new one in time."""
     token, expires_at_ms = MSKAuthTokenProvider.generate_auth_token(os.environ.get("AWS_REGION", "eu-central-1"))
     return OAuthToken(token, expires_at_ms / 1000)
 
 
 def read(bootstrap_servers: str, topic: str) -> None:
-    """Print what comes, until Ctrl-C."""
+    """Print records, until Ctrl-C."""
     with (
         Consumer(
             bootstrap_servers=bootstrap_servers,
@@ -45,7 +45,7 @@ def read(bootstrap_servers: str, topic: str) -> None:
 
 
 def show(token: OAuthToken) -> None:
-    """What the token says: it is an address with a signature, written in base64."""
+    """The content of the token: a signed address in base64."""
     signed = urlsplit(base64.urlsafe_b64decode(token.value + "=" * (-len(token.value) % 4)).decode())
     signer = parse_qs(signed.query)["X-Amz-Credential"][0].split("/")[0]
     left = (token.expires_at or 0) - time.time()

@@ -1,4 +1,4 @@
-"""A batch of records as Arrow columns: no Python object is made for any of them."""
+"""A batch of records as Arrow columns, without a Python object per record."""
 
 from __future__ import annotations
 

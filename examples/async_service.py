@@ -1,7 +1,7 @@
-"""A service on asyncio: orders are served side by side, and committed when all of a batch are.
+"""A service on asyncio: orders are served concurrently, and committed when the whole batch is done.
 
-With the brokers of a cluster on the command line it serves until Ctrl-C or SIGTERM. Both cancel ``main()``, wherever it is: the
-consumer leaves its group at once, orders that were not committed go to another member, and none is lost.
+With the brokers of a cluster on the command line it serves until Ctrl-C or SIGTERM. Both cancel ``main()`` at any point: the
+consumer leaves its group at once, uncommitted orders go to another member, and none is lost.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ async def serve(order: Record[str, str]) -> None:
 
 
 async def on_revoke(consumer: AsyncConsumer[str, str], partitions: list[TopicPartition]) -> None:
-    # What was served is committed by now. commit() without offsets would also count orders that a cancelled batch has left over.
+    # What was served is already committed. commit() without offsets would also include unfinished orders of a cancelled batch.
     committed = await consumer.committed(*partitions)
     print("gives back", *(f"{tp} at {position.offset if position else 'nothing'}" for tp, position in committed.items()))
 

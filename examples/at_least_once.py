@@ -25,7 +25,7 @@ with cluster() as bootstrap_servers:
         stop_on_signals(consumer),
     ):
         consumer.subscribe(["orders"])
-        while served < 30:  # a service would say: while True
+        while served < 30:  # a real service would use: while True
             records = consumer.poll(timeout=1.0)
             for record in records:
                 print(f"{record.value} for {record.key}")

@@ -1,4 +1,4 @@
-"""Reading from a point in time on, without a group: each partition has an offset for it."""
+"""Reading from a point in time on, without a group: each partition has its offset for that time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two members share a topic until one leaves; the listeners tell who owns what.
+"""Two members share a topic until one leaves; the listeners print who owns what.
 
 Listeners run inside ``poll()`` and ``close()``, on the thread that calls them.
 """
@@ -17,7 +17,7 @@ def numbers(partitions: list[TopicPartition]) -> str:
 
 
 def member(name: str, bootstrap_servers: str, leave: threading.Event, owns: threading.Event) -> None:
-    """Be a member of the group until told to leave."""
+    """Be a member of the group until asked to leave."""
 
     def assigned(consumer: Consumer, partitions: list[TopicPartition]) -> None:
         print(f"{name} was given {numbers(partitions)}")
@@ -27,7 +27,7 @@ def member(name: str, bootstrap_servers: str, leave: threading.Event, owns: thre
         print(f"{name} gives back {numbers(partitions)}")
         owns.clear()
 
-    # In a classic group the client says how often it beats: quickly, so that this is over soon.
+    # In a classic group the client sets the heartbeat interval: short, so that this ends soon.
     settings = {"group_id": "waiters", "group_protocol": "classic", "heartbeat_interval": 0.2}
     with Consumer(settings, bootstrap_servers=bootstrap_servers, client_id=name) as consumer:
         consumer.subscribe(["tables"], on_assign=assigned, on_revoke=revoked)

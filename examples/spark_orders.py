@@ -17,7 +17,7 @@ spark = session.config("spark.ui.showConsoleProgress", "false").getOrCreate()
 
 
 def fill(lake: str, options: dict[str, str]) -> int:
-    """Write what has come since the last time; how many orders the lake holds then."""
+    """Write what has arrived since the last time; return the number of orders in the lake."""
     orders = spark.readStream.format("ottla").options(**options, groupId="orders-to-lake").load()
     rows = orders.selectExpr("CAST(key AS STRING) AS table", "CAST(value AS STRING) AS drink", "timestamp")
     writer = rows.writeStream.format("parquet").option("path", f"{lake}/orders").option("checkpointLocation", f"{lake}/checkpoint")

@@ -1,4 +1,4 @@
-"""The pytest fixtures: one broker a test session, a fresh topic a test. Run it with ``pytest examples/test_orders.py``."""
+"""The pytest fixtures: one broker per test session, a new topic per test. Run it with ``pytest examples/test_orders.py``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ottla import Broker, Consumer
 
 
 def drinks_of_table(consumer: Consumer[str, str], table: str, orders: int) -> list[str]:
-    """What a table has ordered among the next ``orders`` records: the code under test."""
+    """A table's orders among the next ``orders`` records: the code under test."""
     drinks, seen = [], 0
     while seen < orders:
         for record in consumer.poll(timeout=5.0):

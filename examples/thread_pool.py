@@ -36,9 +36,9 @@ with cluster() as bootstrap_servers:
         stop_on_signals(consumer),
     ):
         consumer.subscribe(["orders"])
-        while served < 30:  # a service would say: while True
+        while served < 30:  # a real service would use: while True
             records = consumer.poll(timeout=1.0)
-            for line in pool.map(serve, records):  # raises what a thread raised: then nothing of this poll is committed
+            for line in pool.map(serve, records):  # raises what a thread raised; then nothing of this poll is committed
                 print(line)
                 served += 1
             if records:

@@ -1,7 +1,7 @@
-"""Worker threads that never wait for the slowest record of a poll: what is committed is how far each partition is finished.
+"""Worker threads that never wait for the slowest record of a poll: the commit is how far each partition is finished.
 
-Records finish in any order, and a commit is one offset for each partition: everything before it has to be finished. So the
-commit is the offset of the first record that is not. A failed record ends the program; it and all behind it come again.
+Records finish in any order, and a commit is one offset per partition: everything before it must be finished. So the commit is the
+offset of the first unfinished record. A failed record ends the program; it and all later ones are delivered again.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from ottla import Consumer, Record, TopicPartition
 from ottla.signals import stop_on_signals
 
 MOST = 1_000
-"""Records that may be with the workers before nothing more is taken."""
+"""The maximum number of records that the workers may have."""
 
 
 class Pending:
-    """The records that were given to workers, by partition, in the order of their offsets. Only the polling thread uses it."""
+    """The records passed to workers, by partition, in the order of their offsets. Only the polling thread uses it."""
 
     def __init__(self) -> None:
         self._futures: dict[TopicPartition, dict[int, Future[None]]] = {}
@@ -32,7 +32,7 @@ class Pending:
         self._futures.setdefault(TopicPartition(record.topic, record.partition), {})[record.offset] = future
 
     def finished(self) -> dict[TopicPartition, int]:
-        """What can be committed since the last call: the offset after the finished records at the beginning of each partition."""
+        """The new offsets to commit: the offset after the finished records at the beginning of each partition."""
         offsets = {}
         for tp, futures in self._futures.items():
             for offset, future in list(futures.items()):
@@ -50,14 +50,14 @@ class Pending:
                     future.result()
 
     def on_revoke(self, consumer: Consumer[str, str], partitions: Collection[TopicPartition]) -> None:
-        """Finish and commit what is at work: the next owner begins behind it."""
+        """Finish and commit the records in progress: the next owner starts after them."""
         wait([future for tp in partitions for future in self._futures.get(tp, {}).values()])
         if offsets := self.finished():
             consumer.commit(offsets)
         self.on_lost(consumer, partitions)
 
     def on_lost(self, consumer: Consumer[str, str], partitions: Collection[TopicPartition]) -> None:
-        """Another member has them already, and reads again what was not committed."""
+        """Another member already has them, and reads uncommitted records again."""
         for tp in partitions:
             self._futures.pop(tp, None)
 
@@ -82,7 +82,7 @@ def work(bootstrap_servers: str) -> None:
         stop_on_signals(consumer),
     ):
         consumer.subscribe(["orders"], on_revoke=pending.on_revoke, on_lost=pending.on_lost)
-        while taken < 30:  # a service would say: while True
+        while taken < 30:  # a real service would use: while True
             for record in consumer.poll(timeout=0.1):
                 pending.add(record, pool.submit(serve, record))
                 taken += 1
@@ -91,7 +91,7 @@ def work(bootstrap_servers: str) -> None:
                 consumer.commit_async(offsets)
             if len(pending) < MOST:
                 consumer.resume(*consumer.paused())
-            else:  # the workers are behind: poll on, to stay in the group, but take nothing more
+            else:  # the workers are behind: keep polling, to stay in the group, but take no more records
                 consumer.pause(*consumer.assignment())
 
 

@@ -20,7 +20,7 @@ NEVER_SKIPPED = tuple(Path(__file__).parent / folder for folder in ("interop", "
 NO_SKIPS = os.environ.get("OTTLA_NO_SKIPS") == "1"
 
 # A machine that is busy is no reason to fail: how long an example takes is not what these tests are about.
-# Unless asked for, nothing is drawn at random: the same checkout gives the same outcome to everybody (``make test-random``).
+# Unless asked for, nothing is drawn at random: the same checkout gives the same outcome to everyone (``make test-random``).
 hypothesis.settings.register_profile("fixed", deadline=None, derandomize=True, print_blob=True)
 hypothesis.settings.register_profile("random", derandomize=False, deadline=None, print_blob=True)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or "fixed")

@@ -24,7 +24,7 @@ NOT_UTF8, _BROKEN = "¤¤", b"\xff\xfe\xfd\xfc"
 """A word that ``frame`` turns into bytes that are none."""
 
 LOGIN = frozenset({Api.SASL_HANDSHAKE, Api.SASL_AUTHENTICATE})
-"""What only a client of ours speaks: the embedded broker asks nobody who he is."""
+"""What only a client of ours speaks: the embedded broker asks no one who he is."""
 
 MANY = 3_000
 """The length of a giant array."""

@@ -20,6 +20,6 @@ if ! has_venv; then
     apt-get update -qq >/dev/null 2>&1
     DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "python$version-venv" >/dev/null 2>&1
   fi
-  has_venv || fail "$python can not make virtual environments: apt-get install python$version-venv, then run make again"
+  has_venv || fail "$python cannot make virtual environments: apt-get install python$version-venv, then run make again"
 fi
 "$python" -m venv "$venv" || { rm -rf "$venv"; fail "$python could not make the virtual environment $venv"; }

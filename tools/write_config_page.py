@@ -25,25 +25,25 @@ OPENING = """# The settings of a consumer
 
 This page is written by `tools/write_config_page.py` from the one table of settings, `ottla.config`.
 
-Each setting goes by Kafka's own name, with dots in a mapping (`Consumer({"max.poll.records": 100})`) or with underscores as a
+Each setting has Kafka's own name, with dots in a mapping (`Consumer({"max.poll.records": 100})`) or with underscores as a
 keyword (`Consumer(max_poll_records=100)`). Durations are milliseconds under that name. Without the suffix `_ms` they are seconds,
-or a `datetime.timedelta`: `max_poll_interval=300` is `max_poll_interval_ms=300_000`; giving both is an error. An unknown name is an
-error that names the nearest one, and a setting that the chosen protocol or security does not heed causes a warning. `None` is as
-good as leaving a setting out.
+or a `datetime.timedelta`: `max_poll_interval=300` is `max_poll_interval_ms=300_000`; giving both is an error. An unknown name
+raises an error that names the nearest one, and a setting that the chosen group or security protocol ignores causes a warning.
+`None` is the same as leaving a setting out.
 """
 
 SECTIONS = (
     ("Groups, polls and records", ConsumerConfig, "Defaults of durations are in milliseconds."),
-    ("The cluster and the connections", ClientConfig, "These are those of `Admin`, too."),
-    ("Security", SecurityConfig, "The names of librdkafka are understood where they differ."),
+    ("The cluster and the connections", ClientConfig, "`Admin` has these settings, too."),
+    ("Security", SecurityConfig, "librdkafka's names are accepted where they differ."),
 )
 OTHERS = """
-## What other clients have
+## Settings of other clients
 
-confluent-kafka, kafka-python and aiokafka have settings of other names. A consumer refuses them, and says what they are
-called here or why they are not needed.
+confluent-kafka, kafka-python and aiokafka have settings with other names. A consumer refuses them, and says what Ottla
+calls them or why they are not needed.
 
-| setting | here |
+| setting | in Ottla |
 |---|---|
 """
 
@@ -61,7 +61,7 @@ def descriptions(cls: type[Any]) -> dict[str, str]:
 
 
 def expected(setting: Setting) -> str:
-    """What a value has to be, in the words of the error that refuses another."""
+    """The expected value, in the words of the error for any other."""
     try:
         setting.parse(object())
     except ValueError as error:
@@ -70,7 +70,7 @@ def expected(setting: Setting) -> str:
 
 
 def default(value: Any) -> str:
-    """A default as it would be written."""
+    """A default as a user would write it."""
     match value:
         case None:
             return "none"
@@ -89,7 +89,7 @@ def row(field: dataclasses.Field[Any], setting: Setting, meaning: str) -> str:
     """One line of a table."""
     notes = [" ".join(meaning.split()).replace("``", "`")] if meaning else []
     if setting.protocols is not None:
-        notes.append(f"Heeded by `{'`, `'.join(sorted(setting.protocols))}` groups.")
+        notes.append(f"Used by `{'`, `'.join(sorted(setting.protocols))}` groups.")
     if setting.aliases:
         notes.append(f"Also `{'`, `'.join(setting.aliases)}`.")
     if setting.secret:
@@ -106,17 +106,17 @@ def page() -> str:
         parts.append(f"\n## {title}\n\n{remark}\n\n| setting | default | value | what it does |\n|---|---|---|---|\n")
         fields = [field for field in dataclasses.fields(cls) if field.name in meanings and field.name in rows]
         parts += [row(field, rows[field.name], meanings[field.name]) + "\n" for field in fields]
-    parts.append("\n## What Kafka's consumer has and Ottla has not\n\nA consumer refuses these, with the reason.\n\n")
+    parts.append("\n## Settings of Kafka's consumer that Ottla does not have\n\nA consumer refuses these, with the reason.\n\n")
     parts.append("| setting | why not |\n|---|---|\n")
     parts += [f"| `{name}` | {why} |\n" for name, why in LEFT_OUT.items()]
-    parts += [f"| `{prefix}*` that are not above | {why} |\n" for prefix, why in LEFT_OUT_BY_PREFIX.items()]
+    parts += [f"| all other `{prefix}*` | {why} |\n" for prefix, why in LEFT_OUT_BY_PREFIX.items()]
     parts.append(OTHERS)
     by_answer: dict[Answer, list[str]] = {}
     for name, answer in OTHER_CLIENTS.items():
         by_answer.setdefault(answer, []).append(f"`{name}`")
-    for (setting, why), names in by_answer.items():
-        here = "" if setting is None else f"`{dotted(setting)}`"
-        parts.append(f"| {', '.join(names)} | {'; '.join(filter(None, (here, why)))} |\n")
+    for answer, names in by_answer.items():
+        here = "" if answer.setting is None else f"`{dotted(answer.setting)}`"
+        parts.append(f"| {', '.join(names)} | {'; '.join(filter(None, (here, answer.why)))} |\n")
     return "".join(parts)
 
 

@@ -15,23 +15,22 @@ OPENING = """# The metrics of a consumer
 
 This page is written by `tools/write_metrics_page.py` from the one table of metrics.
 
-`consumer.metrics()` gives what a consumer counts, as a dictionary from `MetricName(name, group, tags)` to a number, from any
-thread. The names are those of Kafka's own consumer (4.3), and so is what they say, but for what is said here. Averages, maxima and
-rates are those of the last half to whole minute; where nothing happened they are 0 (Kafka's are NaN). Times are milliseconds, but
-for `...-seconds-ago` and `...-ns-total`. A metric that Kafka has of the client, of each topic and of each partition has the tags
-`topic` and `partition` where it is about one.
+`consumer.metrics()` returns a consumer's metrics, as a dictionary from `MetricName(name, group, tags)` to a number, from any
+thread. Names and meanings are those of Kafka's own consumer (4.3), except where this page says otherwise. Averages, maxima and
+rates cover the last 30 to 60 seconds; if nothing happened they are 0 (Kafka's are NaN). Times are milliseconds, except
+`...-seconds-ago` and `...-ns-total`. A metric of a topic or a partition has the tags `topic` and `partition`.
 
-For Prometheus (`ottla.health.serve`, `ottla consume --health-port`, or `PrometheusCollector` in a registry of your own) the group
-comes first and dashes are underscores: `records-lag-max` of `consumer-fetch-manager-metrics` is
-`kafka_consumer_fetch_manager_records_lag_max`, with the labels `group_id`, `topic` and `partition`. What has no label `topic` is of
-the whole client, so leave it out of sums (`{topic!=""}`). `ottla_consumer_live`, `ottla_consumer_ready`, `ottla_consumer_healthy`
-and `ottla_partition_stands_still_seconds` are of [health](consumer.md#health).
+For Prometheus (`ottla.health.serve`, `ottla consume --health-port`, or `PrometheusCollector` in your own registry) the group
+comes first and dashes become underscores: `records-lag-max` of `consumer-fetch-manager-metrics` is
+`kafka_consumer_fetch_manager_records_lag_max`, with the labels `group_id`, `topic` and `partition`. Without the label `topic` a
+metric is of the whole client, so exclude it from sums (`{topic!=""}`). `ottla_consumer_live`, `ottla_consumer_ready`,
+`ottla_consumer_healthy` and `ottla_partition_stands_still_seconds` come from [health](consumer.md#health).
 
-Counting costs by requests, polls and fetched partitions; no record costs anything.
+Metrics cost time per request, poll and fetched partition, but not per record.
 """
 
 LEFT_OUT_OPENING = """
-## What Kafka's consumer counts and Ottla does not
+## Metrics of Kafka's consumer that Ottla does not have
 
 | group | metric | why not |
 |---|---|---|
@@ -41,14 +40,14 @@ LEFT_OUT_OPENING = """
 def row(name: str, row: Meaning) -> str:
     """One line of a table."""
     levels = ", ".join(level[-1] if level else "client" for level in row.levels)
-    return f"| `{name}` | {levels} | {row.text}{'. Not one of Kafka' + chr(39) + 's' if row.ours else ''} |\n"
+    return f"| `{name}` | {levels} | {row.text}{'. Only in Ottla' if row.ours else ''} |\n"
 
 
 def page() -> str:
     """The whole page."""
     parts = [OPENING]
     for group, rows in NAMES.items():
-        parts.append(f"\n## `{group}`\n\n| metric | of each | what it says |\n|---|---|---|\n")
+        parts.append(f"\n## `{group}`\n\n| metric | per | meaning |\n|---|---|---|\n")
         parts += [row(name, meaning) for name, meaning in rows.items()]
     parts.append(LEFT_OUT_OPENING)
     parts += [f"| `{group}` | `{name}` | {why} |\n" for group, names in LEFT_OUT.items() for name, why in names.items()]

@@ -25,7 +25,7 @@ Written by ``tools/write_settings_types.py`` from the one table of settings, ``o
 of values. Must not know clients, nor what else a value must be. Invariant: each setting of the table is here, in each spelling
 that can be a keyword.
 
-The two deserializers are parameters of their own, since the types of keys and values follow from them. In a mapping, settings may
+The two deserializers are separate parameters, since the types of keys and values follow from them. In a mapping, settings may
 have Kafka's names with dots as well: see ``docs/config.md``.
 """
 
@@ -41,22 +41,22 @@ from ottla.assignors import ConsumerPartitionAssignor
 from ottla.types import IsolationLevel, OAuthToken
 
 Assignor: TypeAlias = str | ConsumerPartitionAssignor | type[ConsumerPartitionAssignor]
-"""The name of an assignor, or one of your own."""
+"""The name of an assignor, or your own assignor."""
 '''
 
 CLASSES = (
-    ("ClientSettings", "TypedDict", (SecurityConfig, ClientConfig), "What all clients take."),
-    ("AdminSettings", "ClientSettings", (AdminConfig,), "What ``Admin`` takes."),
+    ("ClientSettings", "TypedDict", (SecurityConfig, ClientConfig), "The settings of all clients."),
+    ("AdminSettings", "ClientSettings", (AdminConfig,), "The settings of ``Admin``."),
     (
         "ConsumerSettings",
         "ClientSettings",
         (ConsumerConfig,),
-        "What ``Consumer`` and ``AsyncConsumer`` take, but for the deserializers.",
+        "The settings of ``Consumer`` and ``AsyncConsumer``, except the deserializers.",
     ),
 )
 
 OF_THE_CLASS = frozenset({"key_deserializer", "value_deserializer"})
-"""What has a parameter of its own."""
+"""Settings that are separate parameters."""
 
 
 def annotations(cls: type[Any]) -> dict[str, str]:

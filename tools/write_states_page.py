@@ -1,6 +1,6 @@
 """Write docs/states.md from the tables of states in the code: ``python tools/write_states_page.py``.
 
-A test compares the page with what this would write, and looks whether it has all tables that there are.
+A test compares the page with what this would write, and checks that it has all tables.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from ottla.coordinator.transactions import machine as transaction
 
 PAGE = Path(__file__).parents[1] / "docs" / "states.md"
 
-OPENING = """# The states, drawn
+OPENING = """# State machines
 
-This page is written by `tools/write_states_page.py` from the tables that the code itself goes by, all of them named
-`TRANSITIONS`. An arrow is named after what happens. What leads to one state from four others or more is drawn once, from a dashed
-box that names them. What has no arrow does not happen: it would be a fault of Ottla's, not of the other side.
+This page is written by `tools/write_states_page.py` from the tables that the code itself uses, all of them named
+`TRANSITIONS`. An arrow is labelled with the event. Arrows to one state from four others or more are drawn once, from a dashed
+box that names them. A transition without an arrow does not happen: it would be a bug in Ottla, not in the other side.
 """
 
 COMMON = 4
-"""From how many states on an arrow is drawn from a box instead of from each."""
+"""From this number of states on, an arrow is drawn from a box instead of from each."""
 
 Row = Mapping[enum.Enum, enum.Enum] | Set[enum.Enum]
 Table = Mapping[enum.Enum, Row]
 
 
 class Machine(NamedTuple):
-    """One machine: whose states they are, and the module with the table. Its first row is where the machine begins."""
+    """One machine: its subject, and the module with the table. The first row of the table is the initial state."""
 
     title: str
     words: str
@@ -55,16 +55,16 @@ MACHINES = (
     ),
     Machine(
         "A member that computes the assignment of its consumer group",
-        "The client's side of KIP-848's client-side assignors, beside the states above.",
+        "The client's side of KIP-848's client-side assignors, in addition to the states above.",
         runs,
     ),
     Machine("A member of a classic group", "The client's side of JoinGroup, SyncGroup, Heartbeat and LeaveGroup.", classic_member),
-    Machine("A link", "One way of a client to one broker, with or without TLS and a login.", link),
-    Machine("A fetch session", "KIP-227, as the client keeps it.", session),
-    Machine("A classic group", "The coordinator's side. Outside it goes by Kafka's names.", classic_group),
+    Machine("A link", "A client's connection to one broker, with or without TLS and a login.", link),
+    Machine("A fetch session", "KIP-227, the client's side.", session),
+    Machine("A classic group", "The coordinator's side. Clients see Kafka's names of the states.", classic_group),
     Machine(
         "A member of a consumer group, for its coordinator",
-        "Each heartbeat is a step towards the target, from wherever the last one has ended.",
+        "Each heartbeat is a step towards the target, from where the last one ended.",
         reconcile,
     ),
     Machine("A transactional id", "The coordinator's side of a transactional producer.", transaction),
@@ -84,7 +84,7 @@ def meanings(kind: type[enum.Enum]) -> dict[str, str]:
 
 
 def box(sources: list[str], states: list[str]) -> str:
-    """A name for several states at once, the shorter way round."""
+    """A name for several states at once, the shorter of two."""
     rest = [state for state in states if state not in sources]
     return ", ".join(sources) if len(sources) <= len(rest) else f"any but {', '.join(rest)}"
 
@@ -141,7 +141,7 @@ def page() -> str:
         lines += [*legend("state", type(next(iter(table)))), ""]
         happenings = {type(happening) for row in table.values() if isinstance(row, Mapping) for happening in row}
         for kind in happenings:
-            lines += [*legend("what happens", kind), ""]
+            lines += [*legend("event", kind), ""]
     return "\n".join(lines)
 
 

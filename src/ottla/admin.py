@@ -1,6 +1,6 @@
 """``Admin``: topics, configurations, groups and offsets, for operators, tests and the command line.
 
-Owns the signatures and the wait for an outcome; a network thread does the talking. Must not know requests, retries or
+Owns the signatures and the wait for an outcome; a network thread does the I/O. Must not know requests, retries or
 sockets. Invariant: a call ends within its timeout, with a result or with an error that says why.
 """
 
@@ -51,7 +51,7 @@ __all__ = [
 ]
 
 _GRACE = 5_000
-"""Milliseconds that a network thread gets beyond a call's own timeout before the call is given up without it."""
+"""Milliseconds that a network thread gets beyond a call's own timeout before the call ends without it."""
 
 _CLOSE_TIMEOUT = 5.0
 
@@ -61,15 +61,15 @@ _TIMES: Mapping[str, int] = {"earliest": calls.EARLIEST, "latest": calls.LATEST}
 
 
 class Admin:
-    """A client for administration, with the settings of Kafka's own: ``Admin(bootstrap_servers="localhost:9092")``.
+    """A client for administration, with the settings of Kafka's own admin client: ``Admin(bootstrap_servers="localhost:9092")``.
 
-    The constructor does no I/O. Calls may come from several threads; they are carried out one after the other.
-    ``timeout`` of a call is in seconds or a ``timedelta``, ``None`` means ``default_api_timeout``. An argument that cannot be meant
-    is a ``TypeError`` or a ``ValueError``. All calls raise:
+    The constructor does no I/O. Several threads may call it; calls are executed one after the other.
+    ``timeout`` of a call is in seconds or a ``timedelta``, ``None`` means ``default_api_timeout``. An invalid argument
+    raises a ``TypeError`` or a ``ValueError``. All calls raise:
 
     * ``ConnectionFailedError`` if no broker could be reached: every address that was tried, and why it failed;
-    * ``OttlaTimeoutError`` if there was no good answer in time, with the last error as its cause;
-    * a ``BrokerError`` where a broker refuses.
+    * ``OttlaTimeoutError`` if there was no successful answer in time, with the last error as its cause;
+    * a ``BrokerError`` if a broker refuses.
     """
 
     def __init__(self, settings: Mapping[str, Any] | None = None, /, **keywords: Unpack[AdminSettings]) -> None:
@@ -85,7 +85,7 @@ class Admin:
 
     def __reduce__(self) -> NoReturn:
         # A copy would share the thread, and close it when it is closed.
-        raise TypeError(f"{type(self).__name__} cannot be copied or pickled: make one where it is used")
+        raise TypeError(f"{type(self).__name__} cannot be copied or pickled: create one where it is used")
 
     def __enter__(self) -> Self:
         return self
@@ -112,8 +112,8 @@ class Admin:
     ) -> None:
         """Create topics, given as name -> number of partitions, all with the same ``configs``, and wait until they have leaders.
 
-        -1 leaves the number of partitions or the replication factor to the broker. Raises ``TopicAlreadyExistsError`` and
-        the like; the message names each topic that failed, the others are created.
+        -1 lets the broker choose the number of partitions or the replication factor. Raises ``TopicAlreadyExistsError`` and
+        similar errors; the message names each topic that failed, the others are created.
         """
         wanted = arguments.counts(topics, "topics", broker_may_choose=True)
         copies = -1 if replication_factor == -1 else arguments.integer(replication_factor, "replication_factor", 1, _MOST_REPLICAS)
@@ -123,9 +123,9 @@ class Admin:
         self._call("create_topics", call, timeout, needed=bool(wanted))
 
     def delete_topics(self, topics: Iterable[str], *, timeout: Timeout = None) -> None:
-        """Delete topics and all that is in them, and wait until they are gone.
+        """Delete topics and their records, and wait until they are deleted.
 
-        Raises ``UnknownTopicOrPartitionError`` and the like; the others are deleted.
+        Raises ``UnknownTopicOrPartitionError`` and similar errors; the other topics are deleted.
         """
         names = arguments.names(topics, "topics")
         self._call("delete_topics", calls.delete_topics(names, self._config.request_timeout_ms), timeout, needed=bool(names))
@@ -147,9 +147,9 @@ class Admin:
     def describe_log_dirs(
         self, brokers: Collection[int] | None = None, *, timeout: Timeout = None
     ) -> dict[int, dict[str, LogDirDescription]]:
-        """Where brokers keep their logs, by node id and path: the room there, the size of each partition. ``None``: all brokers.
+        """The log directories of brokers, by node id and path: the space there, the size of each partition. ``None``: all brokers.
 
-        Raises ``BrokerIdNotRegisteredError`` for a broker that there is not.
+        Raises ``BrokerIdNotRegisteredError`` for a broker that does not exist.
         """
         wanted = None if brokers is None else arguments.integers(brokers, "brokers")
         found = self._call("describe_log_dirs", describe_log_dirs(wanted), timeout)
@@ -169,18 +169,18 @@ class Admin:
         validate_only: bool = False,
         timeout: Timeout = None,
     ) -> None:
-        """Change settings of a ``"topic"``, a ``"broker"`` or a ``"group"``; ``None`` lets the default hold again.
+        """Change settings of a ``"topic"``, a ``"broker"`` or a ``"group"``; ``None`` restores the default.
 
-        The other settings stay as they are. Raises ``InvalidConfigError`` and the like, and then nothing has changed.
+        The other settings stay as they are. Raises ``InvalidConfigError`` and similar errors, and then nothing has changed.
         """
         wanted = arguments.settings(changes, "changes", may_be_none=True)
         call = calls.alter_configs(*_resource(kind, name), wanted, arguments.boolean(validate_only, "validate_only"))
         self._call("alter_configs", call, timeout, needed=bool(wanted))
 
     def create_partitions(self, counts: Mapping[str, int], *, validate_only: bool = False, timeout: Timeout = None) -> None:
-        """Let topics have so many partitions in all, and wait until those have leaders.
+        """Increase topics to these total numbers of partitions, and wait until the new ones have leaders.
 
-        Raises ``InvalidPartitionsError`` where that is no increase; the other topics get theirs.
+        Raises ``InvalidPartitionsError`` for a number that is not an increase; the other topics get theirs.
         """
         wanted = arguments.counts(counts, "counts")
         only_check = arguments.boolean(validate_only, "validate_only")
@@ -188,7 +188,7 @@ class Admin:
         self._call("create_partitions", call, timeout, needed=bool(wanted))
 
     def delete_records(self, offsets: Mapping[TopicPartition, int | str], *, timeout: Timeout = None) -> dict[TopicPartition, int]:
-        """Delete all records before an offset, ``"latest"`` meaning all that there are; returns where each partition begins then.
+        """Delete all records before an offset (``"latest"``: all records); return the new first offset of each partition.
 
         Raises ``OffsetOutOfRangeError`` for an offset beyond the end, ``PolicyViolationError`` for a compacted topic.
         """
@@ -208,19 +208,19 @@ class Admin:
         return cast("dict[str, GroupDescription]", self._call("describe_groups", call, timeout))
 
     def delete_groups(self, groups: Iterable[str], *, timeout: Timeout = None) -> None:
-        """Delete groups and their offsets. Raises ``NonEmptyGroupError`` where there are members; the others are deleted."""
+        """Delete groups and their offsets. Raises ``NonEmptyGroupError`` for groups with members; the others are deleted."""
         names = arguments.names(groups, "groups")
         self._call("delete_groups", calls.delete_groups(names), timeout, needed=bool(names))
 
     def group_offsets(self, group: str, *, timeout: Timeout = None) -> dict[TopicPartition, OffsetAndMetadata]:
-        """All that a group has committed: for each partition the next offset it will read. Empty if there is no such group."""
+        """The committed offsets of a group: for each partition the next offset to read. Empty if there is no such group."""
         call = calls.group_offsets(arguments.text(group, "group"))
         return cast("dict[TopicPartition, OffsetAndMetadata]", self._call("group_offsets", call, timeout))
 
     def alter_group_offsets(
         self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata | int], *, timeout: Timeout = None
     ) -> None:
-        """Commit offsets for a group, which must have no members (``UnknownMemberIdError`` says that it has some)."""
+        """Commit offsets for a group, which must have no members (it raises ``UnknownMemberIdError`` if there are any)."""
         name, wanted = arguments.text(group, "group"), arguments.positions(offsets)
         self._call("alter_group_offsets", calls.alter_group_offsets(name, wanted), timeout, needed=bool(wanted))
 
@@ -233,10 +233,10 @@ class Admin:
         isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
         timeout: Timeout = None,
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """The first offset at or after a time, for each partition; ``None`` where no record is that late.
+        """The first offset at or after a time, for each partition; ``None`` if there is no such record.
 
-        A time is ``"earliest"``, ``"latest"`` (the end: one after the last record, for ``READ_COMMITTED`` after the last of no open
-        transaction) or milliseconds since 1970.
+        A time is ``"earliest"``, ``"latest"`` (the end: one after the last record; with ``READ_COMMITTED``, the last stable
+        offset) or milliseconds since 1970.
         """
         wanted = arguments.times(times, _TIMES)
         call = calls.list_offsets(wanted, arguments.isolation_level(isolation_level))
@@ -246,7 +246,7 @@ class Admin:
     # -- the wait ---------------------------------------------------------------------------------------------------------
 
     def _call(self, name: str, call: calls.Call, timeout: Timeout, *, needed: bool = True) -> Any:
-        """What a call found. One that is not needed, since it is about nothing, gives ``None``."""
+        """The result of a call. A call that is not needed, since its argument is empty, returns ``None``."""
         milliseconds = arguments.milliseconds(timeout, self._config.default_api_timeout_ms)
         if not needed:
             return None
@@ -266,7 +266,7 @@ class Admin:
             core.register(BeginCall, manager.begin)
             self._thread = NetworkThread(core, name="ottla-admin")
             self._thread.start()
-            # One that was forgotten takes its thread along, when it is collected or the process ends.
+            # An Admin that was not closed stops its thread when it is garbage collected or the process ends.
             weakref.finalize(self, self._thread.close, 0)
         return self._thread
 
@@ -278,7 +278,7 @@ class Admin:
                         raise notification.error.afresh()
                     return notification.value
             if not thread.running:
-                raise OttlaError(f"{name} was cut off: the network thread ended")
+                raise OttlaError(f"{name} was interrupted: the network thread ended")
             left = give_up_at - clock.now().mono
             if left <= 0:
                 raise OttlaTimeoutError(f"{name} got no outcome from the network thread")
@@ -286,5 +286,5 @@ class Admin:
 
 
 def _resource(kind: str, name: str | int) -> tuple[str, str]:
-    """What has settings; a broker may be named by its number."""
+    """A resource with settings; a broker may be named by its number."""
     return arguments.one_of(kind, calls.RESOURCES, "kind"), arguments.text(str(name) if isinstance(name, int) else name, "name")

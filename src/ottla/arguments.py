@@ -1,22 +1,22 @@
-"""What a user may write for a partition, an offset, a time or a name, and what becomes of it.
+"""The accepted forms of a partition, an offset, a time or a name, and their conversion.
 
-Owns the forms that arguments of public calls may take. Must not know what a call does with them. Invariant: what cannot be meant is
-refused here, at the call, with the name of the argument, what was given and what was expected: a value of the wrong type by a
-``TypeError``, another by a ``ConfigError``, which is a ``ValueError``.
+Owns the forms that arguments of public calls may take. Must not know what a call does with them. Invariant: an invalid argument is
+refused here, at the call, with its name, its value and what was expected: a value of the wrong type by a ``TypeError``, any other
+by a ``ConfigError``, which is a ``ValueError``.
 """
 
 from __future__ import annotations
 
-import operator
+import inspect
 import os
 from collections.abc import Collection, Iterable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ottla.config.rows import is_utf8
+from ottla.assignors import ConsumerPartitionAssignor, PartitionAssignor
 from ottla.errors import ConfigError
-from ottla.types import GroupMembershipOperation, IsolationLevel, OffsetAndMetadata, TopicPartition
+from ottla.types import GroupMembershipOperation, IsolationLevel, OffsetAndMetadata, TopicPartition, is_utf8, plain, shown, whole
 
 Timeout = float | timedelta | None
 """Seconds, or a ``timedelta``; ``None`` is ``default_api_timeout``."""
@@ -25,20 +25,26 @@ Partitions = TopicPartition | Iterable[TopicPartition]
 """A partition, or a collection of them such as ``consumer.assignment()``."""
 
 Offset = int | OffsetAndMetadata
-"""The next offset to read, alone or with what is kept beside it."""
+"""The next offset to read, alone or with metadata."""
 
 LONGEST_POLL = 300_000
-"""Milliseconds. Who waits longer in one ``poll()`` has most likely given milliseconds for seconds, as other clients take them."""
+"""Milliseconds. A longer ``poll()`` is most likely a mistake: other clients take milliseconds, Ottla takes seconds."""
 
 V = TypeVar("V")
 
+_MOST_SECONDS = 10**9
+"""Thirty years: as good as for ever."""
+
 _INT32, _INT64 = 2**31 - 1, 2**63 - 1
 _OF_PATTERNS = frozenset("^$*+?()[]{}|\\")
-"""What stands in regular expressions and never in the name of a topic."""
+"""Characters of regular expressions that no topic name has."""
 
 
 def _wrong(what: str, expected: str, value: object) -> TypeError:
-    return TypeError(f"{what} is {expected}, not {value!r}")
+    kind = type(value)
+    # Other clients have an OffsetAndMetadata, too.
+    namesake = kind.__module__.partition(".")[0] not in ("builtins", "ottla") and kind.__name__ in expected
+    return TypeError(f"{what} is {expected}, not {f'the {kind.__name__} of {kind.__module__} ' if namesake else ''}{shown(value)}")
 
 
 # -- plain values ---------------------------------------------------------------------------------------------------------
@@ -53,19 +59,34 @@ def milliseconds(timeout: Timeout, default: int, what: str = "timeout") -> int:
 
 def duration(value: float | timedelta, what: str = "timeout") -> int:
     """Whole milliseconds of a duration that must be given."""
-    seconds = value.total_seconds() if isinstance(value, timedelta) else value
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+    if type(value) is float and 0 <= value <= _MOST_SECONDS:  # as nearly every poll has it
+        return round(value * 1000)
+    seconds = _seconds(value)
+    if seconds is None:
         raise _wrong(what, "a number of seconds, or a timedelta", value)
     if not seconds >= 0:
-        raise ConfigError(f"{what} is {'negative' if seconds < 0 else 'no number'}: {value}")
-    return round(min(seconds, 10**9) * 1000)
+        raise ConfigError(f"{what} is {'negative' if seconds < 0 else 'no number'}: {shown(value)}")
+    return round(min(seconds, _MOST_SECONDS) * 1000)
+
+
+def _seconds(value: Any) -> float | None:
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int | float):
+        return value
+    try:
+        return float(value) if hasattr(type(value), "__float__") else None  # a number of another library
+    except (TypeError, ValueError):  # an array of several
+        return None
 
 
 def integer(value: object, what: str, low: int = 0, high: int = _INT64) -> int:
     """A whole number within these bounds."""
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
+    number = whole(value)
+    if number is None:
         raise _wrong(what, "a whole number", value)
-    number = operator.index(value)
     if number < 0 <= low:
         raise ConfigError(f"{what} is negative: {number}")
     if not low <= number <= high:
@@ -75,26 +96,27 @@ def integer(value: object, what: str, low: int = 0, high: int = _INT64) -> int:
 
 
 def boolean(value: object, what: str) -> bool:
-    """True or False, and nothing that only counts as one of them."""
+    """True or False, and no other value that only counts as one of them."""
     if not isinstance(value, bool):
         raise _wrong(what, "True or False", value)
     return value
 
 
 def string(value: object, what: str) -> str:
-    """A string that can be sent, which may be empty. Those with lone surrogates, as of a file name that is not UTF-8, cannot."""
+    """A string that can be sent, possibly empty. Strings with lone surrogates, as from a file name that is not UTF-8, cannot."""
     if not isinstance(value, str):
         raise _wrong(what, "a string", value)
     if not is_utf8(value):
-        raise ConfigError(f"{what} is a string that UTF-8 can encode, not {value!r}")
-    return value
+        raise ConfigError(f"{what} is a string that UTF-8 can encode, not {shown(value)}")
+    return plain(value)
 
 
 def text(value: object, what: str) -> str:
     """A string that is not empty."""
-    if not string(value, what):
+    found = string(value, what)
+    if not found:
         raise ConfigError(f"{what} is empty")
-    return str(value)
+    return found
 
 
 def optional_text(value: object, what: str) -> str | None:
@@ -103,30 +125,33 @@ def optional_text(value: object, what: str) -> str | None:
 
 
 def path(value: object, what: str) -> Path:
-    """Where a file or a folder is. An empty string would be the current folder, which nobody means by it."""
+    """The path of a file or a folder. An empty string would be the current folder, which is hardly intended."""
     found = value.__fspath__() if isinstance(value, os.PathLike) else value
     if not isinstance(found, str):
         raise _wrong(what, "a path", value)
     if not found:
         raise ConfigError(f"{what} is empty")
+    if "\0" in found:
+        raise ConfigError(f"{what} has a null byte: {shown(found)}")
     return Path(found)
 
 
 def one_of(value: object, choices: Collection[str], what: str) -> str:
     """One of these strings."""
-    if text(value, what) not in choices:
-        raise ConfigError(f"{what} is one of {', '.join(map(repr, choices))}, not {value!r}")
-    return str(value)
+    found = text(value, what)
+    if found not in choices:
+        raise ConfigError(f"{what} is one of {', '.join(map(repr, choices))}, not {shown(value)}")
+    return found
 
 
 def callback(value: object, what: str) -> None:
-    """What is to be called later must be callable now."""
+    """A callback must be callable."""
     if value is not None and not callable(value):
-        raise TypeError(f"{what} is called, so it has to be callable: {value!r}")
+        raise TypeError(f"{what} must be callable, not {shown(value)}")
 
 
 def group_membership(value: object) -> GroupMembershipOperation:
-    """What becomes of the member: an operation, or its name."""
+    """Whether the member leaves: an operation, or its name."""
     return GroupMembershipOperation(_member(value, GroupMembershipOperation, "group_membership"))
 
 
@@ -140,7 +165,7 @@ def isolation_level(value: object) -> IsolationLevel:
 def _member(value: object, names: Iterable[str], what: str) -> str:
     known = list(map(str, names))
     if not isinstance(value, str) or value.lower() not in known:
-        raise ConfigError(f"{what}={value!r} is none of {', '.join(map(repr, known))}")
+        raise ConfigError(f"{what}={shown(value)} is none of {', '.join(map(repr, known))}")
     return value.lower()
 
 
@@ -150,7 +175,7 @@ def _member(value: object, names: Iterable[str], what: str) -> str:
 def names(values: Iterable[str], what: str) -> list[str]:
     """Strings, each once. One string alone is a mistake: its letters are strings as well."""
     if isinstance(values, str):
-        raise TypeError(f"{what} is a collection of strings, not the string {values!r}: [{values!r}]")
+        raise TypeError(f"{what} is a collection of strings, not the string {shown(values)}: [{shown(values)}]")
     return list(dict.fromkeys(text(value, f"each of {what}") for value in _iterable(values, "a collection of strings", what)))
 
 
@@ -184,6 +209,34 @@ def mapping(given: Mapping[str, V], what: str) -> dict[str, V]:
     return {text(name, f"each name in {what}"): value for name, value in _items(given, "a mapping", what)}
 
 
+def server_assignors(given: Mapping[str, PartitionAssignor] | None, what: str = "assignors") -> dict[str, PartitionAssignor]:
+    """Assignors of a broker, by the names that members ask for."""
+    found = mapping({} if given is None else given, what)
+    for name, assignor in found.items():
+        if "," in name or name != name.strip():
+            raise ConfigError(f"{what}: {shown(name)} cannot be used in group.consumer.assignors, which separates names by commas")
+        _check_server_assignor(assignor, f"{what}[{name!r}]")
+    return found
+
+
+def _check_server_assignor(assignor: object, what: str) -> None:
+    kind = assignor if isinstance(assignor, type) else type(assignor)
+    if issubclass(kind, ConsumerPartitionAssignor):
+        hint = "give it to the consumers, as group_client_assignors or partition_assignment_strategy"
+        raise ConfigError(f"{what} is an assignor that members run, not the broker: {shown(assignor)}", hint=hint)
+    hint = "it is called with a GroupSpec, and returns for each member id its partitions by topic id"
+    if not callable(assignor):
+        raise ConfigError(f"{what} is a function, not {shown(assignor)}", hint=hint)
+    if inspect.iscoroutinefunction(assignor):
+        raise ConfigError(f"{what} is a coroutine function, which the broker does not await: {shown(assignor)}", hint=hint)
+    try:
+        inspect.signature(assignor).bind(None)
+    except TypeError:
+        raise ConfigError(f"{what} does not take one argument: {shown(assignor)}", hint=hint) from None
+    except ValueError:  # a function of C tells nothing
+        pass
+
+
 def _iterable(values: Any, expected: str, what: str) -> Iterable[Any]:
     if not isinstance(values, Iterable) or isinstance(values, str | bytes):
         raise _wrong(what, expected, values)
@@ -205,16 +258,18 @@ def topic(value: object) -> str:
 
 
 def topics(given: Iterable[str], pattern: str | None) -> frozenset[str]:
-    """What is subscribed to by name; a pattern takes the place of names."""
+    """The topics of a subscription by name; none with a pattern."""
     if isinstance(given, str):
-        raise TypeError(f"subscribe() takes a collection of topics: subscribe([{given!r}])")
+        raise TypeError(f"subscribe() takes a collection of topics: subscribe([{shown(given)}])")
     wanted = frozenset(names(given, "topics"))
     for name in wanted:
         if _OF_PATTERNS.intersection(name):
             meant = name.removeprefix("^").removesuffix("$")
-            raise ConfigError(f"topics: {name!r} is no name of a topic; a regular expression is subscribe(pattern={meant!r})")
+            raise ConfigError(f"topics: {name!r} is not a topic name; for a regular expression call subscribe(pattern={meant!r})")
+    if hasattr(pattern, "pattern"):
+        raise TypeError(f"pattern is a string, not {shown(pattern)}: pass its .pattern")
     if pattern is not None:
-        string(pattern, "pattern")
+        text(pattern, "pattern")
     if wanted and pattern is not None:
         raise ConfigError("subscribe() takes topics or a pattern, not both: subscribe(topics) or subscribe(pattern=...)")
     return wanted
@@ -223,8 +278,8 @@ def topics(given: Iterable[str], pattern: str | None) -> frozenset[str]:
 def partition(value: object, what: str = "partition") -> TopicPartition:
     """One partition, given as one or as a pair."""
     match value:
-        case (str(name), number) if hasattr(number, "__index__") and not isinstance(number, bool):
-            return TopicPartition(text(name, f"the topic of {what}"), integer(number, f"{what}, {value!r},", 0, _INT32))
+        case (str(name), number) if whole(number) is not None:
+            return TopicPartition(text(name, f"the topic of {what}"), integer(number, f"{what}, {shown(value)},", 0, _INT32))
     raise _wrong(what, "a TopicPartition", value)
 
 
@@ -245,9 +300,9 @@ def partitions(given: Iterable[Partitions], what: str = "partitions") -> list[To
 
 
 def position(value: Offset, what: str = "offset") -> OffsetAndMetadata:
-    """A position, given as one or as a number."""
+    """A position, given as an object or as a number."""
     if not isinstance(value, OffsetAndMetadata):
-        if isinstance(value, bool) or not hasattr(value, "__index__"):
+        if whole(value) is None:
             raise _wrong(what, "a whole number or an OffsetAndMetadata", value)
         return OffsetAndMetadata(integer(value, what))
     string(value.metadata, f"the metadata of {what}")
@@ -256,7 +311,7 @@ def position(value: Offset, what: str = "offset") -> OffsetAndMetadata:
 
 
 def _leader_epoch(value: object, what: str) -> int | None:
-    """The leader epoch of a position. A negative one says that none is known, as in Kafka."""
+    """The leader epoch of a position. A negative one means that it is unknown, as in Kafka."""
     epoch = None if value is None else integer(value, what, -_INT32 - 1, _INT32)
     return None if epoch is None or epoch < 0 else epoch
 
@@ -270,7 +325,7 @@ def positions(given: Mapping[TopicPartition, Offset], what: str = "offsets") -> 
 
 
 def offsets(given: Mapping[TopicPartition, Offset] | None) -> dict[TopicPartition, OffsetAndMetadata] | None:
-    """Positions by partition; ``None`` stays ``None``: all that was handed out."""
+    """Positions by partition; ``None`` stays ``None``: all returned records."""
     return None if given is None else positions(given)
 
 
@@ -295,9 +350,10 @@ def times(given: Mapping[TopicPartition, int | str], words: Mapping[str, int]) -
 
 
 def _time(value: object, what: str, advice: str) -> int:
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise _wrong(what, f"whole milliseconds since 1970 ({advice})", value)
-    if operator.index(value) < 0:
+    number = whole(value)
+    if number is None:
+        raise _wrong(what, f"whole milliseconds since 1970, as int(moment.timestamp() * 1000) ({advice})", value)
+    if number < 0:
         raise ConfigError(f"{what} is negative ({advice})")
     return integer(value, what)
 
@@ -313,6 +369,6 @@ def ends(given: Mapping[TopicPartition, int | str], latest: int) -> dict[TopicPa
 
 
 def _end(value: object, what: str) -> int:
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
+    if whole(value) is None:
         raise _wrong(what, "a whole number or 'latest'", value)
     return integer(value, what)

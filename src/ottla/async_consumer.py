@@ -1,9 +1,9 @@
-"""``AsyncConsumer``: the face of a consumer for tasks of an event loop.
+"""``AsyncConsumer``: the public API of a consumer for tasks of an event loop.
 
 Owns the signatures, the guard against two tasks that poll, and the driver that runs the calls of ``client.calls`` on an event
 loop, which it never blocks. Must not know how anything is done, nor how a call waits. Invariants: one task at a time polls or
-changes what is read, besides its own listener, while any may do the rest; a call that is cancelled leaves everything it has not
-given back to the next one; ``close()`` ends a poll that is under way and waits until it has ended.
+changes what is read, besides its own listener, while any task may make the other calls; a cancelled call leaves everything that it
+has not returned to the next one; ``close()`` ends a running poll and waits until it has ended.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ RebalanceListener = Callable[["AsyncConsumer[Any, Any]", list[TopicPartition]], 
 F = TypeVar("F", bound=Callable[..., Any])
 
 BREATH = 0.01
-"""Seconds that calls may go on finding what they want without letting other tasks run."""
+"""Seconds for which calls may succeed without letting other tasks run."""
 
 
 LOOK_AGAIN = 1
@@ -58,9 +58,9 @@ LOOK_AGAIN = 1
 
 
 def _coroutine_function(function: F) -> F:
-    """Mark a function that returns a coroutine, so that ``inspect`` and ``unittest.mock`` take it for a coroutine function.
+    """Mark a function that returns a coroutine, so that ``inspect`` and ``unittest.mock`` treat it as a coroutine function.
 
-    It is none, since a coroutine does not know the task that has called for it, but only the one that runs it.
+    It is not a real one, since a coroutine knows only the task that runs it, not the task that created it.
     """
     if sys.version_info >= (3, 12):
         return inspect.markcoroutinefunction(function)
@@ -82,14 +82,15 @@ class AsyncConsumer(ConsumerBase[K_co, V_co]):
             async for record in consumer:
                 await handle(record)
 
-    What needs no waiting stays as it is: ``assignment()``, ``subscription()``, ``paused()``, ``group_metadata()``, ``wakeup()``.
-    Listeners and commit callbacks may be coroutine functions; they run on the event loop, inside a call, and may use the consumer.
+    Methods that need not wait are not coroutines: ``assignment()``, ``subscription()``, ``paused()``, ``group_metadata()``,
+    ``wakeup()``. Listeners and commit callbacks may be coroutine functions; they run on the event loop, inside a call, and may use
+    the consumer.
 
     Every call can be cancelled (``asyncio.timeout``, a ``TaskGroup`` that ends). A cancelled ``poll()`` loses no record: the next
-    one has it. A listener that is under way is not cancelled with it: it goes on, and the next poll waits until it has ended.
+    one returns it. A running listener is not cancelled with it: it goes on, and the next poll waits until it has ended.
 
-    A consumer belongs to one event loop. One task at a time may poll it, walk its records, or change what it reads (``subscribe``,
-    ``unsubscribe``, ``assign``); a second one gets ``ConcurrentAccessError``. All other calls may come from any task meanwhile.
+    A consumer belongs to one event loop. One task at a time may poll it, iterate over its records, or change what it reads
+    (``subscribe``, ``unsubscribe``, ``assign``); a second one raises ``ConcurrentAccessError``. Any task may make all other calls.
     ``close()`` ends a poll of another task with ``ClosedError``, and an ``async for`` of another task as if there were no more
     records. ``wakeup()``, ``health()``, ``metrics()`` and ``rebalances`` may be used by any thread.
     """
@@ -118,7 +119,7 @@ class AsyncConsumer(ConsumerBase[K_co, V_co]):
             assert error is not None
             error.add_note(f"closing the consumer failed, too: {closing}")
 
-    # -- what is read -----------------------------------------------------------------------------------------------------
+    # -- subscriptions -----------------------------------------------------------------------------------------------------
 
     async def subscribe(
         self,
@@ -141,7 +142,7 @@ class AsyncConsumer(ConsumerBase[K_co, V_co]):
         await self._run_alone(self._calls.unsubscribe)
 
     async def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """As ``Consumer.assign``. If it is cancelled, what it replaces is committed even so."""
+        """As ``Consumer.assign``. If it is cancelled, the progress of the old assignment is committed nevertheless."""
         wanted = arguments.partitions((partitions,))
         await self._run_alone(lambda now: self._calls.assign(wanted, now, self._is_processed))
 
@@ -149,12 +150,12 @@ class AsyncConsumer(ConsumerBase[K_co, V_co]):
 
     @_coroutine_function
     def poll(self, timeout: float | timedelta = 0.0) -> Coroutine[Any, Any, Records[K_co, V_co]]:
-        """As ``Consumer.poll``. If it is cancelled, what it would have given comes out of the next one.
+        """As ``Consumer.poll``. If it is cancelled, the next one returns its records.
 
         With ``enable_auto_commit`` (the default) this call says that the records of the previous ``poll()`` are processed. Do not
-        give records to tasks of their own (``asyncio.create_task(handle(record))``) without ``enable_auto_commit=False``.
+        pass records to other tasks (``asyncio.create_task(handle(record))``) without ``enable_auto_commit=False``.
 
-        The records belong to the task that calls this, also where another one awaits it: ``asyncio.wait_for(consumer.poll(), 5)``.
+        The records belong to the task that calls this, even if another one awaits it: ``asyncio.wait_for(consumer.poll(), 5)``.
         """
         return self._poll(self._poll_timeout(timeout), _caller())
 
@@ -165,29 +166,39 @@ class AsyncConsumer(ConsumerBase[K_co, V_co]):
         delivery.caller, delivery.whole = caller, True
         return delivery.records()
 
-    async def __aiter__(self) -> AsyncIterator[Record[K_co, V_co]]:
+    def __aiter__(self) -> AsyncIterator[Record[K_co, V_co]]:
         """Records one by one, until the consumer is closed.
 
-        A record is processed when the next one is asked for; ``await commit()`` in the body includes it.
+        A record counts as processed when the next one is requested; ``await commit()`` in the body includes it. One ``anext()`` may
+        be cancelled like every other call, and the next one continues: ``await asyncio.wait_for(anext(records), 1)``.
         """
         self._check_open()
-        collector, monotonic = self._calls.collector, clock.monotonic
+        return _AsyncWalk(self)
+
+    async def _next_record(self, walk: _AsyncWalk[K_co, V_co]) -> Record[K_co, V_co]:
+        """An iteration's next record, if it has to stay alive first, or has no record left."""
+        collector = self._calls.collector
         try:
+            delivery = collector.delivery
+            if delivery is not None and delivery.walk is walk.records and clock.monotonic() >= self._service_at:
+                await self._run_alone(self._calls.service)
+                self._service_at, delivery.caller = clock.monotonic() + BREATH, walk.caller()
+                for record in walk.records:
+                    return record
+            if asyncio.current_task() in self._listeners:
+                self._calls.check_not_in_listener()
             while True:
                 delivery = await self._run_alone(lambda now: self._calls.deliver(1_000, now))
                 if delivery is None:
                     continue
-                self._service_at, delivery.caller = monotonic() + BREATH, _caller()
-                for record in collector.walk(delivery):
-                    yield record
-                    # Other tasks want to run, too, and the group wants to hear of us; but most records come too soon to bother.
-                    # After a call that may have changed what is to be read, and while the consumer closes, it is time at once.
-                    if monotonic() >= self._service_at:
-                        await self._run_alone(self._calls.service)
-                        self._service_at, delivery.caller = monotonic() + BREATH, _caller()
+                self._service_at, delivery.caller = clock.monotonic() + BREATH, walk.caller()
+                walk.records = collector.walk(delivery)
+                for record in walk.records:
+                    return record
         except ClosedError:
             if not (self._closing or self._closed):
-                raise  # a listener has used another client, which was closed
+                raise  # a listener used another client, which was closed
+            raise StopAsyncIteration from None
 
     # -- positions --------------------------------------------------------------------------------------------------------
 
@@ -226,7 +237,7 @@ class AsyncConsumer(ConsumerBase[K_co, V_co]):
     async def commit(
         self, offsets: Mapping[TopicPartition, Offset] | None = None, timeout: Timeout = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """As ``Consumer.commit``. If it is cancelled, the commit is made even so; that it failed is logged."""
+        """As ``Consumer.commit``. If it is cancelled, the commit is made nevertheless, and a failure is logged."""
         wanted, wait = arguments.offsets(offsets), self._timeout(timeout)
         return await self._run(lambda now: self._calls.commit(wanted, wait, now))
 
@@ -244,7 +255,7 @@ class AsyncConsumer(ConsumerBase[K_co, V_co]):
         wait = self._timeout(timeout)
         return await self._run(lambda now: self._calls.committed(wanted, wait, now))
 
-    # -- questions --------------------------------------------------------------------------------------------------------
+    # -- queries --------------------------------------------------------------------------------------------------------
 
     async def beginning_offsets(self, partitions: Iterable[TopicPartition], timeout: Timeout = None) -> dict[TopicPartition, int]:
         """As ``Consumer.beginning_offsets``."""
@@ -278,7 +289,7 @@ class AsyncConsumer(ConsumerBase[K_co, V_co]):
         topics = await self._run(lambda now: self._calls.describe_topics(None, wait, now))
         return {name: list(topics[name].partitions) for name in sorted(topics)}
 
-    # -- the end ----------------------------------------------------------------------------------------------------------
+    # -- closing ----------------------------------------------------------------------------------------------------------
 
     @_coroutine_function
     def close(
@@ -287,17 +298,17 @@ class AsyncConsumer(ConsumerBase[K_co, V_co]):
         *,
         group_membership: GroupMembershipOperation | str = GroupMembershipOperation.DEFAULT,
     ) -> Coroutine[Any, Any, None]:
-        """As ``Consumer.close``. If it is cancelled, the consumer is closed even so, but its group may hear of it later.
+        """As ``Consumer.close``. If it is cancelled, the consumer is closed nevertheless, but its group may notice later.
 
-        The records of the last poll do not count as processed either where the task that polled has failed, is being cancelled, or
-        still works on them while another task closes. That is decided when this is called, so another task may await it:
+        The records of the last poll also do not count as processed if the task that polled has failed, is being cancelled, or is
+        still working on them while another task closes. That is decided when this is called, so another task may await it:
         ``asyncio.shield(consumer.close())``.
         """
         operation = arguments.group_membership(group_membership)
         return self._close(arguments.duration(timeout) / 1000, operation, self._processed())
 
     async def _close(self, timeout: float, operation: GroupMembershipOperation, processed: Delivery | None) -> None:
-        """``processed``: see ``_processed``. What was handed out since is not."""
+        """``processed``: see ``_processed``. Records returned since then are not."""
         self._check_process()
         if self._closed:
             return
@@ -320,19 +331,19 @@ class AsyncConsumer(ConsumerBase[K_co, V_co]):
             await self._end(self._network, deadline)
 
     async def _closed_by_another_task(self) -> None:
-        """Another ``close()`` is under way: wait for it, unless it waits for the listener that calls."""
+        """Another ``close()`` is running: wait for it, unless it waits for the calling listener."""
         while not self._closed and asyncio.current_task() not in self._listeners:
             await self._waiters.sleep()
 
     async def _end_turn(self, deadline: float) -> None:
-        """End the poll, or the like, that another task is in."""
+        """End the poll, or a similar call, of another task."""
         until = round(max(deadline, clock.monotonic() + END_GRACE) * 1000)
         self._waiters.wake()
         while self._owner is not None and clock.now().mono < until:
             await self._waiters.sleep(until)
 
     async def _end(self, network: NetworkThread, deadline: float) -> None:
-        """Close for good. If ``close()`` was cancelled, the listener that it has left behind may still use the consumer."""
+        """Close for good. If ``close()`` was cancelled, the listener that it left running may still use the consumer."""
         try:
             await self._listeners.end(deadline)
         finally:
@@ -340,7 +351,7 @@ class AsyncConsumer(ConsumerBase[K_co, V_co]):
             self._waiters.wake()
             self._listeners.log_unraised()
             until = round(max(deadline, clock.monotonic() + END_GRACE) * 1000)
-            # Calls of other tasks may still be answered. The thread ends a moment after it has told its last news.
+            # Calls of other tasks may still be answered. The thread ends a moment after its last notification.
             while not network.close(0) and clock.now().mono < until:
                 self._calls.take_news()
                 await self._waiters.wait_for_news(network.notifications, min(until, clock.now().mono + LOOK_AGAIN))
@@ -348,19 +359,19 @@ class AsyncConsumer(ConsumerBase[K_co, V_co]):
     # -- the driver -------------------------------------------------------------------------------------------------------
 
     async def _run(self, call: Callable[[Now], Call[T]]) -> T:
-        """Run one call from beginning to end in this task. Calls of other tasks may be under way."""
+        """Run one call from beginning to end in this task. Calls of other tasks may be running."""
         self._check_loop()
         self._service_at = 0.0
         try:
             return await self._breathe_and_drive(call)
         except IllegalStateError as error:
-            # Such as that a partition is not assigned any more.
+            # For example: a partition is no longer assigned.
             if self._closing and asyncio.current_task() not in self._listeners:
                 raise ClosedError("the consumer was closed") from error
             raise
 
     async def _run_alone(self, call: Callable[[Now], Call[T]]) -> T:
-        """Run a call of which one task at a time may be in: those that hand out records or change what is read."""
+        """Run a call that only one task at a time may make: one that returns records or changes what is read."""
         self._check_loop()
         me = asyncio.current_task()
         if me in self._listeners:
@@ -369,7 +380,7 @@ class AsyncConsumer(ConsumerBase[K_co, V_co]):
         if self._owner is not None:
             raise ConcurrentAccessError(
                 f"{_name(me)} polls a consumer, or changes what it reads, while {_name(self._owner)} does",
-                hint="let one task poll; docs/consumer.md says how others may process the records. Or make a consumer for each",
+                hint="let one task poll; docs/consumer.md says how others may process the records. Or create a consumer for each",
             )
         self._owner = me
         try:
@@ -389,7 +400,7 @@ class AsyncConsumer(ConsumerBase[K_co, V_co]):
         return await self._drive(call(clock.now()), check)
 
     async def _drive(self, call: Call[T], check: Callable[[], None] = _go_on) -> T:
-        """``check`` raises where the call may not wait any more."""
+        """``check`` raises when the call must not wait any longer."""
         network = self._network_thread()
         try:
             step = next(call)
@@ -404,14 +415,14 @@ class AsyncConsumer(ConsumerBase[K_co, V_co]):
             result: T = done.value
             return result
         except WakeupError:
-            self._on_interrupted("a call of the consumer was woken")
+            self._on_interrupted("a call of the consumer was interrupted by wakeup()")
             raise
         except (KeyboardInterrupt, SystemExit):
             self._calls.interrupted = True
             raise
 
     async def _wait_for(self, wait: Wait, call: Call[T], network: NetworkThread, check: Callable[[], None]) -> None:
-        """Until there is something new for a call. If that is cancelled, the call ends here, keeping nothing to itself."""
+        """Wait for news for a call. If that is cancelled, the call ends here and keeps nothing."""
         try:
             check()
             self._check_running(network)
@@ -423,12 +434,12 @@ class AsyncConsumer(ConsumerBase[K_co, V_co]):
             raise
 
     def _check_loop(self) -> None:
-        """Raises where the consumer is closed, or belongs to another event loop than the one that runs."""
+        """Raises if the consumer is closed, or belongs to another event loop than the running one."""
         self._check_open()
         loop = asyncio.get_running_loop()
         if self._loop not in (None, loop):
             raise IllegalStateError(
-                "the consumer belongs to another event loop", hint="make, use and close it within one asyncio.run()"
+                "the consumer belongs to another event loop", hint="create, use and close it within one asyncio.run()"
             )
         self._loop = loop
 
@@ -442,12 +453,48 @@ class AsyncConsumer(ConsumerBase[K_co, V_co]):
         return {tp: 0 if answer is None else answer.offset for tp, answer in found.items()}
 
 
+class _AsyncWalk(AsyncIterator[Record[K_co, V_co]]):
+    """``async for`` over a consumer.
+
+    Not an async generator: that would end for good once a time limit, or an error, has left it.
+    """
+
+    __slots__ = ("_consumer", "_task", "records")
+
+    def __init__(self, consumer: AsyncConsumer[K_co, V_co]) -> None:
+        self.records: Iterable[Record[K_co, V_co]] = ()
+        self._consumer = consumer
+        self._task = _task()
+
+    async def __anext__(self) -> Record[K_co, V_co]:
+        # Other tasks have to run, and the group needs heartbeats; but most records come too soon to be worth it.
+        # After a call that may have changed what is read, and while the consumer closes, this is done at once.
+        if clock.monotonic() < self._consumer._service_at:
+            for record in self.records:
+                return record
+        return await self._consumer._next_record(self)
+
+    def caller(self) -> Caller:
+        """The code that requests the next record.
+
+        Up to Python 3.11 ``asyncio.wait_for(anext(records), 1)`` runs in a separate task, which has ended before the record is
+        processed. The task that began the iteration then processes it.
+        """
+        task = _task()
+        asks_only = task is not None and getattr(task.get_coro(), "cr_code", None) is _AsyncWalk.__anext__.__code__
+        return Caller(self._task if asks_only else task)
+
+
 def _caller() -> Caller:
-    """The code that calls, with its task."""
+    """The calling code, with its task."""
+    return Caller(_task())
+
+
+def _task() -> asyncio.Task[Any] | None:
     try:
-        return Caller(asyncio.current_task())
-    except RuntimeError:  # no event loop runs yet: the coroutine is for asyncio.run()
-        return Caller()
+        return asyncio.current_task()
+    except RuntimeError:  # no event loop is running yet: the coroutine is for asyncio.run()
+        return None
 
 
 def _name(task: asyncio.Task[Any] | None) -> str:

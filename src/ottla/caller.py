@@ -1,7 +1,7 @@
-"""Who called ``poll()`` last, and whether ``close()`` may count the records of that poll as processed.
+"""The code that called ``poll()`` last, and whether ``close()`` may count the records of that poll as processed.
 
-Owns the rule. Must not know positions or commits. Invariant: a record that nobody has finished is never counted as processed where
-the interpreter, asyncio or the caller can tell; in doubt its records are delivered again.
+Owns the rule. Must not know positions or commits. Invariant: an unfinished record never counts as processed where the interpreter,
+asyncio or the caller can tell; in doubt its records are delivered again.
 
 docs/consumer.md has the rule as a table, from the user's point of view.
 """
@@ -18,63 +18,65 @@ from typing import Any
 _log = logging.getLogger(__name__)
 
 _polled: ContextVar[None] = ContextVar("ottla_polled")
-"""Never read. A ``Token`` of it can be reset in the ``Context`` that made it and in no other, so it tells contexts apart."""
+"""Never read. A ``Token`` of it can only be reset in the ``Context`` that created it, so it distinguishes contexts."""
 
 
 class Caller:
-    """What is known of the code that a poll returned to. ``task``: the asyncio task, for an ``AsyncConsumer``."""
+    """What is known about the code that a poll returned to. ``task``: the asyncio task, for an ``AsyncConsumer``."""
 
-    __slots__ = ("_at_exit", "_context", "_handling", "_task", "_uncaught", "interrupted")
+    __slots__ = ("_cancelling", "_context", "_handling", "_task", "_uncaught", "interrupted")
 
     def __init__(self, task: asyncio.Task[Any] | None = None) -> None:
         self.interrupted: str | None = None
-        """What ended a call that this code made while it processed the records, if anything did."""
+        """What interrupted a call that this code made while it processed the records, if anything."""
         self._task = task
-        # A thread has a context of its own, and so has each call of asyncio.to_thread(), whichever thread runs it.
+        # Before Python 3.13 a failed TaskGroup leaves its own cancellation request on the task for ever. A request from before the
+        # poll says nothing about its records; a later one leaves them in doubt.
+        self._cancelling = 0 if task is None else task.cancelling()
+        # A thread has its own context, and so has each call of asyncio.to_thread(), whichever thread runs it.
         self._context: Token[None] | None = _polled.set(None) if task is None else None
         self._handling = sys.exception()
         self._uncaught = _uncaught()
-        self._at_exit = _at_exit()
 
     def is_running(self) -> bool:
         """Whether this is the current task, or no task is known."""
         return self._task is None or self._task is _current_task()
 
     def unfinished(self) -> str | None:
-        """Why the records may be unprocessed, asked by the code that closes the consumer; ``None``: nothing says so."""
+        """Why the records may be unprocessed, called by the code that closes the consumer; ``None``: there is no indication."""
         handling, uncaught = sys.exception(), _uncaught()
         if handling is not None and handling is not self._handling:
             return f"{type(handling).__name__} is being handled"
         if uncaught is not None and uncaught is not self._uncaught:
             return f"{type(uncaught).__name__} was not caught"
-        if _at_exit() and not self._at_exit:
+        if _at_exit():
             return "the program has ended, perhaps by sys.exit() while they were processed"
         if self.interrupted is not None:
             return self.interrupted
         if self._task is not None:
-            return _unfinished(self._task)
-        return None if self._is_same_context() else "the thread, or the context, that polled is another one"
+            return _unfinished(self._task, self._cancelling)
+        return None if self._is_same_context() else "another thread, or another context, polled"
 
     def _is_same_context(self) -> bool:
         if self._context is None:
             return True
         try:
             _polled.reset(self._context)
-        except (ValueError, RuntimeError):  # made in another context; or used already, by a close() that was interrupted
+        except (ValueError, RuntimeError):  # created in another context; or already used, by an interrupted close()
             return False
         return True
 
 
-def _unfinished(task: asyncio.Task[Any]) -> str | None:
-    """What a task that polled last says of its records."""
+def _unfinished(task: asyncio.Task[Any], cancelling: int) -> str | None:
+    """Why the records of a task that polled last may be unprocessed; ``cancelling``: its earlier cancellation requests."""
     name = f"task {task.get_name()!r}, which polled last,"
     if task.done() and not task.cancelled():
         error = task.exception()
         if error is not None:
-            # asyncio does not report an exception that was looked at, so it is reported here.
+            # asyncio does not report an exception that was retrieved, so it is reported here.
             _log.warning("%s has failed", name, exc_info=error)
             return f"{name} has failed with {type(error).__name__}"
-    if task.cancelled() or task.cancelling():
+    if task.cancelled() or task.cancelling() > cancelling:
         return f"{name} was cancelled"
     if not task.done() and task is not _current_task():
         return f"{name} is not done"
@@ -84,13 +86,13 @@ def _unfinished(task: asyncio.Task[Any]) -> str | None:
 def _current_task() -> asyncio.Task[Any] | None:
     try:
         return asyncio.current_task()
-    except RuntimeError:  # no event loop runs in this thread
+    except RuntimeError:  # no event loop is running in this thread
         return None
 
 
 def _uncaught() -> BaseException | None:
-    """The latest exception that nobody caught: the interactive shell, pytest and the end of the interpreter note it here."""
-    noted = vars(sys)  # getattr() takes microseconds to find that there is none, and each poll asks
+    """The latest uncaught exception: the interactive shell, pytest and the end of the interpreter store it here."""
+    noted = vars(sys)  # getattr() takes microseconds if there is none, and each poll does this
     error: BaseException | None = noted.get("last_exc") or noted.get("last_value")
     return error
 
@@ -98,8 +100,8 @@ def _uncaught() -> BaseException | None:
 def _at_exit() -> bool:
     """Whether this thread runs what was registered with ``atexit``.
 
-    The interpreter notes an uncaught exception, but not a ``SystemExit``: there, a program that raised it while it processed
-    records, as a handler of SIGTERM does, looks like one that has reached its end.
+    The interpreter stores an uncaught exception, but not a ``SystemExit``: a program that raised it while it processed records, as
+    a SIGTERM handler does, looks like one that has reached its end.
     """
     main = threading.main_thread()
     return threading.current_thread() is main and not main.is_alive()

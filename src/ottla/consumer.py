@@ -1,4 +1,4 @@
-"""``Consumer``: the face of a consumer for an application thread.
+"""``Consumer``: the public API of a consumer for an application thread.
 
 Owns the signatures, the guard against two threads, and the driver that runs the calls of ``client.calls`` against a network
 thread. Must not know how anything is done. Invariant: one thread at a time is inside a consumer.
@@ -40,10 +40,10 @@ RebalanceListener = Callable[["Consumer[Any, Any]", list[TopicPartition]], None]
 """``listener(consumer, partitions)``, or none."""
 
 SERVICE_INTERVAL = POST_INTERVAL / 1000
-"""Seconds between two looks at the group while records are walked one by one."""
+"""Seconds between two looks at the group while iterating over records."""
 
 _LONGEST_WAIT = 0.5
-"""Seconds between two looks at whether the network thread is still there."""
+"""Seconds between two checks that the network thread is still running."""
 
 
 class Consumer(ConsumerBase[K_co, V_co]):
@@ -56,18 +56,18 @@ class Consumer(ConsumerBase[K_co, V_co]):
             for record in consumer:
                 handle(record)
 
-    Offsets always mean the next record to read. With ``enable_auto_commit`` (the default) only records of which the application is
-    done are committed: those of a *previous* poll, or, in ``for record in consumer``, those before the record in hand. The next
-    records are fetched meanwhile: of each broker at most two answers and ``fetch_max_bytes`` are held. A consumer belongs to one
-    thread; only ``wakeup()``, ``health()``, ``metrics()`` and ``rebalances`` are for others, too. After a call that the handler of
-    a signal interrupted (Ctrl-C) it can be used on, and has lost nothing; an interrupted ``close()`` has closed it. All calls raise
-    ``OttlaError``s; an argument that can not be meant is a ``TypeError`` or a ``ValueError``.
+    An offset is always that of the next record to read. With ``enable_auto_commit`` (the default) only records that the application
+    has processed are committed: those of *previous* polls, or, in ``for record in consumer``, those before the current record. The
+    next records are fetched meanwhile: at most two answers and ``fetch_max_bytes`` are held per broker. A consumer belongs to one
+    thread; other threads may use only ``wakeup()``, ``health()``, ``metrics()`` and ``rebalances``. If a signal handler interrupts
+    a call (Ctrl-C), the consumer remains usable and has lost nothing; an interrupted ``close()`` has closed it. All calls raise
+    ``OttlaError``s; an invalid argument raises a ``TypeError`` or a ``ValueError``.
     """
 
     def _prepare(self) -> None:
         self._owner: int | None = None
         self._inside: object | None = None
-        """Names the outermost call that is under way."""
+        """Identifies the outermost running call."""
 
     def __enter__(self) -> Self:
         return self
@@ -84,7 +84,7 @@ class Consumer(ConsumerBase[K_co, V_co]):
             assert error is not None
             error.add_note(f"closing the consumer failed, too: {closing}")
 
-    # -- what is read -----------------------------------------------------------------------------------------------------
+    # -- subscriptions -----------------------------------------------------------------------------------------------------
 
     def subscribe(
         self,
@@ -97,14 +97,14 @@ class Consumer(ConsumerBase[K_co, V_co]):
     ) -> None:
         """Share these topics with the other members of the group, or all topics that ``pattern`` matches as a whole.
 
-        No topics and no pattern: ``unsubscribe()``. A topic that is made later and matches is found when the metadata is refreshed,
-        every ``metadata_max_age`` and before each join. In a ``classic`` group patterns are Python's (``re.fullmatch``), in a
-        ``consumer`` group RE2, evaluated by the broker; internal topics are left out (``exclude_internal_topics``). Raises
-        ``ConfigError`` for a pattern that is none, ``IllegalStateError`` for names after a pattern without ``unsubscribe()``.
+        Without topics and pattern, this is ``unsubscribe()``. A matching topic that is created later is found when the metadata is
+        refreshed, every ``metadata_max_age`` and before each join. In a ``classic`` group patterns are Python's (``re.fullmatch``),
+        in a ``consumer`` group RE2, evaluated by the broker; internal topics are skipped (``exclude_internal_topics``). Raises
+        ``ConfigError`` for an invalid pattern, ``IllegalStateError`` for names after a pattern without ``unsubscribe()``.
 
         The listeners are called as ``listener(consumer, partitions)`` on this thread, inside ``poll()`` or ``close()``:
-        ``on_assign`` with what is new, ``on_revoke`` before partitions go to others, ``on_lost`` (or ``on_revoke`` without one)
-        when they are gone already.
+        ``on_assign`` with new partitions, ``on_revoke`` before partitions go to others, ``on_lost`` (or, without it, ``on_revoke``)
+        when they are already lost.
         """
         wanted = arguments.topics(topics, pattern)
         for name, listener in (("on_assign", on_assign), ("on_revoke", on_revoke), ("on_lost", on_lost)):
@@ -113,20 +113,21 @@ class Consumer(ConsumerBase[K_co, V_co]):
         self._run(lambda now: self._calls.subscribe(wanted, listeners, now, pattern))
 
     def unsubscribe(self) -> None:
-        """Read nothing any more and leave the group; ``on_revoke`` is called first. Nothing is committed.
+        """Stop reading and leave the group; ``on_revoke`` is called first. Nothing is committed.
 
-        Raises what the listener raises; that the coordinator does not answer is logged.
+        Raises what the listener raises; that the coordinator does not answer within 5 s is logged.
         """
         self._run(self._calls.unsubscribe)
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read exactly these partitions, whatever a group does. Those that were read before go on where they were.
+        """Read exactly these partitions, independently of any group. Partitions that were read before keep their positions.
 
         With ``enable_auto_commit`` the progress so far is committed. That is not waited for here, but by ``close()`` and by a later
-        ``commit()``; a failure is logged. The records of the last poll count as processed where they do for ``close()``.
+        ``commit()``; it is tried once, and a failure is logged. The records of the last poll count as processed where they do for
+        ``close()``.
 
-        No partitions: ``unsubscribe()``. With a ``group_id`` reading begins at what the group has committed, and commits work,
-        without a membership. Raises ``IllegalStateError`` after ``subscribe()``.
+        Without partitions, this is ``unsubscribe()``. With a ``group_id`` reading starts at the group's committed offsets, and
+        commits work, without a membership. Raises ``IllegalStateError`` after ``subscribe()``.
         """
         wanted = arguments.partitions((partitions,))
         self._run(lambda now: self._calls.assign(wanted, now, self._is_processed))
@@ -134,20 +135,20 @@ class Consumer(ConsumerBase[K_co, V_co]):
     # -- records ----------------------------------------------------------------------------------------------------------
 
     def poll(self, timeout: float | timedelta = 0.0) -> Records[K_co, V_co]:
-        """Records as soon as there are any, ``max_poll_records`` at most; an empty ``Records`` when ``timeout`` (seconds) is over.
+        """Return records as soon as there are any, at most ``max_poll_records``; an empty ``Records`` after ``timeout`` (seconds).
 
-        Everything else happens in here, too: rebalances and their listeners, commit callbacks, automatic commits. Only these
-        listeners and callbacks can make it last longer than ``timeout``: a commit before a rebalance is waited for by the next call
-        again. To be called again within ``max_poll_interval``.
+        Everything else also happens in this call: rebalances and their listeners, commit callbacks, automatic commits. Only these
+        listeners and callbacks can make it take longer than ``timeout``: the next call continues to wait for a commit before a
+        rebalance. It must be called again within ``max_poll_interval``.
 
         With ``enable_auto_commit`` (the default) this call says that the records of the previous ``poll()`` are processed, and they
-        are committed. So records that other threads or tasks still work on are lost if the process dies: a thread pool needs
-        ``enable_auto_commit=False`` and commits of its own, see "Records for other threads and tasks" in docs/consumer.md.
+        are committed. So records that other threads or tasks are still working on are lost if the process dies: a thread pool needs
+        ``enable_auto_commit=False`` and explicit commits, see "Records for other threads and tasks" in docs/consumer.md.
 
         Raises ``WakeupError``; ``ConnectionFailedError`` when no broker can be reached; ``OffsetOutOfRangeError`` and
-        ``NoOffsetForPartitionError`` with ``auto_offset_reset="none"``; ``CorruptRecordError``; ``IllegalStateError`` where nothing
-        is subscribed to; what a listener raises; and whatever else keeps records from coming (a refused login, a topic that is not
-        there: see docs/errors.md).
+        ``NoOffsetForPartitionError`` with ``auto_offset_reset="none"``; ``CorruptRecordError``; ``IllegalStateError`` without a
+        subscription; what a listener raises; and anything else that keeps records from arriving (a refused login, a topic that does
+        not exist: see docs/errors.md).
         """
         wait = self._poll_timeout(timeout)
         delivery = self._run(lambda now: self._calls.deliver(wait, now))
@@ -155,25 +156,26 @@ class Consumer(ConsumerBase[K_co, V_co]):
             return Records.empty()
         records = delivery.records()
         delivery.caller = Caller()
-        # At the very end: records that a signal's handler keeps from the application are not handed out.
+        # At the very end: if a signal handler raises before this, the records do not count as returned.
         delivery.whole = True
         return records
 
     def __iter__(self) -> Iterator[Record[K_co, V_co]]:
         """Records one by one, for ever.
 
-        A record is done with when the next one is asked for; ``commit()`` in the body includes it.
+        A record counts as processed when the next one is requested; ``commit()`` in the body includes it.
         """
         return Walk(self._go_on, clock.monotonic)
 
     def _go_on(self, walk: Walk) -> bool:
-        """Before a walk's next record: stay alive, and poll where nothing is left."""
+        """Before an iteration's next record: stay alive, and poll if no record is left."""
         collector = self._calls.collector
         try:
-            # Records may take long to handle, so each is a chance to stay alive; but most come too soon to bother.
+            # Handling a record may take long, so each is a chance to stay alive; but most come too soon to be worth it.
             if walk.has_more and clock.monotonic() >= walk.ask_at:
                 self._run(self._calls.service)
             while not collector.go_on(walk):
+                self._calls.check_not_in_listener()
                 delivery = self._run(lambda now: self._calls.deliver(1_000, now))
                 if delivery is not None:
                     collector.walk(delivery, walk)
@@ -190,9 +192,9 @@ class Consumer(ConsumerBase[K_co, V_co]):
     # -- positions --------------------------------------------------------------------------------------------------------
 
     def seek(self, partition: TopicPartition, offset: Offset) -> None:
-        """Read a partition from ``offset`` on, with the next ``poll()``. Nobody is asked whether there is such an offset.
+        """Read a partition from ``offset`` on, with the next ``poll()``. It is not checked whether the offset exists.
 
-        An ``OffsetAndMetadata`` with a ``leader_epoch`` has it checked that the log still has what came before (KIP-320).
+        For an ``OffsetAndMetadata`` with a ``leader_epoch`` it is checked that the log still has what came before (KIP-320).
         Raises ``IllegalStateError`` if the partition is not assigned.
         """
         wanted = {arguments.partition(partition): arguments.position(offset)}
@@ -201,7 +203,8 @@ class Consumer(ConsumerBase[K_co, V_co]):
     def seek_to_beginning(self, *partitions: Partitions) -> None:
         """Read these partitions, or all, from their first record on.
 
-        The offset is looked up meanwhile: ``position()`` waits for it. Raises ``IllegalStateError`` for one that is not assigned.
+        The offset is looked up in the background: ``position()`` waits for it. Raises ``IllegalStateError`` for a partition that is
+        not assigned.
         """
         wanted = arguments.partitions(partitions)
         self._run(lambda now: self._calls.seek_to_beginning(wanted, now))
@@ -209,31 +212,32 @@ class Consumer(ConsumerBase[K_co, V_co]):
     def seek_to_end(self, *partitions: Partitions) -> None:
         """Read these partitions, or all, from their end on; with ``read_committed``, from the last stable offset on.
 
-        The offset is looked up meanwhile: ``position()`` waits for it. Raises ``IllegalStateError`` for one that is not assigned.
+        The offset is looked up in the background: ``position()`` waits for it. Raises ``IllegalStateError`` for a partition that is
+        not assigned.
         """
         wanted = arguments.partitions(partitions)
         self._run(lambda now: self._calls.seek_to_end(wanted, now))
 
     def position(self, partition: TopicPartition, timeout: Timeout = None) -> int:
-        """The offset of the next record of a partition: of the one behind all that was handed out.
+        """The offset of the next record of a partition, after all records that were returned.
 
-        Raises ``OttlaTimeoutError`` where it is not found out within ``timeout`` (seconds), ``IllegalStateError`` if the partition
+        Raises ``OttlaTimeoutError`` if it is not known within ``timeout`` (seconds), ``IllegalStateError`` if the partition
         is not assigned, and with ``auto_offset_reset="none"`` ``NoOffsetForPartitionError``.
         """
         wanted, wait = arguments.partition(partition), self._timeout(timeout)
         return self._run(lambda now: self._calls.position(wanted, wait, now))
 
     def pause(self, *partitions: Partitions) -> None:
-        """Deliver nothing more of these partitions until ``resume()``, or until a rebalance gives them to somebody else.
+        """Deliver no more records of these partitions until ``resume()``, or until a rebalance assigns them to another member.
 
-        No partitions: nothing is done (``pause(consumer.assignment())`` pauses all). What was fetched of them is dropped; they are
-        fetched anew when they are resumed. Raises ``IllegalStateError`` for one that is not assigned.
+        Without partitions, this does nothing (``pause(consumer.assignment())`` pauses all). Fetched records of these partitions are
+        dropped and fetched again after ``resume()``. Raises ``IllegalStateError`` for a partition that is not assigned.
         """
         wanted = arguments.partitions(partitions)
         self._run(lambda now: self._calls.pause(wanted, now))
 
     def resume(self, *partitions: Partitions) -> None:
-        """Deliver these partitions again. Raises ``IllegalStateError`` for one that is not assigned."""
+        """Deliver these partitions again. Raises ``IllegalStateError`` for a partition that is not assigned."""
         wanted = arguments.partitions(partitions)
         self._run(lambda now: self._calls.resume(wanted, now))
 
@@ -242,36 +246,36 @@ class Consumer(ConsumerBase[K_co, V_co]):
     def commit(
         self, offsets: Mapping[TopicPartition, Offset] | None = None, timeout: Timeout = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Commit and give what was committed: ``offsets``, or the positions behind all that was handed out.
+        """Commit ``offsets``, or the positions after all records that were returned; return what was committed.
 
-        An offset is that of the *next* record to read. Tried again until ``timeout`` (seconds). Raises ``CommitFailedError`` when
-        the partitions may belong to another member by now, ``RebalanceInProgressError`` when a ``poll()`` has to come first,
+        An offset is that of the *next* record to read. Retries until ``timeout`` (seconds). Raises ``CommitFailedError`` when the
+        partitions may belong to another member by now, ``RebalanceInProgressError`` when a ``poll()`` is needed first,
         ``OttlaTimeoutError``, ``WakeupError``.
         """
         wanted, wait = arguments.offsets(offsets), self._timeout(timeout)
         return self._run(lambda now: self._calls.commit(wanted, wait, now))
 
     def commit_async(self, offsets: Mapping[TopicPartition, Offset] | None = None, callback: CommitCallback | None = None) -> None:
-        """Commit without waiting and without a second try: ``offsets``, or the positions behind all that was handed out.
+        """Commit ``offsets``, or the positions after all records that were returned, without waiting or retrying.
 
-        ``callback(offsets, error)`` runs on this thread, in a later call, in the order of the commits; ``error`` is ``None`` where
-        it went well. Without a callback an error is logged.
+        ``callback(offsets, error)`` runs on this thread, in a later call, in the order of the commits; ``error`` is ``None`` on
+        success. Without a callback an error is logged.
         """
         arguments.callback(callback, "callback")
         wanted = arguments.offsets(offsets)
         self._run(lambda now: self._calls.commit_async(wanted, callback, now))
 
     def committed(self, *partitions: Partitions, timeout: Timeout = None) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """What the group has committed for these partitions, or for all that are assigned; ``None`` where there is nothing.
+        """What the group has committed for these partitions, or for all assigned ones; ``None`` if there is no commit.
 
-        A commit that a transaction has under way is waited for (KIP-447). Raises ``OttlaTimeoutError`` after ``timeout``
+        Waits for the pending commit of an open transaction (KIP-447). Raises ``OttlaTimeoutError`` after ``timeout``
         (seconds), and ``InvalidGroupIdError`` without a group.
         """
         wanted = arguments.partitions(partitions) if partitions else sorted(self.assignment())
         wait = self._timeout(timeout)
         return self._run(lambda now: self._calls.committed(wanted, wait, now))
 
-    # -- questions --------------------------------------------------------------------------------------------------------
+    # -- queries --------------------------------------------------------------------------------------------------------
 
     def beginning_offsets(self, partitions: Iterable[TopicPartition], timeout: Timeout = None) -> dict[TopicPartition, int]:
         """The first offset of each partition: that of its oldest record.
@@ -281,17 +285,18 @@ class Consumer(ConsumerBase[K_co, V_co]):
         return self._edges(partitions, EARLIEST, timeout)
 
     def end_offsets(self, partitions: Iterable[TopicPartition], timeout: Timeout = None) -> dict[TopicPartition, int]:
-        """The offset behind the last record of each partition; with ``read_committed``, behind the last that can be read.
+        """The offset after the last record of each partition; with ``read_committed``, after the last one that can be read.
 
-        Raises what a broker refuses (``TopicAuthorizationFailedError``, ``AuthenticationError``), and after ``timeout`` (seconds)
-        ``OttlaTimeoutError``, or what kept the brokers from answering.
+        Raises the error of a broker that refuses (``TopicAuthorizationFailedError``, ``AuthenticationError``), and after
+        ``timeout`` (seconds) ``OttlaTimeoutError``, or the error that kept the brokers from answering.
         """
         return self._edges(partitions, LATEST, timeout)
 
     def offsets_for_times(
         self, timestamps: Mapping[TopicPartition, int], timeout: Timeout = None
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """For each partition the first record stamped at or after a time (milliseconds since 1970); ``None``: there is none.
+        """For each partition the first record with a timestamp at or after a time (milliseconds since 1970); ``None``: there is
+        none.
 
         Raises as ``end_offsets()`` does, also for ``timeout=0``: ``None`` always means that there is none.
         """
@@ -299,15 +304,16 @@ class Consumer(ConsumerBase[K_co, V_co]):
         return self._run(lambda now: self._calls.list_offsets(wanted, wait, now))
 
     def lag(self, partition: TopicPartition, timeout: Timeout = None) -> int:
-        """How many records of a partition are still to come, as far as is known: no broker is asked if one has told lately.
+        """The number of records that remain to be read in a partition. Asks a broker only if the end of the log is not known.
 
-        It is the distance from the position to the end, so what compaction has removed counts. Raises as ``position()`` does.
+        It is the distance from the position to the end, so records that compaction removed also count. Raises as ``position()``
+        does.
         """
         wanted, wait = arguments.partition(partition), self._timeout(timeout)
         return self._run(lambda now: self._calls.lag(wanted, wait, now))
 
     def partitions_for(self, topic: str, timeout: Timeout = None) -> list[PartitionInfo]:
-        """The partitions of a topic, as a broker describes them now; the topic is not created by that.
+        """The partitions of a topic, as a broker describes them now; this does not create the topic.
 
         Raises ``UnknownTopicOrPartitionError`` if there is no such topic, and otherwise as ``end_offsets()`` does.
         """
@@ -324,7 +330,7 @@ class Consumer(ConsumerBase[K_co, V_co]):
         topics = self._run(lambda now: self._calls.describe_topics(None, wait, now))
         return {name: list(topics[name].partitions) for name in sorted(topics)}
 
-    # -- the end ----------------------------------------------------------------------------------------------------------
+    # -- closing ----------------------------------------------------------------------------------------------------------
 
     def close(
         self,
@@ -332,26 +338,25 @@ class Consumer(ConsumerBase[K_co, V_co]):
         *,
         group_membership: GroupMembershipOperation | str = GroupMembershipOperation.DEFAULT,
     ) -> None:
-        """Commit, if that is automatic, leave the group, end the fetches and the network thread, within ``timeout`` (seconds).
+        """Commit, if that is automatic, leave the group, and stop the fetches and the network thread, within ``timeout`` (seconds).
 
-        Only listeners and commit callbacks can make it last longer. Where brokers do not answer it takes up to the whole
-        ``timeout``: give a slow coordinator more. Even ``close(0)`` sends the last commit and leaves the group, if there is a
-        connection to the coordinator.
+        Only listeners and commit callbacks can make it take longer. If brokers do not answer it takes up to the whole ``timeout``:
+        give a slow coordinator more. Even ``close(0)`` sends the last commit and leaves the group, if there is a connection to the
+        coordinator.
 
-        The records of the last poll count as processed unless something says otherwise: an exception is being handled that came
-        after the poll, or another thread polled and no ``commit()`` was called since. docs/consumer.md has the whole rule, as a
-        table.
+        The records of the last poll count as processed unless an exception that came after the poll is being handled, or another
+        thread polled and no ``commit()`` was called since. docs/consumer.md has the complete rule, as a table.
 
-        ``group_membership`` says whether the member leaves (KIP-1092): ``"default"``
-        (a static member remains), ``"leave_group"`` or ``"remain_in_group"``; ``on_revoke`` is called in any case. It may take as
-        long as the fetch that a broker is at, up to ``fetch_max_wait``. A second call does nothing. Raises what a listener raises,
-        and ``OttlaTimeoutError`` where an asynchronous commit was not answered; the consumer is closed even so.
+        ``group_membership`` says whether the member leaves (KIP-1092): ``"default"`` (a static member remains), ``"leave_group"``
+        or ``"remain_in_group"``; ``on_revoke`` is called in any case. Closing may take as long as a broker's current fetch, up to
+        ``fetch_max_wait``. A second call does nothing. Raises what a listener raises, and ``OttlaTimeoutError`` if an asynchronous
+        commit was not answered; the consumer is closed nevertheless.
         """
         operation = arguments.group_membership(group_membership)
         self._close(arguments.duration(timeout) / 1000, operation)
 
     def _close(self, timeout: float, operation: GroupMembershipOperation, error: BaseException | None = None) -> None:
-        """``error``: what has left the ``with`` block."""
+        """``error``: the exception that left the ``with`` block."""
         self._check_process()
         if self._closed:
             if self._network is not None:
@@ -377,26 +382,26 @@ class Consumer(ConsumerBase[K_co, V_co]):
     # -- the driver -------------------------------------------------------------------------------------------------------
 
     def _run(self, call: Callable[[Now], Call[T]]) -> T:
-        """Run one call from beginning to end on this thread. The handler of a signal may raise anywhere in it."""
+        """Run one call from beginning to end on this thread. A signal handler may raise anywhere in it."""
         this = object()
         try:
             self._enter(this)
             return self._drive(call(clock.now()))
         except WakeupError:
-            self._on_interrupted("a call of the consumer was woken")
+            self._on_interrupted("a call of the consumer was interrupted by wakeup()")
             raise
         except OttlaError:
             raise
         except BaseException as error:
             self._calls.interrupted = True
-            self._on_interrupted(f"{type(error).__name__} has ended a call of the consumer")
+            self._on_interrupted(f"{type(error).__name__} interrupted a call of the consumer")
             raise
         finally:
             if self._inside is this:
                 self._inside = self._owner = None
 
     def _enter(self, call: object) -> None:
-        """One thread at a time: it may call from inside a listener, another may not call at all."""
+        """Allow one thread at a time: it may call from inside a listener, another thread may not call at all."""
         self._check_open()
         me = threading.get_ident()
         with self._guard:

@@ -1,7 +1,7 @@
-"""What a consumer is, whoever drives its calls: its settings, its network thread, and the questions that need no waiting.
+"""The common part of all consumers: settings, the network thread, and the queries that need no waiting.
 
-Owns the network thread's beginning, ``wakeup``, and the answers that are read off the latest snapshot. Must not know how a call is
-waited for: ``Consumer`` blocks its thread, ``AsyncConsumer`` its task. Invariant: nothing is opened, and no thread started, before
+Owns the start of the network thread, ``wakeup``, and the queries that are answered from the latest snapshot. Must not know how a
+call waits: ``Consumer`` blocks its thread, ``AsyncConsumer`` its task. Invariant: nothing is opened, and no thread started, before
 the first call that needs it.
 """
 
@@ -34,7 +34,7 @@ from ottla.config import ConsumerConfig, OttlaConfigWarning
 from ottla.errors import ClosedError, ForkedError, IllegalStateError
 from ottla.runtime.network_thread import NetworkThread
 from ottla.runtime.randomness import random_source
-from ottla.types import ConsumerGroupMetadata, K_co, TopicPartition, V_co
+from ottla.types import ConsumerGroupMetadata, K_co, TopicPartition, V_co, shown
 
 if TYPE_CHECKING:
     from ottla.settings import ConsumerSettings
@@ -42,16 +42,16 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT = 5.0
-"""Seconds. Kafka's 30 are as long as Kubernetes waits before it kills: where the brokers are gone, nothing would be left."""
+"""Seconds. Kafka's 30 are as long as Kubernetes waits before it kills: if the brokers are down, no time would be left."""
 
 END_GRACE = 0.05
-"""Seconds that the network thread is given to end, where a close has no time left."""
+"""Seconds that the network thread gets to end when a close has no time left."""
 
 STUCK_AFTER = 60.0
-"""Seconds that a partition may stand still before a consumer counts as ill."""
+"""Seconds for which a partition may make no progress before the consumer counts as unhealthy."""
 
 ANSWER_TIMEOUT = 5.0
-"""Seconds that the network thread may take to say how it is: it takes a thousandth of that."""
+"""Seconds that the network thread may take to report its state; it normally takes a thousandth of that."""
 
 
 class ConsumerBase(Generic[K_co, V_co]):
@@ -87,7 +87,7 @@ class ConsumerBase(Generic[K_co, V_co]):
         self._prepare()
 
     def _prepare(self) -> None:
-        """What a subclass keeps of its own, besides."""
+        """Initialize the attributes of a subclass."""
 
     def __repr__(self) -> str:
         what = f"group {self._config.group_id!r}" if self._config.group_id is not None else "no group"
@@ -95,16 +95,16 @@ class ConsumerBase(Generic[K_co, V_co]):
         return f"<{type(self).__name__} {what}, {state}>"
 
     def __reduce__(self) -> NoReturn:
-        # A copy would share the threads, and close them when it is closed or garbage.
-        raise TypeError(f"{type(self).__name__} cannot be copied or pickled: make one where it is used")
+        # A copy would share the threads, and stop them when it is closed or garbage collected.
+        raise TypeError(f"{type(self).__name__} cannot be copied or pickled: create one where it is used")
 
     def __del__(self, warn: Callable[..., None] = warnings.warn) -> None:
         if self._network is not None and self._network.running:
-            warn(f"{self!r} was not closed: its group learns that when its session is over", ResourceWarning, source=self)
+            warn(f"{self!r} was not closed: its group notices when its session expires", ResourceWarning, source=self)
             self._network.close(0)
 
     def assignment(self) -> set[TopicPartition]:
-        """The partitions this consumer reads now: those it was assigned by hand, or those that ``on_assign`` has seen."""
+        """The partitions this consumer reads now: those given to ``assign()``, or those that ``on_assign`` got."""
         self._check_open()
         if self._calls.snapshot.mode is Mode.MANUAL:
             return set(self._calls.snapshot.partitions)
@@ -122,7 +122,7 @@ class ConsumerBase(Generic[K_co, V_co]):
         return {tp for tp, view in self._calls.snapshot.partitions.items() if view.paused}
 
     def group_metadata(self) -> ConsumerGroupMetadata:
-        """Who this consumer is in its group, for a producer's transactions (KIP-447).
+        """The identity of this consumer in its group, for a producer's transactions (KIP-447).
 
         Raises ``InvalidGroupIdError`` without a group.
         """
@@ -131,16 +131,16 @@ class ConsumerBase(Generic[K_co, V_co]):
 
     @property
     def rebalances(self) -> tuple[Rebalance, ...]:
-        """The latest rebalances of this member, oldest first, a hundred at most. May be read from any thread."""
+        """The latest rebalances of this member, oldest first, at most a hundred. May be read from any thread."""
         self._check_process()
         recorder = self._assembly.recorder
         return () if recorder is None else recorder.records
 
     def health(self, stuck_after: float | timedelta = STUCK_AFTER) -> Health:
-        """How the consumer is, as a whole and by partition. May be called from any thread; costs nothing while nobody asks.
+        """The health of the consumer, as a whole and by partition. May be called from any thread; costs nothing unless called.
 
-        ``stuck_after``: seconds that a partition may stand still before the consumer counts as ill. That it does is seen by calling
-        this again and again, as a probe does. See ``ottla.health.serve`` for a server of probes.
+        ``stuck_after``: seconds for which a partition may make no progress before the consumer counts as unhealthy. This is
+        detected between calls, so call this regularly, as a probe does. ``ottla.health.serve`` is a server for probes.
         """
         self._check_process()
         stuck = duration(stuck_after, "stuck_after")
@@ -152,16 +152,16 @@ class ConsumerBase(Generic[K_co, V_co]):
                 live=not dead,
                 ready=False,
                 healthy=False,
-                reasons=(what if dead else "nothing was asked of it yet",),
+                reasons=(what if dead else "no call was made yet",),
                 group_id=self._config.group_id,
             )
         with self._assessing:
             return self._assessor.assess(view, self._calls.consumed(), stuck)
 
     def metrics(self) -> dict[MetricName, float]:
-        """What the consumer counts, under the names of Kafka's own consumer. May be called from any thread.
+        """The metrics of the consumer, with the names of Kafka's own consumer. May be called from any thread.
 
-        Times are milliseconds, as Kafka's are, but for names that end in ``seconds-ago``.
+        Times are milliseconds, as Kafka's are, except names that end in ``seconds-ago``.
         """
         self._check_process()
         view = self._inspect()
@@ -170,7 +170,7 @@ class ConsumerBase(Generic[K_co, V_co]):
         return {**view.metrics, **self._calls.metrics(view.at)}
 
     def _inspect(self) -> NetworkView | None:
-        """What the network thread knows; ``None`` where there is none that answers."""
+        """What the network thread knows; ``None`` if none is running and answers."""
         network = self._network
         if network is None or not network.running:
             return None
@@ -182,7 +182,7 @@ class ConsumerBase(Generic[K_co, V_co]):
             return None
 
     def processing(self, *, limit: float | timedelta) -> Job:
-        """A block in which the application works on what it was handed for longer than ``max_poll_interval``, as a member still.
+        """A block in which the application may process records for longer than ``max_poll_interval`` and remain a member.
 
         ::
 
@@ -191,28 +191,30 @@ class ConsumerBase(Generic[K_co, V_co]):
                     handle(record)      # minutes
                     job.progress()      # the limit counts from here
 
-        Heartbeats go on, nothing else is handed out, and what was fetched ahead is kept. A job that is silent for ``limit``
+        Heartbeats go on, no other records are returned, and prefetched records are kept. A job that is silent for ``limit``
         (seconds), counted from its beginning or its latest ``job.progress()``, counts as hung: the member leaves the group, one
         line in the log says so, and a commit raises ``CommitFailedError``. A rebalance waits for the end of the block, but not
-        longer than the group does, which is ``max_poll_interval``: ``job.rebalancing`` tells of it. Raises ``IllegalStateError``
-        for a block inside another, as ``poll()`` does in one.
+        longer than the group does, which is ``max_poll_interval``; ``job.rebalancing`` is true meanwhile. Raises
+        ``IllegalStateError`` for a block inside another, as ``poll()`` does inside a block.
         """
         self._check_open()
         silent = duration(limit, "limit")
         if not silent:
-            raise ValueError("limit=0: a job takes some time")
+            raise ValueError("limit=0: it must be positive")
         return self._calls.jobs.job(silent)
 
     def wakeup(self) -> None:
-        """End the waiting call of the consumer, or its next one, with ``WakeupError``.
+        """Make the waiting call of the consumer, or its next one, raise ``WakeupError``.
 
         May be called from any thread, and from a signal handler.
         """
         self._check_process()
         with self._guard:
-            self._woken_early = self._network is None
-        if self._network is not None:
-            self._network.notifications.put_all([WakeupRequested()])
+            network = self._network
+            self._woken_early = network is None
+        # If there was none, the call that makes it passes the wake-up on. Passed on twice, it would end two calls.
+        if network is not None:
+            network.notifications.put_all([WakeupRequested()])
 
     def _network_thread(self) -> NetworkThread:
         """The network thread, started when it is first needed."""
@@ -234,9 +236,9 @@ class ConsumerBase(Generic[K_co, V_co]):
         return self._network.notifications.news() if self._network is not None else []
 
     def _processed(self, error: BaseException | None = None) -> Delivery | None:
-        """What was handed out last, if ``close()`` may count it as processed; ``error`` has left the ``with``.
+        """The records that were returned last, if ``close()`` may count them as processed; ``error`` has left the ``with``.
 
-        The code that closes the consumer asks: see ``ottla.caller``.
+        Called by the code that closes the consumer: see ``ottla.caller``.
         """
         delivery = self._calls.collector.delivery
         if delivery is None or delivery.caller is None:
@@ -252,7 +254,7 @@ class ConsumerBase(Generic[K_co, V_co]):
         return self._calls.collector.delivery is self._processed(error)
 
     def _on_interrupted(self, reason: str) -> None:
-        """A call has ended too early. If the records of the last poll were being processed, that may have ended, too."""
+        """A call was interrupted. If the records of the last poll were being processed, that may have been interrupted, too."""
         delivery = self._calls.collector.delivery
         if delivery is not None and delivery.caller is not None and delivery.caller.is_running():
             delivery.caller.interrupted = reason
@@ -262,11 +264,12 @@ class ConsumerBase(Generic[K_co, V_co]):
         return None if listener is None else lambda partitions: listener(self, partitions)
 
     def _poll_timeout(self, timeout: float | timedelta) -> int:
-        """Milliseconds that a poll may wait; for ever is what it says, but a number as large as that is no number of seconds."""
+        """Milliseconds that a poll may wait. Infinity is fine, but a very large number is probably not meant as seconds."""
         wait = duration(timeout)
         if wait > LONGEST_POLL and not self._warned_of_wait and isinstance(timeout, int | float) and timeout != math.inf:
             self._warned_of_wait = True
-            message = f"poll({timeout}) may wait for {timeout} seconds: timeouts are in seconds, as a number or a timedelta"
+            given = shown(timeout)
+            message = f"poll({given}) may wait for {given} seconds: timeouts are in seconds, as a number or a timedelta"
             warnings.warn(message, OttlaConfigWarning, stacklevel=3)
         return wait
 
@@ -274,14 +277,15 @@ class ConsumerBase(Generic[K_co, V_co]):
         return milliseconds(timeout, self._config.default_api_timeout_ms)
 
     def _check_process(self) -> None:
-        """In a forked child nothing works: the network thread is the parent's, and so may be a lock that nobody will give back."""
+        """In a forked child nothing works: the network thread is the parent's, and a lock may be held that no thread will
+        release."""
         if os.getpid() != self._pid:
             raise ForkedError(f"this consumer belongs to process {self._pid}, this is process {os.getpid()}")
 
     def _check_running(self, network: NetworkThread) -> None:
         if not network.running:
             self._check_open()
-            raise IllegalStateError("the network thread of this consumer has ended", hint="make a new consumer")
+            raise IllegalStateError("the network thread of this consumer has ended", hint="create a new consumer")
 
     def _check_open(self) -> None:
         self._check_process()

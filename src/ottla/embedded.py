@@ -1,7 +1,7 @@
 """``Broker``: a durable, wire-compatible Kafka broker inside this process, as a context manager.
 
-Owns the public face of the embedded broker and its temporary folder. Must not know how a broker works. Invariant: a folder that
-was made here is removed here, by the process that made it and by no other.
+Owns the public API of the embedded broker and its temporary folder. Must not know how a broker works. Invariant: a folder that was
+created here is removed here, by the process that created it and by no other.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ class Broker:
         with Broker() as broker:
             consumer = Consumer(bootstrap_servers=broker.bootstrap_servers, ...)
 
-    ``data_dir``: where logs are kept, in Kafka's own format; ``None`` for a temporary folder that goes with the broker. Records
-    that were acknowledged survive a killed process; a power cut only with ``settings={"log.flush.interval.messages": 1}``.
-    ``port``: 0 takes one that is free. ``settings``: the broker settings of Kafka that are honoured, by Kafka's names.
-    ``assignors``: ways of your own to share partitions among the members of consumer groups, by the name that members ask for
-    (``group.remote.assignor``) or that ``group.consumer.assignors`` makes the default.
+    ``data_dir``: where logs are stored, in Kafka's own format; ``None`` for a temporary folder that is deleted with the broker.
+    Acknowledged records survive a killed process, but a power failure only with ``settings={"log.flush.interval.messages": 1}``.
+    ``port``: 0 picks a free one. ``settings``: the supported broker settings, by Kafka's names. ``assignors``: your own assignors
+    for consumer groups, by the name that members select (``group.remote.assignor``) or that ``group.consumer.assignors`` makes the
+    default.
 
-    Starting raises ``ConfigError`` for a bad setting or an address that can not be listened on, and ``StorageError`` for a folder
-    that can not be used: locked by another broker, not writable, of another node. On Windows it raises ``OttlaError``: the broker
+    Starting raises ``ConfigError`` for a bad setting or an address that cannot be listened on, and ``StorageError`` for a folder
+    that cannot be used: locked by another broker, not writable, of another node. On Windows it raises ``OttlaError``: the broker
     runs on Linux and macOS.
     """
 
@@ -55,7 +55,7 @@ class Broker:
         self._data_dir = None if data_dir is None else arguments.path(data_dir, "data_dir")
         self._address = (arguments.string(host, "host"), arguments.integer(port, "port", 0, 65535))
         self._settings = arguments.mapping({} if settings is None else settings, "settings")
-        self._assignors = arguments.mapping({} if assignors is None else assignors, "assignors")
+        self._assignors = arguments.server_assignors(assignors)
         self._node: BrokerNode | None = None
         self._temporary: Path | None = None
         self._pid = os.getpid()
@@ -66,8 +66,8 @@ class Broker:
         return f"<Broker {'closed' if self._node is None else 'on {}:{}'.format(*self._node.endpoint)}>"
 
     def __reduce__(self) -> NoReturn:
-        # A copy would share the thread, and close it when it is closed.
-        raise TypeError(f"{type(self).__name__} cannot be copied or pickled: make one where it is used")
+        # A copy would share the thread, and stop it when it is closed.
+        raise TypeError(f"{type(self).__name__} cannot be copied or pickled: create one where it is used")
 
     def __enter__(self) -> Broker:
         return self
@@ -86,28 +86,29 @@ class Broker:
 
     @property
     def faults(self) -> Faults:
-        """What this broker shall do wrong, for tests: see ``Faults``."""
+        """The failures that tests script: see ``Faults``."""
         return self._faults
 
     @property
     def data_dir(self) -> Path:
-        """Where the logs are kept."""
+        """Where the logs are stored."""
         folder = self._data_dir or self._temporary
         if folder is None:
-            raise IllegalStateError("this broker is closed, and its temporary folder is gone")
+            raise IllegalStateError("this broker is closed, and its temporary folder was deleted")
         return folder
 
     def start(self) -> None:
-        """Start a broker that was closed; one that runs goes on. The constructor calls it."""
+        """Start a broker that was closed; does nothing if it is running. The constructor calls it."""
         if self._node is not None:
             self._node.check()
             return
         if sys.platform == "win32":
             raise OttlaError(
-                "the embedded broker runs on Linux and macOS; on Windows only Ottla's clients do",
+                "the embedded broker runs on Linux and macOS; on Windows only Ottla's clients run",
                 hint="run the broker in WSL or in a container, and pass its address as bootstrap_servers",
             )
-        # Imported here, since it needs fcntl, which Windows does not have: there this module can be imported, to raise the above.
+        # Imported here, since it needs fcntl, which Windows does not have: this module must be importable there, to raise the
+        # above.
         from ottla.runtime.broker_node import BrokerNode
 
         if self._data_dir is None:
@@ -127,7 +128,7 @@ class Broker:
         _open.add(self)
 
     def close(self) -> None:
-        """End the broker; the second time, and in a forked child, this does nothing."""
+        """Stop the broker; does nothing the second time, and in a forked child."""
         if os.getpid() != self._pid or self._node is None:
             return
         node, self._node = self._node, None
@@ -155,6 +156,6 @@ _open: weakref.WeakSet[Broker] = weakref.WeakSet()
 
 @atexit.register
 def _close_all() -> None:
-    """What the user forgot to close still ends in good order."""
+    """A broker that the user forgot to close still shuts down cleanly."""
     for broker in list(_open):
         broker.close()

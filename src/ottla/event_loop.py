@@ -1,10 +1,10 @@
 """How the calls of an ``AsyncConsumer`` wait on its event loop: for the network thread, for each other, and for listeners.
 
-Owns the futures of the calls that wait, and the tasks that listeners run in. Must not know what a call does. Invariants: whenever
-something was told, every call that waits for news looks again; a listener that has begun is never cut short by the call that waits
-for it, except when the consumer is closed and its time is over.
+Owns the futures of waiting calls, and the tasks that listeners run in. Must not know what a call does. Invariants: after each
+notification, every call that waits for news looks again; a listener that has begun is never interrupted by the call that waits for
+it, except when the consumer is closed and the timeout has passed.
 
-All of it runs on the event loop, but for the one function that the network thread calls.
+All of it runs on the event loop, except the one function that the network thread calls.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from ottla.runtime.notifications import NotificationQueue
 _log = logging.getLogger(__name__)
 
 LAST_WORD = 1.0
-"""Seconds that a listener which is cancelled has for its ``finally`` blocks."""
+"""Seconds that a cancelled listener has for its ``finally`` blocks."""
 
 
 class Waiters:
-    """The calls that wait. Several may, and whichever runs first handles all that was told, so all are woken."""
+    """The waiting calls. There may be several, and the first one that runs handles all notifications, so all are woken."""
 
     def __init__(self) -> None:
         self._waiting: dict[asyncio.Future[None], None] = {}
-        """In the order in which they began to wait, and are woken."""
+        """In the order in which they began to wait and are woken."""
         self._listening = 0
         """How many of them wait for news."""
 
     def wake(self) -> None:
-        """Have every call look again."""
+        """Make every call look again."""
         for future in self._waiting:
             if not future.done():
                 future.set_result(None)
 
     async def sleep(self, until: int | None = None) -> None:
-        """Until ``wake()``, or until a time (monotonic ms)."""
+        """Wait until ``wake()``, or until a time (monotonic ms)."""
         loop = asyncio.get_running_loop()
         future = loop.create_future()
         timer = None
@@ -56,15 +56,15 @@ class Waiters:
                 timer.cancel()
 
     async def wait_for_news(self, notifications: NotificationQueue, until: int | None) -> None:
-        """Until the network thread tells something, or until a time (monotonic ms)."""
+        """Wait until the network thread notifies, or until a time (monotonic ms)."""
         loop = asyncio.get_running_loop()
 
         def tell() -> None:
-            with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits
+            with contextlib.suppress(RuntimeError):  # the loop was closed: no call waits
                 loop.call_soon_threadsafe(self.wake)
 
         if not notifications.arm(tell):
-            self.wake()  # arm() has replaced what the other calls had left there
+            self.wake()  # arm() has replaced the callback of the other calls
             return
         self._listening += 1
         try:
@@ -76,24 +76,24 @@ class Waiters:
 
 
 class ListenerTasks:
-    """Listeners and commit callbacks that are coroutines, each in a task of its own."""
+    """Listeners and commit callbacks that are coroutines, each in its own task."""
 
     def __init__(self, waiters: Waiters) -> None:
         self._waiters = waiters
         self._tasks: list[asyncio.Task[Any]] = []
-        """The latest last: below a listener are those in whose calls it was called."""
+        """The latest last: before a listener are those in whose calls it was called."""
         self._alone: set[asyncio.Task[Any]] = set()
         """Those whose call was cancelled."""
         self._unraised: Exception | None = None
-        """What a listener has raised whose call was not there any more."""
+        """What a listener has raised after its call was cancelled."""
 
     def __contains__(self, task: object) -> bool:
         return task in self._tasks
 
     async def run(self, awaitable: Awaitable[Any], check: Callable[[], None], on_left: Callable[[], None]) -> BaseException | None:
-        """Run what a listener returned; gives what it raised.
+        """Run what a listener returned; return what it raised.
 
-        ``check`` may raise, after each wake-up, to leave the listener to itself; then, and when this is cancelled, ``on_left`` is
+        ``check`` may raise, after each wake-up, to stop waiting for the listener; then, and when this is cancelled, ``on_left`` is
         called when the listener has ended.
         """
         task: asyncio.Task[Any] = asyncio.ensure_future(_awaited(awaitable))
@@ -111,7 +111,7 @@ class ListenerTasks:
         return asyncio.CancelledError() if task.cancelled() else task.exception()
 
     async def settle(self, check: Callable[[], None]) -> None:
-        """Wait for the listeners that cancelled calls have left behind, and raise what one of them has raised."""
+        """Wait for the listeners of cancelled calls, and raise what one of them has raised."""
         while self._alone:
             await self._waiters.sleep()
             check()
@@ -120,28 +120,28 @@ class ListenerTasks:
             raise error
 
     async def end(self, deadline: float) -> None:
-        """Let them come to their end, as long as there is time (monotonic seconds); then cancel them."""
+        """Wait for them to end, until a deadline (monotonic seconds); then cancel them."""
         others = self.others()
         if others:
             _, pending = await asyncio.wait(others, timeout=max(0.0, deadline - clock.monotonic()))
             for task in pending:
-                _log.warning("a listener was not through when its consumer was closed: it is cancelled")
+                _log.warning("a listener had not finished when its consumer was closed: it is cancelled")
                 task.cancel()
             if pending:
                 await asyncio.wait(pending, timeout=LAST_WORD)
 
     def others(self) -> list[asyncio.Task[Any]]:
-        """The listeners that do not wait for the current task. Where a listener asks, those below it wait for what it does."""
+        """The listeners that do not wait for the current task. If a listener calls this, those before it wait for it."""
         me = asyncio.current_task()
         return self._tasks[self._tasks.index(me) + 1 :] if me in self._tasks else self._tasks[:]
 
     def log_unraised(self) -> None:
-        """No call comes any more that could raise it."""
+        """Log it, since no later call can raise it."""
         if self._unraised is not None:
             _log.warning("a listener failed whose call was cancelled: %r", self._unraised)
 
     def _end_alone(self, task: asyncio.Task[Any], on_left: Callable[[], None]) -> None:
-        """A listener has ended whose call was cancelled: the rebalance goes on; what it raised is raised by the next poll."""
+        """The listener of a cancelled call has ended: the rebalance goes on; the next poll raises what it raised."""
         self._tasks.remove(task)
         self._alone.remove(task)
         error = None if task.cancelled() else task.exception()

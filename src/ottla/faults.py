@@ -1,8 +1,8 @@
-"""``broker.faults``: what an embedded broker shall do wrong, said by a test.
+"""``broker.faults``: a test scripts the failures of an embedded broker.
 
-Owns the public names of faults, how they are spelt, and how often each has struck. Must not know how a fault is carried out.
-Invariants: when a method returns, the fault is set, so that whatever a client asks from now on meets it; when ``clear`` returns,
-the broker is sound again.
+Owns the public names of faults, their spelling, and how often each has struck. Must not know how a fault is carried out.
+Invariants: when a method returns, the fault is set, so that every later request meets it; when ``clear`` returns, the broker works
+normally again.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from ottla.broker.faults.rules import Match, Moment
 from ottla.errors import ERROR_CODES, BrokerError, ConfigError, IllegalStateError, OttlaTimeoutError
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
+from ottla.types import shown, whole
 
 if TYPE_CHECKING:
     from ottla.runtime.broker_node import BrokerNode
 
 Apis = str | Iterable[str]
-"""One API or several, as Kafka spells them: ``"Fetch"``, ``["JoinGroup", "SyncGroup"]``."""
+"""One API or several, in Kafka's spelling: ``"Fetch"``, ``["JoinGroup", "SyncGroup"]``."""
 
 Error = str | int | type[BrokerError]
 """``"NOT_COORDINATOR"``, ``16`` or ``errors.NotCoordinatorError``."""
@@ -37,7 +38,7 @@ _CODES = {name: code for code, (name, _) in ERROR_CODES.items()}
 
 
 class Fault:
-    """One fault that was set. As a context manager it ends with the block."""
+    """One fault. As a context manager it ends with the block."""
 
     def __init__(self, faults: Faults, number: int, what: str) -> None:
         self._faults = faults
@@ -67,21 +68,21 @@ class Fault:
                 raise OttlaTimeoutError(f"{self._what} has struck {self._struck} times within {seconds:g} s, not {wanted}")
 
     def clear(self) -> None:
-        """End it. What it held back is answered; a connection whose answer it had lost is closed."""
+        """End it. Delayed requests are answered; connections whose answer was lost are closed."""
         self._faults._clear(self)
 
 
 class Faults:
-    """What an embedded broker shall do wrong::
+    """The scripted failures of an embedded broker::
 
         with broker.faults.fail("OffsetCommit", "COORDINATOR_LOAD_IN_PROGRESS", times=3, group="billing") as fault:
             consumer.commit()
         assert fault.struck == 3
 
-    Thread-safe. ``api`` is one of Kafka's names or several; without it any request is meant. ``client_id``, ``group``, ``topic``
-    and ``transactional_id`` narrow down which requests. ``times``: how many requests it strikes (``None``: all until it is
-    cleared), ``after``: how many it spares first. Of several faults that fit a request the oldest strikes, so faults set one after
-    the other make a sequence; a delay strikes beside another fault. All of them end with ``clear()`` and when the broker is closed.
+    Thread-safe. ``api`` is one of Kafka's names or several; without it any request matches. ``client_id``, ``group``, ``topic``
+    and ``transactional_id`` select requests. ``times``: how many requests it strikes (``None``: all until it is cleared),
+    ``after``: how many it spares first. If several faults match a request the oldest strikes, so faults set one after the other
+    form a sequence; a delay can be combined with another fault. All of them end with ``clear()`` and when the broker is closed.
     """
 
     def __init__(self, running: Callable[[], BrokerNode]) -> None:
@@ -94,7 +95,7 @@ class Faults:
         return f"<Faults {list(self)}>"
 
     def __iter__(self) -> Iterator[Fault]:
-        """The faults that were set and not cleared, oldest first, also those that have struck for the last time."""
+        """The faults that were set and not cleared, oldest first, including those that have struck for the last time."""
         return iter(tuple(self._set.values()))
 
     # Requests and answers
@@ -111,9 +112,9 @@ class Faults:
         topic: str | None = None,
         transactional_id: str | None = None,
     ) -> Fault:
-        """Answer with ``error`` instead of doing what is asked, wherever the API's answer has room for errors.
+        """Answer with ``error`` instead of doing what is asked, where the API's answer has a field for errors.
 
-        With ``topic`` only what concerns that topic fails; the rest of the request is served.
+        With ``topic`` only the part for that topic fails; the rest of the request is served.
         """
         match = _match(_apis(api), client_id, group, topic, transactional_id)
         return self._add(f"fail {api} with {error}", rules.Fail(_error(error)), match, times, after)
@@ -168,7 +169,7 @@ class Faults:
         return self._add(f"lose the reply to {api}", rules.LoseReply(), match, times, after)
 
     def disconnect(self, client_id: str | None = None) -> int:
-        """Close the connections of a client, or all, now; returns how many they were."""
+        """Close the connections of a client, or all, now; return their number."""
         return self._running().close_connections(arguments.optional_text(client_id, "client_id"))
 
     # Groups and transactions
@@ -183,10 +184,10 @@ class Faults:
     ) -> Fault:
         """Stop coordinating a group, a transactional id, or (neither named) all, until cleared or ``seconds`` have passed.
 
-        Whoever asks is told NOT_COORDINATOR, and FindCoordinator says ``to`` ("host:port") or COORDINATOR_NOT_AVAILABLE. A
+        Requests are answered with NOT_COORDINATOR, and FindCoordinator returns ``to`` ("host:port") or COORDINATOR_NOT_AVAILABLE. A
         producer that writes to a partition for the first time in its transaction has to try again. Afterwards all are loaded
-        from their log, as a broker does that takes them over. As in Kafka, they move together with the others in their
-        partition of ``__consumer_offsets`` or ``__transaction_state``.
+        from their log, as by a broker that takes them over. As in Kafka, they move together with the others in their partition of
+        ``__consumer_offsets`` or ``__transaction_state``.
         """
         name = arguments.optional_text(group, "group")
         transaction = arguments.optional_text(transactional_id, "transactional_id")
@@ -196,9 +197,9 @@ class Faults:
     def expire_member(
         self, group: str, *, member_id: str | None = None, client_id: str | None = None, instance_id: str | None = None
     ) -> int:
-        """Let the sessions of the members of a group that all given names fit be over now; returns how many they were.
+        """Expire the sessions of the members of a group that match all given names; return their number.
 
-        Raises ``IllegalStateError`` where there is none. As in Kafka, a member that waits in a rebalance can not expire.
+        Raises ``IllegalStateError`` if there is none. As in Kafka, a member that waits in a rebalance cannot expire.
         """
         wanted = {"member_id": member_id, "client_id": client_id, "instance_id": instance_id}
         for name, value in wanted.items():
@@ -213,10 +214,10 @@ class Faults:
     # The broker
 
     def freeze(self, seconds: float | timedelta | None = None) -> Fault:
-        """Stand still: nothing is answered and no timer runs until the fault is cleared or ``seconds`` have passed.
+        """Freeze the broker: nothing is answered and no timer runs until the fault is cleared or ``seconds`` have passed.
 
-        Connections stay and new ones are accepted, as with a broker under SIGSTOP. What has arrived is then done in its order.
-        ``struck`` counts the requests that wait.
+        Connections stay open and new ones are accepted, as with a broker under SIGSTOP. Requests are then served in order of
+        arrival. ``struck`` counts the requests that wait.
         """
         return self._add("freeze", rules.Freeze(), Match(), None, 0, seconds)
 
@@ -229,16 +230,16 @@ class Faults:
         after: int = 0,
         seconds: float | timedelta | None = None,
     ) -> Fault:
-        """Let appends to a topic, or one partition of it, fail as on a full disk: producers are told KAFKA_STORAGE_ERROR.
+        """Let appends to a topic, or one partition of it, fail as on a full disk: producers get KAFKA_STORAGE_ERROR.
 
-        ``topic="__consumer_offsets"`` concerns commits and groups.
+        ``topic="__consumer_offsets"`` makes commits and groups fail.
         """
         number = None if partition is None else arguments.integer(partition, "partition")
         action = rules.FailAppends(arguments.text(topic, "topic"), number)
         return self._add(f"fill the disk of {topic}", action, Match(), times, after, seconds)
 
     def clear(self) -> None:
-        """End all faults. What they held back is answered; connections whose answer was lost are closed."""
+        """End all faults. Delayed requests are answered; connections whose answer was lost are closed."""
         if self._set:
             with self._changed:
                 self._set.clear()
@@ -303,7 +304,7 @@ def _apis(api: Apis) -> frozenset[Api]:
 
 
 def _apis_or_any(api: Apis | None) -> frozenset[Api]:
-    """No API is any API."""
+    """``None`` means any API."""
     return frozenset() if api is None else _apis(api)
 
 
@@ -319,10 +320,10 @@ def _api(name: str) -> Api:
 def _error(error: Error) -> ErrorCode:
     if isinstance(error, type) and issubclass(error, BrokerError):
         return ErrorCode(error.code)
-    if isinstance(error, bool) or not isinstance(error, str | int):
-        raise TypeError(f"error is a name such as 'NOT_COORDINATOR', a number or a class of ottla.errors, not {error!r}")
-    code = _CODES.get(error) if isinstance(error, str) else error
-    if code not in ERROR_CODES:
+    code = _CODES.get(error) if isinstance(error, str) else whole(error)
+    if code is None and not isinstance(error, str):
+        raise TypeError(f"error is a name such as 'NOT_COORDINATOR', a number or a class of ottla.errors, not {shown(error)}")
+    if code is None or code not in ERROR_CODES:
         near = difflib.get_close_matches(str(error).upper(), _CODES, 1)
         raise ConfigError(f"there is no error {error!r}", hint=f"did you mean {near[0]!r}?" if near else None)
     return ErrorCode(code)
@@ -336,4 +337,4 @@ def _place(address: str) -> Place:
 
 
 _ELSEWHERE = 1_000
-"""The number of a broker that only ``move_coordinator`` speaks of."""
+"""The id of a broker that exists only for ``move_coordinator``."""

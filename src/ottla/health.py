@@ -1,12 +1,12 @@
-"""A consumer's health over HTTP: probes for whoever runs containers, and metrics for Prometheus.
+"""A consumer's health over HTTP: probes for container orchestrators, and metrics for Prometheus.
 
-Owns the server's thread and what each path answers. Must not know how a consumer finds out how it is. Invariants: a probe never
-disturbs the consumer, whatever is asked and how often; the server ends with its ``with``, and with the process.
+Owns the server's thread and the answers to each path. Must not know how a consumer determines its health. Invariants: a probe never
+disturbs the consumer, whatever is requested and how often; the server ends with its ``with``, and with the process.
 
 ============  ============================================================================================
-``/live``     200, or 503 where only a new consumer helps: it is closed or fenced, or its application hangs
-``/ready``    200, or 503 where it is not live, not connected, no member, or in a rebalance
-``/health``   all that ``consumer.health()`` says, as JSON; 200, or 503 where it is not healthy
+``/live``     200, or 503 if only a new consumer helps: it is closed or fenced, or its application hangs
+``/ready``    200, or 503 if it is not live, not connected, not a member, or in a rebalance
+``/health``   the result of ``consumer.health()``, as JSON; 200, or 503 if it is not healthy
 ``/metrics``  ``consumer.metrics()`` and the verdicts, for Prometheus; needs ``ottla[metrics]``
 ============  ============================================================================================
 """
@@ -34,17 +34,17 @@ class Inspectable(Protocol):
     """``Consumer`` or ``AsyncConsumer``."""
 
     def health(self, stuck_after: float | timedelta = STUCK_AFTER) -> Health:
-        """How it is."""
+        """The health of the consumer."""
 
     def metrics(self) -> Mapping[MetricName, float]:
-        """What it counts."""
+        """The metrics of the consumer."""
 
 
 class HealthServer:
-    """See ``serve``. A context manager; ``port`` is where it listens."""
+    """See ``serve``. A context manager; it listens on ``port``."""
 
     def __init__(self, consumer: Inspectable, port: int, host: str, stuck_after: float | timedelta) -> None:
-        arguments.duration(stuck_after, "stuck_after")  # each probe would raise it, on a thread of the server
+        arguments.duration(stuck_after, "stuck_after")  # otherwise each probe would raise it, on a thread of the server
         address = (arguments.string(host, "host"), arguments.integer(port, "port", 0, 65535))
         pages: dict[str, Callable[[], _Page]] = {
             "/live": lambda: _verdict(health := consumer.health(stuck_after), health.live),
@@ -68,17 +68,17 @@ class HealthServer:
         self.close()
 
     def close(self) -> None:
-        """Listen no more. A second call does nothing."""
+        """Stop listening. A second call does nothing."""
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
 
 
 def serve(consumer: Inspectable, port: int = 0, *, host: str = "", stuck_after: float | timedelta = STUCK_AFTER) -> HealthServer:
-    """Answer probes about ``consumer`` at ``port`` (0: any that is free), on a thread of its own.
+    """Answer probes about ``consumer`` on ``port`` (0: any free one), on a separate thread.
 
-    ``host`` is the address to listen on, all of the machine's unless given: probes come from outside of a container.
-    ``stuck_after`` is as for ``consumer.health()``. Raises ``OSError`` where the port is taken::
+    ``host`` is the address to listen on, by default all of the machine's, since probes come from outside of a container.
+    ``stuck_after`` is as for ``consumer.health()``. Raises ``OSError`` if the port is in use::
 
         with Consumer(...) as consumer, ottla.health.serve(consumer, 8080):
             ...
@@ -87,7 +87,7 @@ def serve(consumer: Inspectable, port: int = 0, *, host: str = "", stuck_after: 
 
 
 class _Page:
-    """What a path answers."""
+    """The answer to a path."""
 
     def __init__(self, status: HTTPStatus, content: str, kind: str = "text/plain; charset=utf-8") -> None:
         self.status, self.content, self.kind = status, content.encode(), kind
@@ -108,7 +108,7 @@ def _handler(pages: Mapping[str, Callable[[], _Page]]) -> type[BaseHTTPRequestHa
         do_HEAD = do_GET
 
         def log_message(self, format: str, *args: Any) -> None:
-            """A probe every few seconds is no news."""
+            """Log nothing: probes come every few seconds."""
 
     return Handler
 
@@ -135,7 +135,7 @@ def _for_prometheus(consumer: Inspectable, stuck_after: float | timedelta) -> _P
 
 
 class PrometheusCollector:
-    """``consumer.metrics()`` and its verdicts for a registry of ``prometheus-client``, where a program has one of its own::
+    """``consumer.metrics()`` and its verdicts for a program's own registry of ``prometheus-client``::
 
         prometheus_client.REGISTRY.register(PrometheusCollector(consumer))
 
@@ -148,7 +148,7 @@ class PrometheusCollector:
         self._stuck_after = stuck_after
 
     def collect(self) -> Iterable[Any]:
-        """One family for each metric."""
+        """One family per metric."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         health = self._consumer.health(self._stuck_after)
@@ -159,17 +159,22 @@ class PrometheusCollector:
             if name not in families:
                 kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
                 families[name] = kind(name, help)
-            # Kafka has some metrics of the client, of each topic and of each partition: then the labels tell which this is.
+            # Kafka has some metrics per client, per topic and per partition: the labels say which one this is.
             families[name].add_sample(name, {"group_id": group, **labels}, value)
 
         for metric, value in sorted(self._consumer.metrics().items()):
             name = f"kafka_{metric.group.removesuffix('-metrics')}_{metric.name}".replace("-", "_")
             put(name, meaning(metric), value, **dict(metric.tags))
         for verdict in ("live", "ready", "healthy"):
-            put(f"ottla_consumer_{verdict}", f"1 where the consumer is {verdict}", float(getattr(health, verdict)))
+            put(f"ottla_consumer_{verdict}", f"1 if the consumer is {verdict}", float(getattr(health, verdict)))
         for tp, part in health.partitions.items():
             where = {"topic": tp.topic, "partition": str(tp.partition)}
-            put("ottla_partition_stands_still_seconds", "how long nothing moves that should", part.stands_still, **where)
+            put(
+                "ottla_partition_stands_still_seconds",
+                "seconds for which a partition has made no progress",
+                part.stands_still,
+                **where,
+            )
         return families.values()
 
 

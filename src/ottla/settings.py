@@ -4,7 +4,7 @@ Written by ``tools/write_settings_types.py`` from the one table of settings, ``o
 of values. Must not know clients, nor what else a value must be. Invariant: each setting of the table is here, in each spelling
 that can be a keyword.
 
-The two deserializers are parameters of their own, since the types of keys and values follow from them. In a mapping, settings may
+The two deserializers are separate parameters, since the types of keys and values follow from them. In a mapping, settings may
 have Kafka's names with dots as well: see ``docs/config.md``.
 """
 
@@ -20,11 +20,11 @@ from ottla.assignors import ConsumerPartitionAssignor
 from ottla.types import IsolationLevel, OAuthToken
 
 Assignor: TypeAlias = str | ConsumerPartitionAssignor | type[ConsumerPartitionAssignor]
-"""The name of an assignor, or one of your own."""
+"""The name of an assignor, or your own assignor."""
 
 
 class ClientSettings(TypedDict, total=False):
-    """What all clients take."""
+    """The settings of all clients."""
 
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] | None
     sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"] | None
@@ -89,11 +89,11 @@ class ClientSettings(TypedDict, total=False):
 
 
 class AdminSettings(ClientSettings, total=False):
-    """What ``Admin`` takes."""
+    """The settings of ``Admin``."""
 
 
 class ConsumerSettings(ClientSettings, total=False):
-    """What ``Consumer`` and ``AsyncConsumer`` take, but for the deserializers."""
+    """The settings of ``Consumer`` and ``AsyncConsumer``, except the deserializers."""
 
     group_id: str | None
     group_instance_id: str | None

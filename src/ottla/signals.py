@@ -1,8 +1,8 @@
-"""What a program does about SIGINT (Ctrl-C) and SIGTERM, for those who ask for it.
+"""Optional handling of SIGINT (Ctrl-C) and SIGTERM for programs.
 
 Owns the handlers while a ``with`` lasts; the library itself installs none. Must not know brokers or sockets: a consumer
-is whatever has a ``wakeup()``. Invariant: the handlers that were there before are there again afterwards. As Python
-delivers signals to the main thread, these context managers are entered there.
+is anything with a ``wakeup()``. Invariant: afterwards the previous handlers are restored. Since Python delivers signals
+to the main thread, these context managers are entered there.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from ottla.errors import WakeupError
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 LOOK_EVERY = 1.0
-"""Seconds between two calls of what goes on meanwhile."""
+"""Seconds between two calls of ``meanwhile``."""
 Handler = Callable[[int, FrameType | None], None]
 
 
 class Wakeable(Protocol):
-    """Something whose waiting call another thread, or a signal, can end: ``Consumer``."""
+    """An object whose waiting call another thread, or a signal, can interrupt: ``Consumer``."""
 
     def wakeup(self) -> None:
         """Make the waiting call, or the next one, raise ``WakeupError``."""
@@ -34,7 +34,7 @@ class Wakeable(Protocol):
 class Stop:
     """Whether, and by which signal, the program was asked to stop.
 
-    ``wake`` is called when that happens, in the middle of whatever the main thread is doing: it may only do what can be done there,
+    ``wake`` is called when that happens, in the middle of whatever the main thread is doing: it may only call re-entrant functions,
     like ``SimpleQueue.put``.
     """
 
@@ -52,7 +52,7 @@ class Stop:
 
 
 class Interrupted(KeyboardInterrupt):
-    """SIGINT or SIGTERM arrived; ``exit_code`` is the one a shell expects of a process that such a signal ended."""
+    """SIGINT or SIGTERM arrived; ``exit_code`` is the one that a shell reports for a process killed by that signal."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -74,10 +74,10 @@ def handled(handler: Handler | signal.Handlers) -> Iterator[None]:
 def stop_on_signals(consumer: Wakeable) -> Iterator[Stop]:
     """End the loop inside the ``with`` on SIGINT or SIGTERM, between two polls.
 
-    The signal wakes ``consumer``: its ``poll()``, the present one or the next, raises ``WakeupError``, and the ``with`` swallows
-    that. Records in hand are finished first, and the consumer is still open afterwards, to ``close()``. A ``commit()`` that is
-    under way is ended, too: its records will be delivered again, unless the program catches the error and commits once more. The
-    value is true once a signal came, for loops that want to look. A second signal does what it did before the ``with``::
+    The signal wakes ``consumer``: its ``poll()``, the current one or the next, raises ``WakeupError``, and the ``with`` suppresses
+    that. The current records are finished first, and the consumer is still open afterwards, to ``close()``. A running ``commit()``
+    is interrupted, too: its records will be delivered again, unless the program catches the error and commits again. The value is
+    true once a signal has arrived, for loops that check it. A second signal does what it did before the ``with``::
 
         with Consumer(...) as consumer, stop_on_signals(consumer):
             consumer.subscribe(["orders"])
@@ -93,7 +93,7 @@ def stop_on_signals(consumer: Wakeable) -> Iterator[Stop]:
         for each in STOP_SIGNALS:
             signal.signal(each, before[each])  # type: ignore[arg-type]
         if os.getpid() != process:
-            signal.raise_signal(number)  # a forked child has inherited this handler, and no consumer
+            signal.raise_signal(number)  # a forked child has inherited this handler, but no consumer
             return
         stop.signal = signal.Signals(number)
         consumer.wakeup()
@@ -109,10 +109,10 @@ def stop_on_signals(consumer: Wakeable) -> Iterator[Stop]:
 
 @contextmanager
 def noted_signals() -> Iterator[Stop]:
-    """Note the first SIGINT or SIGTERM and ignore the rest, so that nothing disturbs the cleaning up.
+    """Record the first SIGINT or SIGTERM and ignore the rest, so that nothing disturbs the clean-up.
 
-    Nothing is raised in the handler: code written in C may lose such an exception, or crash. Whoever works calls ``check()`` of the
-    value now and then, and whoever sleeps is woken by its ``wake``.
+    The handler raises nothing: code written in C may lose such an exception, or crash. Running code calls ``check()`` of the value
+    now and then, and ``wake`` wakes sleeping code.
     """
     stop = Stop()
 
@@ -126,7 +126,8 @@ def noted_signals() -> Iterator[Stop]:
 
 
 def wait_for_signal(meanwhile: Callable[[], object] = lambda: None) -> signal.Signals:
-    """Wait until SIGINT or SIGTERM arrives, and say which. ``meanwhile`` is called every second; what it raises ends the wait."""
+    """Wait until SIGINT or SIGTERM arrives, and return which. ``meanwhile`` is called every second; what it raises ends the
+    wait."""
     arrived = threading.Event()
     stop = Stop()
 

@@ -1,4 +1,4 @@
-"""The pytest plugin, loaded by pytest wherever Ottla is installed: a broker for the test session, a fresh topic for each test.
+"""The pytest plugin, loaded by pytest wherever Ottla is installed: a broker for the test session, a new topic for each test.
 
 Owns the fixtures; must not know how a broker works. Invariant: loading it imports nothing of Ottla but this module, since every
 test run on a machine with Ottla loads it.
@@ -29,19 +29,19 @@ if TYPE_CHECKING:
     from ottla.embedded import Broker
 
 _LONGEST = 200
-"""Of a topic's name Kafka takes 249 characters; a number comes after what is left of the test's name."""
+"""Kafka accepts topic names of up to 249 characters; a number is appended to the truncated name of the test."""
 
 _numbers = itertools.count(1)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the marker known."""
-    config.addinivalue_line("markers", "kafka_topic(partitions=1, configs={}): what the topic of the fixture kafka_topic is like")
+    """Register the marker."""
+    config.addinivalue_line("markers", "kafka_topic(partitions=1, configs={}): properties of the topic of the fixture kafka_topic")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item) -> None:
-    """The faults that a test has set end before anything else of it does, so that its clients can be closed."""
+    """End the faults of a test before its fixtures, so that its clients can be closed."""
     broker = getattr(item, "funcargs", {}).get("kafka_broker")
     if broker is not None:
         broker.faults.clear()
@@ -72,7 +72,7 @@ def _kafka_admin(kafka_broker: Broker) -> Iterator[Admin]:
 
 @pytest.fixture
 def kafka_topic(request: pytest.FixtureRequest, _kafka_admin: Admin) -> str:
-    """The name of an empty topic that no other test knows, with one partition unless the marker ``kafka_topic`` says otherwise."""
+    """The name of an empty topic that no other test uses, with one partition unless the marker ``kafka_topic`` says otherwise."""
     partitions, configs = _wanted(request.node.get_closest_marker("kafka_topic"))
     name = re.sub(r"[^a-zA-Z0-9._-]+", "-", request.node.name)[:_LONGEST] + f"-{next(_numbers)}"
     _kafka_admin.create_topics({name: partitions}, configs=configs)
@@ -80,7 +80,7 @@ def kafka_topic(request: pytest.FixtureRequest, _kafka_admin: Admin) -> str:
 
 
 def _wanted(marker: pytest.Mark | None) -> tuple[int, Mapping[str, str] | None]:
-    """How many partitions, and which settings."""
+    """The number of partitions, and the settings."""
     args, kwargs = ((), {}) if marker is None else (marker.args, marker.kwargs)
     wanted = {"partitions": 1, "configs": None, **kwargs}
     if args or len(wanted) > 2:

@@ -1,27 +1,57 @@
-"""The values that every room passes around: frozen, hashable, without behaviour.
+"""The values that all packages use: frozen, hashable, without behaviour.
 
 Owns the small public vocabulary (topic-partition, offset, node, time). Must not know any other module of the
-package. Invariant: nothing here can change after it was made.
+package. Invariant: nothing here can change after it was created.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
-from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator, Mapping
+from operator import index
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
     K_co = TypeVar("K_co", covariant=True, default=bytes)
     V_co = TypeVar("V_co", covariant=True, default=bytes)
-else:  # Python 3.11 and 3.12 know no defaults (PEP 696), and nobody needs them at run time
+else:  # Python 3.11 and 3.12 have no defaults (PEP 696), and they are not needed at run time
     from typing import TypeVar
 
     K_co = TypeVar("K_co", covariant=True)
     V_co = TypeVar("V_co", covariant=True)
-"""What keys and values are, ``None`` apart: bytes, unless deserializers make something else of them."""
+"""The types of keys and values, apart from ``None``: bytes, unless deserializers return something else."""
+
+_K = TypeVar("_K")
+_V_co = TypeVar("_V_co", covariant=True)
+
+
+class FrozenMapping(Mapping[_K, _V_co]):
+    """A mapping that cannot change. Unlike ``types.MappingProxyType`` it can be pickled and copied."""
+
+    __slots__ = ("_items",)
+
+    def __init__(self, items: Mapping[_K, _V_co] | None = None) -> None:
+        self._items = dict(items or {})
+
+    def __getitem__(self, key: _K) -> _V_co:
+        return self._items[key]
+
+    def __iter__(self) -> Iterator[_K]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._items.items()))
+
+    def __repr__(self) -> str:
+        return repr(self._items)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._items,)
 
 
 class TopicPartition(NamedTuple):
@@ -35,10 +65,10 @@ class TopicPartition(NamedTuple):
 
 
 class OffsetAndMetadata(NamedTuple):
-    """A committed position: always the *next* offset to read, never the last one that was read.
+    """A committed position: always the *next* offset to read, never the last offset that was read.
 
-    ``leader_epoch`` is the epoch of the last consumed batch, or ``None`` when it is not known. One that is none of the cluster's,
-    as in offsets copied from another cluster, is dropped within seconds: reading goes on from ``offset``.
+    ``leader_epoch`` is the epoch of the last consumed batch, or ``None`` when it is not known. An epoch that the cluster
+    does not have, as in offsets copied from another cluster, is dropped within seconds: reading continues at ``offset``.
     """
 
     offset: int
@@ -47,21 +77,21 @@ class OffsetAndMetadata(NamedTuple):
 
 
 class OAuthToken(NamedTuple):
-    """What a token provider gives. ``expires_at`` is in seconds since 1970; ``None``: ask for another one at each login.
+    """The result of a token provider. ``expires_at`` is in seconds since 1970; ``None``: get a new token for each login.
 
-    ``extensions`` are told to the broker beside the token (KIP-342).
+    ``extensions`` are sent to the broker with the token (KIP-342).
     """
 
     value: str
     expires_at: float | None = None
-    extensions: Mapping[str, str] = MappingProxyType({})
+    extensions: Mapping[str, str] = FrozenMapping()
 
     def __repr__(self) -> str:
         return f"<OAuthToken of {len(self.value)} characters, expires at {self.expires_at}>"
 
 
 class OffsetAndTimestamp(NamedTuple):
-    """The first offset whose record is stamped at or after the time that was asked for (milliseconds since 1970)."""
+    """The first offset whose record has a timestamp at or after the requested time (milliseconds since 1970)."""
 
     offset: int
     timestamp: int
@@ -69,7 +99,7 @@ class OffsetAndTimestamp(NamedTuple):
 
 
 class Node(NamedTuple):
-    """A broker as the cluster's metadata names it."""
+    """A broker as in the cluster's metadata."""
 
     node_id: int
     host: str
@@ -78,14 +108,14 @@ class Node(NamedTuple):
 
 
 class Leader(NamedTuple):
-    """Who leads a partition, and since which epoch (``None``: the broker is too old to say)."""
+    """The leader of a partition, and its epoch (``None``: the broker is too old to report it)."""
 
     node: Node
     epoch: int | None
 
 
 class PartitionInfo(NamedTuple):
-    """What the metadata says of one partition; ``leader`` is ``None`` while there is none."""
+    """The metadata of one partition; ``leader`` is ``None`` while there is none."""
 
     topic: str
     partition: int
@@ -96,7 +126,7 @@ class PartitionInfo(NamedTuple):
 
 
 class ConsumerGroupMetadata(NamedTuple):
-    """Who this consumer is inside its group, as a transactional producer needs it (KIP-447)."""
+    """The identity of this consumer in its group, as a transactional producer needs it (KIP-447)."""
 
     group_id: str
     generation_id: int = -1
@@ -105,18 +135,18 @@ class ConsumerGroupMetadata(NamedTuple):
 
 
 class GroupMembershipOperation(enum.StrEnum):
-    """What becomes of a group's member when its consumer is closed (KIP-1092)."""
+    """Whether a member leaves its group when its consumer is closed (KIP-1092)."""
 
     DEFAULT = "default"
     """It leaves; a static member (``group_instance_id``) remains."""
     LEAVE_GROUP = "leave_group"
-    """It leaves, a static member, too: its partitions go to others at once."""
+    """It leaves, even a static member: its partitions go to others at once."""
     REMAIN_IN_GROUP = "remain_in_group"
-    """It remains until its session is over: nothing moves if it comes back before (a static member as itself)."""
+    """It remains until its session expires: nothing moves if a static member returns before that."""
 
 
 class TimestampType(enum.IntEnum):
-    """Who stamped a record (the numbers are those of Spark's ``timestampType`` column)."""
+    """Who set a record's timestamp (the numbers are those of Spark's ``timestampType`` column)."""
 
     NO_TIMESTAMP_TYPE = -1
     CREATE_TIME = 0
@@ -131,7 +161,40 @@ class IsolationLevel(enum.IntEnum):
 
 
 class Now(NamedTuple):
-    """The time as the cores see it, in whole milliseconds: ``mono`` for deadlines, ``wall`` for what is stored."""
+    """The current time for the cores, in whole milliseconds: ``mono`` for deadlines, ``wall`` for what is stored."""
 
     mono: int
     wall: int
+
+
+def is_utf8(value: str) -> bool:
+    """Whether UTF-8 can encode a string. It cannot encode lone surrogates, which Python uses for bytes that are not text."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def plain(value: str) -> str:
+    """A string of a subclass as a string, whatever ``str()`` makes of it: of an ``enum`` it makes the name of the member."""
+    return str.__str__(value)
+
+
+def whole(value: Any) -> int | None:
+    """A whole number, also one of another library; ``None`` for anything else, as ``True`` and 1.0 are."""
+    if isinstance(value, bool):
+        return None
+    try:
+        return index(value)
+    except TypeError:
+        return None
+
+
+_LONGEST_SHOWN = 200
+
+
+def shown(value: object) -> str:
+    """A value in the text of an error: as Python writes it, but no longer than can be read."""
+    said = repr(value)
+    return said if len(said) <= _LONGEST_SHOWN else f"{said[:_LONGEST_SHOWN]}..."

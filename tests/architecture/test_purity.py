@@ -1,4 +1,4 @@
-"""The cores read no clock, open no file and make no random identity: what import rules alone can not see.
+"""The cores read no clock, open no file and make no random identity: what import rules alone cannot see.
 
 Modules that a core may not import (``time``, ``socket``, ``os`` ...) are import-linter's; here are the names of the language and of
 harmless modules that reach the outside world.

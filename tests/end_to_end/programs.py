@@ -40,7 +40,7 @@ def ottla(
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
+    """A port that no one listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -16,7 +16,7 @@ import pytest
 from confluent_kafka import Producer
 
 from ottla import AsyncConsumer, OffsetAndMetadata, TopicPartition
-from ottla.errors import CommitFailedError, IllegalStateError, error_class
+from ottla.errors import CommitFailedError, IllegalStateError, WakeupError, error_class
 
 PATIENCE = 60.0
 """Seconds that anything may take on a busy machine."""
@@ -332,6 +332,31 @@ def test_walking_goes_on_where_it_was_cancelled(served: str, topic: MakeTopic) -
 
     run(walk())
     assert offsets == [*range(100)]
+
+
+def test_a_walk_goes_on_after_a_time_limit_or_a_wakeup_has_ended_one_anext(served: str, topic: MakeTopic) -> None:
+    """An async generator would be over: the next ``anext()`` would say that there are no more records."""
+    name = topic(1)
+    offsets: list[int] = []
+
+    async def walk() -> None:
+        async with consumer(served) as reader:
+            await reader.assign([TopicPartition(name, 0)])
+            records = aiter(reader)
+            while len(offsets) < 50:
+                if len(offsets) % 25 == 0:
+                    with pytest.raises(TimeoutError):
+                        await asyncio.wait_for(anext(records), 0.05)
+                    reader.wakeup()
+                    with pytest.raises(WakeupError):
+                        await anext(records)
+                    spread(served, name, 1, 25)
+                offsets.append((await asyncio.wait_for(anext(records), PATIENCE)).offset)
+        with pytest.raises(StopAsyncIteration):
+            await anext(records)
+
+    run(walk())
+    assert offsets == [*range(50)]
 
 
 def test_a_handler_that_is_too_slow_leaves_the_group_and_comes_back(served: str, topic: MakeTopic) -> None:

@@ -218,6 +218,34 @@ def test_a_listener_may_wait_for_a_task_that_commits(served: str, topic: MakeTop
     assert committed(served, f"g-{name}", name) == {0: 10}
 
 
+def test_a_callback_may_wait_for_a_task_that_commits_and_close_waits_for_both(served: str, topic: MakeTopic) -> None:
+    name = topic(1, "0:value")
+    tp = TopicPartition(name, 0)
+    told: list[str] = []
+
+    async def lock_in_hand() -> None:
+        lock, called = asyncio.Lock(), asyncio.Event()
+
+        async def callback(offsets: object, error: object) -> None:
+            called.set()
+            async with lock:
+                await asyncio.sleep(0.1)
+                told.append("callback")
+
+        async with consumer(served, f"g-{name}", enable_auto_commit=False) as this:
+            await this.assign([tp])
+            assert len(await this.poll(PATIENCE)) == 1
+            async with lock, polling(this):
+                await this.commit_async({tp: 0}, callback)
+                await called.wait()
+                await this.commit({tp: 1})
+                told.append("commit")
+        told.append("close")
+
+    run(lock_in_hand())
+    assert told == ["commit", "callback", "close"]
+
+
 def test_a_pause_beside_a_walk_repeats_nothing(served: str, topic: MakeTopic) -> None:
     name = topic(2)
     spread(served, name, 2, 500)
@@ -355,8 +383,9 @@ def test_a_listener_may_close_the_consumer_in_whose_poll_it_runs(served: str, to
         await this.subscribe([name], on_assign=on_assign)
         with pytest.raises(ClosedError):
             await this.poll(PATIENCE)
-        while not this._closed:
+        while asyncio.all_tasks() != {asyncio.current_task()}:  # the listener still ends the network thread
             await asyncio.sleep(0.01)
+        assert this._closed
 
     began = time.monotonic()
     run(main())

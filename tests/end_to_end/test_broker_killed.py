@@ -46,7 +46,7 @@ PAYLOAD = b"-" * 1500
 
 @contextmanager
 def broker_process(folder: Path, port: int) -> Iterator[subprocess.Popen[str]]:
-    """A broker in a process of its own, listening; whatever happens, it does not outlive the test."""
+    """A broker in a separate process, listening; whatever happens, it does not outlive the test."""
     command = [sys.executable, "-c", PROGRAM, str(folder), str(port), json.dumps(SETTINGS)]
     with (folder.parent / f"{folder.name}.errors").open("a") as errors:
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True)

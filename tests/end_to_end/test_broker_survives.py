@@ -1,4 +1,4 @@
-"""A broker in a process of its own that is killed, whose disk is full, and that is fed garbage: nothing acknowledged is lost."""
+"""A broker in a separate process that is killed, whose disk is full, and that is fed garbage: nothing acknowledged is lost."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ broker.close()
 def broker_process(
     folder: Path, port: int = 0, file_size: int | None = None, descriptors: int | None = None
 ) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A broker in a process of its own; closing its stdin ends it well. ``file_size``: no file may be larger (bytes);
+    """A broker in a separate process; closing its stdin ends it well. ``file_size``: no file may be larger (bytes);
     ``descriptors``: so many files may be open."""
 
     def limit() -> None:
@@ -55,7 +55,7 @@ def broker_process(
             resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
 
     command = [sys.executable, "-c", PROGRAM, str(folder), str(port)]
-    with (folder.parent / f"{folder.name}.errors").open("a") as errors:  # a pipe that nobody reads would hold it up
+    with (folder.parent / f"{folder.name}.errors").open("a") as errors:  # a pipe that no one reads would hold it up
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, preexec_fn=limit
         )

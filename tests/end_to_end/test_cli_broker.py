@@ -72,6 +72,6 @@ def test_a_folder_that_another_broker_uses(tmp_path: Path) -> None:
         assert ottla("topic", "list", bootstrap_servers=address).returncode == 0
 
 
-def test_a_folder_that_can_not_be_written(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert str(tmp_path) in refused("--data-dir", str(tmp_path / "file" / "data"))

@@ -72,7 +72,7 @@ def test_a_bad_name_and_a_bad_config(served: str) -> None:
     assert ottla("topic", "create", "fine", "--config", "retention.ms", bootstrap_servers=served).returncode == 2
 
 
-def test_what_can_not_be_altered(served: str) -> None:
+def test_what_cannot_be_altered(served: str) -> None:
     assert ottla("topic", "create", "fixed", "-p", "2", bootstrap_servers=served).returncode == 0
     assert "nowhere" in failed("alter", "nowhere", "-p", "3", address=served)
     assert "2" in failed("alter", "fixed", "-p", "1", address=served)

@@ -1,4 +1,4 @@
-"""How long ``close()`` takes: with its default time-out where the broker is gone, and never longer than it is told to."""
+"""How long ``close()`` takes: with its default time-out where the broker is gone, and never longer than its time-out."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +20,13 @@ import pytest
 
 from ottla import Admin, AsyncConsumer, Broker, Consumer, TopicPartition
 from ottla.client.commands import Inspect
-from ottla.errors import OttlaTimeoutError
+from ottla.errors import ClosedError, OttlaTimeoutError
 from tests.end_to_end.programs import broker as broker_process
 from tests.interop.peers import create_topic
 
 PATIENCE = 60.0
 DEFAULT = 5.0
-"""Seconds that ``close()`` may take at most where it is told nothing."""
+"""Seconds that ``close()`` may take at most without a time-out."""
 OVERSHOOT = 0.1
 """Seconds that it may take beyond its time-out."""
 SLACK = 1.0
@@ -137,11 +137,20 @@ def test_a_dead_broker_is_waited_for_five_seconds_at_most(tmp_path: Path, protoc
     assert min(took.values()) < DEFAULT + OVERSHOOT
 
 
-def test_a_topic_that_was_deleted_is_not_waited_for(broker: Broker) -> None:
-    filled(broker.bootstrap_servers, "short-lived")
-    consumer = reading(broker.bootstrap_servers, "short-lived", "short-lived")
+@pytest.mark.parametrize("how", ["classic", "consumer", "assigned"])
+def test_a_topic_that_was_deleted_is_not_waited_for(broker: Broker, how: str) -> None:
+    name = f"short-lived-{how}"
+    stays_away = {"allow_auto_create_topics": False}
+    filled(broker.bootstrap_servers, name)
+    if how == "assigned":
+        consumer = Consumer(settings(broker.bootstrap_servers, name, auto_commit_interval=3_600, **stays_away))
+        consumer.assign([TopicPartition(name, 0)])
+        while not consumer.poll(0.2):
+            pass
+    else:
+        consumer = reading(broker.bootstrap_servers, name, name, group_protocol=how, **stays_away)
     with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
-        admin.delete_topics(["short-lived"])
+        admin.delete_topics([name])
     assert seconds(consumer.close) < 1 + SLACK
 
 
@@ -251,22 +260,97 @@ def close_quietly(consumer: Consumer, timeout: float) -> None:
         consumer.close(timeout)
 
 
+# -- the time-out of an ``AsyncConsumer`` -----------------------------------------------------------------------------------
+
+
+async def async_reading(broker: Broker, **more: Any) -> AsyncConsumer:
+    """As ``reading``."""
+    consumer = AsyncConsumer(settings(broker.bootstrap_servers, fresh(), auto_commit_interval=3_600, **more))
+    await consumer.subscribe(["orders"])
+    while not await consumer.poll(0.2):
+        pass
+    return consumer
+
+
+@contextlib.asynccontextmanager
+async def async_no_answers(broker: Broker) -> AsyncIterator[AsyncConsumer]:
+    consumer = await async_reading(broker)
+    with broker.faults.delay(None, 30, times=None):
+        yield consumer
+
+
+@contextlib.asynccontextmanager
+async def async_no_answer_to_an_asynchronous_commit(broker: Broker) -> AsyncIterator[AsyncConsumer]:
+    consumer = await async_reading(broker)
+    with broker.faults.delay("OffsetCommit", 30, times=None):
+        await consumer.commit_async()
+        yield consumer
+
+
+@contextlib.asynccontextmanager
+async def async_a_fetch_under_way(broker: Broker) -> AsyncIterator[AsyncConsumer]:
+    yield await async_reading(broker, fetch_max_wait=20)
+
+
+@contextlib.asynccontextmanager
+async def async_a_busy_network_thread(broker: Broker) -> AsyncIterator[AsyncConsumer]:
+    consumer = await async_reading(broker)
+    release = threading.Event()
+    assert consumer._network is not None
+    consumer._network.submit(Inspect(lambda _: release.wait(PATIENCE)))
+    try:
+        yield consumer
+    finally:
+        release.set()
+
+
+@contextlib.asynccontextmanager
+async def async_other_tasks_in_calls(broker: Broker) -> AsyncIterator[AsyncConsumer]:
+    """One polls, one commits, and no broker answers."""
+    consumer = await async_reading(broker)
+    with broker.faults.delay(None, 30, times=None):
+        tasks = [asyncio.create_task(call) for call in (consumer.poll(PATIENCE), consumer.commit())]
+        await asyncio.sleep(0.05)
+        yield consumer
+        done, _ = await asyncio.wait(tasks, timeout=PATIENCE)
+        assert {type(task.exception()) for task in done} == {ClosedError}
+
+
+@contextlib.asynccontextmanager
+async def async_a_port_that_says_nothing(broker: Broker) -> AsyncIterator[AsyncConsumer]:
+    with a_listener() as address:
+        consumer = AsyncConsumer(settings(address, "g"))
+        await consumer.assign([TopicPartition("orders", 0)])
+        yield consumer
+
+
+ASYNC_CASES = [
+    async_no_answers,
+    async_no_answer_to_an_asynchronous_commit,
+    async_a_fetch_under_way,
+    async_a_busy_network_thread,
+    async_other_tasks_in_calls,
+    async_a_port_that_says_nothing,
+]
+
+
 @pytest.mark.parametrize("timeout", TIMEOUTS)
-def test_the_time_out_of_an_async_consumer_holds(broker: Broker, timeout: float) -> None:
+@pytest.mark.parametrize("case", ASYNC_CASES)
+def test_the_time_out_of_an_async_consumer_holds(broker: Broker, case: Any, timeout: float) -> None:
     async def close() -> float:
-        consumer = AsyncConsumer(settings(broker.bootstrap_servers, fresh(), auto_commit_interval=3_600))
-        await consumer.subscribe(["orders"])
-        while not await consumer.poll(0.2):
-            pass
-        with broker.faults.delay(None, 30, times=None):
+        async with case(broker) as consumer:
             began = time.monotonic()
-            await consumer.close(timeout)
+            with contextlib.suppress(OttlaTimeoutError):
+                await consumer.close(timeout)
             return time.monotonic() - began
 
     took = [asyncio.run(asyncio.wait_for(close(), PATIENCE))]
     while len(took) < TRIES and took[-1] > timeout + OVERSHOOT:
         took.append(asyncio.run(asyncio.wait_for(close(), PATIENCE)))
     assert min(took) <= timeout + OVERSHOOT, took
+
+
+# -- what is said in the time that there is ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
@@ -283,15 +367,29 @@ def test_without_any_time_the_commit_and_the_good_bye_are_sent_all_the_same(brok
     assert found.offset == 1
 
 
-def test_what_assign_replaces_is_committed_before_a_close_that_follows_at_once(broker: Broker) -> None:
-    old, new = TopicPartition("orders", 0), TopicPartition("others", 0)
-    filled(broker.bootstrap_servers, "others")
-    with Consumer(settings(broker.bootstrap_servers, "by-hand", auto_commit_interval=3_600)) as consumer:
-        consumer.assign([old])
-        while not consumer.poll(0.2):
-            pass
-        consumer.assign([new])
-    with Consumer(settings(broker.bootstrap_servers, "by-hand")) as consumer:
+@pytest.mark.parametrize("is_async", [False, True])
+def test_what_assign_replaces_is_committed_before_a_close_that_follows_at_once(broker: Broker, is_async: bool) -> None:
+    group = fresh()
+    old, new = TopicPartition("orders", 0), TopicPartition(f"others-{group}", 0)
+    filled(broker.bootstrap_servers, new.topic)
+    chosen = settings(broker.bootstrap_servers, group, auto_commit_interval=3_600)
+
+    async def asynchronous() -> None:
+        async with AsyncConsumer(chosen) as consumer:
+            await consumer.assign([old])
+            while not await consumer.poll(0.2):
+                pass
+            await consumer.assign([new])
+
+    if is_async:
+        asyncio.run(asyncio.wait_for(asynchronous(), PATIENCE))
+    else:
+        with Consumer(chosen) as consumer:
+            consumer.assign([old])
+            while not consumer.poll(0.2):
+                pass
+            consumer.assign([new])
+    with Consumer(settings(broker.bootstrap_servers, group)) as consumer:
         found = consumer.committed(old)[old]
     assert found is not None
     assert found.offset == 1

@@ -24,7 +24,7 @@ SLACK = 20.0
 
 
 def closed_port() -> int:
-    """A port on which nobody listens."""
+    """A port on which no one listens."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -57,7 +57,7 @@ def test_connection_refused() -> None:
 def test_a_name_that_does_not_exist() -> None:
     attempts = failure("no-such-host.invalid:9092").attempts
     assert list(attempts) == ["no-such-host.invalid:9092"]
-    assert "can not be resolved" in attempts["no-such-host.invalid:9092"] or "not resolved yet" in str(attempts)
+    assert "cannot be resolved" in attempts["no-such-host.invalid:9092"] or "not resolved yet" in str(attempts)
 
 
 CALLS: dict[str, Callable[[Consumer], object]] = {

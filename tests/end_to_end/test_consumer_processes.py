@@ -49,7 +49,7 @@ say(ended=True)
 
 
 class Member:
-    """A member in a process of its own, and what it has said so far."""
+    """A member in a separate process, and what it has said so far."""
 
     def __init__(self, process: subprocess.Popen[str], said: Path) -> None:
         self.process = process

@@ -91,7 +91,7 @@ def wait(condition: Callable[[], bool]) -> None:
 
 
 class Member(threading.Thread):
-    """A consumer that polls in a thread of its own."""
+    """A consumer that polls in a separate thread."""
 
     def __init__(self, servers: str, name: str, *fails: int) -> None:
         super().__init__(name=name, daemon=True)
@@ -212,7 +212,7 @@ with Consumer(settings(servers, InTurn(name))) as consumer, stop_on_signals(cons
 
 
 class Process:
-    """A member in a process of its own."""
+    """A member in a separate process."""
 
     def __init__(self, folder: Path, servers: str, name: str) -> None:
         self._said = folder / name

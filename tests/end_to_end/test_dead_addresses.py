@@ -28,7 +28,7 @@ SET_UP = ConsumerConfig.parse(bootstrap_servers=f"{ALIVE}:9092").socket_connecti
 
 @contextmanager
 def swallowing(host: str, port: int) -> Iterator[None]:
-    """An address that answers nothing: its queue of connections is full, and nobody takes from it."""
+    """An address that answers nothing: its queue of connections is full, and no one takes from it."""
     with ExitStack() as stack:
         server = stack.enter_context(socket.socket())
         server.bind((host, port))

@@ -18,7 +18,7 @@ from tests.end_to_end.programs import environment
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 AMAZON = {"AWS_REGION": "eu-north-1", "AWS_ACCESS_KEY_ID": "AKIDEXAMPLE", "AWS_SECRET_ACCESS_KEY": "nobody's secret"}
-"""Credentials of nobody."""
+"""Credentials of no one."""
 PRINTED = {
     "amazon_msk.py": ["a token for kafka.eu-north-1.amazonaws.com, signed by AKIDEXAMPLE, good for 15 minutes"],
     "at_least_once.py": ["served 30 orders"],

@@ -53,7 +53,7 @@ def test_a_member_answers_probes_for_as_long_as_it_lives(served: str, topic: Mak
     name = topic(2, "a:1", "b:2", "c:3")
     with consumer(served, f"group-of-{name}") as reader:
         with serve(reader, host="127.0.0.1") as server:
-            assert get(server.port, "/live") == (200, "nothing was asked of it yet\n")
+            assert get(server.port, "/live") == (200, "no call was made yet\n")
             assert get(server.port, "/ready").status == 503
             reader.subscribe([name])
             poll_until(reader, lambda: reader.health().healthy and sum(map(reader.position, reader.assignment())) == 3)

@@ -1,7 +1,7 @@
 """Ctrl-C at any moment: a consumer whose calls a signal's handler interrupts, and that goes on, loses and repeats nothing.
 
 CPython runs the handlers of signals when a function begins, after each call of something written in C, and when a loop begins
-anew. A first run notes all these points of the package on the application's thread; in each further run one of them raises.
+again. A first run notes all these points of the package on the application's thread; in each further run one of them raises.
 """
 
 from __future__ import annotations

@@ -447,6 +447,22 @@ def leave_a_walk_by_an_error_and_close_in_finally(reader: Reader) -> None:
             reader.consumer.close()
 
 
+def pause_in_a_walk_and_fail(reader: Reader) -> None:
+    with suppress(Broken), reader.ready() as consumer:
+        for record in consumer:
+            if record.offset == 3:
+                consumer.pause(reader.tp)
+                raise Broken
+
+
+def pause_and_fail(reader: Reader) -> None:
+    with suppress(Broken), reader.ready() as consumer:
+        reader.poll()
+        consumer.pause(reader.tp)
+        consumer.resume(reader.tp)
+        raise Broken
+
+
 def commit_some_and_fail(reader: Reader) -> None:
     with suppress(Broken), reader.ready() as consumer:
         for record in reader.poll():
@@ -463,12 +479,38 @@ def commit_in_a_walk_and_fail(reader: Reader) -> None:
                 raise Broken
 
 
+def commit_ahead_in_a_walk(reader: Reader) -> None:
+    with reader.ready() as consumer:
+        for record in consumer:
+            if record.offset == 3:
+                consumer.commit({reader.tp: 8})
+                break
+
+
+def commit_what_is_yet_to_come(reader: Reader) -> None:
+    with reader.ready() as consumer:
+        reader.poll()
+        consumer.commit({reader.tp: 1_000})
+
+
+def commit_what_is_yet_to_come_and_fail(reader: Reader) -> None:
+    with suppress(Broken), reader.ready() as consumer:
+        reader.poll()
+        consumer.commit({reader.tp: 1_000})
+        raise Broken
+
+
 @pytest.mark.parametrize(
     ("end", "expected"),
     [
+        (commit_ahead_in_a_walk, 8),
+        (commit_what_is_yet_to_come, 1_000),
+        (commit_what_is_yet_to_come_and_fail, 1_000),
         (leave_a_walk_by_break, 4),
         (leave_a_walk_by_an_error, 3),
         (leave_a_walk_by_an_error_and_close_in_finally, 3),
+        (pause_in_a_walk_and_fail, 3),
+        (pause_and_fail, 0),
         (commit_some_and_fail, 3),
         (commit_in_a_walk_and_fail, 3),
     ],

@@ -197,7 +197,7 @@ class KafkaPythonMember:
 
 
 class AiokafkaMember:
-    """aiokafka's consumer, on an event loop of its own in a thread of its own, so that its heartbeats go on."""
+    """aiokafka's consumer, on an event loop of its own in a separate thread, so that its heartbeats go on."""
 
     def __init__(self, servers: str, topic: str, group: str, **config: object) -> None:
         self._loop = asyncio.new_event_loop()

@@ -1,7 +1,7 @@
 """A real Apache Kafka for the tests: one node a test session, clusters of several nodes, and Kafka's own tools.
 
 Owns the fixtures ``real_kafka``, ``own_kafka``, ``kafka_cluster`` and ``kafka_tool``, loaded as a plugin by ``tests/conftest.py``
-so that every folder of tests can ask for them. Must not know anything of Ottla: what is tested against it must be somebody else's
+so that every folder of tests can ask for them. Must not know anything of Ottla: what is tested against it must be someone else's
 work. Invariant: without Maven or Java a test is skipped with the reason (``OTTLA_NO_SKIPS=1`` turns that into a failure), and no
 node outlives the test process, however that ends.
 """
@@ -118,7 +118,7 @@ class OwnKafka:
         """Where its logs are."""
 
     def end(self) -> None:
-        """Let it end in good order; its data stay."""
+        """Let it shut down cleanly; its data stay."""
         run_tool("end", str(self._port), timeout=NODE_TIMEOUT)
 
     def again(self) -> None:
@@ -168,7 +168,7 @@ class KafkaCluster:
             raise
 
     def end(self, node: int) -> None:
-        """Let a node end in good order."""
+        """Let a node shut down cleanly."""
         self.down.add(node)
         self._run("end", self._ports[node])
 
@@ -184,7 +184,7 @@ class KafkaCluster:
 
     def stop(self) -> None:
         """End all nodes and take their data away."""
-        # None in good order: the last ones would wait for those that have gone.
+        # None cleanly: the last ones would wait for those that have gone.
         for verb in ("kill", "stop"):
             for port in self._ports.values():
                 self._run(verb, port)

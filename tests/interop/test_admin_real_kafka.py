@@ -86,7 +86,7 @@ def test_a_topic_that_exists_is_said_so_and_the_other_is_made(admin: Admin, topi
 
 
 @pytest.mark.parametrize("name", ["a b", ".", "x" * 250])
-def test_a_name_that_can_not_be_is_refused(admin: Admin, name: str) -> None:
+def test_a_name_that_cannot_be_is_refused(admin: Admin, name: str) -> None:
     with pytest.raises(OttlaError) as raised:
         admin.create_topics({name: 1})
     assert type(raised.value).__name__ == "InvalidTopicError"

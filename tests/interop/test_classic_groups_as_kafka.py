@@ -93,7 +93,7 @@ class Side:
         self._names: dict[str, str] = {"": "", NOBODY: NOBODY}
 
     def close(self) -> None:
-        """Nobody of this dialogue says more."""
+        """No one of this dialogue says more."""
         for line in self.lines.values():
             line.client.sock.close()
 
@@ -216,7 +216,7 @@ class Side:
         return head, told.authorized_operations, sorted(members, key=str)
 
     def leader(self) -> str | None:
-        """The leader of the newest generation that somebody was told of."""
+        """The leader of the newest generation that someone was told of."""
         joined = [answer for _, api, answer in self.news if api is Api.JOIN_GROUP and answer.error_code is ErrorCode.none]
         told = [(answer.generation_id, self._name(answer.leader)) for answer in joined]
         self._newest = max([*told, self._newest or (-1, "")])
@@ -363,7 +363,7 @@ class Dialogue:
             one.take(news)
         for side in (self.both.kafka, self.both.ours):
             side.news.clear()
-        # Who waits for an answer can not tell whether its request has arrived, and the next one takes another connection.
+        # Who waits for an answer cannot tell whether its request has arrived, and the next one takes another connection.
         waits = any(one.waits for one in self.members)
         return not waits or self.both.ask_until_same("describe", 6, unless=self._leaders_differ) is not None
 

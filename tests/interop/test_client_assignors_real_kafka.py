@@ -116,7 +116,7 @@ SAME += [("sticky", "fresh"), ("cooperative-sticky", "fresh")]
 
 @pytest.mark.parametrize(("name", "kind"), SAME)
 def test_the_same_answer(compared: list[tuple[Group, Shares, Shares]]) -> None:
-    """Where the answer is determined: of sticky ones, where nobody had anything."""
+    """Where the answer is determined: of sticky ones, where no one had anything."""
     for group, ours, theirs in compared:
         assert ours == theirs, group
 

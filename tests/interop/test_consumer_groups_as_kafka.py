@@ -69,7 +69,7 @@ class Side:
             time.sleep(0.1)  # until the coordinator is there
 
     def use(self, group: str) -> None:
-        """A new group whose target is made anew at once. Settings take effect in their order, but a little later: one group more
+        """A new group whose target is recreated at once. Settings take effect in their order, but a little later: one group more
         shows when they have."""
         self._set_interval(group)
         first = {"owned": {}, "rebalance": 300_000, "assignor": "range"}

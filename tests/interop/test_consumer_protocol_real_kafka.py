@@ -1,6 +1,6 @@
 """Our member of a consumer group (KIP-848) on a real Apache Kafka and on our broker: shares, choices, changes of protocol.
 
-A real Kafka lets nobody beat more often than every five seconds, so that each step of a rebalance takes that long there: one test
+A real Kafka lets no one beat more often than every five seconds, so that each step of a rebalance takes that long there: one test
 shows the most important in one go, the others are for the full matrix.
 """
 
@@ -136,7 +136,7 @@ def test_auto_joins_a_live_classic_group_as_it_is(servers: str, caplog: pytest.L
         assert time.monotonic() < end
         member.step()
         classic.poll(0.1)
-    assert "chose classic: the group is a classic one of 1 member" in caplog.text
+    assert "chose classic: the group is a classic group with 1 member" in caplog.text
     classic.close()
     until(shared(member), member)
     member.close()

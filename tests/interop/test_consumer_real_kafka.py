@@ -292,7 +292,7 @@ def test_one_thread_at_a_time(servers: str) -> None:
         polling.start()
         while not refused:  # one of the two, since the other was in it
             poll(0)
-        assert "one Consumer a thread" in refused[0]
+        assert "one Consumer per thread" in refused[0]
         reader.wakeup()
         polling.join()
         reader.poll(0)

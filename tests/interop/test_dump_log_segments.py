@@ -99,7 +99,7 @@ def test_group_records_are_decoded(data_dir: Path, kafka_tool: KafkaTool) -> Non
 
 
 def test_what_a_killed_broker_left_is_valid_too(data_dir: Path, kafka_tool: KafkaTool, tmp_path: Path) -> None:
-    """Indexes that recovery made anew are those that DumpLogSegments expects."""
+    """Indexes that recovery recreated are those that DumpLogSegments expects."""
     copy = tmp_path / "killed"
     shutil.copytree(data_dir, copy)
     (copy / ".kafka_cleanshutdown").unlink()

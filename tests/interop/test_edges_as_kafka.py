@@ -325,7 +325,7 @@ DURATIONS = {
     "join: a rebalance of the smallest number": lasting(joining("hasty"), "rebalance_timeout", -(2**31)),
     **{f"consumer group: a rebalance of {number}": entering(f"c{number}", number) for number in (-1, -2, 0, -(2**31), LIMIT)},
 }
-"""Requests with durations that nobody means."""
+"""Requests with durations that no one means."""
 
 EDGES: dict[str, Edge] = {
     "create: no name": creating(new_topic("")),

@@ -1,4 +1,4 @@
-"""What only real parts can show of the fetch path: sessions, the closest replica, open transactions, topics made anew."""
+"""What only real parts can show of the fetch path: sessions, the closest replica, open transactions, recreated topics."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_a_position_is_checked_against_the_log(servers: str) -> None:
         reader.seek(tp, OffsetAndMetadata(4, leader_epoch=0))
         assert read(reader, 6) == [b"%d" % number for number in range(4, 10)]
         reader.seek(tp, OffsetAndMetadata(14, leader_epoch=0))
-        with pytest.raises(LogTruncationError, match="before offset 14 is in it up to 10 only") as caught:
+        with pytest.raises(LogTruncationError, match="before offset 14, only records before 10 are left in it") as caught:
             read(reader, 1)
         assert (caught.value.topic, caught.value.partition, caught.value.divergent_offset) == (topic, 0, 10)
         reader.seek(tp, OffsetAndMetadata(9, leader_epoch=9))  # an epoch that the leader does not know is dropped
@@ -128,7 +128,7 @@ def test_a_position_is_checked_against_the_log(servers: str) -> None:
         assert read(reader, 1) == [b"10"]
 
 
-def test_for_record_in_consumer_goes_past_what_can_not_be_deserialized(servers: str) -> None:
+def test_for_record_in_consumer_goes_past_what_cannot_be_deserialized(servers: str) -> None:
     topic = f"picky-{next(_numbers)}"
     create_topic(servers, topic, 1)
     produce(servers, topic, [b"1", b"two", b"3"])

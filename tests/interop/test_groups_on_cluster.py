@@ -1,4 +1,4 @@
-"""Our consumers in groups on three real Kafka nodes that restart, die and move leaders, on topics that grow and are made anew.
+"""Our consumers in groups on three real Kafka nodes that restart, die and move leaders, on topics that grow and are recreated.
 
 What must hold is in ``groups/verdict.py`` and ``cluster/verdict.py``, what happens in ``cluster/troubles.py``.
 """

@@ -85,7 +85,7 @@ def test_a_mixed_group_shares_reads_everything_and_survives_a_leave(servers: str
 @pytest.mark.parametrize("peer", sorted(COOPERATIVE))
 @pytest.mark.parametrize("first", ["ours", "theirs"])
 def test_a_cooperative_mixed_group_moves_only_what_has_to(servers: str, topic: str, peer: str, first: str) -> None:
-    """The leader's kind assigns for both; nobody loses what it keeps, and nothing is read twice by those who keep it."""
+    """The leader's kind assigns for both; no one loses what it keeps, and nothing is read twice by those who keep it."""
     makers: list[Callable[[], Member]] = [
         lambda: OttlaMember(servers, topic, f"g-{topic}", partition_assignment_strategy="cooperative-sticky"),
         lambda: MEMBER[peer](servers, topic, f"g-{topic}", **COOPERATIVE[peer]),
@@ -109,7 +109,7 @@ def test_a_cooperative_mixed_group_moves_only_what_has_to(servers: str, topic: s
 
 
 def test_a_group_becomes_cooperative_member_by_member(servers: str, topic: str) -> None:
-    """Kafka's rolling upgrade: everybody offers both, then one after the other drops the eager one; it stays one group."""
+    """Kafka's rolling upgrade: everyone offers both, then one after the other drops the eager one; it stays one group."""
 
     def ours(strategy: str) -> OttlaMember:
         return OttlaMember(servers, topic, f"g-{topic}", partition_assignment_strategy=strategy)

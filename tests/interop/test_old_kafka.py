@@ -1,4 +1,4 @@
-"""Our clients on Apache Kafka before 4.0: the same as on today's, and what a version can not do is said in so many words.
+"""Our clients on Apache Kafka before 4.0: the same as on today's, and what a version cannot do is said in so many words.
 
 Owns what each version since 1.0 is known to do. Must not know which versions of a request that comes from: that is the table in
 ``ottla.protocol.apis``. The versions are the first or last ones before something changed: 1.0 has no fetch sessions and no leader
@@ -166,7 +166,7 @@ def test_a_static_member_comes_back_to_what_it_had(old: Old, topic: str) -> None
         epoch = reader.group_metadata().generation_id
     with member() as reader:
         eventually(lambda: len(reader.assignment()) == 3, [reader])
-        # From 2.4 on the leader that comes back disturbs nobody, whatever else the versions do.
+        # From 2.4 on the leader that comes back disturbs no one, whatever else the versions do.
         assert reader.group_metadata().generation_id in (epoch, epoch + 1)
 
 

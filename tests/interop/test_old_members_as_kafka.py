@@ -209,7 +209,7 @@ def lose_last_offsets(servers: str) -> None:
 
 
 def emptied(servers: str, *, with_member: bool) -> tuple[OldMember, str]:
-    """Somebody who can ask about a group without members, and the topic of its only offset."""
+    """Someone who can ask about a group without members, and the topic of its only offset."""
     topic = f"t-{uuid.uuid4()}"
     create_topic(servers, topic, 1)
     one = OldMember(servers, f"g-{uuid.uuid4()}", 1)

@@ -39,7 +39,9 @@ OTHER_DEFAULTS = {
     "group.consumer.heartbeat.interval.ms",
     "group.consumer.min.heartbeat.interval.ms",
     "group.consumer.min.session.timeout.ms",
+    "log.flush.interval.ms",  # Kafka's is log.flush.scheduler.interval.ms
     "log.retention.ms",  # Kafka's are hours
+    "log.roll.jitter.ms",
     "log.roll.ms",
 }
 OF_THE_NODE = {"advertised.listeners", "node.id", "group.initial.rebalance.delay.ms"}

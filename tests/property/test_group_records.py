@@ -317,7 +317,7 @@ def test_bad_keys_are_refused(key: bytes) -> None:
 
 
 def test_a_value_that_does_not_fit_is_refused() -> None:
-    with pytest.raises(ProtocolError, match="can not be encoded"):
+    with pytest.raises(ProtocolError, match="cannot be encoded"):
         encode_record(OffsetCommitKey(group="g", topic="t", partition=2**31), None)
 
 

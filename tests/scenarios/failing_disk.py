@@ -61,19 +61,16 @@ class FailingDisk:
         """Be the disk of this process."""
         for name in OF_OS:
             patch.setattr(os, name, self._wrapped(name, getattr(os, name)))
-        patch.setattr(io, "open", self._wrapped("io.open", io.open))
+        patch.setattr(io, "open", self._opening(self._wrapped("io.open", io.open)))
         patch.setattr(mmap, "mmap", self._wrapped("mmap", mmap.mmap))
 
     def _wrapped(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def operation(*args: Any, **keywords: Any) -> Any:
-            if self._watching and _asked_by_broker(sys._getframe(1)):
-                number, self.count = self.count, self.count + 1
-                if number in self.failing:
-                    self.failed.append(f"{name}{args[:1]}")
-                    if name == "writev":
-                        data = b"".join(args[1])
-                        real(args[0], [data[: len(data) // 2]])
-                    raise OSError(errno.EIO, os.strerror(errno.EIO))
+            if self._fails(name, *args[:1]):
+                if name == "writev":
+                    data = b"".join(args[1])
+                    real(args[0], [data[: len(data) // 2]])
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
             if name != "fsync":
                 return real(*args, **keywords)
             # No test looks at what would survive a power failure but by this; the real thing takes its time.
@@ -82,6 +79,44 @@ class FailingDisk:
             return None
 
         return operation
+
+    def _opening(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        """``io.open``, as ``pathlib`` and ``os.fdopen`` use it, too: what is opened to be written to fails when it is."""
+
+        def opened(path: Any, mode: str = "r", *args: Any, **keywords: Any) -> Any:
+            file = real(path, mode, *args, **keywords)
+            return _Written(self, file) if "b" in mode and set(mode) & set("wa+") else file
+
+        return opened
+
+    def _fails(self, name: str, *what: Any) -> bool:
+        """Count an operation that the broker has asked for; whether it fails."""
+        if not (self._watching and _asked_by_broker(sys._getframe(2))):
+            return False
+        number, self.count = self.count, self.count + 1
+        if number in self.failing:
+            self.failed.append(f"{name}{what}")
+        return number in self.failing
+
+
+class _Written:
+    """A file that was opened to be written to."""
+
+    def __init__(self, disk: FailingDisk, file: Any) -> None:
+        self._disk, self._file = disk, file
+
+    def __enter__(self) -> _Written:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.close()
+
+    def write(self, content: Any) -> int:
+        data = bytes(content)
+        if self._disk._fails("write", self._file.name):
+            self._file.write(data[: len(data) // 2])
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return int(self._file.write(data))
 
 
 def _asked_by_broker(frame: FrameType | None) -> bool:

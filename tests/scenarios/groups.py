@@ -118,7 +118,7 @@ def sent(world: World, api: Api, since: int = 0) -> list[tuple[int, Any]]:
 
 
 def joins(world: World, since: int = 0) -> list[tuple[int, Any]]:
-    """The requests with which anybody joins."""
+    """The requests with which anyone joins."""
     wording = WORDINGS[world.protocol]
     return [(at, message) for at, message in sent(world, wording.joins, since) if wording.is_join(message)]
 
@@ -138,7 +138,7 @@ def goodbyes(world: World) -> list[Goodbye]:
 
 
 def the_goodbye(world: World) -> Goodbye:
-    """The only good-bye that anybody has said; the member has kept silent since."""
+    """The only good-bye that anyone has said; the member has kept silent since."""
     (goodbye,) = goodbyes(world)
     assert beats(world, goodbye.member_id, goodbye.at + 1) == []
     return goodbye

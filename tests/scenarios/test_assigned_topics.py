@@ -1,4 +1,4 @@
-"""What was assigned by hand and does not exist: never did, was deleted, or was deleted and made anew."""
+"""What was assigned by hand and does not exist: never did, was deleted, or was deleted and recreated."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ottla.client.calls.calls import PROBLEM_GRACE
 from ottla.client.health.verdicts import WaitsFor
 from ottla.errors import OttlaError, error_class
 from ottla.types import TopicPartition
-from tests.scenarios.reading import TP0, TP1, assigned
+from tests.scenarios.reading import TP0, TP1, assigned, poll
 from tests.scenarios.test_health import Probe
 from tests.scenarios.world import App, Program, World
 
@@ -118,6 +118,23 @@ def test_a_topic_that_comes_back_is_read_from_its_beginning_and_all_is_well(worl
     world.run(20_000)
     assert len(app.errors) == count
     assert Probe(app).look().healthy
+
+
+def test_assign_commits_nothing_of_a_topic_that_was_recreated_since_the_last_call(world: World) -> None:
+    """The consumer has reset the position before the application calls again, and the positions that it knows are older."""
+    world.produce("t", 0, 5)
+    app = assigned(world, TP0, group_id="g")
+    assert len(poll(world, app)) == 5
+    assert poll(world, app) == []
+    world.delete_topic("t")
+    world.create_topic("t", 2)
+    world.produce("t", 0, 5)
+    world.run(10_000)
+    world.call(app, app.calls.assign([TP1], app.now))
+    world.run(5_000)
+    assert world.committed("g", "t", 2).get(0, 0) == 0
+    world.call(app, app.calls.assign([TP0], app.now))
+    assert poll(world, app) == [(0, offset) for offset in range(5)]
 
 
 @pytest.mark.parametrize("paused", [False, True])

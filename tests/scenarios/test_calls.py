@@ -86,6 +86,16 @@ def test_a_poll_that_waits_for_long_is_a_sign_of_life_all_the_while(world: World
     assert [what for what, _ in app.told] == ["assign"]
 
 
+def test_a_look_up_of_commits_has_as_long_as_its_request(world: World) -> None:
+    """``default.api.timeout.ms`` may be the shorter one: it is for calls that wait, and no call waits for this."""
+    world.broker.set_fault(Delay(150_000), Api.OFFSET_FETCH)
+    app = by_hand(world, request_timeout_ms=200_000)
+    began = world.now.mono
+    while len(app.handled) < 10:
+        app.handled.extend(world.call(app, app.calls.poll(1_000, app.now)))
+    assert 150_000 <= world.now.mono - began < 151_000
+
+
 # -- commits --------------------------------------------------------------------------------------------------------------
 
 
@@ -204,10 +214,10 @@ def test_close_says_if_an_asynchronous_commit_was_not_answered_and_is_over_in_ti
 
 def test_a_listener_that_fails_in_close_is_heard_and_the_member_leaves_all_the_same(world: World) -> None:
     def fail(partitions: list[TopicPartition]) -> None:
-        raise ValueError("can not let go")
+        raise ValueError("cannot let go")
 
     app = joined(world, app_of(world), Listeners(on_revoke=fail))
-    with pytest.raises(ValueError, match="can not let go"):
+    with pytest.raises(ValueError, match="cannot let go"):
         world.call(app, app.calls.close(5_000, app.now))
     other = app_of(world, "b")
     other.start(member(other))

@@ -12,7 +12,7 @@ import pytest
 
 from ottla.client.calls.mailbox import Wait
 from ottla.errors import CommitFailedError, IllegalStateError, OttlaTimeoutError, WakeupError, error_class
-from ottla.types import TopicPartition
+from ottla.types import OffsetAndMetadata, TopicPartition
 from tests.scenarios.world import App, Program, Sleep, World, member
 
 PARTITIONS, RECORDS = 4, 60
@@ -23,7 +23,7 @@ PASSING = (WakeupError, CommitFailedError, RebalanceInProgressError, OttlaTimeou
 
 
 def together(app: App, chance: random.Random, *programs: Program) -> Program:
-    """Run programs as tasks of one event loop: what is told wakes all that wait, and which of them runs first is open.
+    """Run programs as tasks of one event loop: a notification wakes all that wait, and they run in random order.
 
     The first one is the main program: when it has ended, the others are cancelled.
     """
@@ -196,3 +196,16 @@ def test_a_wakeup_ends_one_call_and_a_poll_before_any_other(world: World, seed: 
     world.call(app, app.calls.poll(5_000, app.now))
     world.call(app, together(app, chance, main(), polling, *(noting("question", each) for each in questions)))
     assert set(woken) == {"poll"}
+
+
+def test_a_pause_beside_a_seek_does_not_undo_it(world: World) -> None:
+    app = world.app("a", group_id="g")
+    first = ALL[0]
+    world.call(app, app.calls.assign([first], app.now))
+    assert len(world.call(app, app.calls.poll(5_000, app.now))) == RECORDS
+    seek, pause = app.calls.seek({first: OffsetAndMetadata(5)}, app.now), app.calls.pause([first], app.now)
+    world.call(app, together(app, random.Random(0), seek, pause))
+    assert app.calls.snapshot.partitions[first].paused
+    assert world.call(app, app.calls.position(first, 1_000, app.now)) == 5
+    world.call(app, app.calls.resume([first], app.now))
+    assert [record.offset for record in world.call(app, app.calls.poll(5_000, app.now))] == [*range(5, RECORDS)]

@@ -65,6 +65,46 @@ def test_one_member_computes_and_every_member_is_told(world: World) -> None:
         assert not app.errors
 
 
+def test_the_assignors_are_in_a_heartbeat_only_when_they_change(world: World) -> None:
+    """As is every wish of a member: a heartbeat that says nothing new is small."""
+    heavy = Weighted(1)
+    first = start(world, "a", heavy)
+    settle(world, first)
+    world.run(5_000)
+
+    def said() -> list[list[bytes | None] | None]:
+        beats = [message for _, message in sent(world, Api.CONSUMER_GROUP_HEARTBEAT)]
+        return [None if one.client_assignors is None else [each.metadata for each in one.client_assignors] for one in beats]
+
+    assert said()[0] == [b"1 t"]
+    assert len(said()) > 5
+    assert set(map(str, said()[1:])) == {"None"}
+    count = len(said())
+    assert world.broker.expire(ExpireMember("g", client_id="a")) == 1
+    settle(world, first)
+    world.run(3_000)
+    assert [one for one in said()[count:] if one is not None] == [[b"1 t"]], "a member that joins again says everything"
+
+
+def test_an_assignor_is_told_of_the_assignment_before_the_listener_is(world: World) -> None:
+    told: list[str] = []
+
+    class Telling(Weighted):
+        def on_assignment(self, assignment: Any, metadata: Any) -> None:
+            told.append("assignor")
+
+    app = new(world, "a", group_client_assignors=[Telling()])
+
+    def program() -> Program:
+        listeners = Listeners(on_assign=lambda partitions: told.append("listener"))
+        yield from app.calls.subscribe(["t"], listeners, app.now)
+        while app.calls.owned != set(ALL):
+            yield from app.calls.poll(500, app.now)
+
+    world.call(app, program())
+    assert told[-2:] == ["assignor", "listener"], told
+
+
 def never_shared(world: World, duration: int) -> None:
     """Let time pass, in which no partition is owned by two members."""
     until = world.now.mono + duration

@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from ottla.broker.faults.rules import Delay
 from ottla.client.calls.rebalancing import Listeners
+from ottla.errors import IllegalStateError
+from ottla.protocol.apis import Api
 from ottla.types import GroupMembershipOperation
 from tests.scenarios.groups import ALL, filled, join, new, settle
 from tests.scenarios.world import App, Program, Sleep, World
@@ -146,3 +149,54 @@ def test_the_member_of_a_group_that_others_read_ends_its_session(world: World) -
     one.stop = True
     world.run_until(lambda: not one.running)
     assert len(world.broker.core.fetch_sessions) == 1
+
+
+# -- unsubscribe() --------------------------------------------------------------------------------------------------------
+
+
+def test_unsubscribe_waits_no_longer_than_close_for_a_coordinator_that_is_silent(world: World) -> None:
+    app = a_reader(world, "a")
+    world.broker.set_fault(Delay(600_000), Api.LEAVE_GROUP, Api.CONSUMER_GROUP_HEARTBEAT, times=None)
+    before = world.now.mono
+    world.call(app, app.calls.unsubscribe(app.now))
+    assert world.now.mono - before == 5_000
+    world.broker.clear_faults()
+    world.call(app, app.calls.subscribe(["t"], app.listeners(), app.now))
+    again = app.calls.poll(60_000, app.now)
+    world.produce("t", 0, 1)
+    assert len(world.call(app, again)) > 0
+    assert [what for what, _ in app.told] == ["assign", "revoke", "assign"]
+
+
+def test_after_an_unsubscribe_that_was_cancelled_nothing_more_is_handed_out(world: World) -> None:
+    app = new(world, "a", max_poll_records=1)
+
+    def program() -> Program:
+        yield from app.calls.subscribe(["t"], app.listeners(), app.now)
+        while not app.handled:
+            app.handled.extend((yield from app.calls.poll(500, app.now)))
+        assert app.calls.collector.has_waiting
+        leaving = app.calls.unsubscribe(app.now)
+        next(leaving)
+        leaving.close()
+        with pytest.raises(IllegalStateError, match="neither subscribed nor assigned"):
+            yield from app.calls.poll(500, app.now)
+        yield from app.calls.subscribe(["t"], app.listeners(), app.now)
+        while len(app.handled) < 3:
+            app.handled.extend((yield from app.calls.poll(500, app.now)))
+
+    world.call(app, program())
+    assert [what for what, _ in app.told] == ["assign", "revoke", "assign"]
+
+
+def test_what_a_listener_takes_does_not_count_for_the_coordinator(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    app = new(world, "a")
+
+    def program() -> Program:
+        yield from app.calls.subscribe(["t"], Listeners(on_revoke=lambda _: app.busy(10_000)), app.now)
+        while not app.calls.owned:
+            yield from app.calls.poll(500, app.now)
+        yield from app.calls.unsubscribe(app.now)
+
+    world.call(app, program())
+    assert "was not answered in time" not in caplog.text

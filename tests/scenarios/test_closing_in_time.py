@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ottla.broker.faults.rules import Delay, Fail
-from ottla.errors import OttlaTimeoutError
+from ottla.errors import OttlaError, OttlaTimeoutError
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.types import OffsetAndMetadata, TopicPartition
@@ -268,7 +268,7 @@ def test_what_is_assigned_first_replaces_nothing(world: World) -> None:
 
 def test_a_close_that_follows_at_once_waits_for_that_commit(world: World) -> None:
     app = replacing(world)
-    world.broker.set_fault(Fail(ErrorCode.coordinator_load_in_progress), Api.OFFSET_COMMIT, times=3)
+    world.broker.set_fault(Delay(2_000), Api.OFFSET_COMMIT, times=1)
 
     def program() -> Program:
         yield from app.calls.assign([NEW], app.now)
@@ -277,7 +277,36 @@ def test_a_close_that_follows_at_once_waits_for_that_commit(world: World) -> Non
     began = world.now.mono
     world.call(app, program())
     assert world.committed("g", "t", PARTITIONS) == {0: 100}
-    assert world.now.mono - began < DEFAULT
+    assert 2_000 <= world.now.mono - began < DEFAULT
+
+
+def test_the_commit_of_assign_is_tried_once_since_another_process_may_have_committed_further(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = replacing(world)
+    other = world.app("b", group_id="g", enable_auto_commit=False)
+    world.call(other, other.calls.committed([OLD], 5_000, other.now))
+    world.broker.set_fault(Fail(ErrorCode.coordinator_load_in_progress), Api.OFFSET_COMMIT, times=1)
+    world.call(app, app.calls.assign([NEW], app.now))
+    world.run(10)
+    world.call(other, other.calls.commit({OLD: OffsetAndMetadata(150)}, 5_000, other.now))
+    world.run(1_000)
+    world.call(app, app.calls.poll(10_000, app.now))
+    assert world.committed("g", "t", PARTITIONS)[0] == 150
+    assert "an asynchronous commit of group 'g' failed" in caplog.text
+
+
+def test_the_commit_of_assign_does_not_wait_long_for_a_coordinator(world: World) -> None:
+    app = replacing(world)
+    world.broker.set_fault(Fail(ErrorCode.not_coordinator), Api.OFFSET_FETCH, times=1)
+    world.broker.set_fault(Fail(ErrorCode.coordinator_not_available), Api.FIND_COORDINATOR, times=None)
+    with pytest.raises(OttlaError):
+        world.call(app, app.calls.committed([OLD], 1_000, app.now))
+    world.call(app, app.calls.assign([NEW], app.now))
+    world.run(6_000)
+    world.broker.clear_faults()
+    world.run(10_000)
+    assert world.committed("g", "t", PARTITIONS) == {}
 
 
 def test_a_commit_that_assign_has_made_and_nobody_answers_is_no_error_of_close(

@@ -74,7 +74,7 @@ def test_a_commit_before_a_rebalance_is_tried_again_after_what_passes(world: Wor
 
 
 @pytest.mark.parametrize("error", ["group_authorization_failed", "unknown_topic_or_partition"])
-def test_a_commit_before_a_rebalance_that_can_not_succeed_holds_nobody_up(world: World, kind: str, error: str) -> None:
+def test_a_commit_before_a_rebalance_that_cannot_succeed_holds_nobody_up(world: World, kind: str, error: str) -> None:
     first = reading(world, kind)
     world.broker.set_fault(Fail(ErrorCode[error]), Api.OFFSET_COMMIT, times=None)
     began = world.now.mono

@@ -1,4 +1,4 @@
-"""Commits that race with rebalances: each is right or refused, none takes a position back, and nobody stalls."""
+"""Commits that race with rebalances: each is right or refused, none takes a position back, and no one stalls."""
 
 from __future__ import annotations
 

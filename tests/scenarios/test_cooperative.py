@@ -31,12 +31,12 @@ def world(tmp_path: Path) -> World:
 
 
 class Ledger:
-    """Who has what by what listeners were told: nobody may be given what another one still has."""
+    """Who has what by what listeners were told: no one may be given what another one still has."""
 
     def __init__(self) -> None:
         self.owners: dict[TopicPartition, str] = {}
         self.ignored: set[str] = set()
-        """Those whose session is over without their knowing: what they believe to have is somebody else's by now."""
+        """Those whose session is over without their knowing: what they believe to have is someone else's by now."""
 
     def forget(self, app: App) -> None:
         """It is gone, or about to hear that it is: what it had is free."""
@@ -241,7 +241,7 @@ def test_a_commit_while_the_group_rebalances_is_refused_and_works_afterwards(wor
 
 
 class Patient(ConsumerPartitionAssignor):
-    """A user's own: who has something keeps it, up to a fair share, and nobody gets what somebody else has not given up."""
+    """A user's own: who has something keeps it, up to a fair share, and no one gets what someone else has not given up."""
 
     name = "patient"
 
@@ -261,7 +261,7 @@ class Patient(ConsumerPartitionAssignor):
 @pytest.mark.parametrize("cooperative", [COOPERATIVE, Patient], ids=["ours", "the user's"])
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_rolling_upgrade_from_eager_to_cooperative(tmp_path: Path, seed: int, cooperative: object) -> None:
-    """Kafka's way: first everybody offers both, then one after the other stops offering the eager one."""
+    """Kafka's way: first everyone offers both, then one after the other stops offering the eager one."""
     world = World(tmp_path, seed)
     world.create_topic("t", PARTITIONS)
     for partition in range(PARTITIONS):
@@ -312,7 +312,7 @@ def test_a_static_member_comes_back_to_what_it_had_and_nobody_else_notices(world
 
 @pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 60))])
 def test_members_come_go_die_stall_and_are_dropped_in_any_order(tmp_path: Path, seed: int) -> None:
-    """Nobody is ever given what another one still has, and in the end everything was read."""
+    """No one is ever given what another one still has, and in the end everything was read."""
     dice = random.Random(seed)
     world = World(tmp_path, seed)
     world.create_topic("t", PARTITIONS)

@@ -201,7 +201,7 @@ class Story:
             del self.acknowledged[name][offset]
 
     def restart(self, *, clean: bool) -> None:
-        """End, in good order or not, and start again."""
+        """End, cleanly or not, and start again."""
         if clean:
             self.broker.close()
         else:
@@ -366,9 +366,9 @@ def sweep(path: Path, disk: FailingDisk, every: int, first: int, width: int) -> 
         shutil.rmtree(path / str(number))
 
 
-@pytest.mark.parametrize(("width", "first"), [(1, 5), (3, 17)])
-def test_an_operation_that_fails_is_made_up_for(tmp_path: Path, disk: FailingDisk, width: int, first: int) -> None:
-    sweep(tmp_path, disk, 37, first, width)
+@pytest.mark.parametrize(("width", "first", "every"), [(1, 5, 13), (3, 17, 37)])
+def test_an_operation_that_fails_is_made_up_for(tmp_path: Path, disk: FailingDisk, width: int, first: int, every: int) -> None:
+    sweep(tmp_path, disk, every, first, width)
 
 
 @pytest.mark.slow

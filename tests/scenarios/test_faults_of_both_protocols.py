@@ -29,7 +29,7 @@ def test_a_coordinator_that_moves_away_and_comes_back(group: Group, lasts: int) 
     group.run(lasts)
     assert group.world.broker.struck >= 1
     group.heal()
-    # The group was kept in the log with its members: they need not join anew.
+    # The group was kept in the log with its members: they need not join again.
     assert all("lost" not in [what for what, _ in app.told] for app in group.apps)
 
 
@@ -47,7 +47,7 @@ def test_a_member_that_is_thrown_out_comes_back(group: Group) -> None:
     group.heal()
     assert [what for what, _ in first.told].count("lost") == 1
     assert "lost" not in [what for what, _ in second.told]
-    # The coordinator names a classic member, and that one anew; a member of a consumer group names itself.
+    # The coordinator names a classic member, and that one again; a member of a consumer group names itself.
     kept = first.assembly.membership.metadata().member_id == member_id
     assert kept is (group.world.protocol == "consumer")
 

@@ -1,4 +1,4 @@
-"""The fetch path as a whole, against our broker: sessions, memory, topics made anew, pauses and where reading begins."""
+"""The fetch path as a whole, against our broker: sessions, memory, recreated topics, pauses and where reading begins."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ def picky(data: bytes | None) -> int:
     return int(data)
 
 
-def test_a_record_that_can_not_be_deserialized_is_gone_past(world: World) -> None:
+def test_a_record_that_cannot_be_deserialized_is_gone_past(world: World) -> None:
     world.produce("t", 0, 5)
     app = assigned(world, TP0, value_deserializer=picky)
     values: list[int] = []
@@ -244,7 +244,7 @@ def test_a_record_that_can_not_be_deserialized_is_gone_past(world: World) -> Non
     assert [record.value for record in world.call(app, app.calls.poll(1_000, world.now))] == [3, 4]
 
 
-def test_walking_goes_on_behind_a_record_that_can_not_be_deserialized(world: World) -> None:
+def test_walking_goes_on_behind_a_record_that_cannot_be_deserialized(world: World) -> None:
     world.produce("t", 0, 5)
     app = assigned(world, TP0, value_deserializer=picky)
 

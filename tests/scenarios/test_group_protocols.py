@@ -82,7 +82,7 @@ def test_a_live_classic_group_is_joined_as_it_is(world: World, caplog: pytest.Lo
     settle(world, first, second)
     assert speaks(second) is ClassicMembership
     (line,) = said(caplog)
-    assert line.endswith("chose classic: the group is a classic one of 1 member")
+    assert line.endswith("chose classic: the group is a classic group with 1 member")
     assert [api for _, api, _ in world.broker.seen if api is Api.CONSUMER_GROUP_HEARTBEAT] == []
 
 
@@ -98,12 +98,12 @@ def test_what_the_choice_ignores_is_said(world: World, caplog: pytest.LogCapture
     assert said(caplog)[0].endswith("it ignores session.timeout.ms")
 
 
-def test_where_the_group_can_not_be_asked_the_member_is_a_classic_one(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_where_the_group_cannot_be_asked_the_member_is_a_classic_one(world: World, caplog: pytest.LogCaptureFixture) -> None:
     world.broker.set_fault(Fail(ErrorCode.unknown_server_error), Api.DESCRIBE_GROUPS)
     app = join(world, "a")
     settle(world, app)
     assert speaks(app) is ClassicMembership
-    assert "can not be asked" in said(caplog)[0]
+    assert "cannot be determined" in said(caplog)[0]
 
 
 @pytest.mark.parametrize("error", ["not_coordinator", "coordinator_not_available", "coordinator_load_in_progress"])

@@ -158,7 +158,7 @@ def test_commit_in_on_revoke_is_accepted(world: World) -> None:
 def test_a_commit_by_nobody_of_the_group_is_refused(world: World) -> None:
     app = new(world, "a")
     world.call(app, app.calls.subscribe(["t"], app.listeners(), world.now))
-    with pytest.raises(CommitFailedError, match="no member of group 'g'"):
+    with pytest.raises(CommitFailedError, match="no longer a member of group 'g'"):
         world.call(app, app.calls.commit({ALL[0]: OffsetAndMetadata(1)}, 2_000, world.now))
 
 

@@ -61,7 +61,7 @@ def test_until_it_has_joined_it_is_not_ready_and_says_so(world: World) -> None:
     world.run(5_000)
     health = Probe(app).look()
     assert (health.live, health.ready) == (True, False)
-    assert health.reasons == ("it is no member of group 'g' now: JOINING",)
+    assert health.reasons == ("it is not a member of group 'g' now: JOINING",)
 
 
 def test_an_application_that_hangs_is_not_live(world: World) -> None:
@@ -102,7 +102,7 @@ def test_one_partition_that_stands_still_is_seen(world: World) -> None:
     world.produce("u", 0, 5)
     world.run_until(lambda: len(app.handled) == 10)
     assert probe.look().healthy
-    # From now on nobody leads the other one, as far as this consumer knows.
+    # From now on no one leads the other one, as far as this consumer knows.
     world.broker.set_fault(Fail(5), Api.METADATA, times=None, topic="u")
     app.assembly.core.metadata_manager.request_update()
     for _ in range(7):
@@ -115,7 +115,7 @@ def test_one_partition_that_stands_still_is_seen(world: World) -> None:
     assert (stuck.waits_for, stuck.position) == (WaitsFor.LEADER, 5)
     assert stuck.stands_still == 60
     (reason,) = health.reasons
-    assert reason.startswith("u-0 stands still at 5 for 60.0 s: it waits for leader")
+    assert reason.startswith("u-0 has been stuck at 5 for 60.0 s: it waits for leader")
 
 
 def test_what_the_application_does_not_take_or_does_not_want_is_no_illness(world: World) -> None:

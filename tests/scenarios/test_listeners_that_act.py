@@ -1,4 +1,4 @@
-"""Listeners that use their consumer: whatever they call, each partition comes and goes once, and nobody stalls."""
+"""Listeners that use their consumer: whatever they call, each partition comes and goes once, and no one stalls."""
 
 from __future__ import annotations
 

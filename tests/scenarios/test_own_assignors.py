@@ -25,7 +25,7 @@ def world(tmp_path: Path) -> World:
 
 
 class Weighted(ConsumerPartitionAssignor):
-    """Everybody says in its user data how many partitions it can bear; the assignment says who has how many."""
+    """Everyone says in its user data how many partitions it can bear; the assignment says who has how many."""
 
     name = "weighted"
 
@@ -90,7 +90,7 @@ def test_a_slow_assignor_costs_no_heartbeat(world: World) -> None:
     class Slow(Weighted):
         def assign(self, cluster: Cluster, members: Members) -> dict[str, MemberAssignment]:
             app = next(app for app in world.apps.values() if app.assembly.membership.state is State.ASSIGNING)
-            # The application's thread is in here, as on a real one; everybody else goes on.
+            # The application's thread is in here, as on a real one; everyone else goes on.
             app._wait_number += 1
             app._sleeping = True
             world.run(10_000)
@@ -150,7 +150,8 @@ def test_user_data_that_cannot_be_sent_is_an_error_of_poll_and_the_rebalance_goe
     app = join(world, "a", Wordy)
     world.run_until(lambda: settled(app))
     assert app.errors
-    assert all("user data must be bytes or None, not '3'" in str(error) for error in app.errors)
+    said = "returned '3' from subscription_user_data(), not bytes or None"
+    assert all(said in str(error) for error in app.errors)
 
 
 TWICE = "the assignor 'mine' gave t-0 to .* and to "
@@ -161,11 +162,11 @@ TWICE = "the assignor 'mine' gave t-0 to .* and to "
     [
         (lambda members: {"stranger": ALL}, "the assignor 'mine' named members that are not in the group: stranger"),
         (lambda members: {one: [ALL[0]] for one in members}, TWICE),
-        (lambda members: dict.fromkeys(members, 3), r"the assignor 'mine' failed in assign\(\): TypeError"),
-        (lambda members: None, r"the assignor 'mine' failed in assign\(\): TypeError"),
-        (lambda members: {1: ALL}, r"the assignor 'mine' failed in assign\(\): TypeError"),
-        (lambda members: dict.fromkeys(members, (("t", [0]),)), r"the assignor 'mine' failed in assign\(\): TypeError"),
-        (lambda members: dict.fromkeys(members, MemberAssignment((), "x")), "user data must be bytes or None"),
+        (lambda members: dict.fromkeys(members, 3), "the assignor 'mine' gave member .* 3, not a collection of TopicPartitions"),
+        (lambda members: None, r"the assignor 'mine' returned None from assign\(\), not a mapping from member ids to partitions"),
+        (lambda members: {1: ALL}, "the assignor 'mine' named the member 1: a member id is a string"),
+        (lambda members: dict.fromkeys(members, (("t", [0]),)), r"gave member .* \('t', \[0\]\), which is no TopicPartition"),
+        (lambda members: dict.fromkeys(members, MemberAssignment((), "x")), "user data that is no bytes: 'x'"),
     ],
     ids=["stranger", "twice", "no partitions", "no mapping", "no id", "no number", "no bytes"],
 )

@@ -128,7 +128,7 @@ def test_names_and_patterns_do_not_mix_without_unsubscribe(world: World) -> None
 
 def test_what_is_no_regular_expression_is_refused_at_once(world: World) -> None:
     app = world.app("a", group_id="g", group_protocol="classic")
-    with pytest.raises(ConfigError, match=r"pattern='orders-\(' is no regular expression: missing \), .* at position 7"):
+    with pytest.raises(ConfigError, match=r"pattern='orders-\(' is not a regular expression: missing \), .* at position 7"):
         world.call(app, app.calls.subscribe((), app.listeners(), app.now, "orders-("))
 
 

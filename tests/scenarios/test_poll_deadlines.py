@@ -360,3 +360,41 @@ def test_polls_are_over_in_time_when_nothing_goes_through(world: World, kind: st
     first.heal()
     world.broker.clear_faults()
     share(world, first, second)
+
+
+def test_a_poll_that_is_longer_than_the_poll_interval_costs_no_membership(
+    world: World, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """While it waits for the commit, and then for records: who is inside a poll is alive."""
+    first = reading(world, kind, **impatient(kind))
+    member_id = first.assembly.membership.metadata().member_id
+    world.broker.set_fault(Delay(3_000), Api.OFFSET_COMMIT, times=1, client_id="a")
+    with caplog.at_level(logging.WARNING):
+        second = another(world, kind, **impatient(kind))
+        began = world.now.mono
+        assert len(world.call(first, first.calls.poll(20_000, first.now))) == 0
+        assert world.now.mono - began == 20_000
+        assert (world.broker.struck, revoked(first)) == (1, 1)
+        assert len(first.calls.owned) == PARTITIONS // 2
+        assert share(world, first, second) == member_id
+    assert [what for what, _ in first.told].count("lost") == 0
+    assert "left the group" not in caplog.text
+
+
+@pytest.mark.parametrize("timeout", [0, 1, 100, 700])
+def test_polls_are_over_in_time_when_the_network_thread_does_nothing(world: World, kind: str, timeout: int) -> None:
+    """It may be busy, or not get the GIL."""
+    first, second = pending(world, kind)
+    first.lag = 5_000
+    for _ in range(10):
+        assert poll(world, first, timeout) <= timeout
+    first.start(first.calls.poll(5_000, first.now))
+    world.run(10)
+    first.wakeup()
+    world.run(0)
+    assert isinstance(first.error, WakeupError)
+    assert (commits(world, first), revoked(first)) == (1, 0)
+    first.lag = 0
+    world.broker.clear_faults()
+    share(world, first, second)
+    assert second.handled == [], "all was committed"

@@ -54,6 +54,20 @@ def test_what_has_to_be_asked_for_is_an_error_at_once(world: World, question: st
     world.call(app, app.calls.close(5_000, app.now))
 
 
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_a_network_thread_that_is_stuck_costs_a_tenth_of_a_second(world: World, question: str) -> None:
+    app = world.app("a", group_id="g")
+    world.call(app, reading(app))
+    app.pause = 60_000
+    world.produce("t", 0, 1)
+    world.run(1_000)
+    assert app._halfway, "the network thread has told of the record, and does not get any further"
+    began = world.now.mono
+    with pytest.raises(OttlaTimeoutError):
+        world.call(app, QUESTIONS[question](app))
+    assert world.now.mono - began <= 100
+
+
 @pytest.mark.parametrize(
     "question",
     [

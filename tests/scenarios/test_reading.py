@@ -162,7 +162,7 @@ def test_no_position_without_a_policy_is_raised_until_a_seek(world: World) -> No
 
 
 def commit(world: World, by: App, committed: dict[TopicPartition, int]) -> None:
-    """As an operator does: it is nobody who reads."""
+    """As an operator does: it is no one who reads."""
     world.call(by, by.calls.commit({tp: OffsetAndMetadata(offset) for tp, offset in committed.items()}, 5_000, world.now))
 
 
@@ -203,7 +203,7 @@ def test_polls_without_time_tell_of_a_missing_offset_and_ask_for_it_again(world:
         except NoOffsetForPartitionError:
             raised += 1
         world.run(100)
-    assert raised == 4  # at first it is not known, and then each time before it is told anew it is asked
+    assert raised == 4  # unknown at first, and looked up again after each error
     commit(world, app, {TP0: 6})
     world.run(100)
     with suppress(NoOffsetForPartitionError):  # of the look-up before the commit

@@ -193,7 +193,7 @@ def test_a_rebalance_waits_for_the_end_of_the_job_and_the_commit_after_it_counts
     world.run(5_000)
     assert (waited, first.errors, second.errors) == ([True], [], [])
     assert ("lost", [TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)]) not in first.told
-    # What the job committed is not handed to anybody a second time.
+    # What the job committed is not handed to anyone a second time.
     both = sorted((record.partition, record.offset) for record in (*first.handled, *second.handled))
     assert both == [(partition, offset) for partition in range(PARTITIONS) for offset in range(RECORDS)]
 
@@ -229,9 +229,9 @@ def test_nothing_is_polled_inside_a_job(world: World) -> None:
         yield from app.calls.subscribe([TOPIC], app.listeners(), app.now)
         yield from app.calls.poll(5_000, app.now)
         with app.calls.jobs.job(10_000):
-            with pytest.raises(IllegalStateError, match="under way"):
+            with pytest.raises(IllegalStateError, match=r"a processing\(\) block is open"):
                 yield from app.calls.poll(0, app.now)
-            with pytest.raises(IllegalStateError, match="under way"), app.calls.jobs.job(1_000):
+            with pytest.raises(IllegalStateError, match=r"a processing\(\) block is open"), app.calls.jobs.job(1_000):
                 pass
         yield from app.calls.poll(0, app.now)
         yield from app.calls.close(5_000, app.now)

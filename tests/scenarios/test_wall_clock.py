@@ -1,4 +1,4 @@
-"""The wall clock is set forward and back while a group reads: nobody notices, but who asks what time it is."""
+"""The wall clock is set forward and back while a group reads: no one notices, but who asks what time it is."""
 
 from __future__ import annotations
 

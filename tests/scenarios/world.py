@@ -93,7 +93,7 @@ class Clock:
         return True
 
     def set_wall(self, by: int) -> None:
-        """Somebody sets the clock on the wall, forward or back (milliseconds)."""
+        """Someone sets the clock on the wall, forward or back (milliseconds)."""
         self.now = Now(self.now.mono, self.now.wall + by)
 
     def _move(self, mono: int) -> None:
@@ -531,7 +531,7 @@ class App:
         self.lose(number, "the test broke it")
 
     def cut(self) -> None:
-        """From now on nothing goes through, either way, and nobody is told."""
+        """From now on it passes nothing in either direction, and closes no connection."""
         self.connected = False
 
     def heal(self) -> None:

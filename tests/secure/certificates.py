@@ -1,6 +1,6 @@
 """Certificates for the tests of TLS: one CA, and what it signs.
 
-Owns keys and certificates, made anew for each test session. Must not know who uses them. Invariant: all is PEM, keys as PKCS #8.
+Owns keys and certificates, new for each test session. Must not know their users. Invariant: all are PEM, keys as PKCS #8.
 """
 
 from __future__ import annotations

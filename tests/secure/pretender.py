@@ -20,7 +20,7 @@ from ottla.protocol import ErrorCode
 from ottla.protocol.apis import SPOKEN, Api, VersionRange
 from ottla.protocol.codec import RequestHeader, decode_request, encode_response
 from ottla.protocol.framing import FrameReader
-from ottla.protocol.messages import api_versions_response, find_coordinator_response, metadata_response
+from ottla.protocol.messages import api_versions_response, find_coordinator_response, join_group_response, metadata_response
 
 ZERO = timedelta(0)
 TOPIC = "without-a-leader"
@@ -81,15 +81,36 @@ def _metadata(port: int, versions: Mapping[Api, VersionRange]) -> Any:
     return _cluster("127.0.0.1", port, leader_id=-1, error_code=ErrorCode.leader_not_available)
 
 
-def elsewhere(host: str, port: int) -> Mapping[Api, Callable[[Any], Any]]:
-    """The answers of a cluster that says its only broker, leader and coordinator, is at another address than this one."""
+def _coordinator(port: int, versions: Mapping[Api, VersionRange]) -> Any:
+    del versions
+    return _coordinated("127.0.0.1", port)
+
+
+def _coordinated(host: str, port: int) -> Any:
     one = find_coordinator_response.Coordinator(
         key="g", node_id=1, host=host, port=port, error_code=ErrorCode.none, error_message=None
     )
+    return find_coordinator_response.FindCoordinatorResponse(throttle_time=ZERO, coordinators=(one,))
+
+
+def elsewhere(host: str, port: int) -> Mapping[Api, Callable[[Any], Any]]:
+    """The answers of a cluster that says its only broker, leader and coordinator, is at another address than this one."""
     return {
         Api.METADATA: lambda _: _cluster(host, port, leader_id=1, error_code=ErrorCode.none),
-        Api.FIND_COORDINATOR: lambda _: find_coordinator_response.FindCoordinatorResponse(throttle_time=ZERO, coordinators=(one,)),
+        Api.FIND_COORDINATOR: lambda _: _coordinated(host, port),
     }
+
+
+def loading(_: Any) -> Any:
+    """The answer to JoinGroup of a coordinator that has not read the offsets of its groups yet."""
+    return join_group_response.JoinGroupResponse(
+        throttle_time=ZERO,
+        error_code=ErrorCode.coordinator_load_in_progress,
+        protocol_name=None,
+        leader="",
+        member_id="",
+        members=(),
+    )
 
 
 def _cluster(host: str, port: int, leader_id: int, error_code: ErrorCode) -> Any:
@@ -108,4 +129,8 @@ def _cluster(host: str, port: int, leader_id: int, error_code: ErrorCode) -> Any
     return metadata_response.MetadataResponse(throttle_time=ZERO, brokers=(broker,), topics=(topic,), error_code=ErrorCode.none)
 
 
-_ANSWERS: Mapping[Api, Callable[[int, Mapping[Api, VersionRange]], Any]] = {Api.API_VERSIONS: _versions, Api.METADATA: _metadata}
+_ANSWERS: Mapping[Api, Callable[[int, Mapping[Api, VersionRange]], Any]] = {
+    Api.API_VERSIONS: _versions,
+    Api.METADATA: _metadata,
+    Api.FIND_COORDINATOR: _coordinator,
+}

@@ -1,6 +1,6 @@
-"""Logging in to Amazon MSK with IAM, by Amazon's own signer and credentials of nobody, at a broker that reads the tokens.
+"""Logging in to Amazon MSK with IAM, by Amazon's own signer and credentials of no one, at a broker that reads the tokens.
 
-What Amazon makes of a token can not be seen from here; what arrives, and when, can.
+What Amazon makes of a token cannot be seen from here; what arrives, and when, can.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ import pytest
 from ottla import Consumer, OttlaError, TopicPartition, errors
 from ottla.protocol.apis import SPOKEN, Api, VersionRange
 from tests.secure.kafka import PASSWORD, READER, STRANGER, USER, Secured
-from tests.secure.pretender import FAR_TOO_LARGE, TOPIC, elsewhere, pretending
+from tests.secure.pretender import FAR_TOO_LARGE, TOPIC, elsewhere, loading, pretending
 
 PAGE = (Path(__file__).parents[2] / "docs" / "errors.md").read_text()
 PATIENCE = 30.0
@@ -52,13 +52,13 @@ def closed_port() -> Iterator[str]:
 
 
 def unheard(stack: ExitStack) -> tuple[str, int]:
-    """Where nobody listens."""
+    """Where nothing listens."""
     host, port = stack.enter_context(closed_port()).split(":")
     return host, int(port)
 
 
 def only_the_cluster(stack: ExitStack) -> Settings:
-    """The broker that answers sends its clients to where nobody listens."""
+    """The broker that answers sends its clients to where nothing listens."""
     answers = elsewhere(*unheard(stack))
     return {"bootstrap_servers": stack.enter_context(pretending(answers=answers)), "default_api_timeout": 1, "request_timeout": 1}
 
@@ -70,7 +70,7 @@ def silent_port() -> Iterator[str]:
 
 
 class Refusing(http.server.BaseHTTPRequestHandler):
-    """A web server, or an identity provider, that knows nobody."""
+    """A web server, or an identity provider, that knows no user."""
 
     def do_POST(self) -> None:
         self.send_response(401)
@@ -130,28 +130,29 @@ def settings_for(trouble: str, secured: Secured, stack: ExitStack, folder: Path)
         return {"bootstrap_servers": at["TOKEN"], "sasl_oauthbearer_token_endpoint_url": url, **login, **client}
 
     makers: dict[str, Callable[[], Settings]] = {
-        "nobody listens": lambda: {"bootstrap_servers": stack.enter_context(closed_port())},
-        "the name is unknown": lambda: {"bootstrap_servers": "no-such-host.invalid:9092"},
-        "nothing comes back": lambda: {"bootstrap_servers": stack.enter_context(silent_port())},
+        "nothing listens": lambda: {"bootstrap_servers": stack.enter_context(closed_port())},
+        "an unknown host name": lambda: {"bootstrap_servers": "no-such-host.invalid:9092"},
+        "no answer": lambda: {"bootstrap_servers": stack.enter_context(silent_port())},
         "a web server": lambda: {"bootstrap_servers": stack.enter_context(impatient_web_server())},
-        "TLS to a port without it": lambda: {"bootstrap_servers": at["PLAINTEXT"], **tls},
-        "no TLS to a port with it": lambda: {"bootstrap_servers": at["TLS"]},
-        "no login at a port that wants one": lambda: {"bootstrap_servers": at["LOGIN"]},
-        "a login at a port without one": lambda: {"bootstrap_servers": at["PLAINTEXT"], **sasl()},
+        "TLS on a port without it": lambda: {"bootstrap_servers": at["PLAINTEXT"], **tls},
+        "no TLS on a port with it": lambda: {"bootstrap_servers": at["TLS"]},
+        "no login on a port that requires one": lambda: {"bootstrap_servers": at["LOGIN"]},
+        "a login on a port without one": lambda: {"bootstrap_servers": at["PLAINTEXT"], **sasl()},
         "an expired certificate": lambda: {"bootstrap_servers": at["EXPIRED"], **tls},
         "a certificate of an unknown CA": lambda: {"bootstrap_servers": at["TLS"], "security_protocol": "SSL"},
         "a certificate for another host": lambda: {"bootstrap_servers": at["ELSEWHERE"], **tls},
         "no certificate of the client": lambda: {"bootstrap_servers": at["MUTUAL"], **tls},
-        "a file that is not there": lambda: {"bootstrap_servers": at["TLS"], **tls, "ssl_truststore_location": folder / "none.pem"},
+        "a missing file": lambda: {"bootstrap_servers": at["TLS"], **tls, "ssl_truststore_location": folder / "none.pem"},
         "a Java key store": lambda: {"bootstrap_servers": at["TLS"], **tls, "ssl_truststore_location": store},
         "a wrong password": lambda: {"bootstrap_servers": at["LOGIN"], **sasl("SCRAM-SHA-256", password="wrong")},
         "a mechanism that is not offered": lambda: {"bootstrap_servers": at["SHORT"], **sasl("SCRAM-SHA-512")},
         "no token": lambda: {"bootstrap_servers": at["TOKEN"], **bearer(out_of_order)},
         "a token that is refused": lambda: {"bootstrap_servers": at["TOKEN"], **bearer(lambda: "a.b.c")},
         "an identity provider that refuses": client_credentials,
-        "a topic that is not yours": lambda: {"bootstrap_servers": at["LOGIN"], **sasl(user=STRANGER), "group_id": None},
-        "a group that is not yours": lambda: {"bootstrap_servers": at["LOGIN"], **sasl(user=READER)},
+        "a topic without permission": lambda: {"bootstrap_servers": at["LOGIN"], **sasl(user=STRANGER), "group_id": None},
+        "a group without permission": lambda: {"bootstrap_servers": at["LOGIN"], **sasl(user=READER)},
         "a topic that does not exist": lambda: {"bootstrap_servers": at["PLAINTEXT"], "allow_auto_create_topics": False},
+        ABSENT: lambda: {"bootstrap_servers": at["PLAINTEXT"], "allow_auto_create_topics": False, "group_id": None},
         "partitions without a leader": lambda: {
             "bootstrap_servers": stack.enter_context(pretending()),
             "default_api_timeout": 1,
@@ -160,6 +161,12 @@ def settings_for(trouble: str, secured: Secured, stack: ExitStack, folder: Path)
         },
         "an address that only the cluster can reach": lambda: {**only_the_cluster(stack), "group_id": None},
         "a coordinator at such an address": lambda: only_the_cluster(stack),
+        LOADS: lambda: {
+            "bootstrap_servers": stack.enter_context(pretending(answers={Api.JOIN_GROUP: loading})),
+            "default_api_timeout": 1,
+            "request_timeout": 1,
+            "group_protocol": "classic",
+        },
         "a broker that is too old": lambda: {
             "bootstrap_servers": stack.enter_context(pretending({**SPOKEN, Api.METADATA: VersionRange(90, 91)}))
         },
@@ -183,20 +190,23 @@ def poll(consumer: Consumer, trouble: str, topic: str) -> None:
 
 
 NO_TOPIC = f"none-{uuid.uuid4().hex[:8]}"
+ABSENT = "a partition that was assigned and does not exist"
+LOADS = "a coordinator that refuses again and again"
 OF_A_PRETENDER = {
+    LOADS,
     "partitions without a leader",
     "an address that only the cluster can reach",
     "a coordinator at such an address",
 }
-ASSIGNED = {"a topic that is not yours", "partitions without a leader", "an address that only the cluster can reach"}
-ASKED_BY_POLL_ALONE = {"a group that is not yours", "a topic that does not exist", *OF_A_PRETENDER}
+ASSIGNED = {"a topic without permission", ABSENT, "partitions without a leader", "an address that only the cluster can reach"}
+ASKED_BY_POLL_ALONE = {"a group without permission", "a topic that does not exist", ABSENT, *OF_A_PRETENDER}
 
 
 @pytest.mark.parametrize("trouble", ROWS)
 def test_a_row(trouble: str, secured: Secured, topic: str, tmp_path: Path) -> None:
     row = ROWS[trouble]
     expected = getattr(errors, row.error)
-    read = {"a topic that does not exist": NO_TOPIC, **dict.fromkeys(OF_A_PRETENDER, TOPIC)}.get(trouble, topic)
+    read = {"a topic that does not exist": NO_TOPIC, ABSENT: NO_TOPIC, **dict.fromkeys(OF_A_PRETENDER, TOPIC)}.get(trouble, topic)
     with ExitStack() as stack:
         settings = settings_for(trouble, secured, stack, tmp_path)
         consumer = Consumer({"group_id": "g", **settings}, auto_offset_reset="earliest")

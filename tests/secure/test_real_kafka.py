@@ -25,7 +25,7 @@ COUNT = 50
 
 
 def unsecured_token(subject: str, life: float = 60.0) -> OAuthToken:
-    """A token that nobody has signed: what Kafka's own validator for development takes."""
+    """A token that no one has signed: what Kafka's own validator for development takes."""
     now = time.time()
     claims = {"sub": subject, "iat": now, "exp": now + life}
     parts = [base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=").decode() for part in ({"alg": "none"}, claims)]
@@ -173,7 +173,7 @@ def test_a_login_is_renewed_on_the_same_connection(
         consumer.poll(1.0)
         give_up_at = time.monotonic() + 60
         # A broker ends the connection of who asks for anything after the end of his login, so a connection that is not renewed is
-        # never twice as old as that. One that a busy machine renewed too late is made anew, and has to grow old in its turn.
+        # never twice as old as that. One that a busy machine renewed too late is recreated, and has to grow old in its turn.
         while time.monotonic() - connected[-1] < 2.2 * LIFETIME / 1000:
             assert time.monotonic() < give_up_at, f"{len(connected)} connections"
             consumer.seek(TopicPartition(topic, 0), 0)

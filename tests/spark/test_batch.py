@@ -196,7 +196,7 @@ def test_records_that_retention_took_are_an_error_that_names_them(load: Load, ka
     starting = f'{{"{topic}": {{"0": 0, "1": 2}}}}'
     with pytest.raises(PySparkException) as raised:
         load(subscribe=topic, startingOffsets=starting).collect()
-    for words in (f"{topic}-1: offsets 2 to 3 can not be read", "begins at offset 4", "failOnDataLoss"):
+    for words in (f"{topic}-1: offsets 2 to 3 cannot be read", "begins at offset 4", "failOnDataLoss"):
         assert words in str(raised.value)
     frame = load(subscribe=topic, startingOffsets=starting, failOnDataLoss=False)
     assert values(frame) == [*range(10), *range(14, 20)]
@@ -206,7 +206,7 @@ def test_offsets_behind_the_end_of_the_log_are_an_error_that_names_them(load: Lo
     topic = kafka.create()
     kafka.produce(topic, numbered(10))
     ending = f'{{"{topic}": {{"0": 15}}}}'
-    with pytest.raises(PySparkException, match=rf"{topic}-0: offsets 10 to 14 can not be read: the log now ends at offset 10"):
+    with pytest.raises(PySparkException, match=rf"{topic}-0: offsets 10 to 14 cannot be read: the log now ends at offset 10"):
         load(subscribe=topic, endingOffsets=ending).collect()
     assert values(load(subscribe=topic, endingOffsets=ending, failOnDataLoss=False)) == list(range(10))
 
@@ -238,7 +238,7 @@ def test_servers_must_be_named(spark: SparkSession) -> None:
         spark.read.format("ottla").option("subscribe", "t").load()
 
 
-def test_a_cluster_that_can_not_be_reached_is_told_with_the_addresses_within_the_time_given(spark: SparkSession) -> None:
+def test_a_cluster_that_cannot_be_reached_is_told_with_the_addresses_within_the_time_given(spark: SparkSession) -> None:
     options = {
         "kafka.bootstrap.servers": "127.0.0.1:1,127.0.0.1:2",
         "subscribe": "t",

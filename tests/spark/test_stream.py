@@ -78,7 +78,7 @@ def test_a_running_query_keeps_its_group_up_to_date(load_stream: Load, topic: st
         query.stop()
 
 
-def test_a_group_that_others_are_in_can_not_be_committed_to_and_the_stream_goes_on(
+def test_a_group_that_others_are_in_cannot_be_committed_to_and_the_stream_goes_on(
     load_stream: Load, sink: Sink, topic: str, kafka: Kafka
 ) -> None:
     group = f"{topic}-taken"
@@ -161,7 +161,7 @@ def test_records_that_retention_took_between_two_runs(load_stream: Load, sink: S
     kafka.produce(topic, numbered(50, 300, 1))
     kafka.delete_records(topic, 1, 120)
     with pytest.raises(
-        StreamingQueryException, match=f"{topic}-1: offsets 100 to 119 can not be read: the log now begins at offset 120"
+        StreamingQueryException, match=f"{topic}-1: offsets 100 to 119 cannot be read: the log now begins at offset 120"
     ):
         sink.run(load_stream(subscribe=topic))
     sink.run(load_stream(subscribe=topic, failOnDataLoss=False))
@@ -175,9 +175,7 @@ def test_a_topic_that_was_made_anew(load_stream: Load, sink: Sink, kafka: Kafka)
     kafka.delete(topic)
     kafka.create(name=topic)
     kafka.produce(topic, numbered(10, 100))
-    with pytest.raises(
-        StreamingQueryException, match=f"{topic}-0: offsets 10 to 99 can not be read: the log now ends at offset 10"
-    ):
+    with pytest.raises(StreamingQueryException, match=f"{topic}-0: offsets 10 to 99 cannot be read: the log now ends at offset 10"):
         sink.run(load_stream(subscribe=topic))
     sink.run(load_stream(subscribe=topic, failOnDataLoss=False))
     kafka.produce(topic, numbered(5, 110))
@@ -193,7 +191,7 @@ def test_a_topic_that_is_gone(load_stream: Load, sink: Sink, topic: str, kafka: 
     kafka.delete(other)
     kafka.produce(topic, numbered(5, 310))
     with pytest.raises(
-        StreamingQueryException, match=f"{other}-0: offsets from 10 on can not be read: the partition does not exist"
+        StreamingQueryException, match=f"{other}-0: offsets from 10 on cannot be read: the partition no longer exists"
     ):
         sink.run(load_stream(subscribe=both))
     sink.run(load_stream(subscribe=both, failOnDataLoss=False))

@@ -11,8 +11,14 @@ from pathlib import Path
 import pytest
 
 PROGRAM = Path(__file__).with_name("user_program.py")
+STAR = PROGRAM.with_name("star_program.py")
 EXAMPLES = Path(__file__).parents[2] / "examples"
-PYRIGHT = {"typeCheckingMode": "strict", "reportUnnecessaryTypeIgnoreComment": "error", "enableTypeIgnoreComments": False}
+PYRIGHT = {
+    "typeCheckingMode": "strict",
+    "reportWildcardImportFromLibrary": "none",
+    "reportUnnecessaryTypeIgnoreComment": "error",
+    "enableTypeIgnoreComments": False,
+}
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +32,7 @@ def run(*command: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_mypy_finds_what_is_wrong_and_nothing_else(tmp_path: Path, cache: str) -> None:
-    done = run("mypy", "--strict", "--warn-unused-ignores", "--cache-dir", cache, str(PROGRAM), folder=tmp_path)
+    done = run("mypy", "--strict", "--warn-unused-ignores", "--cache-dir", cache, str(PROGRAM), str(STAR), folder=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -37,7 +43,8 @@ def test_mypy_names_the_setting_that_may_be_meant(tmp_path: Path, cache: str) ->
 
 
 def test_pyright_finds_what_is_wrong_and_nothing_else(tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text(PROGRAM.read_text(encoding="utf-8"), encoding="utf-8")
+    for program in (PROGRAM, STAR):
+        (tmp_path / program.name).write_text(program.read_text(encoding="utf-8"), encoding="utf-8")
     (tmp_path / "pyrightconfig.json").write_text(json.dumps(PYRIGHT), encoding="utf-8")
     done = run("pyright", "--pythonpath", sys.executable, folder=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr

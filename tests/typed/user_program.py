@@ -1,4 +1,4 @@
-"""A program as users write it, for mypy and pyright: ``test_type_checkers`` runs them on it, and nobody runs the program.
+"""A program as users write it, for mypy and pyright: ``test_type_checkers`` runs them on it, and no one runs the program.
 
 Each line that is wrong says so to both checkers, which report an ``ignore`` that ignores nothing. So an error that is not found any
 more is an error as well.
@@ -14,8 +14,13 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, assert_type
 
-from ottla import Admin, AsyncConsumer, Consumer, IsolationLevel, OAuthToken, Record, Records, TopicPartition
+from ottla import Admin, AsyncConsumer, Consumer, IsolationLevel, OAuthToken, Record, Records, TopicPartition, errors
 from ottla.assignors import RangeAssignor
+from ottla.errors import (
+    OffsetOutOfRangeError,
+    RecordDeserializationError,
+    TopicAuthorizationFailedError as Forbidden,
+)
 from ottla.settings import AdminSettings, ConsumerSettings
 
 BROKERS = "localhost:9092"
@@ -127,6 +132,26 @@ def records_of_tests() -> None:
     handle_order(Record("orders", 0, 7, value=Order("tea")))
     handle(Record("orders", 0, 7))
     Record("orders", "0", 7)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+# -- errors -----------------------------------------------------------------------------------------------------------------
+
+
+def why(error: Forbidden | OffsetOutOfRangeError) -> str | None:
+    assert_type(error.code, int)
+    return error.hint
+
+
+def read_on(consumer: Consumer) -> None:
+    try:
+        consumer.poll(1.0)
+    except (Forbidden, OffsetOutOfRangeError) as error:
+        why(error)
+    except errors.FencedInstanceIdError as error:
+        why(error)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    except RecordDeserializationError as error:
+        assert_type(error.offset, int)
+    print(errors.NoSuchError)  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownArgumentType, reportUnknownMemberType]
 
 
 # -- settings -------------------------------------------------------------------------------------------------------------

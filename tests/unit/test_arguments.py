@@ -1,4 +1,4 @@
-"""What may be written for a partition, an offset, a time: what can not be meant is refused, with what was given and expected."""
+"""What may be written for a partition, an offset, a time: what cannot be meant is refused, with what was given and expected."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ TP = TopicPartition("t", 0)
         (lambda: arguments.timestamps({TP: -1}), ValueError, "is negative"),
         (lambda: arguments.timestamps(TP), TypeError, "by partition"),  # type: ignore[arg-type]
         (lambda: arguments.group_membership("stay"), ValueError, "'default', 'leave_group', 'remain_in_group'"),
-        (lambda: arguments.callback("f", "on_assign"), TypeError, "on_assign is called"),
+        (lambda: arguments.callback("f", "on_assign"), TypeError, "on_assign must be callable"),
     ],
 )
-def test_what_can_not_be_meant_is_refused(call: Callable[[], Any], error: type[Exception], told: str) -> None:
+def test_what_cannot_be_meant_is_refused(call: Callable[[], Any], error: type[Exception], told: str) -> None:
     with pytest.raises(error, match=told.replace("{", "\\{")):
         call()
 

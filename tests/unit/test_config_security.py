@@ -90,7 +90,7 @@ def test_values_of_java() -> None:
                 "sasl.mechanism": "SCRAM-SHA-256",
                 "sasl.jaas.config": "ScramLoginModule required tokenauth=true;",
             },
-            "does not honour: tokenauth",
+            "does not support: tokenauth",
         ),
         ({**LOGIN, "sasl.oauthbearer.extensions": "logicalCluster"}, "name=value"),
         ({**LOGIN, "sasl.jaas.config": "Krb5LoginModule required a=b;"}, "names Krb5LoginModule"),
@@ -115,7 +115,7 @@ def test_values_of_java() -> None:
         ({**LOGIN, "sasl.oauthbearer.token.endpoint.url": "login.example"}, "a URL"),
     ],
 )
-def test_what_can_not_work_is_refused(settings: dict[str, Any], expected: str) -> None:
+def test_what_cannot_work_is_refused(settings: dict[str, Any], expected: str) -> None:
     with pytest.raises(ConfigError, match=expected) as raised:
         parse(settings)
     assert SECRET not in str(raised.value)

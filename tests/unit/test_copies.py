@@ -28,5 +28,5 @@ def owner(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 @pytest.mark.parametrize("twin", [copy.copy, copy.deepcopy, pickle.dumps])
 def test_an_owner_of_threads_says_that_it_cannot_be_copied(owner: Any, twin: Callable[[Any], Any]) -> None:
-    with pytest.raises(TypeError, match=f"{type(owner).__name__} cannot be copied or pickled: make one where it is used"):
+    with pytest.raises(TypeError, match=f"{type(owner).__name__} cannot be copied or pickled: create one where it is used"):
         twin(owner)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import threading
 import traceback
 from collections.abc import Callable, Iterator
 
@@ -29,7 +30,7 @@ def kinds(kind: type[OttlaError] = OttlaError) -> Iterator[type[OttlaError]]:
 
 def one_of(kind: type[OttlaError]) -> OttlaError:
     special = next((error for error in OTHERS if type(error) is kind), None)
-    return special or kind("it is broken", hint="mend it", cause=ValueError("a screw is loose"))
+    return special or kind("it is broken", hint="repair it", cause=ValueError("a screw is loose"))
 
 
 @pytest.mark.parametrize("error", [one_of(kind) for kind in kinds()], ids=lambda error: type(error).__name__)
@@ -49,6 +50,66 @@ def test_an_error_is_pickled_and_copied(error: OttlaError, copied: Callable[[Ott
     twin = copied(error)
     assert twin is not error
     assert (type(twin), str(twin), twin.args, vars(twin)) == (type(error), str(error), error.args, vars(error))
+    assert (twin.hint, repr(twin.cause)) == (error.hint, repr(error.cause))
+
+
+class Wordy(Exception):
+    """It is pickled, and cannot be unpickled: Python calls it with its ``args``."""
+
+    def __init__(self, what: str, why: str) -> None:
+        super().__init__(f"{what}: {why}")
+
+
+class HoldsALock(Exception):
+    """It cannot be pickled."""
+
+    def __init__(self) -> None:
+        super().__init__("it is locked")
+        self.lock = threading.Lock()
+
+
+@pytest.mark.parametrize(
+    ("cause", "kept"),
+    [
+        (OttlaTimeoutError("too late", cause=KeyError("k")), OttlaTimeoutError("too late")),
+        (Wordy("a", "b"), OttlaError("Wordy: a: b")),
+        (HoldsALock(), OttlaError("HoldsALock: it is locked")),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_the_cause_of_a_pickled_error_is_kept_or_its_words_are(cause: Exception, kept: OttlaError) -> None:
+    error = errors.DisconnectedError("it broke", hint="wait", cause=cause)
+    twin = pickle.loads(pickle.dumps(error))
+    assert (str(twin), repr(twin.cause)) == ("it broke (wait)", repr(kept))
+    assert repr(twin.cause.cause) == repr(getattr(cause, "cause", None))
+    assert copy.copy(error).cause is copy.deepcopy(error).cause is cause
+
+
+def test_an_error_of_a_code_that_is_newer_than_the_table_is_pickled() -> None:
+    error = errors.broker_error(4711, "what is that")
+    twin = pickle.loads(pickle.dumps(error))
+    assert (type(twin), str(twin), twin.code) == (type(error), "what is that [UNKNOWN_CODE_4711]", 4711)
+    assert errors.UnknownCode4711Error is type(error)  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match="has no attribute 'UnknownCode3Error'"):
+        _ = errors.UnknownCode3Error  # type: ignore[attr-defined]
+
+
+def test_a_star_brings_every_class_and_nothing_else() -> None:
+    found: dict[str, object] = {}
+    exec("from ottla.errors import *", found)
+    del found["__builtins__"]
+    named = {kind.__name__ for kind in kinds() if not kind.__name__.startswith("UnknownCode")}
+    assert set(found) == named
+    assert len(named) > len(errors.ERROR_CODES) > 130
+    assert [name for name in errors.__all__ if getattr(errors, name).__module__ != "ottla.errors"] == []
+
+
+def test_a_class_of_a_users_own_is_as_its_base() -> None:
+    class Fenced(errors.FencedInstanceIdError):
+        """Not a row of the table."""
+
+    assert (Fenced.code, Fenced.name, Fenced("twice").hint) == (82, "FENCED_INSTANCE_ID", errors.FencedInstanceIdError.hint)
+    assert errors.error_class(82) is errors.FencedInstanceIdError
 
 
 def test_an_error_that_is_kept_gathers_no_frames() -> None:

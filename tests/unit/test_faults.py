@@ -50,7 +50,7 @@ def test_a_dropped_connection(broker: Broker, client: RawClient, caplog: pytest.
     with broker.faults.drop("Metadata", client_id="raw"):
         client.send(Api.METADATA, METADATA)
         assert client.is_closed()
-    assert "closing the connection from 127.0.0.1: broker.faults was told to drop it at a request" in caplog.text
+    assert "closing the connection from 127.0.0.1: broker.faults is set to drop it at a request" in caplog.text
 
 
 @pytest.mark.parametrize("size", [100, 400_000])
@@ -173,14 +173,14 @@ def test_a_fault_that_does_not_strike_is_waited_for_in_vain(broker: Broker) -> N
         (lambda faults: faults.move_coordinator("g", to="nowhere"), "to='nowhere' must be HOST:PORT"),
     ],
 )
-def test_what_can_not_be_meant_is_refused(broker: Broker, set_it: Any, why: str) -> None:
+def test_what_cannot_be_meant_is_refused(broker: Broker, set_it: Any, why: str) -> None:
     with pytest.raises(ConfigError) as raised:
         set_it(broker.faults)
     assert why in str(raised.value)
     assert list(broker.faults) == []
 
 
-def test_a_member_that_is_not_there_can_not_expire(broker: Broker) -> None:
+def test_a_member_that_is_not_there_cannot_expire(broker: Broker) -> None:
     with pytest.raises(IllegalStateError, match="group 'g' has no member with client_id='me'"):
         broker.faults.expire_member("g", client_id="me")
 

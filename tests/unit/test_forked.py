@@ -76,7 +76,7 @@ def started() -> Any:
 
 @pytest.fixture(scope="module")
 def started_async() -> Any:
-    """Its loop is over, as is that of a parent whose child begins anew."""
+    """Its loop is over, as is that of a parent whose child begins again."""
     consumer = new(AsyncConsumer, enable_auto_commit=False)
     loop = asyncio.new_event_loop()
     loop.run_until_complete(consumer.assign([TP]))

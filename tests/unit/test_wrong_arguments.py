@@ -6,13 +6,17 @@ No broker is needed: a call that got as far as asking one would raise ``Connecti
 from __future__ import annotations
 
 import asyncio
+import enum
 import inspect
 import math
+import re
 import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +24,9 @@ import pytest
 
 import ottla
 from ottla import Admin, AsyncConsumer, Broker, Consumer, OffsetAndMetadata, TopicPartition
+from ottla.assignors import RangeAssignor
 from ottla.config import OttlaConfigWarning
-from ottla.errors import ConnectionFailedError, OttlaTimeoutError
+from ottla.errors import ConfigError, ConnectionFailedError, OttlaTimeoutError
 from ottla.faults import Faults
 from ottla.health import serve
 
@@ -80,7 +85,7 @@ def by_partition(values: list[Any]) -> list[Any]:
 CONSUMER: dict[str, dict[str, list[Any]]] = {
     "subscribe": {
         "topics": [*NOT_NAMES, ["^t.*"], ["t|u"], {"t.+"}],
-        "pattern": [5, b"t", ["t"], True, "\ud800"],
+        "pattern": [5, b"t", ["t"], True, "\ud800", "", re.compile("t")],
         "on_assign": NOT_CALLABLES,
         "on_revoke": NOT_CALLABLES,
         "on_lost": NOT_CALLABLES,
@@ -194,12 +199,24 @@ FAULTS: dict[str, dict[str, list[Any]]] = {
     "clear": {},
 }
 
+
+def _of_nothing() -> Any:
+    """A broker calls its assignors with the group."""
+
+
+async def _never_awaited(group: Any) -> Any:
+    """A broker calls its assignors and takes what they return."""
+
+
 BROKER: dict[str, list[Any]] = {
-    "data_dir": [5, True, b"/tmp", "", [Path("x")]],
+    "data_dir": [5, True, b"/tmp", "", "a\0b", [Path("x")]],
     "port": [None, "9092", True, 1.0, -1, 65536],
     "host": [None, 5, b"localhost", ["localhost"]],
     "settings": [5, True, "x", ["a"], [("a", "b")], {5: "x"}, {"": "x"}],
-    "assignors": [5, True, "x", ["a"], {5: "x"}],
+    "assignors": [
+        *(5, True, "x", ["a"], {5: "x"}, {"x": 5}, {"x": None}, {"x": RangeAssignor}, {"x": RangeAssignor()}, {"a,b": dict}),
+        *({"x": wrong} for wrong in (_of_nothing, lambda group, more: {}, _never_awaited)),
+    ],
 }
 
 GOOD: dict[str, Any] = {
@@ -260,7 +277,7 @@ def check(refused: pytest.ExceptionInfo[Exception], argument: str) -> None:
 
 @pytest.fixture
 def no_threads() -> Iterator[None]:
-    """Nothing was asked of anybody."""
+    """Nothing was asked of anyone."""
     before = set(threading.enumerate())
     yield
     assert [thread for thread in threading.enumerate() if thread not in before and "ottla" in thread.name] == []
@@ -377,7 +394,9 @@ def test_a_health_server_says_which_argument_is_wrong(argument: str, value: Any)
 
 def test_a_pattern_among_the_topics_is_answered_with_how_to_give_it() -> None:
     consumer = Consumer(bootstrap_servers=NOWHERE, group_id="g")
-    with pytest.raises(ValueError, match=r"'\^t\.\*' is no name of a topic; a regular expression is subscribe\(pattern='t\.\*'\)"):
+    with pytest.raises(
+        ValueError, match=r"'\^t\.\*' is not a topic name; for a regular expression call subscribe\(pattern='t\.\*'\)"
+    ):
         consumer.subscribe(["^t.*"])
 
 
@@ -435,4 +454,57 @@ def test_numbers_of_other_libraries_are_numbers() -> None:
     consumer.seek(TP, np.int64(7))  # type: ignore[arg-type]
     assert consumer.position(TP) == 7
     assert type(consumer.position(TP)) is int
+    for timeout in (np.int64(0), np.float32(0), Fraction(0), Decimal(0)):
+        consumer.poll(timeout)  # type: ignore[arg-type]
+    for wrong in (np.array([1, 2]), int):
+        with pytest.raises(TypeError, match="offset is a whole number"):
+            consumer.seek(TP, wrong)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="timeout is a number of seconds"):
+            consumer.poll(wrong)  # type: ignore[arg-type]
     consumer.close()
+
+
+class Topic(str, enum.Enum):  # noqa: UP042 - str() of a StrEnum is its text
+    ORDERS = "orders"
+
+
+def test_strings_of_subclasses_are_their_text() -> None:
+    consumer = Consumer(bootstrap_servers=NOWHERE, group_id="g")
+    consumer.subscribe([Topic.ORDERS])
+    assert consumer.subscription() == {"orders"}
+    assert str(*consumer.subscription()) == "orders"
+    consumer.close()
+
+
+def test_a_namesake_of_another_library_is_told_apart() -> None:
+    namesake = type("OffsetAndMetadata", (), {"__module__": "kafka.structs", "__repr__": lambda self: "OffsetAndMetadata(5)"})
+    with pytest.raises(TypeError, match=r"not the OffsetAndMetadata of kafka\.structs OffsetAndMetadata"):
+        Consumer(bootstrap_servers=NOWHERE).seek(TP, namesake())
+
+
+@pytest.mark.parametrize(
+    ("assignor", "said"),
+    [
+        (5, r"assignors\['x'\] is a function, not 5"),
+        (RangeAssignor, r"assignors\['x'\] is an assignor that members run, not the broker: .*group_client_assignors"),
+        (_of_nothing, r"assignors\['x'\] does not take one argument"),
+        (_never_awaited, r"assignors\['x'\] is a coroutine function"),
+    ],
+)
+def test_an_assignor_of_the_broker_that_is_none_is_a_wrong_setting(assignor: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        Broker(assignors={"x": assignor})
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("log.dirs", "data_dir="),
+        ("listeners", "host=..., port="),
+        ("process.roles", "leave it out"),
+        ("NUM.PARTITIONS", "did you mean num.partitions?"),
+    ],
+)
+def test_a_setting_of_kafkas_servers_is_answered_with_what_to_do(name: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        Broker(settings={name: "1"})

@@ -1,8 +1,8 @@
-"""Who reads which partition: pure functions of members and partitions, used by clients (as the leader) and by the coordinator.
+"""Assignors: pure functions of members and partitions, used by clients (as the leader) and by the coordinator.
 
 Owns the assignors by the name they have on the wire: those that a classic group's leader uses, and those of consumer groups
 (KIP-848), which the coordinator uses or a member that it asks; and the interface for assignors of the user's own. Must not know
-groups, connections or time. Invariant: an assignment depends on what was asked alone, so whoever is asked comes to the same
+groups, connections or time. Invariant: an assignment depends only on its input, so every caller gets the same
 result.
 """
 

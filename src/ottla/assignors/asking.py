@@ -1,34 +1,36 @@
-"""How an assignor that members run is asked, and its answer in one form.
+"""Calls an assignor that members run, and normalizes its answer.
 
-Owns the shape of an answer, and what a consumer group needs beside it: the whole assignment at once. Must not know groups or
+Owns the form of an answer, and the extra requirement of consumer groups: the complete assignment at once. Must not know groups or
 requests. Invariant: what is returned here names members by strings, partitions by a topic's name and a number, and user data by
 bytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from operator import index
 from typing import Any
 
 from ottla.assignors.interface import Cluster, ConsumerPartitionAssignor, MemberAssignment, MemberSubscription, RebalanceProtocol
-from ottla.types import TopicPartition
+from ottla.types import TopicPartition, is_utf8, whole
+
+_INT32 = 2**31 - 1
 
 
 def assign(
     assignor: ConsumerPartitionAssignor, cluster: Cluster, members: Mapping[str, MemberSubscription]
 ) -> dict[str, MemberAssignment]:
-    """The assignor's answer. Raises whatever the assignor raises, and ``TypeError`` or ``ValueError`` for what is no answer."""
+    """The assignor's answer. Raises whatever the assignor raises, and ``UnusableAnswer``."""
     return _plain(assignor.assign(cluster, members))
 
 
 def assign_whole(
     assignor: ConsumerPartitionAssignor, cluster: Cluster, members: Mapping[str, MemberSubscription]
 ) -> dict[str, MemberAssignment]:
-    """The same, for a consumer group: what a cooperative assignor leaves out because it changes hands is assigned, too.
+    """The same, for a consumer group: partitions that a cooperative assignor leaves out, because they move, are assigned, too.
 
-    In a classic group its owner would give it up and everybody join again. In a consumer group nobody joins again, and the
+    In a classic group the owner would give them up and all members join again. In a consumer group no member joins again, and the
     coordinator does not give a partition to one member before another has given it up.
     """
     answer = assign(assignor, cluster, members)
@@ -44,27 +46,47 @@ def assign_whole(
     return assign(assignor, cluster, released)
 
 
+class UnusableAnswer(TypeError):
+    """What an assignor returned is no answer. The message goes on from "the assignor 'x' "."""
+
+
 def user_data_of(value: object) -> bytes | None:
-    """What an assignor returned as user data. Raises ``TypeError`` for what is no bytes."""
-    if value is None or isinstance(value, bytes | bytearray | memoryview):
-        return None if value is None else bytes(value)
-    raise TypeError(f"user data must be bytes or None, not {value!r}")
+    """What ``subscription_user_data()`` returned. Raises ``UnusableAnswer`` if it is not bytes."""
+    if not _is_user_data(value):
+        raise UnusableAnswer(f"returned {value!r} from subscription_user_data(), not bytes or None")
+    return _bytes(value)
 
 
 def _plain(answer: object) -> dict[str, MemberAssignment]:
     if not isinstance(answer, Mapping):
-        raise TypeError(f"an assignment must be a mapping from member ids to partitions, not {answer!r}")
+        if inspect.iscoroutine(answer):
+            answer.close()
+        raise UnusableAnswer(f"returned {answer!r} from assign(), not a mapping from member ids to partitions")
     plain = {}
     for member_id, share in answer.items():
         if not isinstance(member_id, str):
-            raise TypeError(f"a member id must be a string, not {member_id!r}")
+            raise UnusableAnswer(f"named the member {member_id!r}: a member id is a string")
         partitions, user_data = (share.partitions, share.user_data) if isinstance(share, MemberAssignment) else (share, None)
-        plain[member_id] = MemberAssignment(tuple(_topic_partition(one) for one in partitions), user_data_of(user_data))
+        if not isinstance(partitions, Iterable) or isinstance(partitions, str | bytes):
+            raise UnusableAnswer(f"gave member {member_id} {partitions!r}, not a collection of TopicPartitions")
+        if not _is_user_data(user_data):
+            raise UnusableAnswer(f"gave member {member_id} user data that is no bytes: {user_data!r}")
+        plain[member_id] = MemberAssignment(tuple(_topic_partition(member_id, one) for one in partitions), _bytes(user_data))
     return plain
 
 
-def _topic_partition(value: Any) -> TopicPartition:
-    topic, number = value
-    if not isinstance(topic, str):
-        raise TypeError(f"a partition must be a topic's name and a number, not {value!r}")
-    return TopicPartition(topic, index(number))
+def _topic_partition(member_id: str, value: Any) -> TopicPartition:
+    match value:
+        case (str(topic), number) if topic and is_utf8(topic):
+            plain = whole(number)
+            if plain is not None and 0 <= plain <= _INT32:
+                return TopicPartition(topic, plain)
+    raise UnusableAnswer(f"gave member {member_id} {value!r}, which is no TopicPartition")
+
+
+def _is_user_data(value: object) -> bool:
+    return value is None or isinstance(value, bytes | bytearray | memoryview)
+
+
+def _bytes(value: Any) -> bytes | None:
+    return None if value is None else bytes(value)

@@ -14,10 +14,10 @@ from ottla.types import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """``held``: by member id what it may keep. ``disputed``: what several members say they have in the same generation: nobody has
+    """``held``: by member id what it may keep. ``disputed``: what several members say they have in the same generation: no one has
     it.
 
-    ``earlier``: who had a partition in a generation before the latest one, where somebody says so.
+    ``earlier``: the owner of a partition in a generation before the latest one, if a member reports it.
     """
 
     held: Mapping[str, list[TopicPartition]]
@@ -25,7 +25,7 @@ class Claims:
     earlier: Mapping[TopicPartition, str]
 
     def holders(self) -> dict[TopicPartition, str]:
-        """Who may keep each partition."""
+        """The member that may keep each partition."""
         return {tp: member_id for member_id, held in self.held.items() for tp in held}
 
 

@@ -1,4 +1,4 @@
-"""What an assignor that members run is asked and what it answers: Kafka's ConsumerPartitionAssignor, in Python.
+"""The interface of assignors that members run: Kafka's ConsumerPartitionAssignor, in Python.
 
 Owns the interface that Ottla's own assignors follow and that users follow with theirs, and the order in which Kafka's assignors
 look at members; must not know any one of them.
@@ -20,7 +20,7 @@ class RebalanceProtocol(enum.IntEnum):
     EAGER = 0
     """Give all of them up before they join."""
     COOPERATIVE = 1
-    """Keep them, and give up only those that go to somebody else."""
+    """Keep them, and give up only those that go to another member."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,37 +64,39 @@ class Cluster:
 
 
 Shares = Mapping[str, MemberAssignment | Iterable[TopicPartition]]
-"""What an assignor answers: by member id partitions, alone or with user data. Who is left out gets nothing."""
+"""An assignor's answer: partitions by member id, alone or with user data. A missing member gets nothing."""
 
 
 class ConsumerPartitionAssignor(ABC):
-    """A way to share partitions among the members of a group. Subclass it to write your own.
+    """Assigns partitions to the members of a group. Subclass it to write your own assignor.
 
-    Every member of the group offers its assignors; the group uses one that all of them have, by ``name``. One member is asked for
-    the assignment of all: the leader of a classic group, or any member of a consumer group (``group_client_assignors``). Each
-    consumer has an instance of its own, whose methods are called on the thread that calls ``poll()``, never at the same time.
+    Every member of the group offers its assignors; the group uses one that all of them have, by ``name``. One member computes the
+    assignment of all: the leader of a classic group, or any member of a consumer group (``group_client_assignors``). Each consumer
+    has its own instance, whose methods are called on the thread that calls ``poll()``, never concurrently.
     """
 
     name: str
     """What the members of the group call it on the wire."""
 
     def subscription_user_data(self, topics: frozenset[str]) -> bytes | None:
-        """What the member that assigns is to know about this one; ``topics`` are those subscribed to. Empty bytes are as ``None``.
+        """Data about this member for the member that assigns; ``topics`` are the subscribed ones. Empty bytes mean the same as
+        ``None``.
 
-        In a classic group it is called for each join. In a consumer group ``subscribe()`` calls it, and nothing else: another value
-        than before makes the group assign again.
+        In a classic group it is called for each join. In a consumer group only ``subscribe()`` calls it: a changed value makes the
+        group assign again.
         """
         return None
 
     @abstractmethod
     def assign(self, cluster: Cluster, members: Mapping[str, MemberSubscription]) -> Shares:
-        """Who reads what. Called at one member only. A subscribed topic that ``cluster`` does not name does not exist.
+        """Compute the assignment. Called in one member only. A subscribed topic that ``cluster`` does not name does not exist.
 
         In a classic group a ``COOPERATIVE`` assignor must not give a partition to a member while another one still owns it: it
-        leaves it out, and is asked again as soon as the owner has given it up. In a consumer group it may give it: the coordinator
-        has the owner give it up first. If it leaves it out all the same, it is asked again at once, as if the owner had.
+        leaves it out, and is called again as soon as the owner has given it up. In a consumer group it may assign it: the
+        coordinator makes the owner give it up first. If it leaves it out anyway, it is called again at once, as if the owner had
+        given it up.
 
-        What it raises comes out of this member's ``poll()``, and in a consumer group out of every member's.
+        This member's ``poll()`` raises what it raises, and in a consumer group every member's ``poll()`` does.
         """
 
     def on_assignment(  # noqa: B027 - may be left out
@@ -109,8 +111,8 @@ class ConsumerPartitionAssignor(ABC):
     def version(self) -> int:
         """The version of the user data.
 
-        Nobody is told it in a classic group. The members of a consumer group share an assignor only if all have the same version of
-        it. It is asked once, when the consumer is made.
+        It is not used in a classic group. The members of a consumer group share an assignor only if all have the same version of
+        it. It is called once, when the consumer is created.
         """
         return 0
 
@@ -126,7 +128,7 @@ def in_order(members: Mapping[str, MemberSubscription], member_ids: Iterable[str
 
 
 def subscribed_topics(cluster: Cluster, members: Mapping[str, MemberSubscription]) -> list[str]:
-    """The topics that somebody wants and that have partitions, sorted."""
+    """The topics that a member subscribes to and that have partitions, sorted."""
     wanted = {topic for member in members.values() for topic in member.topics}
     return sorted(topic for topic in wanted if cluster.partitions.get(topic))
 

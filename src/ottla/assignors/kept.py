@@ -1,6 +1,6 @@
-"""The first step of a sticky assignor: what everybody may keep, and which partitions are without an owner then.
+"""The first step of a sticky assignor: what members may keep, and which partitions are then without an owner.
 
-Must not know who shall have how many. Invariant: a partition is kept by one member or it is free, whatever the assignments were.
+Must not know the sizes of shares. Invariant: a partition is kept by one member or it is free, whatever the assignments were.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ottla.assignors.server import EMPTY, Assignment
 
 class Kept(NamedTuple):
     """``targets``: what each member keeps. ``sizes``: of how many partitions that is. ``free``: by topic, in the order of ids, the
-    partitions that nobody keeps, ascending; a topic that has none is left out.
+    partitions that no member keeps, ascending; a topic that has none is left out.
     """
 
     targets: dict[str, Assignment]

@@ -1,6 +1,6 @@
 """Which partitions are near to which members, for the sticky assignors (KIP-881).
 
-Must not know who gets what. Invariant: where racks do not matter, everything is near to everybody.
+Must not know the assignment. Invariant: if racks do not matter, every partition is near to every member.
 """
 
 from __future__ import annotations

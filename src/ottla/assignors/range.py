@@ -59,7 +59,7 @@ class _Topic:
         return max(0, self._size + (self._larger > 0) - len(self.given[member_id]))
 
     def near(self, member_id: str, number: int) -> bool:
-        """Whether a partition has a replica in the member's rack; who has no rack is near to all."""
+        """Whether a partition has a replica in the member's rack; a member without a rack is near to all."""
         rack = self._rack[member_id]
         return rack is None or rack in self._racks[number]
 

@@ -20,7 +20,7 @@ from ottla.types import TopicPartition
 
 
 class RoundRobinAssignor(ConsumerPartitionAssignor):
-    """Deals partitions in the order of topic and number to members in their order, passing over those who did not subscribe."""
+    """Deals partitions in the order of topic and number to members in their order, skipping those that did not subscribe."""
 
     name = "roundrobin"
 

@@ -1,11 +1,11 @@
-"""What the group coordinator asks an assignor of a consumer group, and what it answers (KIP-848).
+"""The interface between the group coordinator and an assignor of a consumer group (KIP-848).
 
-Owns the interface of server-side assignors, and the check of answers that somebody else computed. Must not know any one of them,
+Owns the interface of server-side assignors, and the check of answers from outside. Must not know any one of them,
 nor groups, epochs and time. Invariants: an assignment names topics by id, lists partition numbers in ascending order and has no
 empty entry; an answer that `checked` lets pass gives every partition at most once, and to a subscriber of its topic.
 
-Topics are known by id, so a topic that was deleted and made anew is another topic. The assignment of a member whose partitions do
-not change is the very object that came in: what is to be written is found with ``is not``.
+Topics are known by id, so a topic that was deleted and recreated is another topic. The assignment of a member whose partitions do
+not change is the same object as in the input: the coordinator finds what to write with ``is not``.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from ottla.errors import AssignmentError
+from ottla.types import whole
 
 Assignment = Mapping[UUID, tuple[int, ...]]
 """By topic id the partitions of one member, ascending; a topic of which it has none is left out."""
@@ -26,14 +27,14 @@ EMPTY: Assignment = {}
 
 
 class TopicSpec(NamedTuple):
-    """A topic that somebody subscribed to."""
+    """A topic that a member subscribed to."""
 
     name: str
     partitions: int
 
 
 class MemberSpec(NamedTuple):
-    """What one member wants: ids of existing topics, names and regular expression resolved. Many members may share one."""
+    """The subscription of one member: ids of existing topics, names and regular expression resolved. Many members may share one."""
 
     topics: frozenset[UUID]
     instance_id: str | None = None
@@ -42,10 +43,10 @@ class MemberSpec(NamedTuple):
 
 @dataclass(frozen=True)
 class GroupSpec:
-    """The question. The mappings are read, never kept and never written to.
+    """The input. The mappings may be read, but must not be kept or written to.
 
-    ``members``: who shall have an assignment, by member id. ``assignments``: what they have been given before, by member id; who is
-    not in there has nothing, who is only in there has left. ``topics``: all that anybody subscribed to, by id.
+    ``members``: the members to assign to, by member id. ``assignments``: the previous assignment, by member id; members that are
+    missing there have nothing, members that are only there have left. ``topics``: all subscribed topics, by id.
     """
 
     members: Mapping[str, MemberSpec]
@@ -68,35 +69,43 @@ class GroupSpec:
 
     @cached_property
     def _subscriptions(self) -> list[frozenset[UUID]]:
-        """Each object once: members with the same subscription usually share it, and comparing thousands takes its time."""
+        """Each object once: members with the same subscription usually share it, and comparing thousands is slow."""
         topics = [member.topics for member in self.members.values()]
         return list(dict(zip(map(id, topics), topics, strict=True)).values())
 
 
 PartitionAssignor = Callable[[GroupSpec], Mapping[str, Mapping[UUID, Iterable[int]]]]
-"""An assignor as a user may write it: member id -> topic id -> partition numbers. Who is left out of the answer gets nothing.
+"""An assignor as a user may write it: member id -> topic id -> partition numbers. A member that is missing in the answer gets
+nothing.
 
-It must be a pure function of its argument. An exception leaves the group with the assignment that it has, and the member whose
-heartbeat asked is told so.
+It must be a pure function of its argument. After an exception the group keeps its assignment, and the answer to the heartbeat that
+started it says so.
 """
 
 
 def checked(
     group: GroupSpec, answer: Mapping[str, Mapping[UUID, Iterable[int]]], who: str = "the assignor"
 ) -> dict[str, Assignment]:
-    """An answer that somebody else computed, in the form that the coordinator keeps; every member has an entry.
+    """An answer from outside, in the form that the coordinator stores; every member has an entry.
 
-    Raises ``AssignmentError`` if it names somebody who is no member, gives a member a topic that it did not subscribe to, a
-    partition that is not there, or one partition twice. A partition may be left without an owner: that is the assignor's choice.
+    Raises ``AssignmentError`` if it names an unknown member, gives a member a topic that it did not subscribe to, a
+    partition that does not exist, or one partition twice. An assignor may leave a partition without an owner.
     """
+    if not isinstance(answer, Mapping):
+        raise AssignmentError(f"{who} returned {answer!r}, not a mapping from member ids to partitions")
     if strangers := answer.keys() - group.members.keys():
-        raise AssignmentError(f"{who} named members that are not in the group: {', '.join(sorted(strangers))}")
+        raise AssignmentError(f"{who} named members that are not in the group: {', '.join(sorted(map(str, strangers)))}")
     taken: dict[UUID, set[int]] = {}
     targets: dict[str, Assignment] = {}
     for member_id, member in group.members.items():
         target: dict[UUID, tuple[int, ...]] = {}
-        for topic_id, numbers in answer.get(member_id, EMPTY).items():
-            share = frozenset(numbers)
+        given = answer.get(member_id, EMPTY)
+        if not isinstance(given, Mapping):
+            raise AssignmentError(f"{who} gave member {member_id} {given!r}, not a mapping from topic ids to partitions")
+        for topic_id, numbers in given.items():
+            if not isinstance(numbers, Iterable) or isinstance(numbers, str | bytes):
+                raise AssignmentError(f"{who} gave member {member_id} {numbers!r}, not partitions of {_name(group, topic_id)}")
+            share = frozenset(number if (plain := whole(number)) is None else plain for number in numbers)
             if wrong := _wrong(group, member, topic_id, share, taken.setdefault(topic_id, set())):
                 raise AssignmentError(f"{who} gave member {member_id} {wrong}")
             if share:
@@ -107,10 +116,9 @@ def checked(
 
 
 def _wrong(group: GroupSpec, member: MemberSpec, topic_id: UUID, share: Set[int], taken: set[int]) -> str | None:
-    """What is wrong with one member's share of a topic, of which ``taken`` are given already; it is added to them."""
+    """The error in one member's share of a topic, of which ``taken`` are already assigned; the share is added to them."""
     if topic_id not in member.topics or topic_id not in group.topics:
-        name = group.topics[topic_id].name if topic_id in group.topics else topic_id
-        return f"partitions of topic {name}, which it did not subscribe to"
+        return f"partitions of topic {_name(group, topic_id)}, which it did not subscribe to"
     topic = group.topics[topic_id]
     if absent := [number for number in share if not isinstance(number, int) or not 0 <= number < topic.partitions]:
         return f"partitions {absent} of {topic.name}, which has partitions 0 to {topic.partitions - 1}"
@@ -118,3 +126,7 @@ def _wrong(group: GroupSpec, member: MemberSpec, topic_id: UUID, share: Set[int]
         return f"partitions {sorted(twice)} of {topic.name}, which it gave to another member as well"
     taken |= share
     return None
+
+
+def _name(group: GroupSpec, topic_id: UUID) -> str:
+    return group.topics[topic_id].name if topic_id in group.topics else str(topic_id)

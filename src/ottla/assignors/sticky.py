@@ -2,7 +2,7 @@
 
 Owns what the two have in common and where each knows the past from. Must not know how partitions are shared: members who all want
 the same are served by ``sticky_alike``, others by ``sticky_mixed``. Invariants: a claim of an earlier generation does not stand
-against one of a later; ``cooperative-sticky`` gives nobody a partition that another member still has to give up.
+against one of a later; ``cooperative-sticky`` gives no member a partition that another member still has to give up.
 
 Source: StickyAssignor (KIP-54, KIP-341) and CooperativeStickyAssignor (KIP-429) of Apache Kafka.
 """
@@ -36,9 +36,9 @@ _Shared = dict[str, list[TopicPartition]]
 
 
 class StickyAssignor(ConsumerPartitionAssignor):
-    """Eager: members give everything up before they join, so the past is in their user data.
+    """Eager: members give up everything before they join, so their previous assignment is in their user data.
 
-    Only members of a consumer group still own partitions when this is asked: then that is the past.
+    Only members of a consumer group still own partitions when this is called: those are their previous assignment.
     """
 
     name = "sticky"

@@ -39,7 +39,7 @@ class _Sharing:
         self._at: list[str] = []
 
     def keep(self) -> set[TopicPartition]:
-        """Let everybody keep what they held, up to their quota, and return all of it."""
+        """Let all members keep what they had, up to their quota, and return all of it."""
         kept: set[TopicPartition] = set()
         for member_id, mine in self.shares.items():
             held = [tp for tp in self._claims.held[member_id] if not self._nearness.far(member_id, tp)]

@@ -1,9 +1,9 @@
 """The sharing of the sticky assignors where members want different topics: as even as their wishes allow.
 
-Must not know where the claims came from. Invariants: every partition is given to a member that wants its topic; at the end nobody
-has two partitions more than somebody who wants one of them.
+Must not know where the claims came from. Invariants: every partition is given to a member that wants its topic; at the end no
+member has two partitions more than a member that wants one of them.
 
-Source: the general algorithm of Kafka's sticky assignors, which ends in the same sizes: first everybody keeps what they held, then
+Source: the general algorithm of Kafka's sticky assignors, which ends in the same sizes: first all members keep what they had, then
 what is free goes to those who have least, then partitions move from those who have more to those who have less, until none can.
 Where a partition of the same topic has gone the opposite way before, that one goes back instead.
 """
@@ -38,7 +38,7 @@ def share(
 
 
 class _Sharing:
-    """Who has what at the moment. ``gave_up``: whether a member does not want, or should not have, what it held."""
+    """The current owners. ``gave_up``: whether a member does not want, or should not have, what it had."""
 
     def __init__(self, members: Mapping[str, MemberSubscription], claims: Claims, nearness: Nearness) -> None:
         self.owner: dict[TopicPartition, str] = {}
@@ -87,7 +87,7 @@ class _Sharing:
                     moved = True
 
     def _better_owner(self, tp: TopicPartition) -> str | None:
-        """Somebody who has at least two partitions less; preferably who had this one before."""
+        """A member with at least two partitions less; preferably the previous owner of this one."""
         limit = self._loads[self.owner[tp]] - 1
         before = self._earlier.get(tp)
         if before is not None and before in self.wanting(tp.topic) and self._loads[before] < limit:

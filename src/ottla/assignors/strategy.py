@@ -1,7 +1,7 @@
 """The assignors of one consumer, and the rebalance protocol that follows from them.
 
-Owns the choice among protocols. Must not know who joins when. Invariants: each assignor of a strategy has a name of its own; that
-of a classic group has at least one, and a protocol that all of them support.
+Owns the choice among protocols. Must not know who joins when. Invariants: each assignor of a strategy has a unique name; the
+strategy of a classic group has at least one assignor, and a protocol that all of them support.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from ottla.assignors.range import RangeAssignor
 from ottla.assignors.roundrobin import RoundRobinAssignor
 from ottla.assignors.sticky import CooperativeStickyAssignor, StickyAssignor
 from ottla.errors import ConfigError
+from ottla.types import is_utf8, shown
 
 OWN: Mapping[str, type[ConsumerPartitionAssignor]] = {
     kind.name: kind for kind in (RangeAssignor, RoundRobinAssignor, StickyAssignor, CooperativeStickyAssignor)
@@ -23,12 +24,15 @@ OWN: Mapping[str, type[ConsumerPartitionAssignor]] = {
 _HIGHEST_VERSION = 2**15 - 1
 """Versions of metadata are 16-bit numbers on the wire."""
 
+_LONGEST_NAME = 2**15 - 1
+"""So are the lengths of names."""
+
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """``assignors`` by name, the preferred one first. ``foreign``: the names of those that are the user's.
+    """``assignors`` by name, the preferred one first. ``foreign``: the names of the user's own.
 
-    ``versions``: what ``version()`` of each one returned, where a group needs to know it.
+    ``versions``: what ``version()`` of each one returned, for groups that use it.
     """
 
     assignors: Mapping[str, ConsumerPartitionAssignor]
@@ -47,22 +51,22 @@ def strategy(configured: Iterable[object]) -> Strategy:
 
     The protocol is the highest that all have in common, as in Kafka. Raises ``ConfigError``.
     """
-    assignors, foreign = _by_name("partition.assignment.strategy", configured)
+    setting = "partition.assignment.strategy"
+    assignors, foreign = _by_name(setting, configured)
     common = frozenset(RebalanceProtocol)
-    for assignor in assignors.values():
-        common &= frozenset(assignor.supported_protocols())
+    supported = {name: _supported_protocols(setting, assignor) for name, assignor in assignors.items()}
+    for protocols in supported.values():
+        common &= protocols
     if not common:
-        listed = "; ".join(
-            f"{name}: {', '.join(one.name for one in assignor.supported_protocols())}" for name, assignor in assignors.items()
-        )
-        hint = "remove those that are on their own"
-        text = f"partition.assignment.strategy: the assignors have no rebalance protocol in common ({listed})"
+        listed = "; ".join(f"{name}: {', '.join(one.name for one in sorted(protocols))}" for name, protocols in supported.items())
+        hint = "remove those that do not share a protocol with the others"
+        text = f"{setting}: the assignors have no rebalance protocol in common ({listed})"
         raise ConfigError(text, hint=hint)
     return Strategy(assignors, max(common), foreign)
 
 
 def client_strategy(configured: Iterable[object]) -> Strategy:
-    """What ``group.client.assignors`` says: names, and assignors of the user's own; none where it is not set.
+    """The assignors of ``group.client.assignors``: names, and the user's own; none if it is not set.
 
     A consumer group takes partitions from one member before it gives them to another, whatever its assignors support. Raises
     ``ConfigError``.
@@ -70,6 +74,8 @@ def client_strategy(configured: Iterable[object]) -> Strategy:
     setting = "group.client.assignors"
     assignors, foreign = _by_name(setting, configured)
     versions = {name: assignor.version() for name, assignor in assignors.items()}
+    for assignor in assignors.values():
+        _supported_protocols(setting, assignor)
     for name, version in versions.items():
         if not isinstance(version, int) or not 0 <= version <= _HIGHEST_VERSION:
             text = f"{setting}: version() of {name!r} returned {version!r}, not a whole number from 0 to {_HIGHEST_VERSION}"
@@ -77,18 +83,30 @@ def client_strategy(configured: Iterable[object]) -> Strategy:
     return Strategy(assignors, RebalanceProtocol.COOPERATIVE, foreign, versions)
 
 
+def _supported_protocols(setting: str, assignor: ConsumerPartitionAssignor) -> frozenset[RebalanceProtocol]:
+    said = assignor.supported_protocols()
+    try:
+        return frozenset(map(RebalanceProtocol, said))
+    except (TypeError, ValueError):
+        text = f"{setting}: supported_protocols() of {assignor.name!r} returned {shown(said)}, not a list of RebalanceProtocols"
+        raise ConfigError(text) from None
+
+
 def _by_name(setting: str, configured: Iterable[object]) -> tuple[dict[str, ConsumerPartitionAssignor], frozenset[str]]:
-    """The assignors by name, and the names of those that are the user's. Raises ``ConfigError``."""
+    """The assignors by name, and the names of the user's own. Raises ``ConfigError``."""
     assignors: dict[str, ConsumerPartitionAssignor] = {}
     foreign: set[str] = set()
     for item in configured:
         assignor = OWN[item]() if isinstance(item, str) else item
         if not isinstance(assignor, ConsumerPartitionAssignor):
-            hint = "subclass ottla.assignors.ConsumerPartitionAssignor"
-            raise ConfigError(f"{setting}: {item!r} is no assignor", hint=hint)
+            alike = next((name for name in OWN if getattr(assignor, "name", None) == name), None)
+            hint = f"give the name, {alike!r}" if alike else "subclass ottla.assignors.ConsumerPartitionAssignor"
+            raise ConfigError(f"{setting}: {item!r} is not an assignor", hint=hint)
         name = getattr(assignor, "name", None)
         if not isinstance(name, str) or not name:
             raise ConfigError(f"{setting}: {assignor!r} has no name", hint='give the class name = "..."')
+        if not is_utf8(name) or len(name.encode()) > _LONGEST_NAME:
+            raise ConfigError(f"{setting}: the name of an assignor is UTF-8 of at most {_LONGEST_NAME} bytes, not {shown(name)}")
         if name in assignors:
             raise ConfigError(f"{setting}: two assignors are called {name!r}")
         assignors[name] = assignor

@@ -1,4 +1,4 @@
-"""``uniform`` (KIP-848): everybody reads as many partitions as everybody else, and nobody loses one without need.
+"""``uniform`` (KIP-848): all members get the same number of partitions, and none loses one without need.
 
 Where all members subscribed to the same topics, as they nearly always do, the answer is exact: sizes differ by one at most, and no
 smaller number of partitions could have changed hands. Must not know epochs and reconciliation. Invariants: every partition of a

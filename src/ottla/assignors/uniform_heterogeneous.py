@@ -116,13 +116,13 @@ def _subscribers(subscriptions: list[frozenset[UUID]]) -> dict[UUID, list[int]]:
     return subscribers
 
 
-# Loads change while these two are asked. They need not look back: who has given still has no fewer than anybody who has taken.
+# Loads change while these two iterate. They need not look back: a giver still has no fewer than any taker.
 
 
 def _rising(steps: list[int], loads: Sequence[int]) -> Iterator[int]:
     """Who takes the next partition, without end: like water that rises over steps, it reaches the higher ones later.
 
-    Everybody of one level takes one partition, then they are at the next level, together with those who were there already.
+    Each member of one level takes one partition and then is at the next level, together with those already there.
     """
     width = 0
     for level in count(loads[steps[0]]):

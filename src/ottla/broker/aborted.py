@@ -56,11 +56,11 @@ class AbortedTransactions:
         return self._stored == len(self._entries)
 
     def compare(self, content: bytes) -> None:
-        """What the file holds; where that is anything else, the next ``store`` writes it anew."""
+        """The content of the file; if it is anything else, the next ``store`` rewrites it."""
         self._stored = len(self._entries) if content == self.to_bytes() else None
 
     def store(self, folder: PinnedFolder, name: str) -> None:
-        """Bring what is not yet in the file there. Raises ``OSError``; then the next time writes the file anew."""
+        """Write what is not yet in the file. Raises ``OSError``; then the next call rewrites the file."""
         stored, self._stored = self._stored, None
         if stored is None:
             folder.write_small(name, self.to_bytes())

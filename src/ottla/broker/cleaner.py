@@ -25,7 +25,7 @@ TAG = ("clean",)
 
 
 class Due(NamedTuple):
-    """A log that is to be cleaned. Those that are overdue come first, then those with the largest share of new records."""
+    """A log to be cleaned. Overdue ones come first, then those with the largest share of new records."""
 
     overdue: bool
     ratio: float
@@ -51,7 +51,7 @@ class Cleaner:
         due = list(self._all_due(logs, now))
         if not due:
             return
-        # What fails most comes last, or the log that needs it most would keep all others waiting for as long as it fails.
+        # Logs that fail most come last; otherwise a failing log that needs it most would keep all others waiting.
         _, _, log, segments = max(due, key=lambda one: (-self._failures[one.log], one.overdue, one.ratio))
         cleaning = Cleaning(
             segments,
@@ -66,9 +66,9 @@ class Cleaner:
         self._go_on(log, cleaning)
 
     def on_step(self, outcome: object, now: Now) -> bool:
-        """A step is done; whether that was the last, so that another log has its turn."""
+        """A step is done. Returns whether it was the last, so that another log has its turn."""
         assert self._current is not None
-        # If anything below raises, this cleaning is over and the next look begins another one.
+        # If anything below raises, this cleaning has ended and the next look begins another one.
         (log, cleaning), self._current = self._current, None
         if isinstance(outcome, Exception) or not self._is_live(log):
             self._give_up(log, damaged=isinstance(outcome, CorruptRecordError))
@@ -89,6 +89,8 @@ class Cleaner:
 
     def _all_due(self, logs: Iterable[PartitionLog], now: Now) -> Iterator[Due]:
         for log in logs:
+            if log.swap is None and (len(log.segments) < 2 or not log.config.compacted):
+                continue  # all logs are looked at in one turn: one of which nothing can be compacted has to cost little
             if log in self._broken or not self._finish_swap(log, now):
                 continue
             try:
@@ -100,7 +102,7 @@ class Cleaner:
                     yield due
 
     def _swap(self, log: PartitionLog, cleaned: Cleaned, now: Now) -> bool:
-        """Whether what was cleaned took the place of what it was made of, files included."""
+        """Whether the cleaned segment replaced those that it was made of, including the files."""
         try:
             return log.replace(*cleaned) and self._finish_swap(log, now)
         except OSError as error:
@@ -108,7 +110,7 @@ class Cleaner:
             return False
 
     def _finish_swap(self, log: PartitionLog, now: Now) -> bool:
-        """Complete the swap that a log has begun; whether none is left. One that fails is tried again with the next look."""
+        """Complete the swap that a log has begun; return whether none is left. A failed swap is tried again with the next look."""
         if log.swap is None:
             return True
         try:
@@ -120,7 +122,7 @@ class Cleaner:
         return True
 
     def _give_up(self, log: PartitionLog, *, damaged: bool = False) -> None:
-        """Free the disk of what was made; a log that is not ``damaged`` may be tried again the next time."""
+        """Remove what was written; a log that is not ``damaged`` may be tried again the next time."""
         if self._is_live(log):
             self._broken |= {log} if damaged else set()
             self._failures[log] += 1

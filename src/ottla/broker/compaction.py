@@ -188,7 +188,7 @@ class Transactions:
         return row < len(kinds) and kinds[row] is ControlType.ABORT
 
     def needless(self, header: BatchHeader) -> bool:
-        """Whether nobody needs the records of this batch; asked once for each batch, in the order of the log."""
+        """Whether the records of this batch are not needed; called once per batch, in the order of the log."""
         if not header.is_control:
             if header.is_transactional:
                 self._seen.add(header.producer_id)

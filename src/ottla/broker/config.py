@@ -32,40 +32,43 @@ class BrokerConfig:
     advertised_listeners: str = _setting(
         "advertised.listeners",
         "",
-        "What clients are told to connect to, as PLAINTEXT://host:port; empty: where it listens.",
+        "The address that clients connect to, as PLAINTEXT://host:port; empty: the address on which the broker listens.",
         kind=Kind.LIST,
     )
     num_partitions: int = _setting(
-        "num.partitions", 1, "Partitions of a topic that does not say how many.", minimum=1, maximum=10_000
+        "num.partitions", 1, "Partitions of a topic that is created without a number.", minimum=1, maximum=10_000
     )
-    auto_create_topics_enable: bool = _setting("auto.create.topics.enable", True, "Whether asking for an unknown topic creates it.")
+    auto_create_topics_enable: bool = _setting("auto.create.topics.enable", True, "Whether requesting an unknown topic creates it.")
     delete_topic_enable: bool = _setting("delete.topic.enable", True, "Whether topics can be deleted.")
     message_max_bytes: int = _setting("message.max.bytes", 1_048_588, "The largest record batch.", maximum=INT_MAX, dynamic=True)
     fetch_max_bytes: int = _setting("fetch.max.bytes", 57_671_680, "The largest answer to a fetch.", minimum=1024, maximum=INT_MAX)
     max_incremental_fetch_session_cache_slots: int = _setting(
-        "max.incremental.fetch.session.cache.slots", 1000, "How many fetch sessions are remembered.", maximum=INT_MAX
+        "max.incremental.fetch.session.cache.slots", 1000, "The maximum number of fetch sessions.", maximum=INT_MAX
     )
     socket_request_max_bytes: int = _setting(
         "socket.request.max.bytes", 104_857_600, "The largest request.", minimum=1, maximum=INT_MAX
     )
     connections_max_idle_ms: int = _setting(
-        "connections.max.idle.ms", 600_000, "A connection without traffic for so long is closed.", minimum=1
+        "connections.max.idle.ms", 600_000, "A connection without traffic for this long is closed.", minimum=1
     )
     log_segment_bytes: int = _setting(
         "log.segment.bytes", 1 << 30, "Size at which a log starts a new segment.", minimum=_MIB, maximum=INT_MAX, dynamic=True
     )
     log_roll_ms: int = _setting("log.roll.ms", 7 * _DAY, "Age at which a log starts a new segment.", minimum=1, dynamic=True)
+    log_roll_jitter_ms: int = _setting(
+        "log.roll.jitter.ms", 0, "By how much that age may be less, so that not all logs roll at once.", dynamic=True
+    )
     log_retention_ms: int = _setting(
-        "log.retention.ms", 7 * _DAY, "Age after which segments go; -1: never.", minimum=-1, dynamic=True
+        "log.retention.ms", 7 * _DAY, "Age after which segments are deleted; -1: never.", minimum=-1, dynamic=True
     )
     log_retention_bytes: int = _setting(
-        "log.retention.bytes", -1, "Size above which old segments go; below 0: never.", minimum=LONG_MIN, dynamic=True
+        "log.retention.bytes", -1, "Size above which old segments are deleted; below 0: never.", minimum=LONG_MIN, dynamic=True
     )
     log_retention_check_interval_ms: int = _setting(
-        "log.retention.check.interval.ms", 300_000, "How often logs are searched for what may go.", minimum=1
+        "log.retention.check.interval.ms", 300_000, "How often retention checks the logs.", minimum=1
     )
     log_segment_delete_delay_ms: int = _setting(
-        "log.segment.delete.delay.ms", 60_000, "How long a file that was given up stays on disk as .deleted.", dynamic=True
+        "log.segment.delete.delay.ms", 60_000, "How long a dropped file stays on disk as .deleted.", dynamic=True
     )
     log_index_interval_bytes: int = _setting(
         "log.index.interval.bytes", 4096, "Bytes of log between two index entries.", maximum=INT_MAX, dynamic=True
@@ -87,7 +90,7 @@ class BrokerConfig:
         dynamic=True,
     )
     log_cleaner_backoff_ms: int = _setting(
-        "log.cleaner.backoff.ms", 15_000, "How often compacted logs are searched for what to clean.", minimum=1, dynamic=True
+        "log.cleaner.backoff.ms", 15_000, "How often compacted logs are checked.", minimum=1, dynamic=True
     )
     log_cleaner_dedupe_buffer_size: int = _setting(
         "log.cleaner.dedupe.buffer.size",
@@ -107,42 +110,46 @@ class BrokerConfig:
         "log.cleaner.min.compaction.lag.ms", 0, "Younger records are not compacted away.", dynamic=True
     )
     log_cleaner_max_compaction_lag_ms: int = _setting(
-        "log.cleaner.max.compaction.lag.ms", LONG_MAX, "Older records are compacted at the next look.", minimum=1, dynamic=True
+        "log.cleaner.max.compaction.lag.ms", LONG_MAX, "Older records are compacted at the next check.", minimum=1, dynamic=True
     )
     log_cleaner_delete_retention_ms: int = _setting(
         "log.cleaner.delete.retention.ms", _DAY, "How long a tombstone is kept after it was first compacted.", dynamic=True
     )
     compression_type: str = _setting(
-        "compression.type", "producer", "How batches are stored; producer: as they came.", choices=CODECS, dynamic=True
+        "compression.type", "producer", "How batches are stored; producer: as sent.", choices=CODECS, dynamic=True
     )
     compression_gzip_level: int = _setting(
         "compression.gzip.level",
         -1,
-        "Level of gzip where the broker compresses; -1: that of the library.",
+        "Level of gzip when the broker compresses; -1: the library's default.",
         minimum=1,
         maximum=9,
         also=-1,
         dynamic=True,
     )
     compression_lz4_level: int = _setting(
-        "compression.lz4.level", 9, "Level of lz4 where the broker compresses.", minimum=1, maximum=17, dynamic=True
+        "compression.lz4.level", 9, "Level of lz4 when the broker compresses.", minimum=1, maximum=17, dynamic=True
     )
     compression_zstd_level: int = _setting(
-        "compression.zstd.level", 3, "Level of zstd where the broker compresses.", minimum=-131_072, maximum=22, dynamic=True
+        "compression.zstd.level", 3, "Level of zstd when the broker compresses.", minimum=-131_072, maximum=22, dynamic=True
     )
     log_message_timestamp_type: str = _setting(
-        "log.message.timestamp.type", "CreateTime", "Who stamps records.", choices=("CreateTime", "LogAppendTime"), dynamic=True
+        "log.message.timestamp.type",
+        "CreateTime",
+        "Who sets the timestamps of records.",
+        choices=("CreateTime", "LogAppendTime"),
+        dynamic=True,
     )
     log_message_timestamp_after_max_ms: int = _setting(
         "log.message.timestamp.after.max.ms",
         3_600_000,
-        "How far ahead of the broker's clock a record may be stamped.",
+        "How far a record's timestamp may be ahead of the broker's clock.",
         dynamic=True,
     )
     log_message_timestamp_before_max_ms: int = _setting(
         "log.message.timestamp.before.max.ms",
         LONG_MAX,
-        "How far behind the broker's clock a record may be stamped.",
+        "How far a record's timestamp may be behind the broker's clock.",
         dynamic=True,
     )
     log_flush_interval_messages: int = _setting(
@@ -152,17 +159,23 @@ class BrokerConfig:
         minimum=1,
         dynamic=True,
     )
+    log_flush_interval_ms: int = _setting(
+        "log.flush.interval.ms",
+        LONG_MAX,
+        "Milliseconds that a record may wait until its log is forced to disk; no request waits for that.",
+        dynamic=True,
+    )
     log_flush_offset_checkpoint_interval_ms: int = _setting(
         "log.flush.offset.checkpoint.interval.ms",
         60_000,
-        "How often it is noted up to where logs are safe on disk.",
+        "How often the offsets up to which logs are safe on disk are recorded.",
         minimum=1,
         maximum=INT_MAX,
     )
     min_insync_replicas: int = _setting(
         "min.insync.replicas",
         1,
-        "Replicas that must have what acks=all writes. There is one, and one is enough, as in Kafka.",
+        "Replicas that must have what acks=all writes. There is one, which is enough, as in Kafka.",
         minimum=1,
         maximum=INT_MAX,
         dynamic=True,
@@ -170,7 +183,7 @@ class BrokerConfig:
     producer_id_expiration_ms: int = _setting(
         "producer.id.expiration.ms",
         _DAY,
-        "How long an idle idempotent producer is remembered.",
+        "How long an idle idempotent producer is kept.",
         minimum=1,
         maximum=INT_MAX,
         dynamic=True,
@@ -254,12 +267,12 @@ class BrokerConfig:
     group_consumer_client_assignors_enable: bool = _setting(
         "group.consumer.client.assignors.enable",
         False,
-        "Whether members of consumer groups may compute the assignment themselves (Ottla's own; Kafka has no such setting).",
+        "Whether members of consumer groups may compute the assignment themselves (only in Ottla).",
     )
     group_consumer_assignment_interval_ms: int = _setting(
         "group.consumer.assignment.interval.ms",
         0,
-        "How long the assignment of a consumer group is kept at least (Kafka's default is 1000).",
+        "The minimum time between two assignments of a consumer group (Kafka's default is 1000).",
         maximum=INT_MAX,
         dynamic=True,
     )
@@ -278,18 +291,18 @@ class BrokerConfig:
     group_consumer_regex_refresh_interval_ms: int = _setting(
         "group.consumer.regex.refresh.interval.ms",
         600_000,
-        "After which time regular expressions of consumer groups are matched again even if no topic has come or gone.",
+        "How often regular expressions of consumer groups are matched again even if no topic was created or deleted.",
         minimum=10_000,
         maximum=INT_MAX,
     )
     offset_metadata_max_bytes: int = _setting(
-        "offset.metadata.max.bytes", 4096, "The largest note with a committed offset.", maximum=INT_MAX
+        "offset.metadata.max.bytes", 4096, "The maximum size of the metadata of a committed offset.", maximum=INT_MAX
     )
     offsets_retention_minutes: int = _setting(
-        "offsets.retention.minutes", 10_080, "How long a committed offset is kept that nobody uses.", minimum=1, maximum=INT_MAX
+        "offsets.retention.minutes", 10_080, "How long an unused committed offset is kept.", minimum=1, maximum=INT_MAX
     )
     offsets_retention_check_interval_ms: int = _setting(
-        "offsets.retention.check.interval.ms", 600_000, "How often offsets are searched for those.", minimum=1
+        "offsets.retention.check.interval.ms", 600_000, "How often expired offsets are searched for.", minimum=1
     )
     offsets_topic_num_partitions: int = _setting(
         "offsets.topic.num.partitions", 50, "Partitions of __consumer_offsets; fixed once it exists.", minimum=1, maximum=10_000
@@ -303,7 +316,7 @@ class BrokerConfig:
     transactional_id_expiration_ms: int = _setting(
         "transactional.id.expiration.ms",
         604_800_000,
-        "How long a transactional id is remembered that begins no transaction.",
+        "How long an unused transactional id is kept.",
         minimum=1,
         maximum=INT_MAX,
     )
@@ -318,7 +331,7 @@ class BrokerConfig:
         "transaction.state.log.segment.bytes", 104_857_600, "Segment size of __transaction_state.", minimum=_MIB, maximum=INT_MAX
     )
     given: frozenset[str] = dataclasses.field(default=frozenset(), compare=False)
-    """The names of the settings that the broker was started with, whether they differ from the defaults or not."""
+    """The names of the settings that the broker was started with, even if they equal the defaults."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,7 +357,7 @@ class GroupSettings:
     consumer_assignment_interval_ms: int = _setting(
         "consumer.assignment.interval.ms",
         0,
-        "How long an assignment is kept at least.",
+        "The minimum time between two assignments.",
         maximum=INT_MAX,
         broker="group.consumer.assignment.interval.ms",
     )
@@ -444,5 +457,28 @@ def _hint(name: str, known: Iterable[str]) -> str:
     of_topic = TOPIC_SETTINGS.get(name)
     if of_topic is not None and of_topic[1].broker_name is not None:
         return f"that is a topic's setting; the broker's default for it is {of_topic[1].broker_name}"
-    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f"did you mean {near[0]}?" if near else "docs/broker.md lists those that are honoured"
+    if known is BROKER_SETTINGS and name.lower() in _ELSEWHERE:
+        return _ELSEWHERE[name.lower()]
+    near = difflib.get_close_matches(name.lower(), list(known), n=1, cutoff=0.5)
+    return f"did you mean {near[0]}?" if near else "docs/broker.md lists the supported ones"
+
+
+_PLACE = "give Broker its address: Broker(host=..., port=...)"
+_FOLDER = "give Broker its folder: Broker(data_dir=...)"
+_ALONE = "the broker is a cluster by itself, and its own controller: leave it out"
+_ELSEWHERE: Mapping[str, str] = {
+    "listeners": _PLACE,
+    "host.name": _PLACE,
+    "port": _PLACE,
+    "host": _PLACE,
+    "log.dir": _FOLDER,
+    "log.dirs": _FOLDER,
+    "data_dir": _FOLDER,
+    "broker.id": "it is called node.id here",
+    "process.roles": _ALONE,
+    "controller.quorum.voters": _ALONE,
+    "controller.quorum.bootstrap.servers": _ALONE,
+    "controller.listener.names": _ALONE,
+    "zookeeper.connect": _ALONE,
+}
+"""Settings of Kafka's ``server.properties`` that are none of ``settings`` here -> what to do instead."""

@@ -2,8 +2,8 @@
 
 Owns the order of things: who handles what has happened, and what follows from it. Must not know sockets, threads, clocks or how
 files are kept. Invariants: each request that was handled gets exactly one reply, or its connection is closed; what was
-acknowledged is in the log; nothing here waits; an exception in one step loses no effect of the steps before it, which are in the
-outbox by then and leave with the next call.
+acknowledged is in the log; nothing here waits; an exception in one step loses no effect of earlier steps: they are already in
+the outbox and go out with the next call.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ Key = tuple[Any, ...]
 """The rest of a timer's key or of a job's tag, after the word that says whose it is."""
 
 Outcome = object
-"""What a job returned, or the exception that it raised."""
+"""The result of a job, or the exception that it raised."""
 
 logger = logging.getLogger("ottla.broker")
 
 
 class BrokerCore(BrokerState):
     """One broker. ``start`` first; then ``handle``, ``on_timer``, ``on_job`` and ``on_disconnect`` as things happen, and
-    ``write_decided`` whenever all that is at hand has been told: what groups decide is written and answered only then.
+    ``write_decided`` whenever all pending input has been passed in: only then are the decisions of groups written and answered.
 
-    After an exception of one of these, ``write_decided`` returns the effects that were decided before it.
+    If one of these raises, ``write_decided`` returns the effects that were decided before.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class BrokerCore(BrokerState):
     def start(self, now: Now) -> tuple[list[str], list[Effect]]:
         """Bring back topics, logs and groups; also returns, in words, what was cut from logs that were damaged.
 
-        Raises ``ConfigError`` or ``OSError`` where the data can not be used.
+        Raises ``ConfigError`` or ``OSError`` where the data cannot be used.
         """
         warnings = self.load(now)
         for kind in _PERIODIC:
@@ -114,7 +114,7 @@ class BrokerCore(BrokerState):
         return self._out(now)
 
     def on_disconnect(self, connection: int, now: Now) -> list[Effect]:
-        """A connection is gone: nobody reads the answers to what it asked."""
+        """A connection was closed: the answers to its requests are no longer needed."""
         for parked in self.delayed.of_connection(connection):
             self.delayed.take(parked.context.ticket)
         self.faults.on_disconnect(connection)
@@ -136,9 +136,10 @@ class BrokerCore(BrokerState):
                 count = self.groups.expire_members(group, command.fits, now)
         return count, self._out(now)
 
-    def close(self) -> Iterator[Job]:
-        """What must be done, one after the other, so that the next start finds everything in place."""
-        yield from self.close_catalog()
+    def close(self) -> Iterator[list[Job]]:
+        """What must be done so that the next start finds everything in place. The jobs of a list may be done at the same time, on
+        several threads; all of them must be done before the next list is asked for."""
+        yield self.close_catalog()
         yield from self.logs.close()
 
     # Timers and jobs.
@@ -161,7 +162,7 @@ class BrokerCore(BrokerState):
             self.groups.handle(context, message, now)
 
     def _serve_each(self, requests: Iterable[tuple[RequestContext, Any]], now: Now) -> None:
-        """Serve requests that had to wait. One that fails ends its connection, and with it what that has sent since."""
+        """Serve requests that had to wait. A failure closes the connection of the request, and drops what that has sent since."""
         failed: set[int] = set()
         for context, message in requests:
             if context.connection in failed:
@@ -173,7 +174,7 @@ class BrokerCore(BrokerState):
                 self._fail(context)
 
     def _fail(self, context: RequestContext) -> None:
-        """Close the connection of a request because of what was just raised."""
+        """Close the connection of a request because of the current exception."""
         logger.exception("closing the connection from %s: the broker failed to serve it", context.client_host)
         self.outbox.put(CloseConnection(context.ticket, "the broker failed to serve it"))
 
@@ -208,7 +209,7 @@ class BrokerCore(BrokerState):
         if not self.faults.frozen:
             requests, timers, answers = self.faults.thawed()
             self.outbox.put(*answers)
-            # A timer that fires here and fails would keep those behind it from firing ever again.
+            # Otherwise a timer that fails here would keep later ones from ever firing.
             self.outbox.put(*[SetTimer(key, now.mono) for key in timers])
             self._serve_each(requests, now)
 
@@ -222,7 +223,7 @@ class BrokerCore(BrokerState):
                 raise AssertionError(f"no such timer: {key}")
 
     def _aftermath(self, now: Now) -> None:
-        """What follows from what was done: news for groups, work for the disk thread, answers to whoever waits for a log."""
+        """The consequences of a step: news for groups, work for the disk thread, answers to requests that wait for a log."""
         self.begin_catalog_sync()
         if changed := self.take_changed_topics():
             self.groups.on_topics_changed(changed, now)
@@ -231,7 +232,7 @@ class BrokerCore(BrokerState):
                 self._retry_fetch(parked, touched, now, last=False)
 
     def _retry_fetch(self, parked: Parked, changed: Container[PartitionLog], now: Now, *, last: bool) -> None:
-        """Look at a parked request once more. One that fails ends its connection and nothing else."""
+        """Look at a parked request again. A failure only closes the connection of the request."""
         try:
             self.outbox.put(*fetch.retry(self, parked, changed, now, last=last))
         except Exception:
@@ -305,7 +306,7 @@ _PERIODIC: dict[Any, Callable[[BrokerConfig], int]] = {
     "checkpoint": lambda config: config.log_flush_offset_checkpoint_interval_ms,
     "clean": lambda config: config.log_cleaner_backoff_ms,
 }
-"""What is done again and again, and after how many milliseconds. The next timer is set before the work, which may fail."""
+"""The periodic work, and its interval in milliseconds. The next timer is set before the work, which may fail."""
 
 _ON_TIMER: dict[Any, Callable[[BrokerCore, Key, Now], None]] = {
     FAULT: BrokerCore._fault,

@@ -1,6 +1,6 @@
 """Requests that wait: for data, until a log grows or goes away; or for the disk.
 
-Owns the parked requests and who waits on which log. Must not know what a request asks or how it is answered. Invariant: a
+Owns the parked requests and which of them wait on which log. Must not know the content of requests or answers. Invariant: a
 request is parked under each of its logs or under none.
 """
 
@@ -25,7 +25,7 @@ class Parked(NamedTuple):
 
 
 Spot = tuple[int, int]
-"""Where a partition stands in an answer: the number of the topic, and the number of the partition in it."""
+"""The place of a partition in an answer: the index of the topic, and the index of the partition in it."""
 
 
 class Flushing(NamedTuple):

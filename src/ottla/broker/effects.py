@@ -26,7 +26,7 @@ JobTag = tuple[Hashable, ...]
 
 
 class Place(NamedTuple):
-    """A broker as clients are told of it."""
+    """A broker as clients see it."""
 
     node_id: int
     host: str
@@ -43,7 +43,14 @@ class HalfReply:
 
 @dataclass(frozen=True, slots=True)
 class HoldBack:
-    """Handle no further request of this one's connection until this one is answered."""
+    """Handle no further request of this connection until ``GoOn`` comes for it."""
+
+    ticket: Ticket
+
+
+@dataclass(frozen=True, slots=True)
+class GoOn:
+    """What ``HoldBack`` waited for is done. The answer may come later, or never where a scripted fault has hold of it."""
 
     ticket: Ticket
 
@@ -63,12 +70,13 @@ class RunJob:
     job: Job
 
 
-Effect = Reply | NoReply | CloseConnection | SetTimer | CancelTimer | RunJob | HalfReply | HoldBack | Struck
+Effect = Reply | NoReply | CloseConnection | SetTimer | CancelTimer | RunJob | HalfReply | HoldBack | GoOn | Struck
 
 __all__ = [
     "CancelTimer",
     "CloseConnection",
     "Effect",
+    "GoOn",
     "HalfReply",
     "HoldBack",
     "JobTag",

@@ -28,7 +28,7 @@ class LeaderEpochs:
         return self._entries[max(row, 0)][0]
 
     def end_of(self, epoch: int, log_end: int) -> tuple[int, int]:
-        """The largest epoch up to ``epoch``, and the offset after its last record; (-1, -1) where that can not be said.
+        """The largest epoch up to ``epoch``, and the offset after its last record; (-1, -1) where that cannot be said.
 
         An epoch before the first that is known ends where that one begins.
         """

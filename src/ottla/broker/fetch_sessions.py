@@ -1,6 +1,6 @@
 """Fetch sessions (KIP-227): what a client fetches, remembered, so that it need only say what changes and is only told what does.
 
-Owns the sessions, their epochs and who has to go when there are too many. Must not know logs or how a fetch is answered.
+Owns the sessions, their epochs and which is evicted when there are too many. Must not know logs or how a fetch is answered.
 Invariants: a request of a session is carried out with all partitions of the session; a partition is left out of an answer only
 if the client knows all of it already; no more sessions than ``max.incremental.fetch.session.cache.slots``.
 """
@@ -31,7 +31,7 @@ Key = tuple[uuid.UUID | None, str, int]
 
 @dataclass(slots=True)
 class _Partition:
-    """What is wanted of a partition, and what its client was told of it last; ``None`` where all is news."""
+    """What is wanted of a partition, and what its client got last; ``None`` if everything is new."""
 
     wanted: fetch_request.FetchPartition
     told: fetch_response.PartitionData | None = None
@@ -54,7 +54,7 @@ class _Session:
 
 
 class FetchSessions:
-    """The sessions of a broker, the one that was used longest ago first. ``new_id`` gives numbers that nobody can guess."""
+    """The sessions of a broker, the least recently used first. ``new_id`` returns unguessable numbers."""
 
     def __init__(self, slots: int, new_id: Callable[[], uuid.UUID]) -> None:
         self._slots = slots
@@ -65,7 +65,7 @@ class FetchSessions:
         return len(self._sessions)
 
     def clear(self) -> None:
-        """Forget all; clients begin anew."""
+        """Forget all; clients begin new ones."""
         self._sessions.clear()
 
     def begin(self, request: fetch_request.FetchRequest, by_id: bool, now: Now) -> fetch_request.FetchRequest:
@@ -92,7 +92,7 @@ class FetchSessions:
     def finish(
         self, request: fetch_request.FetchRequest, by_id: bool, answer: fetch_response.FetchResponse, now: Now
     ) -> fetch_response.FetchResponse:
-        """What a client is told of the answer to a request that has begun."""
+        """The part of an answer that a client gets for a request in a session."""
         if request.session_epoch == FINAL_EPOCH:
             return answer
         if request.session_epoch == FIRST_EPOCH:
@@ -147,7 +147,7 @@ def _update(session: _Session, request: fetch_request.FetchRequest) -> None:
 
 
 def _news(session: _Session, answer: fetch_response.FetchResponse) -> tuple[fetch_response.FetchableTopicResponse, ...]:
-    """What of an answer the client does not know yet. Who was given records is looked at last the next time."""
+    """The part of an answer that the client does not know yet. Partitions with records are served last the next time."""
     topics = []
     served: list[Key] = []
     for topic in answer.responses:

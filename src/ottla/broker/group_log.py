@@ -1,4 +1,4 @@
-"""What is left of a log of groups when the superseded is left out and markers have been heeded.
+"""What remains of a log of groups without superseded records and after applying markers.
 
 Owns the reading of ``__consumer_offsets`` after a start. Must not know what a record says. Invariant: a coordinator that replays
 what is left knows what one knew that saw every record and every marker as they were written.

@@ -41,7 +41,7 @@ class Groups:
 
     @property
     def served(self) -> frozenset[Api]:
-        """The APIs that the coordinator answers: those of client-side assignors if it was told to."""
+        """The APIs that the coordinator answers: those of client-side assignors if enabled."""
         if self._config.group_consumer_client_assignors_enable:
             return frozenset(GroupCoordinator.APIS)
         return frozenset(GroupCoordinator.APIS) - OF_CLIENT_ASSIGNORS
@@ -70,7 +70,7 @@ class Groups:
         return TopicPartition(OFFSETS_TOPIC, self._coordinator.partition_for(group_id))
 
     def check_loaded(self, partition: int) -> None:
-        """Whether nobody is reading a partition's log just now, who might or might not see what is written; raises ``Refusal``."""
+        """Check that a partition's log is not being read, since the reader might or might not see the write; raises ``Refusal``."""
         if self._tenure.is_loading(partition):
             raise Refusal(ErrorCode.coordinator_load_in_progress, f"{OFFSETS_TOPIC}-{partition} is being read.")
 
@@ -79,11 +79,11 @@ class Groups:
         self._execute(self._coordinator.end_transaction(partition, producer_id, commit, now), now)
 
     def coordinator_of(self, group_id: str) -> Place | None:
-        """Who coordinates a group: this broker, unless a scripted fault says another, or nobody (``None``)."""
+        """The coordinator of a group: this broker, unless a scripted fault names another, or none (``None``)."""
         return self._tenure.place_of(self._coordinator.partition_for(group_id), self._holdings.place)
 
     def move_away(self, fault: int, group_id: str | None, to: Place | None, now: Now) -> None:
-        """Give up the partition of a group, or all; ``to`` is who is said to have it."""
+        """Give up the partition of a group, or all; ``to`` is the new owner in answers."""
         every = range(self._log.partition_count)
         self.write_decided(now)
         for partition in every if group_id is None else (self._coordinator.partition_for(group_id),):
@@ -96,7 +96,7 @@ class Groups:
             self._take_over(partition, now)
 
     def expire_members(self, group_id: str, fits: Callable[[Any], bool], now: Now) -> int:
-        """Let the sessions of some members of a group be over; returns how many."""
+        """Expire the sessions of some members of a group; return their number."""
         count, effects = self._coordinator.expire_members(group_id, fits, now)
         self._execute(effects, now)
         return count
@@ -132,7 +132,7 @@ class Groups:
         self._execute(self._coordinator.on_disconnect(connection, now), now)
 
     def load_again(self, partition: int, now: Now) -> None:
-        """It is time to read again what could not be read."""
+        """Try again to read the partitions that could not be read."""
         if self._tenure.is_loading(partition):
             self._take_over(partition, now)
 
@@ -199,7 +199,7 @@ class Groups:
         self._holdings.outbox.put(RunJob(("group", "load", partition), partial(read_groups, files)))
 
     def _execute(self, effects: Iterable[GroupEffect], now: Now) -> None:
-        """Put effects into the outbox, in the order in which they were decided, but for appends: those are gathered or written."""
+        """Put effects into the outbox, in the order in which they were decided, except appends: those are collected or written."""
         todo = deque(effects)
         while todo:
             effect = todo.popleft()
@@ -220,7 +220,7 @@ class Groups:
 
 def _encoded(appends: Sequence[Append], wall: int) -> bytes:
     records = [(key, value, (), wall) for append in appends for key, value in append.records]
-    # Sequence 0 each time, with a producer id or without: as Kafka's coordinator writes them.
+    # Always sequence 0, with or without a producer id, as Kafka's coordinator writes them.
     producer = appends[0].producer
     stamp = producer or ProducerStamp()
     return encode_batch(
@@ -234,7 +234,7 @@ def _encoded(appends: Sequence[Append], wall: int) -> bytes:
 
 def offered(config: BrokerConfig, own: Mapping[str, PartitionAssignor]) -> dict[str, PartitionAssignor]:
     """The assignors that members of consumer groups may ask for, the default first: those of ``group.consumer.assignors``, then
-    the user's own that are not among them. Raises ``ConfigError`` for a name that nobody knows."""
+    the user's own that are not among them. Raises ``ConfigError`` for an unknown name."""
     known: dict[str, PartitionAssignor] = {**SERVER_ASSIGNORS, **own}
     wanted = [name.strip() for name in config.group_consumer_assignors.split(",") if name.strip()]
     unknown = [name for name in wanted if name not in known]

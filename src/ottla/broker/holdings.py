@@ -1,6 +1,6 @@
 """What a broker has: its settings, topics and logs, the ids that it gives out; and every change of them that outlasts the process.
 
-Owns the catalog that is stored, what was changed since somebody last looked, and the disk that a scripted fault lets be full. Must
+Owns the stored catalog, the changes since the last look, and the simulated full disk of a scripted fault. Must
 not know requests, groups or transactions. Invariant: what is stored and what holds are the same once a change has returned.
 """
 
@@ -30,14 +30,14 @@ SYNC_CATALOG = ("sync-catalog",)
 
 
 class Endpoint(NamedTuple):
-    """Where clients are told to connect to."""
+    """The address that clients connect to."""
 
     host: str
     port: int
 
     @property
     def listener(self) -> str:
-        """As it stands in ``advertised.listeners``."""
+        """The value of ``advertised.listeners``."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"PLAINTEXT://{host}:{self.port}"
 
@@ -68,12 +68,12 @@ class Holdings:
         self._touched: dict[PartitionLog, None] = {}
         self._changed_topics: dict[str, None] = {}
         self._unsynced = self._syncing = self._sync_failed = False
-        """Whether the catalog has changed since it was last forced to disk, whether that is under way, and whether it failed."""
+        """Whether the catalog has changed since it was last forced to disk, whether that is in progress, and whether it failed."""
 
     def load(self, now: Now) -> list[str]:
         """Bring back settings, topics and logs; returns, in words, what was cut from logs that were damaged.
 
-        Raises ``ConfigError`` or ``OSError`` where the data can not be used.
+        Raises ``ConfigError`` or ``OSError`` where the data cannot be used.
         """
         catalog = self._store.read_catalog()
         self.settings = catalog.settings._replace(cluster={**CLUSTER_WIDE, **catalog.settings.cluster})
@@ -92,32 +92,32 @@ class Holdings:
         return changed
 
     def begin_catalog_sync(self) -> None:
-        """Have the catalog forced to disk, if it has changed."""
+        """Request that the catalog be forced to disk, if it has changed."""
         if self._unsynced and not self._syncing:
             self._unsynced, self._syncing = False, True
             self.outbox.put(RunJob(SYNC_CATALOG, self._store.sync_catalog()))
 
     def close_catalog(self) -> list[Job]:
-        """What must be done so that the catalog is on disk."""
+        """The job that forces the catalog to disk."""
         return [self._store.sync_catalog()] if self._unsynced or self._syncing or self._sync_failed else []
 
     def on_catalog_synced(self, outcome: object) -> None:
-        """The catalog was forced to disk, or could not be. What has changed meanwhile is forced there the next time."""
+        """The catalog was forced to disk, or that failed. Changes made meanwhile are forced to disk the next time."""
         self._syncing = False
         self._sync_failed = isinstance(outcome, Exception)
 
     def retry_catalog_sync(self) -> None:
-        """It is time to try again what failed."""
+        """Retry what failed."""
         self._unsynced |= self._sync_failed
 
     def take_touched(self) -> dict[PartitionLog, None]:
-        """The logs that somebody may wait for and that changed since the last call."""
+        """The logs that changed since the last call and that requests may wait for."""
         touched, self._touched = self._touched, {}
         return touched
 
     @property
     def place(self) -> Place:
-        """This broker as clients are told of it."""
+        """This broker as clients see it."""
         return Place(self.node_id, self.endpoint.host, self.endpoint.port)
 
     def disk_usage(self) -> DiskUsage:
@@ -147,7 +147,7 @@ class Holdings:
         return self.log_of(self.topic_by_id(topic_id), partition)
 
     def append(self, log: PartitionLog, batch: bytes, header: BatchHeader, now: Now) -> Appended:
-        """Write a validated batch and remember to look after those who wait for it; ``Refusal`` where the disk fails."""
+        """Write a validated batch and remember to check the requests that wait for it; ``Refusal`` if the disk fails."""
         if self.faults.active and (fault := self.faults.full(log.topic_partition)) is not None:
             self.outbox.put(Struck(fault))
             raise log.failed(ErrorCode.kafka_storage_error, f"broker.faults let the disk of {log.topic_partition} be full.")
@@ -159,12 +159,12 @@ class Holdings:
         return appended
 
     def topic_or_new(self, name: str) -> Topic:
-        """The topic of a name, created with the broker's defaults if need be; ``Refusal`` where it can not be."""
+        """The topic of a name, created with the broker's defaults if need be; ``Refusal`` where it cannot be."""
         topic = self.topics.get(name)
         return topic if topic is not None else self.create_topic(name, self._default_partitions(name), {})
 
     def create_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> Topic:
-        """Make a topic that outlasts this process; ``Refusal`` where it can not be."""
+        """Make a topic that outlasts this process; ``Refusal`` where it cannot be."""
         self.topics.check_new(name, partitions, configs)
         stored = StoredTopic(name, self._ids.new_uuid(), partitions, configs)
         self._store_changes(stored)
@@ -172,23 +172,23 @@ class Holdings:
         return self.topics.add(stored)
 
     def delete_records(self, log: PartitionLog, offset: int) -> None:
-        """Let a log begin at ``offset``, if it does not begin later anyhow."""
+        """Make a log begin at ``offset``, unless it already begins later."""
         if offset > log.start_offset:
             log.start_at(offset)
             self._touched[log] = None
 
     def replace_topic(self, topic: Topic) -> None:
-        """Let a topic have more partitions or other settings, at once; ``Refusal`` where that can not be stored."""
+        """Let a topic have more partitions or other settings, at once; ``Refusal`` where that cannot be stored."""
         self._store_changes(topic.stored())
         self.topics.put(topic)
         self.logs.reconfigure([topic])
         self._changed_topics[topic.name] = None
 
     def alter_settings(self, settings: StoredSettings, *, validate_only: bool = False) -> None:
-        """Let other settings of the broker and of groups hold, at once; ``Refusal`` where they can not be or not be stored."""
+        """Let other settings of the broker and of groups hold, at once; ``Refusal`` where they cannot be or not be stored."""
         try:
             config = altered(self.static_config, {**settings.cluster, **settings.broker})
-            changed = config != self.config  # or only settings of groups are
+            changed = config != self.config  # otherwise only group settings have changed
             if changed:
                 self.topics.reconfigured(config)
         except ConfigError as error:
@@ -202,7 +202,7 @@ class Holdings:
             self.logs.reconfigure(self.topics)
 
     def delete_topic(self, topic: Topic) -> None:
-        """Forget a topic and give up its logs; ``Refusal`` where that can not be stored."""
+        """Forget a topic and give up its logs; ``Refusal`` where that cannot be stored."""
         self._store_changes(TopicDeleted(topic.name))
         self.topics.remove(topic)
         self._changed_topics[topic.name] = None

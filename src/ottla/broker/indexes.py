@@ -63,7 +63,7 @@ class OffsetIndex:
 
     @classmethod
     def from_bytes(cls, content: bytes, log_size: int) -> OffsetIndex | None:
-        """The index in a ``.index`` file, or ``None`` where it can not be that of a log of ``log_size`` bytes."""
+        """The index in a ``.index`` file, or ``None`` where it cannot be that of a log of ``log_size`` bytes."""
         if len(content) % OFFSET_ENTRY_SIZE:
             return None
         both = array("i", content)

@@ -22,7 +22,7 @@ import crc32c
 from ottla.broker.aborted import AbortedTransaction
 from ottla.broker.epochs import LeaderEpochs
 from ottla.broker.markers import read_marker
-from ottla.broker.ports import Job, LogFiles
+from ottla.broker.ports import Job, LogFiles, PinnedFolder
 from ottla.broker.producers import Producers
 from ottla.broker.refusal import Refusal
 from ottla.broker.segment import Segment
@@ -54,7 +54,7 @@ class Sealing(NamedTuple):
 
 
 class Appended(NamedTuple):
-    """Where a batch lies now. ``append_time`` is -1 unless the broker stamps records."""
+    """The place of a batch. ``append_time`` is -1 unless the broker sets timestamps."""
 
     base_offset: int
     last_offset: int
@@ -62,7 +62,7 @@ class Appended(NamedTuple):
 
 
 class Swap(NamedTuple):
-    """A rewritten segment that readers already use, and the base offsets of the segments whose files it still has to replace."""
+    """A rewritten segment that readers already use, and the base offsets of the segments whose files it must still replace."""
 
     segment: Segment
     replaced: tuple[int, ...]
@@ -84,14 +84,16 @@ class PartitionLog:
         self.seal_point = 0
         """Segments before this offset have their indexes on disk, or work on its way that will see to it."""
         self.surplus: list[int] = []
-        """Base offsets of segments that were given up and whose files have not been set aside yet."""
+        """Base offsets of dropped segments whose files have not been renamed yet."""
         self.swap: Swap | None = None
-        """What compaction has begun to swap; such a log is read as usual."""
+        """The swap that compaction has begun; such a log is read as usual."""
         self._sealings: list[Sealing] = []
+        self._under_way: list[Sealing] = []
+        """The sealings whose outcome is not known yet."""
         self.epochs = LeaderEpochs()
         self.producers = Producers()
         self.told_at_end: dict[bool, Any] = {}
-        """What readers that have read all are told, of committed records alone or of all: kept for those who answer them."""
+        """The cached answer to readers at the end of the log, for committed records or for all."""
         self._complaint: str | None = None
 
     def __repr__(self) -> str:
@@ -114,14 +116,21 @@ class PartitionLog:
         return self.end_offset if first_open is None else max(first_open, self.start_offset)
 
     @property
+    def starts_late(self) -> bool:
+        """Whether there are files of records before the start of the log, so that these do not say where it is."""
+        if not self.segments or (self.start_offset <= self.segments[0].base_offset and not self.surplus):
+            return False
+        return self.start_offset > min([self.segments[0].base_offset, *self.surplus])
+
+    @property
     def size(self) -> int:
         """Bytes in all segments."""
         return sum(segment.size for segment in self.segments)
 
     def append(self, batch: bytes, header: BatchHeader, now: int) -> Appended:
-        """Write a batch that was validated (``now``: milliseconds since 1970). Raises ``OSError`` with nothing written.
+        """Write a validated batch (``now``: milliseconds since 1970). If it raises ``OSError``, nothing was written.
 
-        The log may have rolled in either case: ``take_sealings`` then has the work that follows from it.
+        The log may have rolled in either case: ``take_sealings`` then returns the resulting work.
         """
         base_offset = self.end_offset
         last_offset = base_offset + header.last_offset_delta
@@ -140,7 +149,7 @@ class PartitionLog:
         return Appended(base_offset, last_offset, append_time)
 
     def take_sealings(self) -> list[Sealing]:
-        """The work that rolls have left since the last call."""
+        """The work of rolls since the last call."""
         sealings, self._sealings = self._sealings, []
         return sealings
 
@@ -159,7 +168,8 @@ class PartitionLog:
             segment.aborted.append(AbortedTransaction(*ended, stable))
 
     def store_aborted(self, segment: Segment) -> None:
-        """Bring what was aborted to the segment's file. One that fails is no harm: the log knows, and the next one is told."""
+        """Write the aborted transactions to the segment's file. A failure does no harm: the log has them, and the next call writes
+        them."""
         if segment.aborted.whole:
             return
         name = file_name(segment.base_offset, "txnindex")
@@ -169,12 +179,12 @@ class PartitionLog:
             logger.error("%s of %s could not be written: %s", name, self.topic_partition, error)
 
     def failed(self, code: ErrorCode, reason: str) -> Refusal:
-        """What a client is told of a failure of the disk."""
+        """The error for clients after a disk failure."""
         self.complain(reason)
         return Refusal(code, reason)
 
     def complain(self, reason: str) -> None:
-        """Write a failure of the disk to the broker's own log: one line, not one for each attempt."""
+        """Log a disk failure: one line, not one per attempt."""
         if reason != self._complaint:
             logger.error("%s", reason)
         self._complaint = reason
@@ -184,11 +194,12 @@ class PartitionLog:
         return self.end_offset - self.recovery_point >= self.config.flush_messages
 
     def flush(self) -> Job:
-        """Force to disk everything that is not known to be there, up to the present end.
+        """Force everything to disk that is not known to be there, up to the current end.
 
-        That is the newest segment, and older ones while their sealing has not succeeded.
+        That is the newest segment, and older ones until their sealing has succeeded.
         """
-        return prepared(self._flush_job)
+        bases = [segment.base_offset for segment in self.segments if segment.next_offset > self.recovery_point]
+        return self.files.job(partial(_flush_each, bases))
 
     def read(self, offset: int, max_bytes: int, *, at_least_one: bool, end: int | None = None) -> FileRange | None:
         """Whole batches from the one that holds ``offset`` on; ``None`` where there is nothing to read or no batch fits.
@@ -256,10 +267,10 @@ class PartitionLog:
         self.start_offset = offset
 
     def drop_expired(self, now: int) -> list[Segment]:
-        """Give up the segments that retention does not keep (``now``: milliseconds since 1970), and return them.
+        """Drop the segments that retention does not keep (``now``: milliseconds since 1970), and return them.
 
-        Their files are ``surplus`` from now on. The newest segment goes too if nothing in it is kept: an empty one takes its
-        place, so that offsets go on. Raises ``OSError`` with nothing given up.
+        Their files are ``surplus`` from now on. The newest segment is dropped, too, if nothing in it is kept: an empty one replaces
+        it, so that offsets continue. If it raises ``OSError``, nothing was dropped.
         """
         self.finish_swap()
         count = max(self._expired_by_time(now), self._expired_by_size(), self._given_up())
@@ -273,20 +284,23 @@ class PartitionLog:
         return dropped
 
     def set_surplus_aside(self) -> Job:
-        """Set aside the files of segments that were given up; call ``surplus_gone`` when that is done."""
+        """Rename the files of dropped segments; call ``surplus_gone`` when that is done."""
         return prepared(partial(self.files.set_aside, tuple(self.surplus)))
 
     def surplus_gone(self, base_offsets: Collection[int]) -> None:
-        """The files of these segments were set aside."""
+        """The files of these segments were renamed."""
         self.surplus = [one for one in self.surplus if one not in base_offsets]
 
     def replace(self, replaced: tuple[Segment, ...], segment: Segment) -> bool:
-        """Let a rewritten segment take the place of those that it was made of, if they are all still here.
+        """Replace the segments that a rewritten segment was made of, if they all still exist, and none of them is being sealed
+        again: that would write its old indexes over the new ones.
 
-        ``finish_swap`` does the rest. Raises ``OSError`` with nothing replaced.
+        ``finish_swap`` does the rest. If it raises ``OSError``, nothing was replaced.
         """
         row = next((row for row, one in enumerate(self.segments) if one is replaced[0]), 0)
         if tuple(self.segments[row : row + len(replaced)]) != replaced:
+            return False
+        if any(sealing.start < replaced[-1].next_offset for sealing in self._under_way):
             return False
         segment.file = self.files.begin_swap(segment.base_offset)
         self.segments[row : row + len(replaced)] = [segment]
@@ -294,7 +308,7 @@ class PartitionLog:
         return True
 
     def finish_swap(self) -> None:
-        """Complete the swap that ``replace`` has begun, if one is not complete. Raises ``OSError``; then it can be tried again."""
+        """Complete the swap that ``replace`` has begun, if any. Raises ``OSError``; then it can be retried."""
         if self.swap is None:
             return
         segment, replaced = self.swap
@@ -303,11 +317,11 @@ class PartitionLog:
 
     @property
     def is_unsealed(self) -> bool:
-        """Whether a segment that gets no more batches is not sealed and no work is on its way: the earlier one has failed."""
+        """Whether a full segment is not sealed and no sealing is pending: the earlier one has failed."""
         return bool(self.segments) and self.seal_point < self.segments[-1].base_offset
 
     def seal(self, end: int | None = None) -> Sealing:
-        """Bring the indexes of all that was not sealed yet to disk, and the producers as they are now.
+        """Write the indexes of all unsealed segments to disk, and the current producers.
 
         ``end``: the base offset of the newest segment, to leave that one out; then the producers are left out, too, as they are
         those of the end of the log.
@@ -315,23 +329,23 @@ class PartitionLog:
         start, end = self.seal_point, self.end_offset if end is None else end
         job = prepared(partial(self._seal_job, start, end))
         self.seal_point = end
-        return Sealing(start, end, job)
+        self._under_way.append(sealing := Sealing(start, end, job))
+        return sealing
 
     def _seal_job(self, start: int, end: int) -> Job:
-        files, folder = self.files, self.files.pin()
         snapshot = self.producers.snapshot() if end == self.end_offset else None
         segments = [segment for segment in self.segments if start < segment.next_offset and segment.base_offset < end]
         for segment in segments:
             self.store_aborted(segment)
         aborted_stored = all(segment.aborted.whole for segment in segments)
-        parts = [(segment.base_offset, *segment.seal(), files.flush(segment.base_offset)) for segment in segments]
-        stale = [offset for offset in files.snapshots() if offset < start]
+        parts = [(segment.base_offset, *segment.seal()) for segment in segments]
+        stale = [offset for offset in self.files.snapshots() if offset < start]
 
-        def job() -> None:
-            for base, index, time_index, flush in parts:
+        def work(folder: PinnedFolder) -> None:
+            for base, index, time_index in parts:
                 folder.write_small(file_name(base, "index"), index.to_bytes())
                 folder.write_small(file_name(base, "timeindex"), time_index.to_bytes())
-                flush()
+                folder.flush(base)
             if not aborted_stored:
                 raise OSError(errno.EIO, "what was aborted is not stored: a snapshot would say too little")
             if snapshot is not None:
@@ -339,19 +353,11 @@ class PartitionLog:
                 for offset in stale:
                     folder.remove_small(file_name(offset, "snapshot"))
 
-        return job
-
-    def _flush_job(self) -> Job:
-        jobs = [self.files.flush(segment.base_offset) for segment in self.segments if segment.next_offset > self.recovery_point]
-
-        def job() -> None:
-            for flush in jobs:
-                flush()
-
-        return job
+        return self.files.job(work)
 
     def sealed(self, sealing: Sealing, error: Exception | None) -> None:
         """Take note of how a sealing ended. One that failed is done again with the next."""
+        self._under_way = [one for one in self._under_way if one is not sealing]
         if error is None and sealing.start <= self.recovery_point:
             self.flushed(sealing.end)
         else:
@@ -383,16 +389,16 @@ class PartitionLog:
             self._roll()
 
     def _roll_age(self) -> int:
-        """The age at which the newest segment is full. What ``segment.jitter.ms`` takes from it differs from log to log and from
-        segment to segment, but is no matter of chance: the same segment is always full at the same age."""
+        """The age at which the newest segment is full. ``segment.jitter.ms`` reduces it by an amount that differs between logs and
+        segments, but is not random: the same segment is always full at the same age."""
         age, jitter = self.config.roll_ms, self.config.segment_jitter_ms
         if not jitter:
             return age
         return age - crc32c.crc32c(f"{self.topic_partition}@{self.segments[-1].base_offset}".encode()) % min(jitter, age)
 
     def _roll(self) -> None:
-        # What may raise comes first: a roll that fails has changed nothing, and one that succeeds never loses its sealing.
-        self.segments[-1].file.mend()
+        # The code that may raise comes first: a failed roll changes nothing, and a successful one never loses its sealing.
+        self.segments[-1].file.repair()
         fresh = self._new_segment(self.end_offset)
         self._sealings.append(self.seal())
         self.segments.append(fresh)
@@ -437,14 +443,19 @@ class PartitionLog:
 
 
 def prepared(prepare: Callable[[], Job]) -> Job:
-    """The job that ``prepare`` returns; where that fails, a job that fails in the same way.
+    """The job that ``prepare`` returns; if that raises, a job that raises the same.
 
-    So there is always a job, its outcome is told in one place, and no state has to be changed back.
+    So there is always a job, one place handles its outcome, and no state has to be restored.
     """
     try:
         return prepare()
     except (OSError, InvalidBatchError) as error:
         return partial(_fail, error)
+
+
+def _flush_each(base_offsets: Sequence[int], folder: PinnedFolder) -> None:
+    for base_offset in base_offsets:
+        folder.flush(base_offset)
 
 
 def _fail(error: Exception) -> None:

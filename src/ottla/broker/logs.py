@@ -1,11 +1,11 @@
 """All partition logs of a broker: found by topic and partition, loaded, expired, forced to disk, given up.
 
 Owns the map of logs and the jobs that belong to them. Must not know requests or replies. Invariants: a log exists for every
-partition that was asked for, with or without files; each job's outcome reaches the log that it was for; a log whose files fail
-keeps no other log from its work, and is tried again the next time.
+requested partition, with or without files; each job's outcome reaches its log; a log whose files fail does not keep other logs from
+their work, and is tried again the next time.
 
 Apache Kafka takes a whole log directory offline after one ``IOException``, and relies on other replicas. This broker has the only
-copy, so it goes on: a request that fails is answered with KAFKA_STORAGE_ERROR, work in the background is done again later.
+copy, so it goes on: a failed request is answered with KAFKA_STORAGE_ERROR, background work is retried later.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ottla.broker.log import Appended, PartitionLog, Sealing, prepared
 from ottla.broker.outbox import Outbox
 from ottla.broker.ports import Job, Store
 from ottla.broker.recovery import load_log
-from ottla.broker.rounds import Round
+from ottla.broker.rounds import SIZE, Round
 from ottla.broker.setting import LONG_MAX
 from ottla.broker.topics import Topic, Topics
 from ottla.records import BatchHeader, InvalidBatchError
@@ -29,17 +29,17 @@ RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
 CLEANED = "cleaner-offset-checkpoint"
 EXPIRE, RESEAL, FLUSH_LOG = "expire", "reseal", "flush-log"
-"""The first words of the tags of jobs, and the last one of the keys of timers."""
+"""The first elements of the tags of jobs; the last of them is also that of timer keys."""
 
 _LEAST_PATIENCE_MS = 1_000
-"""Before what has failed is tried again, where the topic's setting for it is shorter."""
+"""Milliseconds before a retry, if the topic's setting is shorter."""
 
 _NEW = LeaderEpochs()
-"""The epochs of a partition that nothing was written to."""
+"""The epochs of a partition without records."""
 
 
 class Logs:
-    """The partition logs. What has to be done goes into ``outbox``."""
+    """The partition logs. Effects go into ``outbox``."""
 
     def __init__(self, store: Store, outbox: Outbox) -> None:
         self._store = store
@@ -49,10 +49,11 @@ class Logs:
         self._set_aside: dict[JobTag, tuple[PartitionLog, frozenset[int]]] = {}
         self._expiring, self._resealing = Round(EXPIRE, outbox), Round(RESEAL, outbox)
         self._unflushed: set[TopicPartition] = set()
-        """Whose timer of ``flush.ms`` is set."""
+        """The logs whose timer of ``flush.ms`` is set."""
         self._flush_due: dict[TopicPartition, None] = {}
         self._flushing: tuple[PartitionLog, int] | None = None
-        """The log being forced to disk because of ``flush.ms``, and its end then. One at a time: each takes descriptors."""
+        """The log being forced to disk because of ``flush.ms``, and its end at that time. One at a time, since each needs
+        descriptors."""
         self._jobs = 0
         self._cleaner = Cleaner(lambda log: self._logs.get(log.topic_partition) is log, outbox)
 
@@ -69,12 +70,12 @@ class Logs:
         return log
 
     def leader_epoch(self, topic: Topic, partition: int) -> int:
-        """The leader epoch of a partition. This makes no log for a partition that has none."""
+        """The leader epoch of a partition. This creates no log for a partition that has none."""
         log = self._logs.get((topic.name, partition))
         return _NEW.current if log is None else log.epochs.current
 
     def reconfigure(self, topics: Iterable[Topic]) -> None:
-        """Let the logs of these topics go by the settings that their topic has now."""
+        """Apply the current settings of these topics to their logs."""
         for topic in topics:
             for partition in topic.partitions:
                 log = self._logs.get((topic.name, partition))
@@ -83,7 +84,7 @@ class Logs:
                 flush_ms = log.config.flush_ms
                 log.config = topic.config
                 if log.config.flush_ms not in (flush_ms, LONG_MAX) and log.recovery_point < log.end_offset:
-                    self._set_flush(log, 0)  # at once: nobody remembers how long its records have waited
+                    self._set_flush(log, 0)  # at once: it is not known how long its records have waited
 
     def load(self, topics: Topics, now: Now) -> list[str]:
         """Bring back all logs that have files; returns what was cut, in words."""
@@ -104,10 +105,12 @@ class Logs:
                     now=now.wall,
                 )
                 warnings += [cut] if cut is not None else []
+                if log.config.flush_ms != LONG_MAX and log.recovery_point < log.end_offset:
+                    self._set_flush(log, now.mono + log.config.flush_ms)
         return warnings
 
     def append(self, log: PartitionLog, batch: bytes, header: BatchHeader, now: Now) -> Appended:
-        """Write a validated batch; raises ``OSError`` with nothing written."""
+        """Write a validated batch; if it raises ``OSError``, nothing was written."""
         try:
             appended = log.append(batch, header, now.wall)
         finally:
@@ -117,13 +120,13 @@ class Logs:
         return appended
 
     def flush(self, topic_partition: TopicPartition) -> None:
-        """Records have been in a log for ``flush.ms``: force it to disk when its turn comes, unless something else has by then."""
+        """Records have been in a log for ``flush.ms``: force it to disk when its turn comes, unless that has already happened."""
         self._unflushed.discard(topic_partition)
         self._flush_due[topic_partition] = None
         self._flush_next()
 
     def on_flushed(self, outcome: object, now: Now) -> None:
-        """A log was forced to disk, and the next one has its turn; if that failed, it is tried again."""
+        """A log was forced to disk, or that failed and is retried; the next one has its turn."""
         assert self._flushing is not None
         (log, end), self._flushing = self._flushing, None
         is_live = self._logs.get(log.topic_partition) is log
@@ -137,17 +140,23 @@ class Logs:
         """Give up the logs of a deleted topic."""
         known = [TopicPartition(topic.name, partition) for partition in topic.partitions if (topic.name, partition) in self._logs]
         dropped = [self._logs.pop(topic_partition) for topic_partition in known]
+        for log in dropped:
+            log.files.give_up()
         job = self._store.set_aside_topic(topic.name, topic.topic_id, [partition for _, partition in known])
+        if any(log.starts_late for log in dropped):
+            # A new topic of this name would begin there after a kill, and its first records would be hidden. This comes before the
+            # removal of the files, which may take seconds.
+            self._outbox.put(RunJob(("checkpoint",), self.checkpoint_starts()))
         if job is not None:
             self._outbox.put(RunJob(("delete-topic", topic.name), job))
         return dropped
 
     def expire(self, now: Now, producer_expiration: int) -> None:
-        """Begin to drop what retention does not keep, and producers that were silent for long."""
+        """Begin to drop what retention does not keep, and producers that were idle for long."""
         self._expire(self._expiring.begin(self._logs.values()), now, producer_expiration)
 
     def go_on_expiring(self, now: Now, producer_expiration: int) -> None:
-        """Do the next slice of that."""
+        """Do the next slice of retention."""
         self._expire(self._expiring.next_slice(), now, producer_expiration)
 
     def _expire(self, logs: Iterable[PartitionLog], now: Now, producer_expiration: int) -> None:
@@ -158,7 +167,7 @@ class Logs:
             try:
                 log.drop_expired(now.wall)
             except (OSError, InvalidBatchError) as error:
-                log.complain(f"retention of {log.topic_partition} failed and is tried again the next time: {error}")
+                log.complain(f"retention of {log.topic_partition} failed and will be tried again the next time: {error}")
             self._seal_rolled(log)
             if log.surplus:
                 tag = self._tag("set-aside")
@@ -177,7 +186,7 @@ class Logs:
             self.clean(memory, now)
 
     def on_set_aside(self, tag: JobTag, outcome: object, now: Now) -> None:
-        """The files of segments that were given up have been set aside, or will be tried again with the next retention."""
+        """The files of dropped segments were renamed; a failure is retried with the next retention."""
         log, base_offsets = self._set_aside.pop(tag)
         if not isinstance(outcome, Exception):
             log.surplus_gone(base_offsets)
@@ -190,19 +199,19 @@ class Logs:
             self._outbox.put(RunJob(("remove-files", topic_partition), prepared(log.files.remove_set_aside)))
 
     def on_removed(self, topic_partition: TopicPartition, outcome: object, now: Now) -> None:
-        """Such files have been removed; if that failed, it is tried again."""
+        """Renamed files have been removed; a failure is retried."""
         log = self._logs.get(topic_partition)
         if log is not None and isinstance(outcome, Exception):
             delay = max(_LEAST_PATIENCE_MS, log.config.file_delete_delay_ms)
             self._outbox.put(SetTimer(("remove-files", topic_partition), now.mono + delay))
 
     def checkpoint(self) -> None:
-        """Note up to where logs are safe on disk, and where they start; what could not be sealed is tried again."""
+        """Record up to which offset logs are safe on disk, and where they start; failed sealings are retried."""
         self._outbox.put(*[RunJob(("checkpoint",), job) for job in self._checkpoints()])
         self._reseal(self._resealing.begin([log for log in self._logs.values() if log.is_unsealed]))
 
     def go_on_resealing(self) -> None:
-        """Try the next slice of what could not be sealed."""
+        """Retry the next slice of failed sealings."""
         self._reseal(self._resealing.next_slice())
 
     def _reseal(self, logs: Iterable[PartitionLog]) -> None:
@@ -212,24 +221,22 @@ class Logs:
 
     def checkpoint_starts(self) -> Job:
         """Note where logs start, unless the files say so."""
-        starts = {
-            log.topic_partition: log.start_offset
-            for log in self._logs.values()
-            if log.segments and log.start_offset > min([log.segments[0].base_offset, *log.surplus])
-        }
+        starts = {log.topic_partition: log.start_offset for log in self._logs.values() if log.starts_late}
         return self._store.write_checkpoint(LOG_STARTS, starts)
 
-    def close(self) -> Iterator[Job]:
-        """Everything that must be done, so that the next start needs no scan. Each job is to be done before the next is asked for:
-        it holds open files, and there may be more logs than files may be open."""
+    def close(self) -> Iterator[list[Job]]:
+        """Everything that must be done, so that the next start needs no scan. The jobs of a list may be done at the same time; the
+        next list is asked for when they are done: each holds the indexes of a log."""
         for log in self._logs.values():
-            # A sealing whose outcome is not known here may have failed.
+            # A sealing whose outcome is unknown may have failed.
             log.seal_point = min(log.seal_point, log.recovery_point)
-            if log.segments and log.seal_point < log.end_offset:
-                sealing = log.seal()
-                yield sealing.job
+        dirty = [log for log in self._logs.values() if log.segments and log.seal_point < log.end_offset]
+        for first in range(0, len(dirty), SIZE):
+            sealings = [(log, log.seal()) for log in dirty[first : first + SIZE]]
+            yield [sealing.job for _, sealing in sealings]
+            for log, sealing in sealings:
                 log.recovery_point = sealing.end
-        yield from self._checkpoints()
+        yield self._checkpoints()
 
     def on_sealed(self, tag: JobTag, outcome: object) -> None:
         """A sealing ended."""

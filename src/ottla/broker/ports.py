@@ -33,20 +33,20 @@ class SegmentFile(Protocol):
         """Up to ``size`` bytes from ``position``."""
 
     def range(self, position: int, size: int) -> FileRange:
-        """A part of the file to be sent as it is; it stays readable however the log goes on."""
+        """A part of the file to be sent as it is, or its content; it stays readable however the log goes on."""
 
     def view(self) -> AbstractContextManager[Buffer]:
         """The whole file at once, for a scan."""
 
-    def mend(self) -> None:
-        """Cut off what an append that failed may have left behind ``size``. Without that, the next append does it."""
+    def repair(self) -> None:
+        """Truncate what a failed append may have left after ``size``. Otherwise the next append does it."""
 
     def truncate(self, size: int) -> None:
         """Cut the file to ``size``."""
 
 
 class PinnedFolder(Protocol):
-    """The folder of a partition as it is now, for a job that runs later: whatever is under its name by then, this is the one."""
+    """The folder of a partition, open: whatever is under its name by now, this is the one."""
 
     def write_small(self, name: str, content: bytes) -> None:
         """Replace an index, a snapshot or a checkpoint atomically."""
@@ -57,18 +57,27 @@ class PinnedFolder(Protocol):
     def remove_small(self, name: str) -> None:
         """Remove such a file, if it is there."""
 
+    def flush(self, base_offset: int) -> None:
+        """Force a segment to disk, with its list of aborted transactions."""
+
 
 class LogFiles(Protocol):
     """The folder of one partition."""
 
     def exists(self) -> bool:
-        """Whether the folder is there: it is made before the first segment."""
+        """Whether the folder exists: it is created before the first segment."""
 
     def make(self) -> None:
-        """Make the folder, unless it is there. One that a deleted topic of the same name has left is set aside before."""
+        """Create the folder, unless it exists. A folder left by a deleted topic of the same name is renamed first."""
 
     def pin(self) -> PinnedFolder:
-        """The folder, for a job."""
+        """The folder, to be used at once."""
+
+    def give_up(self) -> None:
+        """The topic was deleted: what jobs have still to do here is not done."""
+
+    def job(self, work: Callable[[PinnedFolder], object]) -> Job:
+        """Work on the folder for another thread, unless it is given up by then. The job takes no descriptors while it waits."""
 
     def segments(self) -> list[int]:
         """Base offsets of the segments, ascending."""
@@ -88,9 +97,6 @@ class LogFiles(Protocol):
     def snapshots(self) -> list[int]:
         """Offsets of the producer snapshots, ascending."""
 
-    def flush(self, base_offset: int) -> Job:
-        """Force a segment to disk, with its list of aborted transactions."""
-
     def set_aside(self, base_offsets: Iterable[int]) -> Job:
         """Rename the files of segments to ``.deleted``."""
 
@@ -104,9 +110,9 @@ class LogFiles(Protocol):
         """Remove a draft."""
 
     def begin_swap(self, base_offset: int) -> SegmentFile:
-        """Let a draft that is finished count from now on, also after a restart; returns it for readers.
+        """Make a finished draft final, also after a restart; return it for readers.
 
-        ``finish_swap`` completes it. Raises ``OSError`` while the draft does not count yet.
+        ``finish_swap`` completes it. If it raises ``OSError``, the draft is not final yet.
         """
 
     def swaps(self) -> list[int]:
@@ -116,11 +122,14 @@ class LogFiles(Protocol):
         """Such a draft."""
 
     def finish_swap(self, base_offset: int, replaced: Iterable[int]) -> SegmentFile:
-        """Put it in the place of segments, which are set aside, and return it. What was interrupted by an ``OSError`` or by the end
-        of the process is completed by another call."""
+        """Replace segments with it, rename their files, and return it. If an ``OSError`` or the end of the process interrupts this,
+        another call completes it."""
 
     def discard_drafts(self) -> None:
-        """Remove what was left of drafts that do not count."""
+        """Remove drafts that are not final."""
+
+    def discard_unfinished(self) -> None:
+        """Remove what was left of small files that were to be replaced. For a log that is not in use yet."""
 
     def remove_set_aside(self) -> Job:
         """Remove what was set aside in this folder."""
@@ -152,23 +161,23 @@ class Catalog(NamedTuple):
 
 
 class TopicDeleted(NamedTuple):
-    """There is no topic of this name any more."""
+    """The topic of this name no longer exists."""
 
     name: str
 
 
 class NextProducerId(NamedTuple):
-    """Producer ids below ``value`` may have been given out."""
+    """Producer ids below ``value`` may have been assigned."""
 
     value: int
 
 
 CatalogChange = StoredTopic | TopicDeleted | NextProducerId | StoredSettings
-"""One change of the catalog. A ``StoredTopic`` takes the place of the one with its name, the settings that of all settings."""
+"""One change of the catalog. A ``StoredTopic`` replaces the one with its name, settings replace all settings."""
 
 
 class DiskUsage(NamedTuple):
-    """Bytes of the disk that the data directory is on: all, and those that are free for this process."""
+    """Bytes of the disk of the data directory: in total, and free for this process."""
 
     total: int
     usable: int
@@ -181,13 +190,13 @@ class Store(Protocol):
     log_dir: str
     """The absolute path of the data directory."""
     clean: bool
-    """Whether the last broker on it ended in good order: its logs need no scan."""
+    """Whether the last broker on it shut down cleanly: its logs need no scan."""
 
     def read_catalog(self) -> Catalog:
-        """What it held when the data directory was opened."""
+        """The content when the data directory was opened."""
 
     def change_catalog(self, *changes: CatalogChange) -> None:
-        """Write changes, so that they survive the end of the process. Raises ``OSError`` with nothing changed."""
+        """Write changes, so that they survive the end of the process. If it raises ``OSError``, nothing has changed."""
 
     def sync_catalog(self) -> Job:
         """Force the catalog to disk."""
@@ -207,7 +216,7 @@ class Store(Protocol):
     def set_aside_topic(self, topic: str, topic_id: uuid.UUID, partitions: Iterable[int]) -> Job | None:
         """Rename the folders of a deleted topic, so that its name is free; the job removes them, ``None`` if there are none.
 
-        A folder that cannot be renamed stays; ``LogFiles.make`` of a new topic tries again.
+        A folder that cannot be renamed stays; ``LogFiles.make`` of a new topic retries.
         """
 
 

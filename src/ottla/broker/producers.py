@@ -115,7 +115,7 @@ class Producers:
         if known is not None and coordinator_epoch < known.coordinator_epoch:
             raise Refusal(
                 ErrorCode.transaction_coordinator_fenced,
-                f"producer {producer_id} was told by coordinator epoch {known.coordinator_epoch}, this is {coordinator_epoch}",
+                f"producer {producer_id} has a marker of epoch {known.coordinator_epoch}, this one has {coordinator_epoch}",
             )
 
     def check(self, header: BatchHeader) -> BatchStamp | None:

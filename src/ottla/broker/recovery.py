@@ -1,8 +1,9 @@
 """A partition's log out of its files, after a good end or after a bad one.
 
 Owns the decision what of a folder is believed: the checksum scan, where a log is cut, which indexes and snapshots are used and
-which are made anew. Must not know how files are kept or who was killed. Invariants: a log that was loaded holds a prefix of the
-batches that were written, each of them whole, and all of those before its recovery point; what it does not keep it sets aside.
+which are recreated. Must not know how files are stored or why the process ended. Invariants: a loaded log holds a prefix
+of the batches that were written, each of them whole, and all of those before its recovery point; what it does not keep it sets
+aside.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def load_log(log: PartitionLog, *, recovery_point: int, log_start: int, clean: b
         log.epochs.advance(log.end_offset)
         log.files.pin().write_small(EPOCH_CHECKPOINT, log.epochs.to_bytes())
         dropped = f" and {len(surplus)} later segments" if surplus else ""
-        cut = f"{log.topic_partition} was cut at offset {log.end_offset}{dropped}: {cut}"
+        cut = f"{log.topic_partition} was truncated at offset {log.end_offset}{dropped}: {cut}"
     log.recovery_point = log.seal_point = log.end_offset if clean and cut is None else min(recovery_point, log.end_offset)
     log.clean_point = min(clean_point, log.end_offset)
     _rebuild_producers(log, now)
@@ -70,7 +71,7 @@ def load_log(log: PartitionLog, *, recovery_point: int, log_start: int, clean: b
 
 
 def _finish_swaps(files: LogFiles) -> None:
-    """Complete what compaction had begun to swap, and remove what it had not.
+    """Complete what compaction had begun to swap, and remove what it had not, nor what was written only in part.
 
     A draft takes the place of the segments that begin before it ends; what it was made of beyond that says the same of every key.
     """
@@ -78,6 +79,7 @@ def _finish_swaps(files: LogFiles) -> None:
         last = max((header.next_offset for _, header in _headers_of_swap(files, base)), default=base + 1)
         files.finish_swap(base, [one for one in files.segments() if base <= one < last])
     files.discard_drafts()
+    files.discard_unfinished()
 
 
 def _headers_of_swap(files: LogFiles, base: int) -> Iterator[tuple[int, BatchHeader]]:
@@ -166,7 +168,7 @@ def _rebuild_producers(log: PartitionLog, now: int) -> None:
     """The producers, and which transactions were aborted, from the newest snapshot that fits and the batches after it.
 
     A snapshot is written after the ``.txnindex`` of everything before it; where one of these is damaged, the snapshot says
-    too little. What the files say of later transactions is not believed: they are written anew.
+    too little. What the files say about later transactions is ignored: they are rewritten.
     """
     stored = {segment: log.files.read_small(file_name(segment.base_offset, "txnindex")) or b"" for segment in log.segments}
     start = log.start_offset

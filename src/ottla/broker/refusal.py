@@ -14,7 +14,7 @@ from ottla.protocol import ErrorCode
 
 
 class Refusal(Exception):
-    """A part of a request can not be done; ``code`` is the wire's, ``message`` says why."""
+    """A part of a request cannot be done; ``code`` is the wire's, ``message`` says why."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -26,7 +26,7 @@ class Refusal(Exception):
 
 
 def check_time_left(timeout: timedelta) -> None:
-    """Raise ``Refusal`` for a timeout of 0 or less: Kafka's controller drops such a request as one that has waited too long."""
+    """Raise ``Refusal`` for a timeout of 0 or less: Kafka's controller treats such a request as expired."""
     if timeout <= timedelta(0):
         raise Refusal(ErrorCode.request_timed_out, "The timeout of the request leaves no time to carry it out.")
 
@@ -39,7 +39,7 @@ class RecordError(NamedTuple):
 
 
 class RecordsRefused(Refusal):
-    """A batch is refused for some of its records; clients that are told which take the others for innocent (KIP-467)."""
+    """A batch is refused for some of its records; clients that get their numbers can retry the others (KIP-467)."""
 
     def __init__(self, code: ErrorCode, errors: Sequence[RecordError]) -> None:
         first = "; ".join(f"record {error.record}: {error.message}" for error in errors[:3])

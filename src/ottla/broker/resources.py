@@ -55,9 +55,9 @@ class Place(NamedTuple):
 
 
 class Described(NamedTuple):
-    """A setting of a resource, with the places that its value can come from, the one that holds first.
+    """A setting of a resource, with the sources of its value, the one in effect first.
 
-    A topic's setting for which the broker has none has no other place than the topic, as in Kafka.
+    A topic's setting without an equivalent broker setting has the topic as its only source, as in Kafka.
     """
 
     name: str
@@ -67,7 +67,7 @@ class Described(NamedTuple):
 
     @property
     def holds(self) -> Place:
-        """Where the value comes from."""
+        """The source of the value."""
         return self.synonyms[0] if self.synonyms else Place(self.name, self.setting.text(self.setting.default), Source.DEFAULT)
 
 
@@ -132,7 +132,7 @@ def _of_broker(holdings: Holdings, name: str) -> list[Described]:
 
 def _places_of_broker(holdings: Holdings, name: str) -> list[Place]:
     attribute, setting = BROKER_SETTINGS[name]
-    if name == _ADVERTISED:  # be it given, or where the broker was told to listen
+    if name == _ADVERTISED:  # either given, or the address on which the broker listens
         return [Place(name, holdings.endpoint.listener, Source.STATIC)]
     started_with = getattr(holdings.static_config, attribute)
     places = [
@@ -223,7 +223,7 @@ def _check_cluster_wide(broker: str, touched: Iterable[str]) -> None:
     fixed = next((one for one in touched if one in CLUSTER_WIDE), None)
     if fixed is not None:
         where = f"altered on broker {broker} alone" if broker else "removed from the cluster's settings"
-        raise Refusal(ErrorCode.invalid_config, f"{fixed} can not be {where}.")
+        raise Refusal(ErrorCode.invalid_config, f"{fixed} cannot be {where}.")
 
 
 def _alter_group(holdings: Holdings, name: str, changes: Changes, replacing: bool, validate_only: bool) -> None:

@@ -1,7 +1,7 @@
-"""Periodic work on all logs, a slice at a time: thousands of logs neither hold up the event loop nor take all file descriptors.
+"""Periodic work on all logs, a slice at a time: thousands of logs neither block the event loop nor use all file descriptors.
 
-Owns which logs a round has still to come to. Must not know what the work is. Invariants: a round comes to each log once; its next
-slice begins when the disk thread has done what was ordered before this one, so that what waits for the disk stays bounded.
+Owns the logs that a round has not reached yet. Must not know what the work is. Invariants: a round visits each log once; its next
+slice begins when the disk thread has done the earlier jobs, so the queue of the disk thread stays bounded.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from ottla.broker.log import PartitionLog
 from ottla.broker.outbox import Outbox
 
 SIZE = 100
-"""Logs in one slice: about a millisecond of work where there is nothing to do."""
+"""Logs in one slice: about a millisecond of work if there is nothing to do."""
 
 
 class Round:
-    """One kind of work on all logs. A job with the tag ``(kind,)`` comes back when it is time for the next slice."""
+    """One kind of work on all logs. A job with the tag ``(kind,)`` returns when it is time for the next slice."""
 
     def __init__(self, kind: str, outbox: Outbox) -> None:
         self._kind = kind
@@ -26,14 +26,14 @@ class Round:
         self._left: deque[PartitionLog] = deque()
 
     def begin(self, logs: Iterable[PartitionLog]) -> list[PartitionLog]:
-        """Begin a round, unless one is under way; returns the logs of the first slice."""
+        """Begin a round, unless one is in progress; return the logs of the first slice."""
         if self._left:
             return []
         self._left.extend(logs)
         return self.next_slice()
 
     def next_slice(self) -> list[PartitionLog]:
-        """The logs of the next slice. That one more follows is ordered before the work on them, which may raise."""
+        """The logs of the next slice. The following slice is scheduled before the work on these, which may raise."""
         slice_ = [self._left.popleft() for _ in range(min(SIZE, len(self._left)))]
         if self._left:
             self._outbox.put(RunJob((self._kind,), _nothing))
@@ -41,4 +41,4 @@ class Round:
 
 
 def _nothing() -> None:
-    """No work: what counts is that the job has had its turn."""
+    """No work: it only matters that the job has had its turn."""

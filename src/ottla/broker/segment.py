@@ -84,10 +84,10 @@ class Segment:
     def note(self, position: int, size: int, last_offset: int, max_timestamp: int) -> None:
         """Take note of a batch that lies in the file: the only writer of the indexes, live and in recovery.
 
-        Raises ``InvalidBatchError`` for an offset that this segment can not hold.
+        Raises ``InvalidBatchError`` for an offset that this segment cannot hold.
         """
         if not 0 <= last_offset - self.base_offset <= _MAX_RELATIVE:
-            raise InvalidBatchError(f"offset {last_offset} can not be in the segment that begins with {self.base_offset}")
+            raise InvalidBatchError(f"offset {last_offset} cannot be in the segment that begins with {self.base_offset}")
         if self._first_timestamp is None:
             self._first_timestamp = max_timestamp
         if max_timestamp > self.max_timestamp:

@@ -35,9 +35,9 @@ class Setting(NamedTuple):
     """One row of the table.
 
     ``broker_name`` is where a topic's setting takes its default from; a ``dynamic`` one of the broker can be changed while it runs;
-    with ``any_case`` the ``choices`` may be written in capitals. ``also`` is allowed though it is not within the bounds, and
-    ``item`` is what each item of a list must match (``"*"`` alone is allowed too). ``no_effect`` says why the setting changes
-    nothing here, if it does not.
+    with ``any_case`` the ``choices`` may be written in capitals. ``also`` is allowed although it is outside the bounds, and
+    each item of a list must match ``item`` (``"*"`` alone is also allowed). ``no_effect`` says why the setting has no effect, if it
+    has none.
     """
 
     name: str

@@ -1,9 +1,9 @@
 """Requests about many topics, served a slice at a time so that other clients do not wait until the last topic is done.
 
-Owns the requests that are under way. Must not know what they ask. Invariants: a request that was begun is answered when its last
-slice is done, or its connection is closed; between two slices the event loop has a turn; the next request of the same connection
-is not handled before that, since a client may send CreateTopics and Produce without waiting for the answer in between, as Kafka
-handles the requests of one connection one after the other.
+Owns the requests in progress. Must not know what they do. Invariants: a request is answered when its last slice is done, or its
+connection is closed; the event loop has a turn between two slices; the next request of the same connection waits for the answer,
+since a client may send CreateTopics and Produce without waiting in between, as Kafka handles the requests of one connection one
+after the other.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Generator
 
-from ottla.broker.effects import CloseConnection, Effect, HoldBack, SetTimer, Ticket
+from ottla.broker.effects import CloseConnection, Effect, GoOn, HoldBack, SetTimer, Ticket
 from ottla.types import Now
 
 SLICE = "slice"
@@ -38,11 +38,16 @@ class SlicedRequests:
     def begin(self, ticket: Ticket, slices: Slices, now: Now) -> list[Effect]:
         """Do the first slice of a request now, and each other in a later turn of the event loop."""
         self._under_way[ticket] = slices
-        effects = self.go_on(ticket, now)
+        effects = self._next(ticket, now)
         return [HoldBack(ticket), *effects] if ticket in self._under_way else effects
 
     def go_on(self, ticket: Ticket, now: Now) -> list[Effect]:
-        """Do the next slice. A failure closes the connection, as it does for requests that are served at once."""
+        """Do the next slice."""
+        effects = self._next(ticket, now)
+        return effects if ticket in self._under_way else [GoOn(ticket), *effects]
+
+    def _next(self, ticket: Ticket, now: Now) -> list[Effect]:
+        """Do a slice. A failure closes the connection, as it does for requests that are served at once."""
         try:
             effects = next(self._under_way[ticket])
         except StopIteration as end:
@@ -53,5 +58,5 @@ class SlicedRequests:
             del self._under_way[ticket]
             log.exception("a request could not be served to its end")
             return [CloseConnection(ticket, "the broker failed to serve it")]
-        # A timer that is due now would run in this turn of the loop.
+        # A timer that is already due would run in this turn of the loop.
         return [*effects, SetTimer((SLICE, ticket), now.mono + 1)]

@@ -1,7 +1,7 @@
 """The state of one broker, as the handlers of APIs see it: what it has, its coordinators, and the requests that wait.
 
-Owns who of them is told of a change by another. Must not know which requests there are, nor when a handler runs. Invariant: all
-that a handler changes is in here or below, so what follows from it can be found by looking.
+Owns which of them are notified of a change by another. Must not know which requests there are, nor when a handler runs. Invariant:
+all that a handler changes is in here or below, so what follows from it can be found by looking.
 """
 
 from __future__ import annotations

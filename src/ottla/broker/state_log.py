@@ -1,8 +1,8 @@
-"""A topic in which one of the broker's coordinators keeps its state: what it appends goes there, and it is told the outcome.
+"""A topic in which one of the broker's coordinators stores its state: its appends go there, and it gets the outcome.
 
 Owns the appends that wait to be written together, and those that are not forced to disk yet. Must not know what the records say.
 Invariant: each ``Append`` is answered by exactly one ``on_appended`` or ``on_append_failed``, before its records can be seen by
-anybody who would be told otherwise; it is written whole or not at all, with whatever is written together with it.
+anyone who would be told otherwise; it is written whole or not at all, with whatever is written together with it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MAX_BATCH = 1 << 20
 
 
 class Coordinator(Protocol[E]):
-    """What is told of its appends."""
+    """The outcomes of its appends."""
 
     def on_appended(self, partition: int, batch: int, now: Now) -> list[E]: ...
 
@@ -97,8 +97,8 @@ class StateLog:
         return appends
 
     def append(self, coordinator: Coordinator[E], appends: Sequence[Append], encode: Callable[[], bytes], now: Now) -> list[E]:
-        """Write the batch that stands for these appends to one partition, at most one of a transaction; returns what the
-        coordinator says to the outcome, where that is known at once."""
+        """Write these appends to one partition as one batch, at most one of a transaction; return the coordinator's reaction to the
+        outcome, if that is known at once."""
         partition, producer = appends[0].partition, appends[0].producer
         numbers = tuple([append.batch for append in appends])
         try:
@@ -137,7 +137,7 @@ def _failed(coordinator: Coordinator[E], partition: int, numbers: Sequence[int],
 
 
 def _each(numbers: Sequence[int], tell: Callable[[int], list[E]]) -> list[E]:
-    """Tell the coordinator the outcome of each append. Where it fails at one, it is still told of the others."""
+    """Report the outcome of each append to the coordinator. If it fails at one, the others are still reported."""
     effects: list[E] = []
     for number in numbers:
         try:

@@ -1,7 +1,7 @@
 """Which partitions of its topic one of the broker's coordinators has: all but those given up because of a scripted fault.
 
-Owns who is said to have the others, and which are still being read. Must not know what is in them. Invariant: a partition that was
-given up is not being read for the coordinator any more.
+Owns the owners of the others in answers, and which are still being read. Must not know what is in them. Invariant: a partition that
+was given up is not being read for the coordinator any more.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from ottla.broker.effects import Place
 
 LOADING = "load"
-"""The first element of the keys of timers after which a partition that could not be read is read again."""
+"""The first element of the keys of timers after which an unreadable partition is read again."""
 
 LOAD_RETRY_BACKOFF_MS = 1_000
 
@@ -22,7 +22,7 @@ class Tenure:
         self._loading: set[int] = set()
 
     def place_of(self, partition: int, here: Place) -> Place | None:
-        """Who has a partition: ``here``, unless a fault says another, or nobody (``None``)."""
+        """The owner of a partition: ``here``, unless a fault names another, or none (``None``)."""
         return self._away.get(partition, (0, here))[1]
 
     def is_away(self, partition: int) -> bool:
@@ -34,7 +34,7 @@ class Tenure:
         return partition in self._loading
 
     def give_up(self, partition: int, fault: int, to: Place | None) -> None:
-        """Let ``to`` have it, or nobody, until that fault is over."""
+        """Make ``to``, or no broker, the owner until the fault ends."""
         self._away[partition] = (fault, to)
         self._loading.discard(partition)
 
@@ -50,8 +50,8 @@ class Tenure:
         self._loading.add(partition)
 
     def has_loaded(self, partition: int, outcome: object) -> bool:
-        """Whether what was read is to be served: not if it was given up meanwhile. One that could not be read stays "loading", and
-        is read again after a failure of the disk: better no answer than one of long ago."""
+        """Whether the partition is to be served: not if it was given up meanwhile. A partition that could not be read stays
+        "loading", and is read again after a disk failure: no answer is better than an outdated one."""
         if isinstance(outcome, Exception) or partition not in self._loading:
             return False
         self._loading.remove(partition)

@@ -1,7 +1,7 @@
 """The settings of a topic: one row of the table of settings for each field.
 
-Owns names, types, defaults, bounds and descriptions of topics' settings, which are all those that Kafka has. Must not know who uses
-a setting. Invariant: a setting has an effect or says why it has none.
+Owns names, types, defaults, bounds and descriptions of topics' settings, which are all those of Kafka. Must not know which code
+uses a setting. Invariant: a setting has an effect or says why it has none.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ _MIB = 1 << 20
 _DAY = 86_400_000
 
 CODECS = ("uncompressed", "gzip", "snappy", "lz4", "zstd", "producer")
-"""What ``compression.type`` can be; ``producer``: as it came."""
+"""The values of ``compression.type``; ``producer``: as sent."""
 
 POLICIES = ("delete", "compact")
-"""What ``cleanup.policy`` is made of."""
+"""The parts of ``cleanup.policy``."""
 
 
 _ONE_REPLICA = "each partition has one replica"
@@ -27,7 +27,7 @@ _REPLICA = "[0-9]+:[0-9]+"
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
-    """The settings of one topic; what a topic does not set is taken from the broker."""
+    """The settings of one topic; for settings that a topic does not have, the broker's are used."""
 
     cleanup_policy: str = _setting(
         "cleanup.policy",
@@ -38,12 +38,12 @@ class TopicConfig:
         broker="log.cleanup.policy",
     )
     compression_type: str = _setting(
-        "compression.type", "producer", "How batches are stored; producer: as they came.", choices=CODECS, broker="compression.type"
+        "compression.type", "producer", "How batches are stored; producer: as sent.", choices=CODECS, broker="compression.type"
     )
     compression_gzip_level: int = _setting(
         "compression.gzip.level",
         -1,
-        "Level of gzip where the broker compresses; -1: that of the library.",
+        "Level of gzip when the broker compresses; -1: the library's default.",
         minimum=1,
         maximum=9,
         also=-1,
@@ -52,7 +52,7 @@ class TopicConfig:
     compression_lz4_level: int = _setting(
         "compression.lz4.level",
         9,
-        "Level of lz4 where the broker compresses.",
+        "Level of lz4 when the broker compresses.",
         minimum=1,
         maximum=17,
         broker="compression.lz4.level",
@@ -60,7 +60,7 @@ class TopicConfig:
     compression_zstd_level: int = _setting(
         "compression.zstd.level",
         3,
-        "Level of zstd where the broker compresses.",
+        "Level of zstd when the broker compresses.",
         minimum=-131_072,
         maximum=22,
         broker="compression.zstd.level",
@@ -84,7 +84,7 @@ class TopicConfig:
     max_compaction_lag_ms: int = _setting(
         "max.compaction.lag.ms",
         LONG_MAX,
-        "Older records are compacted at the next look.",
+        "Older records are compacted at the next check.",
         minimum=1,
         broker="log.cleaner.max.compaction.lag.ms",
     )
@@ -95,11 +95,18 @@ class TopicConfig:
     segment_jitter_ms: int = _setting(
         "segment.jitter.ms",
         0,
-        "By how much the age of a segment is less than `segment.ms` at most, so that not all logs roll at once.",
+        "By how much the age of a segment may be less than `segment.ms`, so that not all logs roll at once.",
+        broker="log.roll.jitter.ms",
     )
-    retention_ms: int = _setting("retention.ms", 7 * _DAY, "Age after which segments go.", minimum=-1, broker="log.retention.ms")
+    retention_ms: int = _setting(
+        "retention.ms", 7 * _DAY, "Age after which segments are deleted.", minimum=-1, broker="log.retention.ms"
+    )
     retention_bytes: int = _setting(
-        "retention.bytes", -1, "Size of a partition above which segments go.", minimum=LONG_MIN, broker="log.retention.bytes"
+        "retention.bytes",
+        -1,
+        "Size of a partition above which segments are deleted.",
+        minimum=LONG_MIN,
+        broker="log.retention.bytes",
     )
     file_delete_delay_ms: int = _setting(
         "file.delete.delay.ms", 60_000, "How long deleted files stay on disk.", broker="log.segment.delete.delay.ms"
@@ -116,20 +123,20 @@ class TopicConfig:
     message_timestamp_type: str = _setting(
         "message.timestamp.type",
         "CreateTime",
-        "Who stamps records.",
+        "Who sets the timestamps of records.",
         choices=("CreateTime", "LogAppendTime"),
         broker="log.message.timestamp.type",
     )
     message_timestamp_after_max_ms: int = _setting(
         "message.timestamp.after.max.ms",
         3_600_000,
-        "How far ahead a record may be stamped.",
+        "How far a record's timestamp may be ahead of the broker's clock.",
         broker="log.message.timestamp.after.max.ms",
     )
     message_timestamp_before_max_ms: int = _setting(
         "message.timestamp.before.max.ms",
         LONG_MAX,
-        "How far behind a record may be stamped.",
+        "How far a record's timestamp may be behind the broker's clock.",
         broker="log.message.timestamp.before.max.ms",
     )
     flush_messages: int = _setting(
@@ -140,21 +147,24 @@ class TopicConfig:
         broker="log.flush.interval.messages",
     )
     flush_ms: int = _setting(
-        "flush.ms", LONG_MAX, "Milliseconds that a record may wait until the log is forced to disk; nobody waits for that."
+        "flush.ms",
+        LONG_MAX,
+        "Milliseconds that a record may wait until the log is forced to disk; no request waits for that.",
+        broker="log.flush.interval.ms",
     )
     min_insync_replicas: int = _setting(
         "min.insync.replicas",
         1,
-        "Replicas that must have what acks=all writes. There is one, and one is enough, as in Kafka.",
+        "Replicas that must have what acks=all writes. There is one, which is enough, as in Kafka.",
         minimum=1,
         maximum=INT_MAX,
         broker="min.insync.replicas",
     )
     preallocate: bool = _setting(
-        "preallocate", False, "Whether files of segments are made at their full size.", no_effect="files grow as they are written"
+        "preallocate", False, "Whether segment files are created at their full size.", no_effect="files grow as they are written"
     )
     unclean_leader_election_enable: bool = _setting(
-        "unclean.leader.election.enable", False, "Whether a replica that lags may lead.", no_effect=_ONE_REPLICA
+        "unclean.leader.election.enable", False, "Whether a lagging replica may become leader.", no_effect=_ONE_REPLICA
     )
     leader_replication_throttled_replicas: str = _setting(
         "leader.replication.throttled.replicas",
@@ -167,34 +177,34 @@ class TopicConfig:
     follower_replication_throttled_replicas: str = _setting(
         "follower.replication.throttled.replicas",
         "",
-        "Replicas that follow at a limited rate.",
+        "Replicas that fetch at a limited rate.",
         kind=Kind.LIST,
         item=_REPLICA,
         no_effect=_ONE_REPLICA,
     )
     remote_storage_enable: bool = _setting(
-        "remote.storage.enable", False, "Whether segments go to another storage.", choices=("false",), no_effect=_NO_TIERS
+        "remote.storage.enable", False, "Whether segments are copied to remote storage.", choices=("false",), no_effect=_NO_TIERS
     )
     remote_log_copy_disable: bool = _setting(
-        "remote.log.copy.disable", False, "Whether no more segments go to another storage.", no_effect=_NO_TIERS
+        "remote.log.copy.disable", False, "Whether copying segments to remote storage is disabled.", no_effect=_NO_TIERS
     )
     remote_log_delete_on_disable: bool = _setting(
-        "remote.log.delete.on.disable", False, "Whether segments in another storage go with it.", no_effect=_NO_TIERS
+        "remote.log.delete.on.disable", False, "Whether disabling it deletes the remote segments.", no_effect=_NO_TIERS
     )
     local_retention_ms: int = _setting(
-        "local.retention.ms", -2, "Age after which segments are in another storage alone.", minimum=-2, no_effect=_NO_TIERS
+        "local.retention.ms", -2, "Age after which segments are only in remote storage.", minimum=-2, no_effect=_NO_TIERS
     )
     local_retention_bytes: int = _setting(
         "local.retention.bytes",
         -2,
-        "Size of a partition above which segments are in another storage alone.",
+        "Size of a partition above which segments are only in remote storage.",
         minimum=-2,
         no_effect=_NO_TIERS,
     )
 
     @property
     def compression_level(self) -> int | None:
-        """The level of the codec that batches are stored with; ``None`` where it has none, or its library's is meant."""
+        """The level of the codec that batches are stored with; ``None`` if it has none, or for the library's default."""
         match self.compression_type:
             case "gzip":
                 return self.compression_gzip_level if self.compression_gzip_level > 0 else None
@@ -206,15 +216,15 @@ class TopicConfig:
 
     @property
     def compacted(self) -> bool:
-        """Whether of each key the latest record is kept and earlier ones go."""
+        """Whether only the latest record of each key is kept."""
         return "compact" in self.cleanup_policy
 
     @property
     def expiring(self) -> bool:
-        """Whether records go by age and size."""
+        """Whether records are deleted by age and size."""
         return "delete" in self.cleanup_policy
 
     @property
     def roll_ms(self) -> int:
-        """Age of a segment: one of a compacted log must end in time to be compacted."""
+        """Age of a segment: a segment of a compacted log must be rolled in time to be compacted."""
         return min(self.segment_ms, self.max_compaction_lag_ms) if self.compacted else self.segment_ms

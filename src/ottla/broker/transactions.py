@@ -81,18 +81,18 @@ class Transactions:
             self._take_over(partition, now)
 
     def coordinator_of(self, transactional_id: str) -> Place | None:
-        """Who coordinates a transactional id: this broker, unless a scripted fault says another, or nobody (``None``)."""
+        """The coordinator of a transactional id: this broker, unless a scripted fault names another, or none (``None``)."""
         return self._tenure.place_of(self._coordinator.partition_for(transactional_id), self._holdings.place)
 
     def move_away(self, fault: int, transactional_id: str | None, to: Place | None, now: Now) -> None:
-        """Give up the partition of a transactional id, or all; ``to`` is who is said to have it."""
+        """Give up the partition of a transactional id, or all; ``to`` is the new owner in answers."""
         every = range(self._log.partition_count)
         effects: list[CoordinatorEffect] = []
         for partition in every if transactional_id is None else (self._coordinator.partition_for(transactional_id),):
             self._tenure.give_up(partition, fault, to)
             effects += self._coordinator.unload(partition)
         for name in [name for name, order in self._markers.items() if self._tenure.is_away(order.state_partition)]:
-            del self._markers[name]  # who takes the id over writes them
+            del self._markers[name]  # the next owner of the id writes them
         self._execute(effects, now)
 
     def come_back(self, fault: int, now: Now) -> None:
@@ -134,7 +134,7 @@ class Transactions:
             self._execute([order], now)
 
     def load_again(self, partition: int, now: Now) -> None:
-        """It is time to read again what could not be read."""
+        """Try again to read the partitions that could not be read."""
         if self._tenure.is_loading(partition):
             self._take_over(partition, now)
 
@@ -198,7 +198,7 @@ class Transactions:
             return None
 
     def _execute(self, effects: Iterable[CoordinatorEffect], now: Now) -> None:
-        """Put effects into the outbox, in the order in which they were decided; what is to be written is written."""
+        """Put effects into the outbox, in the order in which they were decided; write the appends."""
         todo = deque(effects)
         while todo:
             effect = todo.popleft()
@@ -212,7 +212,7 @@ class Transactions:
                 self._holdings.outbox.put(effect)
 
     def _go_on(self, said: Reply, now: Now) -> None:
-        """Let a request go on that waited for the coordinator's word. One that fails ends its connection and nothing else."""
+        """Continue a request that waited for the coordinator's answer. A failure only closes the connection of the request."""
         try:
             effects = self._enlisting.pop(said.ticket)(_errors(said.response), now)
         except Exception:
@@ -228,7 +228,7 @@ class Transactions:
         for topic_partition in order.partitions:
             topic = self._holdings.topics.get(topic_partition.topic)
             if topic is None or topic_partition.partition not in topic.partitions:
-                continue  # deleted: nobody reads there
+                continue  # deleted: there are no readers
             log = self._holdings.logs.get(topic, topic_partition.partition)
             if log.producers.is_fenced(order.producer_id, order.producer_epoch):
                 continue  # a newer epoch writes there: what this one left open was ended for it
@@ -250,7 +250,7 @@ class Transactions:
 
 
 def _counterpart(ticket: Ticket) -> Ticket:
-    """The ticket of the question that is asked for a client's request, or the other way round. A question's is negative."""
+    """The ticket of the internal request for a client's request, or vice versa. Tickets of internal requests are negative."""
     return -ticket - 1
 
 

@@ -1,7 +1,7 @@
-"""What a client is told when the transaction coordinator does not let it write.
+"""The answer to a client when the transaction coordinator does not let it write.
 
-Owns who writes in a transaction, and the table from the coordinator's word to the client's. Must not know who asks. Invariant: a
-client gets no code that its version does not know, and one that it may try again is one that its version tries again.
+Owns the producers of transactions, and the table from the coordinator's errors to the client's. Must not know requests. Invariant:
+a client gets no code that its version does not know, and one that it may try again is one that its version tries again.
 
 Source: KIP-890; the codes are those that Apache Kafka 4.3 sends.
 """
@@ -17,7 +17,7 @@ from ottla.protocol.apis import Api, Fact
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """Who writes in a transaction, as a request says."""
+    """The producer in a transaction, as in the request."""
 
     transactional_id: str
     producer_id: int

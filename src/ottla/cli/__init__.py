@@ -1,6 +1,6 @@
 """The command line.
 
-Owns the console script ``ottla``; each noun has a file of its own in here. Must not be imported by any other room.
+Owns the console script ``ottla``; each noun has a file of its own in here. Must not be imported by any other package.
 Invariant: an error that Ottla knows becomes one line on stderr and exit code 1, bad usage exit code 2, and neither
 comes with a traceback.
 """

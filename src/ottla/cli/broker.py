@@ -26,9 +26,9 @@ def nouns() -> None:
 @app.command(cls=Command)
 def start(
     data_dir: Annotated[
-        Path | None, typer.Option("--data-dir", help="Where topics, groups and offsets are kept; a temporary folder if not given.")
+        Path | None, typer.Option("--data-dir", help="Where topics, groups and offsets are stored; default: a temporary folder.")
     ] = None,
-    port: Annotated[int, typer.Option("--port", help="The port to listen on; 0 takes a free one.", min=0, max=65535)] = 0,
+    port: Annotated[int, typer.Option("--port", help="The port to listen on; 0 picks a free one.", min=0, max=65535)] = 0,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A broker setting by Kafka's name; may be repeated.")
     ] = None,

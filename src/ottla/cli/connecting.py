@@ -1,6 +1,6 @@
 """Clients as the commands need them.
 
-Owns how patient the command line is. Must not know what a client is used for. Invariant: somebody who waits at a terminal
+Owns the timeouts of the command line. Must not know what a client is used for. Invariant: a user who waits at a terminal
 learns within ``PATIENCE_MS`` that no broker answers, unless ``-X`` says otherwise.
 """
 

@@ -101,7 +101,7 @@ class Reading:
 
 def _offset(value: str) -> str:
     if value not in RESETS and not value.isdecimal():
-        raise typer.BadParameter(f"{value!r} is none of beginning, end or an offset")
+        raise typer.BadParameter(f"{value!r} is not beginning, end or an offset")
     return value
 
 
@@ -128,8 +128,8 @@ def consume(
             help="Where to begin; with -g only where the group has no committed offset.",
         ),
     ] = "beginning",
-    until_end: Annotated[bool, typer.Option("-e", "--exit", help="Stop at what is the end of the topic now.")] = False,
-    count: Annotated[int | None, typer.Option("-c", "--count", min=1, help="Stop after so many records.")] = None,
+    until_end: Annotated[bool, typer.Option("-e", "--exit", help="Stop at the current end of the topic.")] = False,
+    count: Annotated[int | None, typer.Option("-c", "--count", min=1, help="Stop after this many records.")] = None,
     text: Annotated[
         str,
         typer.Option(
@@ -148,9 +148,12 @@ def consume(
 ) -> None:
     """Write the records of a topic to stdout."""
     if group is not None and offset not in RESETS:
-        raise typer.BadParameter("an offset can not be combined with -g: the group has its own", param_hint="-o")
+        raise typer.BadParameter("an offset cannot be combined with -g: the group has its own", param_hint="-o")
     config: dict[str, Any] = {"auto.offset.reset": RESETS.get(offset, "earliest"), "enable.auto.commit": "false"}
     config |= client_settings(bootstrap_servers, settings)
+    if config["enable.auto.commit"].lower() != "false":
+        # It would cover whole polls, also where -c or a full disk has ended the writing in the middle of one.
+        raise typer.BadParameter("enable.auto.commit: with -g what was written is committed, and nothing else", param_hint="-X")
     if group is not None:
         config["group.id"] = group
     with (
@@ -181,7 +184,7 @@ def _probed(consumer: ottla.Consumer, port: int | None) -> Iterator[None]:
     try:
         server = serve(consumer, port)
     except OSError as error:
-        raise typer.BadParameter(f"port {port} can not be had: {error.strerror}", param_hint="--health-port") from error
+        raise typer.BadParameter(f"port {port} cannot be had: {error.strerror}", param_hint="--health-port") from error
     with server:
         typer.echo(f"health: http://localhost:{server.port}/health", err=True)
         yield
@@ -189,7 +192,7 @@ def _probed(consumer: ottla.Consumer, port: int | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet_pipe() -> Iterator[None]:
-    """Whoever reads our output has had enough (``| head``): stop reading, say nothing."""
+    """The reader of the output has stopped (``| head``): stop reading without a message."""
     try:
         yield
     except BrokenPipeError:

@@ -72,7 +72,7 @@ def _piece(match: re.Match[str]) -> Piece:
     if literal is not None:
         return _constant(literal.encode())
     known = " ".join(f"%{name}" for name in FIELDS)
-    raise BadFormat(f"{match[0]} means nothing; there are {known} and \\n \\r \\t \\0 \\\\ \\xHH")
+    raise BadFormat(f"{match[0]} is unknown; use {known} or \\n \\r \\t \\0 \\\\ \\xHH")
 
 
 def _constant(value: bytes) -> Piece:

@@ -23,7 +23,7 @@ MEMBER_COLUMNS = ("member_id", "client_id", "host", "instance_id", "partitions")
 RESET_COLUMNS = ("topic", "partition", "committed", "new_offset")
 EDGES = {"beginning": "earliest", "end": "latest"}
 Name = Annotated[str, typer.Argument(metavar="GROUP", help="The id of the group.")]
-Execute = Annotated[bool, typer.Option("--execute", help="Do it; without this it is only said what would be done.")]
+Execute = Annotated[bool, typer.Option("--execute", help="Do it; without this option, only print what would be done.")]
 PARTITION_COLUMNS = ("topic", "partition", "committed", "end_offset", "lag", "member_id")
 
 
@@ -67,7 +67,7 @@ def describe(
 
 def _offset(value: str) -> str:
     if value not in EDGES and not value.isdecimal() and not value.removeprefix("s@").isdecimal():
-        raise typer.BadParameter(f"{value!r} is none of beginning, end, N and s@MILLISECONDS")
+        raise typer.BadParameter(f"{value!r} is not beginning, end, N or s@MILLISECONDS")
     return value
 
 
@@ -81,11 +81,12 @@ def reset_offsets(
             "--offset",
             metavar="beginning|end|N|s@MS",
             callback=_offset,
-            help="Where to go on; s@MS: at the first record stamped MS milliseconds after 1970 or later.",
+            help="Where to continue; s@MS: at the first record with a timestamp of at least MS (milliseconds since 1970).",
         ),
     ],
     topics: Annotated[
-        list[str] | None, typer.Option("-t", "--topic", help="Only this topic; may be repeated. Else all that it has committed to.")
+        list[str] | None,
+        typer.Option("-t", "--topic", help="Only this topic; may be repeated. Default: all topics with committed offsets."),
     ] = None,
     execute: Execute = False,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -100,7 +101,7 @@ def reset_offsets(
             found = admin.describe_topics(topics)
             partitions = [TopicPartition(topic, each.partition) for topic in found for each in found[topic].partitions]
         if not partitions:
-            raise CommandFailed(f"group {name} has committed no offsets; -t says for which topics it shall have some")
+            raise CommandFailed(f"group {name} has committed no offsets; name the topics to set with -t")
         offsets = _new_offsets(admin, partitions, offset)
         if execute:
             _check_empty(admin, name)

@@ -1,6 +1,6 @@
 """The options that every noun shares, and what they mean.
 
-Owns ``-b``, ``-X`` and ``--format``, and the rule that an option of one value is given once. Must not know any command.
+Owns ``-b``, ``-X`` and ``--format``, and the rule that an option with one value is given once. Must not know any command.
 Invariant: a short flag means the same in every command, and what it means in kcat where kcat has it.
 """
 
@@ -44,10 +44,10 @@ OutputFormat = Annotated[Format, typer.Option("--format", help="How to print it.
 
 
 class Command(TyperCommand):
-    """A command that refuses an option of one value which is given several times: the others would be forgotten without a word."""
+    """A command that refuses a single-value option that is given several times: the others would be silently ignored."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the arguments of the command line."""
+        """Parse the arguments of the command line."""
         _, _, given = self.make_parser(ctx).parse_args(args=list(args))
         for option, times in Counter(given).items():
             if times > 1 and isinstance(option, TyperOption) and not (option.multiple or option.is_flag):

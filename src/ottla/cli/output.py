@@ -22,7 +22,7 @@ UNCUT = 4096
 
 
 class CommandFailed(Exception):
-    """A command can not do what it was asked; the message is all that the user needs to see."""
+    """A command cannot do what it was asked; the message is all that the user needs to see."""
 
 
 def print_rows(rows: Sequence[Row], columns: Sequence[str], output: Format) -> None:

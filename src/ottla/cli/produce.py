@@ -74,7 +74,7 @@ class LineProducer:
 def produce(
     topic: Annotated[str, typer.Option("-t", "--topic", help="Where the records go.")],
     key_delimiter: Annotated[
-        str | None, typer.Option("-K", "--key-delimiter", help="What stands between key and value; a line without it has no key.")
+        str | None, typer.Option("-K", "--key-delimiter", help="The separator between key and value; a line without it has no key.")
     ] = None,
     headers: Annotated[
         list[str] | None, typer.Option("-H", "--header", metavar="NAME=VALUE", help="A header of each record; may be repeated.")

@@ -22,7 +22,7 @@ Name = Annotated[str, typer.Argument(metavar="TOPIC", help="The name of the topi
 def create(
     name: Name,
     partitions: Annotated[
-        int | None, typer.Option("-p", "--partitions", min=1, help="How many; the broker decides if not given.")
+        int | None, typer.Option("-p", "--partitions", min=1, help="How many; by default the broker decides.")
     ] = None,
     configs: Annotated[
         list[str] | None, typer.Option("--config", metavar="NAME=VALUE", help="A setting of the topic; may be repeated.")
@@ -70,14 +70,14 @@ def describe(
 def alter(
     name: Name,
     partitions: Annotated[
-        int | None, typer.Option("-p", "--partitions", min=1, help="How many it shall have in all; there is no way back.")
+        int | None, typer.Option("-p", "--partitions", min=1, help="The new total number of partitions; it cannot be decreased.")
     ] = None,
     configs: Annotated[
         list[str] | None, typer.Option("--config", metavar="NAME=VALUE", help="A setting of the topic; may be repeated.")
     ] = None,
     deleted: Annotated[
         list[str] | None,
-        typer.Option("--delete-config", metavar="NAME", help="A setting whose default shall hold again; may be repeated."),
+        typer.Option("--delete-config", metavar="NAME", help="A setting to reset to its default; may be repeated."),
     ] = None,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
     settings: Settings = None,
@@ -102,7 +102,7 @@ def alter(
 @app.command(cls=Command)
 def delete(
     name: Name,
-    execute: Annotated[bool, typer.Option("--execute", help="Do it; without this it is only said what would be done.")] = False,
+    execute: Annotated[bool, typer.Option("--execute", help="Do it; without this option, only print what would be done.")] = False,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
     settings: Settings = None,
 ) -> None:

@@ -1,8 +1,8 @@
-"""The managers of a consumer, put together: who knows whom, who is asked in which order, and who handles which command.
+"""The managers of a consumer, put together: their connections, the order of polling, and the handlers of commands.
 
-Owns the wiring. Must not know sockets or threads. Invariants: a command's outcome is told after the snapshot that shows its effect,
-and whatever else is told comes along with the snapshot that shows how things stand then; managers are asked in an order in which
-what one decides is acted on by the next in the same pass.
+Owns the wiring. Must not know sockets or threads. Invariants: a command's outcome is published after the snapshot that shows its
+effect, and every other notification comes with the snapshot of the same moment; managers are asked in an order in which what one
+decides is acted on by the next in the same pass.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from ottla.types import Now
 
 _NOTHING: frozenset[type[Any]] = frozenset()
 _REPORTS: frozenset[type[Any]] = frozenset({commands.Drained})
-"""Commands that are of interest only while somebody waits for what they report."""
+"""Commands that matter only while a manager waits for what they report."""
 
 _RESET_TO: Mapping[str, Reset | None] = {"earliest": EARLIEST, "latest": LATEST, "none": None}
 
@@ -61,7 +61,9 @@ class ConsumerAssembly:
             self.coordinator = CoordinatorManager(config, backoff, core.learn_node, core.connections.disconnect)
             neighbours = Neighbours(config, self.subscription, self.coordinator, metadata, core.notify, backoff, self.polls)
             self.membership = membership_of(neighbours, link_to=core.connections.links.get)
-            self.commits = CommitManager(config, self.coordinator, self.membership, metadata, backoff, unreachable)
+            self.commits = CommitManager(
+                config, self.coordinator, self.membership, metadata, backoff, unreachable, self.subscription.topic_id
+            )
             self.recorder = RebalanceRecorder(config, self.subscription, self.membership)
             problems.coordinator = self.coordinator
         self.offsets = OffsetsManager(config, self.subscription, metadata, self.commits, backoff, unreachable)
@@ -120,7 +122,7 @@ class ConsumerAssembly:
         return _NOTHING if self.fetches.awaits_memory or self.validator.awaits_consumption else _REPORTS
 
     def _guarded(self, handler: Callable[[Any, Now], None]) -> Callable[[Any, Now], None]:
-        """A handler that fails settles the command that it failed on: nobody waits for ever."""
+        """A handler that fails settles its command, so no call waits for ever."""
 
         def guarded(command: Any, now: Now) -> None:
             try:

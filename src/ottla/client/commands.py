@@ -1,7 +1,7 @@
 """What the application thread may ask of the network thread, as values.
 
 Owns the vocabulary of the command queue. Must not know who handles a command or how. Invariant: a command never changes after it
-was sent, and whoever waits for one finds its ``Completion`` settled by the application thread alone, when the answer arrives as a
+was sent, and only the application thread settles the ``Completion`` of a command, when the answer arrives as a
 ``Completed`` notification: nothing is written by two threads.
 """
 
@@ -23,7 +23,7 @@ Reply = Callable[[Any, OttlaError | None], None]
 
 
 class GivenUp(NamedTuple):
-    """What a listener was told of as gone, whether it was lost, and how long the listener took (ms)."""
+    """The partitions that a listener got as revoked, whether they were lost, and how long the listener took (ms)."""
 
     partitions: frozenset[TopicPartition] = frozenset()
     lost: bool = False
@@ -57,7 +57,7 @@ class Completion:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Command:
-    """Something that somebody waits for."""
+    """A command with an outcome that a call waits for."""
 
     completion: Completion = field(default_factory=Completion, kw_only=True)
 
@@ -74,7 +74,7 @@ class Polled:
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """The application has no more use for these fetch responses. Of no interest while nobody waits for their memory."""
+    """The application no longer needs these fetch responses. Matters only while a fetch waits for their memory."""
 
     numbers: tuple[int, ...]
 
@@ -89,7 +89,7 @@ class Subscribe(Command):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Assign(Command):
-    """Read exactly these partitions, without the group's help."""
+    """Read exactly these partitions, independently of the group."""
 
     partitions: frozenset[TopicPartition]
 
@@ -108,12 +108,12 @@ class Unsubscribe(Command):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EndFetches(Command):
-    """After an ``Unsubscribe``: done when the brokers have ended the sessions of fetches, or can not be asked to."""
+    """After an ``Unsubscribe``: done when the brokers have ended the sessions of fetches, or cannot be asked to."""
 
 
 @dataclass(frozen=True, slots=True)
 class UserData:
-    """What each assignor, by name, tells the member that assigns: of a classic member from the next join on."""
+    """The user data of each assignor, by name, for the member that assigns; of a classic member from the next join on."""
 
     by_assignor: Mapping[str, bytes | None]
     protocol: str = "classic"
@@ -158,7 +158,8 @@ class ProcessingBegan:
 
 @dataclass(frozen=True, slots=True)
 class Inspect:
-    """Somebody, on any thread, asks how the consumer is: ``reply`` is called with a ``NetworkView``, on the network thread."""
+    """A request, from any thread, for the state of the consumer: ``reply`` is called with a ``NetworkView``, on the network
+    thread."""
 
     reply: Callable[[Any], object]
 
@@ -185,15 +186,15 @@ class ResetPositions(Command):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LookUpAgain(Command):
-    """Where nothing was committed, and no reset is configured, somebody may have committed since: look it up once more."""
+    """If nothing was committed, and no reset is configured, another program may have committed since: look it up again."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pause(Command):
-    """Fetch these partitions no more; ``positions`` is where to go on later, where the application has one."""
+    """Fetch these partitions no more; ``positions`` is where to go on later, with its epoch, where the application has one."""
 
     partitions: frozenset[TopicPartition]
-    positions: Offsets
+    positions: Mapping[TopicPartition, tuple[int, OffsetAndMetadata]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -207,7 +208,7 @@ class Resume(Command):
 class Commit(Command):
     """Commit these offsets; with ``retry`` until ``deadline`` (monotonic ms), without it once.
 
-    ``revoking``: their partitions are about to be given up, so that a topic that was deleted is an error at once.
+    ``revoking``: their partitions are about to be given up, so a deleted topic is an error at once.
     """
 
     offsets: Offsets

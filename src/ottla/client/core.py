@@ -45,9 +45,9 @@ class ClientCore:
         self.observe: Callable[[Completion, Now], None] = lambda completion, now: None
         """Told of every request that came to its end."""
         self.may_wait: Callable[[], frozenset[type[Any]]] = frozenset
-        """Which commands, by class, nobody waits for."""
+        """Classes of commands that no call waits for."""
         self.before_telling: Callable[[], None] = lambda: None
-        """Called before the notifications are taken, for what has to be told along with them."""
+        """Called before the notifications are taken, to add related ones."""
         self._managers: list[RequestManager] = []
         self._watchers: list[RequestManager] = []
         self._handlers: dict[type[Any], Callable[[Any, Now], None]] = {}
@@ -73,13 +73,13 @@ class ClientCore:
         self._watchers.append(manager)
 
     def register(self, command: type[Any], handler: Callable[[Any, Now], None]) -> None:
-        """Who handles the commands of one class; a second handler for a class is a mistake."""
+        """Register the handler of a class of commands; a second handler for a class is a mistake."""
         if command in self._handlers:
             raise ValueError(f"{command.__name__} has a handler already")
         self._handlers[command] = handler
 
     def handle_command(self, command: object, now: Now) -> None:
-        """Hand a command of the application to whoever registered its class."""
+        """Pass a command of the application to the handler of its class."""
         try:
             self._handlers[type(command)](command, now)
         except Exception as error:
@@ -132,7 +132,7 @@ class ClientCore:
         return self.connections.poll(now).effects
 
     def _ask(self, manager: RequestManager, now: Now) -> int | None:
-        # A manager that broke is left alone for a while: it may go on failing, and would be all that anybody hears of.
+        # A manager that failed is not polled for a while: it may keep failing, and would fill the log.
         suspended_until = self._suspended.get(id(manager), now.mono)
         if suspended_until > now.mono:
             return suspended_until
@@ -155,7 +155,7 @@ class ClientCore:
                 self._surface(bug, "counting requests")
 
     def _follow_metadata(self, now: Now) -> None:
-        """Whatever changed what is known of the cluster, the connections learn it before anybody is asked."""
+        """However the view of the cluster changed, the connections get it before the next requests."""
         if self.metadata_manager.rebootstrap_required(now):
             self.connections.rebootstrap("the cluster's metadata is lost: back to the bootstrap servers", now)
         current = self.metadata_manager.current

@@ -94,7 +94,7 @@ class FetchBuffer:
         self._waiting.clear()
 
     def report_drained(self, tell: Callable[[tuple[int, ...]], object]) -> None:
-        """Tell of the responses that were drained since they were told of last."""
+        """Report the responses that were drained since the last report."""
         drained = tuple(self._drained)
         tell(drained)
         del self._drained[: len(drained)]

@@ -1,4 +1,4 @@
-"""What the network thread tells the application thread of its own accord, as values.
+"""The notifications of the network thread to the application thread, as values.
 
 Owns the notifications that any client may get, and those of the consumer. Must not know who reads them.
 Invariant: a notification carries all that its reader needs; it never refers back into the core.
@@ -88,9 +88,9 @@ class AssignmentReceived:
 
 @dataclass(frozen=True, slots=True)
 class AssignmentNeeded:
-    """This member assigns for its group, which uses an assignor of the user's own: ask it, and answer with ``Assigned``.
+    """This member assigns for its group, which uses a user's assignor: call it, and answer with ``Assigned``.
 
-    ``generation`` is that of a classic group; in a consumer group it is the number of the request, and belongs to nobody else.
+    ``generation`` is that of a classic group; in a consumer group it is the unique number of the request.
     """
 
     generation: int

@@ -1,8 +1,8 @@
 """Whether the application is alive: the polls it owes the group, and the long jobs it has announced instead.
 
 Owns the one deadline that user code has (KIP-62), whatever protocol the group speaks. Must not know states or requests, nor what
-follows from the deadline. Invariant: a poll, the end of a listener inside one, or a job's beginning, progress and end, and nothing
-else, moves the deadline.
+follows from the deadline. Invariant: only a poll, the end of a listener inside one, and a job's beginning, progress and end move
+the deadline.
 """
 
 from __future__ import annotations
@@ -66,14 +66,14 @@ class PollWatch:
         return self._limit is not None
 
     def polled(self, now: Now, interval: int) -> None:
-        """The application polls, and may take ``interval`` ms until it does again."""
+        """The application polls, and may take ``interval`` ms until the next poll."""
         self._last_sign, self._interval = now.mono, interval
 
     def answered(self, now: Now) -> None:
         """The application has run a listener, so it is inside a poll.
 
-        The next ``polled`` comes a moment later. Without this sign, a member whose listener took the whole interval, or that comes
-        back after an expulsion, would be expelled in that moment, as soon as it asks to join.
+        The next ``polled`` follows a moment later. Without this call, a member whose listener took the whole interval, or that
+        resumes after an expulsion, would be expelled in between, as soon as it asks to join.
         """
         self._last_sign = now.mono
 
@@ -101,18 +101,18 @@ class PollWatch:
         if self._limit is None:
             setting = "max_poll_interval" if self._interval == config.max_poll_interval_ms else "session_timeout"
             what = f"{spent:.1f} s since its last poll(), {setting} is {self._interval / 1000:.1f} s"
-            mend = (
-                f"Handle fewer records a poll (max_poll_records is {config.max_poll_records}), handle them faster, raise"
+            advice = (
+                f"Handle fewer records per poll (max_poll_records is {config.max_poll_records}), handle them faster, raise"
                 " max_poll_interval, or announce long work with processing()."
             )
         else:
             what = f"{spent:.1f} s since processing() began or last reported progress, its limit is {self._limit / 1000:.1f} s"
-            mend = "If the work does not hang, give it a higher limit or report progress."
+            advice = "If the work does not hang, give it a higher limit or report progress."
         _log.warning(
             "consumer of group %r left the group: %s. It holds %s: its partitions go to others, and what was not committed will be"
             " delivered again. %s It joins again with the next poll().",
             config.group_id,
             what,
             self._in_hand(),
-            mend,
+            advice,
         )

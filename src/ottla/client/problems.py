@@ -1,6 +1,6 @@
 """Why nothing comes of a consumer's subscription, if that is not for want of records: one answer, the first that explains the rest.
 
-Owns the order in which causes are looked for. Must not know who is told, nor when: how patient to be is for who tells. Invariant:
+Owns the order in which causes are checked. Must not know who gets the error, nor when: the caller decides on timeouts. Invariant:
 while some broker serves some partition that is read there is no problem of this kind; problems of single partitions are elsewhere.
 """
 
@@ -47,9 +47,9 @@ class Problems:
         return self._patient_until if self._patient_until is not None and self._patient_until > now.mono else None
 
     def _of_no_use(self) -> OttlaError | None:
-        """What time will not mend: whom we asked about the cluster is too old, or no Kafka.
+        """Permanent problems: the broker that was asked about the cluster is too old, or not Kafka.
 
-        Before all else: such a connection is closed, so that between two attempts nobody seems to be there.
+        Checked first: such a connection is closed, so between two attempts no broker seems to be reachable.
         """
         failure = self._core.metadata_manager.failure
         return failure if failure is not None and not failure.retriable else None
@@ -73,7 +73,7 @@ class Problems:
             if error is None or error.code != _UNKNOWN_TOPIC_OR_PARTITION:
                 return None
         names = ", ".join(sorted(wanted))
-        return broker_error(_UNKNOWN_TOPIC_OR_PARTITION, f"no topic that is subscribed to exists: {names}")
+        return broker_error(_UNKNOWN_TOPIC_OR_PARTITION, f"none of the subscribed topics exists: {names}")
 
     def _uncoordinated(self) -> OttlaError | None:
         """Why nothing will come of a membership or of a look-up of commits: no coordinator is to be found, or to be reached."""
@@ -97,7 +97,7 @@ class Problems:
             return None
         names = ", ".join(f"{info.topic}-{info.partition}" for info in described[:5])
         more = f" and {len(described) - 5} more" if len(described) > 5 else ""
-        return broker_error(_LEADER_NOT_AVAILABLE, f"no partition that is assigned has a leader: {names}{more}")
+        return broker_error(_LEADER_NOT_AVAILABLE, f"no assigned partition has a leader: {names}{more}")
 
     def _cut_off(self) -> OttlaError | None:
         """Why nothing will come of an assignment: no leader of its partitions can be reached, though some broker answers."""
@@ -109,4 +109,4 @@ class Problems:
             if target is None or not links.failures_of(target):
                 return None  # asked in every pass: of a thousand partitions mostly one is looked at
             targets[target] = None
-        return links.unreachable("the leaders of the partitions that are assigned", targets) if targets else None
+        return links.unreachable("the leaders of the assigned partitions", targets) if targets else None

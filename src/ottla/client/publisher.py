@@ -1,6 +1,6 @@
-"""What a consumer's core tells of its own accord: the application how things stand, the metadata which topics matter.
+"""What a consumer's core publishes: its status to the application, the needed topics to the metadata.
 
-Owns the version that was published last, the problem that goes with it, and the topics that the metadata was told of. Must not
+Owns the version that was published last, the problem that goes with it, and the topics last passed to the metadata. Must not
 know who listens. Invariant: a snapshot is published when it differs from the last one, and shows one moment.
 """
 
@@ -53,7 +53,7 @@ class Publisher(AsksNothing):
         self._problem: OttlaError | None = None
 
     def poll(self, now: Now) -> Poll:
-        """See whether there is a problem. What changed is published with whatever is told next."""
+        """Check for a problem. A change is published with the next notifications."""
         problem = self._problems.present(now)
         if problem is not self._problem and str(problem) != str(self._problem):
             self._problem = problem

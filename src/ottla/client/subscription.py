@@ -3,7 +3,7 @@
 Owns the subscription and the fetch positions, for the network thread; the application sees immutable ``Snapshot``s of it. Must
 not know how anything is fetched, looked up or joined. Invariants: a partition is fetched only while it has a position, is not
 paused, is not about to be revoked and ``on_assign`` has run for it; each time that its position is *set* (not merely advanced) it
-gets an epoch that was never used before, so whatever is under way for an older position can be told from what is wanted now.
+gets an epoch that was never used before, so requests for an older position can be distinguished from current ones.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ Reset = int | Ago
 
 
 class Mode(enum.Enum):
-    """Who chooses the partitions. The three do not mix."""
+    """How the partitions are chosen. The three do not mix."""
 
-    NONE = "nobody: neither subscribed nor assigned"
+    NONE = "none: neither subscribed nor assigned"
     TOPICS = "the group, for the topics subscribed to"
     MANUAL = "the application, with assign()"
 
@@ -55,7 +55,9 @@ class PartitionView:
     """One partition as the application sees it.
 
     ``position`` is where the epoch began, ``None`` while it is not known; ``fetchable`` whether its records may be handed out.
-    ``problem`` is why nothing comes of the partition and nothing will until the application does something about it.
+    ``problem`` is why nothing comes of the partition and nothing will until the application does something about it. ``since`` is
+    the oldest epoch from whose records the position has come without a jump, as it has where the partition was only paused;
+    ``None``: this one.
     """
 
     epoch: int
@@ -63,13 +65,18 @@ class PartitionView:
     paused: bool
     fetchable: bool
     problem: OttlaError | None = None
+    since: int | None = None
+
+    def follows(self, epoch: int) -> bool:
+        """Whether what was handed out in an epoch comes right before the position."""
+        return epoch == self.epoch or (self.since is not None and self.since <= epoch)
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """The subscription at one moment. With a ``pattern``, ``topics`` are those that it is known to match.
 
-    ``failure`` is an error of the membership that no retry will mend. ``problem`` is why nothing will come until something changes
+    ``failure`` is a permanent error of the membership. ``problem`` is why no records will arrive until something changes
     outside: no broker can be reached, or no topic subscribed to exists.
     """
 
@@ -110,12 +117,15 @@ class PartitionState:
         "reset_to",
         "retry_at",
         "revoking",
+        "since",
         "topic_id",
         "unwanted",
     )
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
+        self.since = epoch
+        """The oldest epoch from which no position was sought or looked up again."""
         self.phase = Phase.INITIALIZING
         self.position: OffsetAndMetadata | None = None
         """Where the epoch began."""
@@ -150,7 +160,7 @@ class PartitionState:
     def view(self) -> PartitionView:
         """What the application is to see."""
         deliverable = self.wanted and self.phase in (Phase.FETCHING, Phase.VALIDATING)
-        return PartitionView(self.epoch, self.position, self.paused, deliverable, self.problem)
+        return PartitionView(self.epoch, self.position, self.paused, deliverable, self.problem, self.since)
 
 
 class Subscription:
@@ -254,17 +264,23 @@ class Subscription:
                 state.phase, state.reset_to, state.position = Phase.RESETTING, to, None
         self._changed()
 
-    def pause(self, partitions: Iterable[TopicPartition], positions: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Fetch these no more and forget what was fetched beyond ``positions``."""
+    def pause(
+        self, partitions: Iterable[TopicPartition], positions: Mapping[TopicPartition, tuple[int, OffsetAndMetadata]]
+    ) -> None:
+        """Fetch these no more and forget what was fetched beyond ``positions``, each with its epoch.
+
+        One of an older epoch does not count: a seek of another task, or of the validation, has overtaken it.
+        """
         for tp in partitions:
             state = self.partitions.get(tp)
             if state is None or state.paused:
                 continue
             state.paused = True
             if state.phase in (Phase.FETCHING, Phase.VALIDATING):
-                known = (state.leader if state.phase is Phase.FETCHING else None), state.topic_id
-                self._set_position(state, positions.get(tp) or state.position)
-                state.leader, state.topic_id = known
+                known = (state.leader if state.phase is Phase.FETCHING else None), state.topic_id, state.since
+                epoch, position = positions.get(tp, (-1, None))
+                self._set_position(state, position if epoch == state.epoch else state.position)
+                state.leader, state.topic_id, state.since = known
         self._changed()
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
@@ -317,9 +333,9 @@ class Subscription:
             self._changed()
 
     def drop_leader_epoch(self, tp: TopicPartition, above: int) -> None:
-        """The position of a partition names a leader epoch above any that the cluster knows: nothing can be asked about it.
+        """The position of a partition has a leader epoch above any that the cluster knows, so it cannot be checked.
 
-        What is committed of the position from now on names none either.
+        Later commits of the position have no epoch either.
         """
         state = self.partitions[tp]
         state.leader_epoch = None
@@ -341,8 +357,13 @@ class Subscription:
         state = self.partitions.get(tp)
         return state if state is not None and state.epoch == epoch else None
 
+    def topic_id(self, tp: TopicPartition) -> uuid.UUID | None:
+        """The topic that a partition is read in, where it is held and that is known."""
+        state = self.partitions.get(tp)
+        return None if state is None else state.topic_id
+
     def in_phase(self, phase: Phase) -> tuple[tuple[TopicPartition, PartitionState], ...]:
-        """The partitions in one phase, in order. Looked for anew only when something changed: this is asked in every pass."""
+        """The partitions in one phase, in order. Searched again only after a change: this is called in every pass."""
         if self._phases_of != self.version:
             found: dict[Phase, list[tuple[TopicPartition, PartitionState]]] = {}
             for tp, state in self.partitions.items():
@@ -363,7 +384,8 @@ class Subscription:
         state.leader = state.topic_id = None
 
     def _renew(self, state: PartitionState) -> None:
-        state.epoch, state.problem, state.retry_at = self._next_epoch(), None, 0
+        state.epoch = state.since = self._next_epoch()
+        state.problem, state.retry_at = None, 0
 
     def _next_epoch(self) -> int:
         self._last_epoch += 1

@@ -1,10 +1,10 @@
 """The settings of a client: the one place that knows their names, types, defaults and bounds, and that parses them.
 
 Owns the frozen dataclasses ``ClientConfig``, ``ConsumerConfig`` and ``AdminConfig``; each field is one row of the table of
-settings. Must not know who uses a setting. Invariant: a config that exists is valid; nothing else in the package parses a
+settings. Must not know which code uses a setting. Invariant: a config that exists is valid; nothing else in the package parses a
 setting's name.
 
-A setting goes by Kafka's own name with dots (``request.timeout.ms``) or with underscores (``request_timeout_ms``), both in
+A setting has Kafka's name with dots (``request.timeout.ms``) or with underscores (``request_timeout_ms``), both in
 milliseconds, and, for durations, by the Pythonic name without the suffix (``request_timeout``), in seconds or as
 ``timedelta``. Source of names and defaults: the consumer and admin configurations of Apache Kafka 4.3.
 """
@@ -30,7 +30,7 @@ from ottla.config.rows import (
     instance_id,
     isolation,
     milliseconds,
-    not_empty,
+    name,
     offset_reset,
     one_of,
     row,
@@ -41,22 +41,22 @@ from ottla.config.rows import (
 from ottla.config.security import SecurityConfig, TokenProvider
 from ottla.config.spelling import dotted, field_of, read, table
 from ottla.errors import ConfigError
-from ottla.types import IsolationLevel
+from ottla.types import IsolationLevel, shown
 
 Deserializer = Callable[..., Any]
-"""Makes a user's value of the bytes of a key or a value; called with ``None`` for a null only if ``deserialize_nulls`` is set."""
+"""Converts the bytes of a key or value to a user's value; called with ``None`` for nulls only if ``deserialize_nulls`` is set."""
 
 
 ASSIGNORS = "Assignor | Iterable[Assignor]"
-"""In words for type checkers: a name, an assignor of one's own or its class, or several of them."""
+"""The type for type checkers: a name, an assignor of the user's or its class, or several of them."""
 
 
 class OttlaConfigWarning(UserWarning):
-    """A setting was given that has no effect here, or not the one that it seems to have."""
+    """A setting has no effect here, or not the expected one."""
 
 
 def _warn(message: str) -> None:
-    """Warn at the line, outside of this package, that makes the client."""
+    """Warn at the line, outside of this package, that creates the client."""
     package, level = __name__.partition(".")[0], 2
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == package:
@@ -66,55 +66,55 @@ def _warn(message: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class ClientConfig(SecurityConfig):
-    """What every client has to know. Durations are milliseconds."""
+    """The settings of every client. Durations are milliseconds."""
 
     bootstrap_servers: tuple[HostPort, ...] = row((), servers, accepts="str | Iterable[str]")
-    """The brokers to begin with, ``HOST:PORT`` separated by commas, or a list. The others are learnt from them."""
+    """The brokers to connect to first, ``HOST:PORT`` separated by commas, or a list. They name the other brokers."""
     client_id: str = row("ottla", short_text)
-    """How this client calls itself, in the logs of brokers and in the ids of members. Kafka's default is empty."""
+    """The name of this client in the logs of brokers and in the ids of members. Kafka's default is empty."""
     client_dns_lookup: str = row("use_all_dns_ips", one_of("use_all_dns_ips"))
-    """Every address of a name is tried."""
+    """The client tries every address of a name."""
     request_timeout_ms: int = milliseconds(30_000, 1)
     """How long one request may take."""
     default_api_timeout_ms: int = milliseconds(60_000)
-    """How long a call may take that is given no ``timeout``."""
+    """How long a call without a ``timeout`` may take."""
     retry_backoff_ms: int = milliseconds(100)
-    """The first pause before a request is tried again; each later one is longer."""
+    """The first pause before a request is retried; each later one is longer."""
     retry_backoff_max_ms: int = milliseconds(1_000)
     """The longest of those pauses."""
     reconnect_backoff_ms: int = milliseconds(50)
-    """The first pause before a broker is connected to again."""
+    """The first pause before the client reconnects to a broker."""
     reconnect_backoff_max_ms: int = milliseconds(1_000)
     """The longest of those pauses."""
     socket_connection_setup_timeout_ms: int = milliseconds(10_000, 1)
-    """How long a connection may take to be made, the first time."""
+    """How long the first attempt to connect may take."""
     socket_connection_setup_timeout_max_ms: int = milliseconds(30_000, 1)
-    """And at most, after failures."""
+    """The maximum of that time, which grows with each failure."""
     connections_max_idle_ms: int = milliseconds(540_000, -1)
-    """A connection that was not used for so long is closed; -1: never."""
+    """A connection that was not used for this long is closed; -1: never."""
     metadata_max_age_ms: int = milliseconds(300_000)
-    """After this time the cluster is asked anew what it looks like: how late a new topic of a pattern may be seen."""
+    """How often the client refreshes its view of the cluster: a new topic of a pattern is found after this time at the latest."""
     metadata_recovery_strategy: str = row("rebootstrap", one_of("rebootstrap", "none"))
-    """Whether to begin anew with ``bootstrap.servers`` when no broker that is known can be reached (KIP-899, KIP-1102)."""
+    """Whether to go back to ``bootstrap.servers`` when no known broker can be reached (KIP-899, KIP-1102)."""
     metadata_recovery_rebootstrap_trigger_ms: int = milliseconds(300_000)
-    """How long that has to be so."""
+    """How long no broker must be reachable before that."""
     send_buffer_bytes: int = count(-1, -1)
-    """The buffer of a socket; -1: what the operating system thinks best."""
+    """The size of a socket's send buffer; -1: the operating system's default."""
     receive_buffer_bytes: int = count(-1, -1)
-    """The same for what is received; -1: what the operating system thinks best."""
+    """The size of a socket's receive buffer; -1: the operating system's default."""
     given: frozenset[str] = dataclasses.field(default=frozenset(), repr=False, compare=False)
-    """The fields that the user has set; no setting."""
+    """The fields that the user has set; not a setting."""
 
     @classmethod
     def parse(cls, settings: Mapping[str, Any] | None = None, /, **keywords: Any) -> Self:
         """A config from a mapping and keywords, in any of the spellings; raises ``ConfigError``.
 
-        A value of ``None`` is as good as none given. Settings that the chosen group protocol ignores cause one warning.
+        A value of ``None`` is the same as none. Settings that the chosen group protocol ignores cause one warning.
         """
         if settings is not None and not isinstance(settings, Mapping):
             elsewhere = "; topics go to subscribe()" if cls is ConsumerConfig else ""
             hint = f'for example bootstrap_servers="localhost:9092"{elsewhere}'
-            raise ConfigError(f"settings are a mapping or keywords, not {settings!r}", hint=hint)
+            raise ConfigError(f"settings must be a mapping or keywords, not {shown(settings)}", hint=hint)
         given: dict[str, Any] = {}
         spelled: dict[str, str] = {}
         for spelling, value in (*(settings or {}).items(), *keywords.items()):
@@ -134,7 +134,7 @@ class ClientConfig(SecurityConfig):
         return cls.of_jaas(given)
 
     def _check(self, given: frozenset[str]) -> None:
-        """Rules between settings; ``given`` are the fields that were set by the user."""
+        """Check rules between settings; ``given`` are the fields that the user has set."""
         if not self.bootstrap_servers:
             raise ConfigError("bootstrap.servers is missing", hint='for example bootstrap_servers="localhost:9092"')
         if self.request_timeout_ms > self.default_api_timeout_ms and "default_api_timeout_ms" in given:
@@ -148,74 +148,75 @@ class ClientConfig(SecurityConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class AdminConfig(ClientConfig):
-    """What ``Admin`` takes: the common settings and nothing more."""
+    """The settings of ``Admin``: only the common ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConsumerConfig(ClientConfig):
-    """What ``Consumer`` takes."""
+    """The settings of ``Consumer``."""
 
-    group_id: str | None = row(None, not_empty)
-    """The group that ``subscribe()`` and ``commit()`` are about. None: only ``assign()``."""
+    group_id: str | None = row(None, name)
+    """The group for ``subscribe()`` and ``commit()``. None: only ``assign()`` works."""
     group_instance_id: str | None = row(None, instance_id)
-    """Makes a static member (KIP-345): a restart within the session causes no rebalance. Each member needs another."""
+    """Makes this a static member (KIP-345): a restart within the session causes no rebalance. Each member needs its own id."""
     group_protocol: str = row("auto", one_of("auto", "consumer", "classic"))
-    """Which generation of the group protocol is spoken; ``auto`` finds out."""
+    """Which group protocol is used; ``auto`` chooses what the cluster and the group support."""
     session_timeout_ms: int = milliseconds(45_000, 1, protocols=frozenset({"classic"}))
-    """After so long without a heartbeat the coordinator gives a member up. In ``consumer`` groups it is a setting of the broker."""
+    """The coordinator removes a member after this time without a heartbeat. In ``consumer`` groups it is a broker setting."""
     heartbeat_interval_ms: int = milliseconds(3_000, 1, protocols=frozenset({"classic"}))
-    """How often heartbeats leave; below the session timeout. In ``consumer`` groups it is a setting of the broker."""
+    """How often heartbeats are sent; below the session timeout. In ``consumer`` groups it is a broker setting."""
     partition_assignment_strategy: tuple[Any, ...] = row(
         ("range", "cooperative-sticky"), assignors, protocols=frozenset({"classic"}), accepts=ASSIGNORS
     )
-    """How partitions are shared out, the favourite first: names, and ``ottla.assignors.ConsumerPartitionAssignor``s."""
-    group_remote_assignor: str | None = row(None, not_empty, protocols=frozenset({"consumer"}))
-    """Which of the broker's assignors is to be used."""
+    """How partitions are assigned, the preferred assignor first: names, and ``ottla.assignors.ConsumerPartitionAssignor``s."""
+    group_remote_assignor: str | None = row(None, name, protocols=frozenset({"consumer"}))
+    """Which of the broker's assignors to use."""
     group_client_assignors: tuple[Any, ...] = row((), assignors_or_none, protocols=frozenset({"consumer"}), accepts=ASSIGNORS)
-    """Assignors that the members run themselves, the favourite first: names, and ``ottla.assignors.ConsumerPartitionAssignor``s.
-    Only Ottla's broker offers that. See [client-side assignors](client-assignors.md)."""
+    """Assignors that the members run themselves, the preferred one first: names, and
+    ``ottla.assignors.ConsumerPartitionAssignor``s. Only Ottla's broker supports them: see
+    [client-side assignors](client-assignors.md)."""
     max_poll_records: int = count(500, 1)
-    """How many records a ``poll()`` hands out at most. It does not change what is fetched."""
+    """How many records a ``poll()`` returns at most. It does not change what is fetched."""
     max_poll_interval_ms: int = milliseconds(300_000, 1)
-    """The one deadline of your code: how long it may take between two polls, and how long a rebalance waits for it. In a classic
-    group it is never shorter than ``session.timeout.ms`` (KIP-62). See [long jobs](consumer.md#long-jobs)."""
+    """The only deadline of your code: how long it may take between two polls, and how long a rebalance waits for it. In a
+    classic group it is never shorter than ``session.timeout.ms`` (KIP-62). See [long jobs](consumer.md#long-jobs)."""
     enable_auto_commit: bool = row(True, boolean)
-    """Whether a poll commits, now and then, what a previous poll handed out. Off where there is no group."""
+    """Whether polls regularly commit the records that previous polls returned. Off without a group."""
     auto_commit_interval_ms: int = milliseconds(5_000)
     """How often that happens."""
     auto_offset_reset: str | timedelta = row("latest", offset_reset)  # noqa: RUF009 - a field
-    """Where to begin without a committed position: ``earliest``, ``latest``, ``none`` (an error), or ``by_duration:`` with a
-    duration of ISO 8601 (KIP-1106); a ``timedelta`` is as good."""
+    """Where to start without a committed position: ``earliest``, ``latest``, ``none`` (an error), ``by_duration:`` with an
+    ISO 8601 duration (KIP-1106), or a ``timedelta``."""
     allow_auto_create_topics: bool = row(True, boolean)
-    """Whether asking for a topic may create it, where brokers allow that."""
+    """Whether requesting a topic may create it, where brokers allow that."""
     exclude_internal_topics: bool = row(True, boolean)
-    """Whether a pattern leaves the cluster's own topics out."""
+    """Whether patterns skip the cluster's internal topics."""
     isolation_level: IsolationLevel = row(  # noqa: RUF009 - a field
         IsolationLevel.READ_UNCOMMITTED, isolation, accepts='IsolationLevel | Literal["read_uncommitted", "read_committed"]'
     )
     """Whether records of open and aborted transactions are left out (``read_committed``)."""
     fetch_min_bytes: int = count(1)
-    """A broker answers when it has so much, or when ``fetch.max.wait.ms`` is over."""
+    """A broker answers when it has this many bytes, or after ``fetch.max.wait.ms``."""
     fetch_max_bytes: int = count(52_428_800)
-    """How much one answer of a broker may hold; one batch that is larger is delivered even so."""
+    """The maximum size of one answer of a broker; a single larger batch is delivered nevertheless."""
     fetch_buffer_bytes: int = count(67_108_864, 1)
-    """What may be fetched and not yet consumed, over all brokers and partitions; as it was fetched, so compressed."""
+    """How much may be fetched and not yet consumed, over all brokers and partitions; counted as fetched, that is compressed."""
     fetch_max_wait_ms: int = milliseconds(500)
     """How long a broker may wait for ``fetch.min.bytes``."""
     max_partition_fetch_bytes: int | None = count(None)
-    """How much of one partition an answer may hold; one batch that is larger is delivered even so. None: 8 MiB shared among the
-    partitions that one broker is asked for, but at least 1 MiB each."""
+    """The maximum size of one partition in an answer; a single larger batch is delivered nevertheless. None: 8 MiB shared among
+    the partitions of one request, but at least 1 MiB each."""
     client_rack: str = row("", text)
-    """Where this consumer is: partitions are fetched from a replica in the same place where there is one (KIP-392)."""
+    """The rack of this consumer: partitions are fetched from a replica in the same rack where there is one (KIP-392)."""
     check_crcs: bool = row(True, boolean)
-    """Whether checksums of batches are verified. It costs next to nothing."""
+    """Whether checksums of batches are verified. It costs almost nothing."""
     key_deserializer: Deserializer | None = row(None, a_callable)  # noqa: RUF009 - a field
-    """A callable that is given the bytes of a key where ``record.key`` is first asked for. None: bytes."""
+    """A callable that gets the bytes of a key when ``record.key`` is first accessed. None: keys are bytes."""
     value_deserializer: Deserializer | None = row(None, a_callable)  # noqa: RUF009 - a field
     """The same for ``record.value``."""
     deserialize_nulls: bool = row(False, boolean)
-    """Whether deserializers are called for null keys and values as well, with ``None``. Otherwise ``record.key`` and
-    ``record.value`` are ``None`` there, as with Kafka's own consumer."""
+    """Whether deserializers are also called for null keys and values, with ``None``. Otherwise ``record.key`` and
+    ``record.value`` are ``None`` for them, as with Kafka's own consumer."""
 
     @classmethod
     def _implied(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -227,28 +228,32 @@ class ConsumerConfig(ClientConfig):
             above = f"it must be below session.timeout.ms, which is {self.session_timeout_ms}"
             raise ConfigError(f"heartbeat.interval.ms is {self.heartbeat_interval_ms}: {above}")
         if self.group_id is None and self.enable_auto_commit:
-            raise ConfigError("enable.auto.commit needs a group", hint="set group_id, or leave enable_auto_commit out")
+            raise ConfigError("enable.auto.commit needs a group", hint="set group_id, or remove enable_auto_commit")
         self._warn_of_ignored()
-        if self.group_id is not None and self.prefers_classic and (warning := self.poll_interval_warning) is not None:
+        if self.group_id is not None and self.means_classic and (warning := self.poll_interval_warning) is not None:
             _warn(warning)
 
     def poll_interval(self, protocol: str) -> int:
         """How long the application may take between two polls (ms), in a group of this protocol.
 
-        In a classic group that is never less than the session timeout (KIP-62): it was the only deadline before there was a poll
-        interval, and who had raised it for slow work keeps what they had.
+        In a classic group that is never less than the session timeout (KIP-62), which was the only deadline before there was a
+        poll interval: programs that raised it for slow work still work.
         """
         return max(self.max_poll_interval_ms, self.session_timeout_ms) if protocol == "classic" else self.max_poll_interval_ms
 
     @property
-    def prefers_classic(self) -> bool:
-        """Whether the settings speak of a classic group; with ``auto`` that may turn out later, too."""
-        classic = {"session_timeout_ms", "partition_assignment_strategy"} & self.given
-        return self.group_protocol == "classic" or (self.group_protocol == "auto" and bool(classic))
+    def means_classic(self) -> bool:
+        """Whether the settings select a classic group, whatever the cluster offers; with ``auto`` it may still be chosen later.
+
+        Assignors that were set only for classic groups select one. If they are set for both protocols, either will do.
+        """
+        if self.group_protocol == "auto":
+            return "partition_assignment_strategy" in self.given and not self.group_client_assignors
+        return self.group_protocol == "classic"
 
     @property
     def poll_interval_warning(self) -> str | None:
-        """What to tell a member of a classic group whose ``max.poll.interval.ms`` is shorter than what counts."""
+        """The warning for a member of a classic group whose ``max.poll.interval.ms`` is below the session timeout."""
         if self.max_poll_interval_ms >= self.session_timeout_ms:
             return None
         return (
@@ -257,7 +262,7 @@ class ConsumerConfig(ClientConfig):
         )
 
     def ignored_by(self, protocol: str) -> list[str]:
-        """The settings that were given and mean nothing to a group protocol."""
+        """The settings that were given and that a group protocol ignores."""
         rows = table(type(self))
         return [dotted(name) for name in sorted(self.given) if protocol not in (rows[name].protocols or {protocol})]
 

@@ -1,7 +1,7 @@
 """The settings of Kafka's own consumer that Ottla does not have, each with the reason.
 
-Owns this list. Must not know the settings that there are. Invariant: a setting is honoured, or is refused with a reason; none is
-silently ignored.
+Owns this list. Must not know the settings that Ottla has. Invariant: a setting has an effect, or is refused with a reason; none
+is silently ignored.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ LEFT_OUT: Mapping[str, str] = {
     "security.providers": "Java classes; TLS is Python's ssl module",
     "ssl.engine.factory.class": "a Java class; give an ssl.SSLContext as ssl_context",
     "ssl.keymanager.algorithm": "Java's; TLS is Python's ssl module",
-    "ssl.keystore.password": "PEM files have no password of their own: ssl_key_password is that of the key",
-    "ssl.protocol": "the newest of ssl_enabled_protocols that both sides speak is taken",
+    "ssl.keystore.password": "PEM files have no password: ssl_key_password is the password of the key",
+    "ssl.protocol": "the newest of ssl_enabled_protocols that both sides support is used",
     "ssl.provider": "Java's; TLS is Python's ssl module",
     "ssl.secure.random.implementation": "Java's; TLS is Python's ssl module",
     "ssl.trustmanager.algorithm": "Java's; TLS is Python's ssl module",
@@ -31,17 +31,15 @@ LEFT_OUT: Mapping[str, str] = {
 }
 
 LEFT_OUT_BY_PREFIX: Mapping[str, str] = {
-    "sasl.kerberos.": "Kerberos (GSSAPI) is not spoken",
-    "sasl.login.": "a token is renewed before it ends, as its own life time tells",
-    "sasl.oauthbearer.": "tokens come from sasl_oauthbearer_token_provider or by client credentials; it is brokers who check them",
-    "ssl.": "TLS is Python's ssl module: give an ssl.SSLContext as ssl_context",
-    "sasl.": "not a setting of what is spoken: PLAIN, SCRAM and OAUTHBEARER",
+    "sasl.kerberos.": "Kerberos (GSSAPI) is not supported",
+    "sasl.login.": "a token is renewed before its lifetime ends",
+    "sasl.oauthbearer.": "tokens come from sasl_oauthbearer_token_provider or client credentials; brokers validate them",
 }
-"""Settings of a kind that are not named above; the first prefix counts."""
+"""All other settings with a prefix; the first matching prefix counts."""
 
 
 def reason(name: str) -> str | None:
-    """Why there is no such setting, for one of Kafka's by its name with dots; ``None``: Kafka has none of that name either."""
+    """Why Ottla does not have a setting of Kafka, by its name with dots; ``None``: Kafka does not have it either."""
     if name in LEFT_OUT:
         return LEFT_OUT[name]
     return next((why for prefix, why in LEFT_OUT_BY_PREFIX.items() if name.startswith(prefix)), None)

@@ -1,7 +1,7 @@
 """The settings of other Kafka clients for Python, and what each is called here or why it is not needed.
 
-Owns one table of the names of confluent-kafka (librdkafka), kafka-python and aiokafka that are no settings of Ottla. Must not know
-how settings are read. Invariant: a name stands here once, and each ``setting`` of an answer is a setting of Ottla.
+Owns one table of the names of confluent-kafka (librdkafka), kafka-python and aiokafka that are not settings of Ottla. Must not
+know how settings are read. Invariant: a name occurs here once, and each ``setting`` of an answer is a setting of Ottla.
 
 Sources: librdkafka's CONFIGURATION.md, kafka-python's ``KafkaConsumer.DEFAULT_CONFIG`` and ``KafkaAdminClient.DEFAULT_CONFIG``,
 the parameters of ``AIOKafkaConsumer``.
@@ -14,35 +14,44 @@ from typing import NamedTuple
 
 
 class Answer(NamedTuple):
-    """What a user of another client is told about one of its settings."""
+    """The answer to a user who gives a setting of another client."""
 
     setting: str | None
-    """The setting of Ottla that does the same, as a field; ``None``: there is none."""
+    """Ottla's equivalent setting, as a field; ``None``: there is none."""
     why: str
-    """What is different about that setting; or why there is none, and what to do instead."""
+    """How that setting differs; or why there is none, or what to do instead."""
+    needless: bool = False
+    """Whether nothing has to be done instead."""
 
 
 def _called(setting: str, but: str = "") -> Answer:
     return Answer(setting, but)
 
 
-def _none(why: str) -> Answer:
-    return Answer(None, why)
+def _needless(why: str) -> Answer:
+    return Answer(None, why, needless=True)
 
 
-_LOGGING = _none("Ottla logs with Python's logging, to loggers below 'ottla'")
-_PROXY = _none("proxies are not spoken to; connect to the brokers, or to a TCP proxy in front of them")
-_VERSIONS = _none("each broker is asked which versions it speaks")
-_SOCKETS = _none("sockets are Ottla's own, with TCP_NODELAY")
-_REFRESH = _none("metadata is asked for when it is needed, with the pauses of retry_backoff and retry_backoff_max")
-_C_CALLBACK = _none("a callback of librdkafka's C interface")
-_NO_EFFECT = _none("librdkafka itself has given it up")
-_OLD_OFFSETS = _none("offsets are committed to the group: see enable_auto_commit")
-_CONTEXT = _none("give an ssl.SSLContext of your own as ssl_context")
-_ONE_AT_A_TIME = _none("a consumer has at most two fetches under way with each broker")
-_NOT_YET = _none("share groups are not spoken")
-_PRODUCER = _none("a setting of producers, and Ottla has none")
-_METRICS = _none("see consumer.metrics() and ottla.health")
+def _instead(what: str) -> Answer:
+    return Answer(None, what)
+
+
+_LOGGING = _instead("Ottla logs with Python's logging, to loggers below 'ottla'")
+_PROXY = _instead("proxies are not supported; connect to the brokers, or to a TCP proxy in front of them")
+_VERSIONS = _needless("Ottla asks each broker which versions it supports")
+_SOCKETS = _instead("Ottla sets the options of its sockets itself, with TCP_NODELAY")
+_REFRESH = _needless("metadata is requested when it is needed, with pauses from retry_backoff to retry_backoff_max")
+_C_CALLBACK = _instead("a callback of librdkafka's C interface")
+_NO_EFFECT = _needless("librdkafka no longer uses it")
+_OLD_OFFSETS = _needless("offsets are committed to the group: see enable_auto_commit")
+_CONTEXT = _instead("pass your own ssl.SSLContext as ssl_context")
+_ONE_AT_A_TIME = _needless("a consumer has at most two fetches in flight to each broker")
+_NOT_YET = _instead("share groups are not supported")
+_PRODUCER = _instead("it is for producers, which Ottla does not have: use another client, such as confluent-kafka")
+_METRICS = _instead("see consumer.metrics() and ottla.health")
+_TOPICS = _instead("consumer.subscribe([topic])")
+_SETTINGS = _instead("pass the mapping as the first argument, or unpack it: Consumer(settings), Consumer(**settings)")
+_REGISTRY = _instead("value_deserializer is a callable that takes bytes: it can ask the registry for the schema")
 
 OTHER_CLIENTS: Mapping[str, Answer] = {
     # connections
@@ -54,61 +63,61 @@ OTHER_CLIENTS: Mapping[str, Answer] = {
     "socket.keepalive.enable": _SOCKETS,
     "socket.nagle.disable": _SOCKETS,
     "socket.blocking.max.ms": _NO_EFFECT,
-    "socket.max.fails": _none("a connection is closed after the first request that is not answered in time"),
+    "socket.max.fails": _needless("a connection is closed after the first request that is not answered in time"),
     "reconnect.backoff.jitter.ms": _NO_EFFECT,
-    "broker.address.ttl": _none("names are resolved for each connection"),
-    "broker.address.family": _none("all addresses of a name are tried, of IPv4 and of IPv6"),
-    "bootstrap_timeout_ms": _called("default_api_timeout_ms", "it bounds each call, and nothing is connected to before the first"),
+    "broker.address.ttl": _needless("names are resolved again for each connection"),
+    "broker.address.family": _instead("all addresses of a name are tried, IPv4 and IPv6"),
+    "bootstrap_timeout_ms": _called("default_api_timeout_ms", "it bounds each call; there is no connection before the first call"),
     "api_version": _VERSIONS,
     "api_version_auto_timeout_ms": _VERSIONS,
     "api.version.request": _VERSIONS,
-    "api.version.request.timeout.ms": _called("request_timeout_ms", "the request for versions is one like others"),
+    "api.version.request.timeout.ms": _called("request_timeout_ms", "the request for versions has the same timeout as others"),
     "api.version.fallback.ms": _VERSIONS,
     "broker.version.fallback": _VERSIONS,
     "proxy_url": _PROXY,
     "socks5_proxy": _PROXY,
     "max_in_flight_requests_per_connection": _ONE_AT_A_TIME,
     "max.in.flight": _ONE_AT_A_TIME,
-    "message.max.bytes": _none("it bounds what a producer sends; for what is fetched see max_partition_fetch_bytes"),
-    "message.copy.max.bytes": _none("it is about how librdkafka keeps messages"),
+    "message.max.bytes": _instead("it bounds what a producer sends; for fetching see max_partition_fetch_bytes"),
+    "message.copy.max.bytes": _needless("it is about how librdkafka stores messages"),
     "receive.message.max.bytes": _called("fetch_max_bytes"),
     # the cluster
     "topic.metadata.refresh.interval.ms": _called("metadata_max_age_ms"),
     "topic.metadata.refresh.fast.interval.ms": _called("retry_backoff_ms"),
     "topic.metadata.refresh.fast.cnt": _NO_EFFECT,
-    "topic.metadata.refresh.sparse": _none("only the topics that matter are asked for, unless there is a pattern"),
+    "topic.metadata.refresh.sparse": _needless("only the needed topics are requested, unless there is a pattern"),
     "topic.metadata.propagation.max.ms": _REFRESH,
-    "topic.blacklist": _none("subscribe(pattern=...) may leave topics out: '(?!tmp-).*'"),
+    "topic.blacklist": _instead("a pattern of subscribe(pattern=...) can exclude topics: '(?!tmp-).*'"),
     # the group
     "rebalance_timeout_ms": _called("max_poll_interval_ms"),
-    "group.protocol.type": _none("it is always 'consumer'; see group_protocol"),
+    "group.protocol.type": _needless("it is always 'consumer'; see group_protocol"),
     "coordinator.query.interval.ms": _REFRESH,
-    "rebalance_cb": _none("subscribe(topics, on_assign=..., on_revoke=..., on_lost=...)"),
+    "rebalance_cb": _instead("subscribe(topics, on_assign=..., on_revoke=..., on_lost=...)"),
     # commits
-    "enable.auto.offset.store": _none(
-        "only what a previous poll() handed out is committed; with enable_auto_commit=False only what commit() is given"
+    "enable.auto.offset.store": _needless(
+        "automatic commits cover only what previous polls returned; set enable_auto_commit=False to commit explicit offsets"
     ),
     "auto.commit.enable": _called("enable_auto_commit"),
-    "default_offset_commit_callback": _none("commit_async(callback=...); an automatic commit that fails is logged"),
-    "offset_commit_cb": _none("commit_async(callback=...); an automatic commit that fails is logged"),
-    "on_commit": _none("commit_async(callback=...); an automatic commit that fails is logged"),
+    "default_offset_commit_callback": _instead("commit_async(callback=...); an automatic commit that fails is logged"),
+    "offset_commit_cb": _instead("commit_async(callback=...); an automatic commit that fails is logged"),
+    "on_commit": _instead("commit_async(callback=...); an automatic commit that fails is logged"),
     "offset.store.method": _OLD_OFFSETS,
     "offset.store.path": _OLD_OFFSETS,
     "offset.store.sync.interval.ms": _OLD_OFFSETS,
     # records
-    "consumer_timeout_ms": _none("poll(timeout) waits for so many seconds; iterating does not end by itself"),
+    "consumer_timeout_ms": _instead("poll(timeout) waits that many seconds; iteration does not end by itself"),
     "fetch.wait.max.ms": _called("fetch_max_wait_ms"),
     "fetch.message.max.bytes": _called("max_partition_fetch_bytes"),
     "fetch.error.backoff.ms": _called("retry_backoff_ms"),
-    "fetch.queue.backoff.ms": _none("fetching goes on as soon as there is room in fetch_buffer_bytes"),
-    "queued.min.messages": _called("fetch_buffer_bytes", "what is fetched ahead is bounded in bytes"),
+    "fetch.queue.backoff.ms": _needless("fetching continues as soon as there is space in fetch_buffer_bytes"),
+    "queued.min.messages": _called("fetch_buffer_bytes", "prefetching is bounded in bytes"),
     "queued.max.messages.kbytes": _called("fetch_buffer_bytes", "in bytes"),
-    "enable.partition.eof": _none("consumer.lag(partition) is 0 at the end"),
+    "enable.partition.eof": _instead("consumer.lag(partition) is 0 at the end"),
     "consume_cb": _C_CALLBACK,
     "consume.callback.max.messages": _called("max_poll_records"),
-    "enable_incremental_fetch_sessions": _none("they are used where the broker offers them"),
+    "enable_incremental_fetch_sessions": _needless("they are used where the broker supports them"),
     "share.acknowledgement.mode": _NOT_YET,
-    "topics": _none("consumer.subscribe(topics)"),
+    "topics": _TOPICS,
     # security
     "ssl_cafile": _called("ssl_truststore_location"),
     "ssl_ca": _called("ssl_truststore_certificates"),
@@ -118,10 +127,10 @@ OTHER_CLIENTS: Mapping[str, Answer] = {
     "ssl_key": _called("ssl_keystore_key"),
     "ssl_password": _called("ssl_key_password"),
     "ssl_ciphers": _called("ssl_cipher_suites"),
-    "ssl_check_hostname": _called("ssl_endpoint_identification_algorithm", "an empty string checks no host name"),
+    "ssl_check_hostname": _called("ssl_endpoint_identification_algorithm", "an empty string disables the check"),
     "ssl_crlfile": _CONTEXT,
     "ssl.crl.location": _CONTEXT,
-    "ssl.ca.certificate.stores": _none("without ssl_truststore_location what the operating system trusts is trusted"),
+    "ssl.ca.certificate.stores": _needless("without ssl_truststore_location the CAs of the operating system are trusted"),
     "ssl.curves.list": _CONTEXT,
     "ssl.sigalgs.list": _CONTEXT,
     "ssl.providers": _CONTEXT,
@@ -129,19 +138,19 @@ OTHER_CLIENTS: Mapping[str, Answer] = {
     "ssl.engine.id": _CONTEXT,
     "ssl_engine_callback_data": _CONTEXT,
     "ssl.certificate.verify_cb": _CONTEXT,
-    "enable.ssl.certificate.verification": _none(
-        "certificates are verified, unless your own ssl.SSLContext, given as ssl_context, does not"
+    "enable.ssl.certificate.verification": _instead(
+        "certificates are always verified, except by your own ssl.SSLContext, passed as ssl_context"
     ),
-    "https.ca.location": _called("ssl_truststore_location", "it is for the token endpoint as well"),
-    "https.ca.pem": _called("ssl_truststore_certificates", "it is for the token endpoint as well"),
+    "https.ca.location": _called("ssl_truststore_location", "it is also used for the token endpoint"),
+    "https.ca.pem": _called("ssl_truststore_certificates", "it is also used for the token endpoint"),
     "sasl_plain_username": _called("sasl_username"),
     "sasl_plain_password": _called("sasl_password"),
     "sasl_oauth_token_provider": _called("sasl_oauthbearer_token_provider", "a callable without arguments"),
     "oauth_cb": _called("sasl_oauthbearer_token_provider", "a callable without arguments"),
     "oauthbearer_token_refresh_cb": _called("sasl_oauthbearer_token_provider", "a callable without arguments"),
     "sasl.oauthbearer.config": _called("sasl_oauthbearer_token_provider", "a callable without arguments"),
-    "sasl.oauthbearer.method": _called("sasl_oauthbearer_token_endpoint_url", "with it an identity provider gives the tokens"),
-    "enable.sasl.oauthbearer.unsecure.jwt": _called("sasl_oauthbearer_token_provider", "it may give an unsecured token"),
+    "sasl.oauthbearer.method": _called("sasl_oauthbearer_token_endpoint_url", "with it the tokens come from an identity provider"),
+    "enable.sasl.oauthbearer.unsecure.jwt": _called("sasl_oauthbearer_token_provider", "it may return an unsecured token"),
     # logs, metrics, callbacks
     "debug": _LOGGING,
     "log_cb": _LOGGING,
@@ -150,7 +159,7 @@ OTHER_CLIENTS: Mapping[str, Answer] = {
     "log.thread.name": _LOGGING,
     "log.connection.close": _LOGGING,
     "logger": _LOGGING,
-    "error_cb": _none("errors are raised by the call that waits: see docs/errors.md"),
+    "error_cb": _instead("errors are raised by the call that waits: see docs/errors.md"),
     "throttle_cb": _METRICS,
     "stats_cb": _METRICS,
     "statistics.interval.ms": _METRICS,
@@ -165,16 +174,32 @@ OTHER_CLIENTS: Mapping[str, Answer] = {
     "opaque": _C_CALLBACK,
     "enabled_events": _C_CALLBACK,
     # how a client is built
-    "default_topic_conf": _none("there is one kind of settings; give them beside the others"),
-    "default.topic.config": _none("there is one kind of settings; give them beside the others"),
-    "builtin.features": _none("it tells how librdkafka was built"),
-    "plugin.library.paths": _none("plug-ins of librdkafka are not loaded"),
-    "interceptors": _none("wrap the calls of the consumer instead"),
-    "internal.termination.signal": _none("it is about how librdkafka ends its threads"),
-    "enable.random.seed": _none("it is about how librdkafka draws random numbers"),
-    "loop": _none("an AsyncConsumer belongs to the event loop that runs when it is first used"),
-    "selector": _none("the network thread has its own"),
-    "kafka_client": _none("the client is Ottla's own"),
+    "default_topic_conf": _instead("there is only one kind of settings; add them to the others"),
+    "default.topic.config": _instead("there is only one kind of settings; add them to the others"),
+    "builtin.features": _needless("it says how librdkafka was built"),
+    "plugin.library.paths": _instead("plug-ins of librdkafka cannot be loaded"),
+    "interceptors": _instead("wrap the calls of the consumer instead"),
+    "internal.termination.signal": _needless("it is about how librdkafka stops its threads"),
+    "enable.random.seed": _needless("it is about librdkafka's random numbers"),
+    "loop": _needless("an AsyncConsumer belongs to the event loop in which it is first used"),
+    "selector": _needless("the network thread has its own"),
+    "kafka_client": _needless("the client is Ottla's own"),
+    "config": _SETTINGS,
+    "conf": _SETTINGS,
+    "settings": _SETTINGS,
+    # what may be meant
+    "broker": _called("bootstrap_servers"),
+    "brokers": _called("bootstrap_servers"),
+    "broker_list": _called("bootstrap_servers"),
+    "hosts": _called("bootstrap_servers"),
+    "servers": _called("bootstrap_servers"),
+    "group": _called("group_id"),
+    "group_name": _called("group_id"),
+    "consumer_group": _called("group_id"),
+    "topic": _TOPICS,
+    "schema.registry.url": _REGISTRY,
+    "schema.registry.basic.auth.credentials.source": _REGISTRY,
+    "schema.registry.basic.auth.user.info": _REGISTRY,
     # producers
     **dict.fromkeys(
         (
@@ -193,6 +218,7 @@ OTHER_CLIENTS: Mapping[str, Answer] = {
             "enable.idempotence",
             "key.serializer",
             "linger.ms",
+            "max.batch.size",
             "max.block.ms",
             "max.request.size",
             "message.send.max.retries",
@@ -222,5 +248,5 @@ _BY_DOTTED = {name.replace("_", "."): answer for name, answer in OTHER_CLIENTS.i
 
 
 def answer_to(name: str) -> Answer | None:
-    """What to tell of a setting, by its name with dots; ``None``: no other client has it."""
+    """The answer for a setting, by its name with dots; ``None``: no other client has it."""
     return _BY_DOTTED.get(name)

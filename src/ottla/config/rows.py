@@ -1,19 +1,19 @@
-"""What a row of the table of settings is, and how the values of settings are read.
+"""The rows of the table of settings, and the parsers of their values.
 
-Owns ``Setting`` and one parser for each kind of value. Must not know which settings there are. Invariant: a parser gives a value
-that can be used as it is, or raises ``ValueError`` with what was expected.
+Owns ``Setting`` and one parser for each kind of value. Must not know which settings there are. Invariant: a parser returns a
+value that can be used as it is, or raises ``ValueError`` with what was expected.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from ottla.types import IsolationLevel
+from ottla.types import IsolationLevel, is_utf8, plain, shown, whole
 
 _INT_MAX = 0x7FFFFFFF
 _INT16_MAX = 0x7FFF
@@ -31,19 +31,19 @@ class HostPort(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One row of the table: how a value is read, and whom it concerns."""
+    """One row of the table: how a value is parsed, and which protocols use it."""
 
     parse: Callable[[Any], Any]
     """Raises ``ValueError`` with what was expected."""
     duration: bool = False
     protocols: frozenset[str] | None = None
-    """The group protocols that heed it; ``None``: all."""
+    """The group protocols that use it; ``None``: all."""
     secret: bool = False
-    """Not to be shown to anybody."""
+    """Must never be shown."""
     aliases: tuple[str, ...] = ()
     """Other names with dots: those of librdkafka, where they differ."""
     accepts: str | None = None
-    """The type of the values that may be given, for type checkers; ``None``: that of the field, or the choices that there are."""
+    """The type of the values that may be given, for type checkers; ``None``: the type of the field, or its choices."""
 
 
 def row(default: Any, parse: Callable[[Any], Any], *, secret: bool = False, **more: Any) -> Any:
@@ -53,12 +53,14 @@ def row(default: Any, parse: Callable[[Any], Any], *, secret: bool = False, **mo
 
 def integer(low: int, high: int) -> Callable[[Any], int]:
     def parse(value: Any) -> int:
-        if isinstance(value, str) and re.fullmatch(r"\s*[+-]?\d+\s*", value):
+        if isinstance(value, str) and re.fullmatch(r"\s*[+-]?\d{1,20}\s*", value):
             value = int(value)
-        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-            bounds = f"from {low} to {high}" if high < _INT_MAX else f"of at least {low}"
+        number = whole(value)
+        if number is None or not low <= number <= high:
+            too_large = number is not None and number > high
+            bounds = f"from {low} to {high}" if high < _INT_MAX or too_large else f"of at least {low}"
             raise ValueError(f"a whole number {bounds}")
-        return value
+        return number
 
     return parse
 
@@ -79,45 +81,44 @@ def boolean(value: Any) -> bool:
     return value
 
 
-def is_utf8(value: str) -> bool:
-    """Whether UTF-8 can encode a string. It cannot encode lone surrogates, which Python has for bytes that are no text."""
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def text(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError("a string")
     if not is_utf8(value):
         raise ValueError("a string that UTF-8 can encode")
-    return value
+    return plain(value)
 
 
 def not_empty(value: Any) -> str:
     if not isinstance(value, str) or not value.strip():
-        raise ValueError("a string that is not empty, or leave it out")
+        raise ValueError("a non-empty string, or leave it out")
     return text(value)
 
 
+def name(value: Any) -> str:
+    """What goes by this name on the wire, where lengths may have 16 bits."""
+    found = not_empty(value)
+    if len(found.encode()) > _INT16_MAX:
+        raise ValueError(f"a string of at most {_INT16_MAX} bytes")
+    return found
+
+
 def short_text(value: Any) -> str:
-    """What stands in the header of each request, where its length has 16 bits."""
+    """A string in the header of each request, where its length has 16 bits."""
     if not isinstance(value, str) or len(text(value).encode()) > _INT16_MAX:
         raise ValueError(f"a string of at most {_INT16_MAX} bytes")
-    return value
+    return plain(value)
 
 
 def instance_id(value: Any) -> str:
     if not isinstance(value, str) or not re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", value) or value in (".", ".."):
         raise ValueError("up to 249 letters, digits, dots, underscores and hyphens")
-    return value
+    return plain(value)
 
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """Reads one of several words, however its letters are."""
+    """Parses one of several words, in any case."""
 
     choices: tuple[str, ...]
 
@@ -136,9 +137,17 @@ def one_of(*choices: str) -> OneOf:
 def items(value: Any) -> tuple[Any, ...]:
     if isinstance(value, str):
         return tuple(part.strip() for part in value.split(",") if part.strip())
-    if isinstance(value, Iterable):
+    if isinstance(value, Iterable) and not isinstance(value, bytes | bytearray | memoryview | Mapping):
         return tuple(value)
     raise ValueError("a list, or a string with commas")
+
+
+def texts(value: Any) -> tuple[str, ...]:
+    """The same, of strings."""
+    found = items(value)
+    if not all(isinstance(item, str) for item in found):
+        raise ValueError("a list of strings, or a string with commas")
+    return found
 
 
 _ASSIGNOR_CLASSES = {
@@ -147,39 +156,55 @@ _ASSIGNOR_CLASSES = {
     "org.apache.kafka.clients.consumer.StickyAssignor": "sticky",
     "org.apache.kafka.clients.consumer.CooperativeStickyAssignor": "cooperative-sticky",
 }
-"""Java's names of the assignors, so that configurations paste in."""
+"""Java's names of the assignors, so that Java configurations work."""
 
 
 def assignors(value: Any) -> tuple[Any, ...]:
-    """Names, and assignors of the user's own: a class has its instance made here, so that each consumer has one of its own."""
-    given = (value,) if isinstance(value, type) or hasattr(value, "assign") else items(value)
+    """Names, and the user's own assignors: a class is instantiated here, so that each consumer has its own instance."""
+    alone = isinstance(value, type) or hasattr(value, "assign") or callable(value)
+    try:
+        given = (value,) if alone else items(value)
+    except ValueError:
+        given = ()
     found = tuple(_ASSIGNOR_CLASSES.get(item, item) if isinstance(item, str) else item for item in given)
     names = [item for item in found if isinstance(item, str)]
     if not found or len(set(names)) != len(names) or not set(names) <= set(_ASSIGNOR_CLASSES.values()):
         known = ", ".join(_ASSIGNOR_CLASSES.values())
         raise ValueError(f"a list of different assignors out of {known}, and assignors of your own as classes or instances")
-    return tuple(item() if isinstance(item, type) else item for item in found)
+    return tuple(_instance(item) if isinstance(item, type) else item for item in found)
+
+
+def _instance(kind: type[Any]) -> Any:
+    try:
+        return kind()
+    except TypeError as error:  # its __init__ wants arguments, or it has no assign()
+        raise ValueError(f"an instance of {kind.__name__}, since {kind.__name__}() raises: {error}") from error
 
 
 def assignors_or_none(value: Any) -> tuple[Any, ...]:
-    """The same, where there may be none at all."""
+    """The same, but the list may be empty."""
     return () if value in ((), [], "") else assignors(value)
 
 
 _DURATION = re.compile(r"\+?P(?:\+?(\d+)D)?(?:T(?=[\d+])(?:\+?(\d+)H)?(?:\+?(\d+)M)?(?:\+?(\d+(?:[.,]\d+)?)S)?)?", re.I)
-"""As Java reads the durations of ISO 8601: days, hours, minutes and seconds."""
+"""ISO 8601 durations as Java parses them: days, hours, minutes and seconds."""
+
+
+_WORDS_OF_LIBRDKAFKA = {"smallest": "earliest", "beginning": "earliest", "largest": "latest", "end": "latest", "error": "none"}
 
 
 def offset_reset(value: Any) -> str | timedelta:
-    """Where to begin: a word, or how long ago (KIP-1106)."""
+    """Where to start: a word, or how long ago (KIP-1106)."""
     if isinstance(value, timedelta) and value >= timedelta(0):
         return value
     policy, _, duration = value.strip().partition(":") if isinstance(value, str) else ("", "", "")
     if policy.lower() in ("earliest", "latest", "none") and not duration:
         return policy.lower()
+    if policy.lower() in _WORDS_OF_LIBRDKAFKA:
+        raise ValueError(_WORDS_OF_LIBRDKAFKA[policy.lower()])
     found = _DURATION.fullmatch(duration) if policy.lower() == "by_duration" else None
     if found is None or not any(found.groups()):
-        raise ValueError("earliest, latest, none, or by_duration: and a duration of ISO 8601 such as by_duration:PT1H30M")
+        raise ValueError("earliest, latest, none, or by_duration: and an ISO 8601 duration such as by_duration:PT1H30M")
     days, hours, minutes, seconds = (float(part.replace(",", ".")) if part else 0.0 for part in found.groups())
     try:
         return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
@@ -189,7 +214,7 @@ def offset_reset(value: Any) -> str | timedelta:
 
 def a_callable(value: Any) -> Any:
     if not callable(value):
-        raise ValueError("a callable that takes bytes (Java classes can not be used here)")
+        raise ValueError("a callable that takes bytes (Java classes cannot be used here)")
     return value
 
 
@@ -201,19 +226,26 @@ def isolation(value: Any) -> IsolationLevel:
 
 def servers(value: Any) -> tuple[HostPort, ...]:
     """Raises ``ValueError`` for an empty list, a missing or impossible port."""
-    servers = tuple(dict.fromkeys(_server(item) for item in items(value)))
+    try:
+        given = texts(value)
+    except ValueError:
+        raise ValueError("HOST:PORT as a string, or a list of such strings") from None
+    servers = tuple(dict.fromkeys(_server(one) for item in given for one in items(item)))
     if not servers:
         raise ValueError("at least one HOST:PORT")
     return servers
 
 
-def _server(item: Any) -> HostPort:
-    found = re.fullmatch(
-        r"(?:(?:SASL_)?(?:PLAINTEXT|SSL)://)?(?:\[(?P<ipv6>[^\]]+)\]|(?P<host>[^:\[\]/\s]+)):(?P<port>\d+)", str(item).strip(), re.I
-    )
+_SERVER = re.compile(
+    r"(?:(?:SASL_)?(?:PLAINTEXT|SSL)://)?(?:\[(?P<ipv6>[^\]\0]+)\]|(?P<host>[^:\[\]/\s\0]+)):(?P<port>\d{1,9})", re.I
+)
+
+
+def _server(item: str) -> HostPort:
+    found = _SERVER.fullmatch(item)
     if found is None:
-        raise ValueError(f"HOST:PORT, or [IPV6]:PORT, separated by commas; {str(item).strip()!r} is neither")
+        raise ValueError(f"HOST:PORT, or [IPV6]:PORT, separated by commas; {shown(item)} is neither")
     port = int(found["port"])
     if not 0 < port < 65536:
-        raise ValueError(f"a port from 1 to 65535 in {str(item).strip()!r}")
+        raise ValueError(f"a port from 1 to 65535 in {shown(item)}")
     return HostPort(found["ipv6"] or found["host"], port)

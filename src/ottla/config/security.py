@@ -1,8 +1,8 @@
-"""The settings that say how a client connects and who it is: TLS and SASL, under the names of Kafka and of librdkafka.
+"""The settings of encryption and authentication, TLS and SASL, with the names of Kafka and of librdkafka.
 
 Owns these rows, the reading of ``sasl.jaas.config`` and the rules between them. Must not open a file or make a connection: a
-certificate is read when a client first connects. Invariant: a config that exists names a mechanism that Ottla speaks, with all the
-credentials that it needs; no secret appears in the ``repr`` of a config or in the text of an error.
+certificate is read when a client first connects. Invariant: a config that exists names a mechanism that Ottla supports, with all
+the credentials that it needs; no secret appears in the ``repr`` of a config or in the text of an error.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ottla.config.rows import items, not_empty, one_of, row, text
+from ottla.config.rows import items, not_empty, one_of, row, text, texts
 from ottla.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -22,12 +22,14 @@ MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 
 TokenProvider = Callable[[], Any]
 _TRUST = ("ssl_truststore_location", "ssl_truststore_certificates")
-"""Gives a token for OAUTHBEARER: a string, or an ``OAuthToken``. Called on a thread of its own, so it may block."""
+"""Returns a token for OAUTHBEARER: a string, or an ``OAuthToken``. Called on a separate thread, so it may block."""
 
 
 def _mechanism(value: Any) -> str:
     if isinstance(value, str) and value.strip().upper() == "GSSAPI":
-        raise ValueError(f"one of {', '.join(MECHANISMS)}; Kerberos (GSSAPI) is not spoken here")
+        raise ValueError(f"one of {', '.join(MECHANISMS)}; Kerberos (GSSAPI) is not supported")
+    if isinstance(value, str) and value.strip().upper() == "AWS_MSK_IAM":
+        raise ValueError("OAUTHBEARER, with a token provider, for Amazon MSK: see docs/security.md")
     return one_of(*MECHANISMS)(value)
 
 
@@ -38,8 +40,8 @@ def _store_type(value: Any) -> str:
 
 
 CONVERT = (
-    "A Java key store becomes PEM by: keytool -importkeystore -srckeystore store.jks -destkeystore store.p12 -deststoretype PKCS12;"
-    " openssl pkcs12 -in store.p12 -out store.pem"
+    "To convert a Java key store to PEM: keytool -importkeystore -srckeystore store.jks -destkeystore store.p12"
+    " -deststoretype PKCS12; openssl pkcs12 -in store.p12 -out store.pem"
 )
 
 
@@ -85,16 +87,17 @@ def _versions(value: Any) -> tuple[str, ...]:
 
 
 def _context(value: Any) -> Any:
-    if not hasattr(value, "wrap_bio"):
+    if isinstance(value, type) or not hasattr(value, "wrap_bio"):
         raise ValueError("an ssl.SSLContext")
     return value
 
 
 def _extensions(value: Any) -> tuple[tuple[str, str], ...]:
     if isinstance(value, Mapping):
-        return tuple((str(name), str(one)) for name, one in value.items())
-    pairs = [str(item).partition("=") for item in items(value)]
-    if not all(name.strip().isalpha() and one.strip() for name, _, one in pairs):
+        pairs = [(name, "=", one) for name, one in value.items()]
+    else:
+        pairs = [item.partition("=") for item in texts(value)]
+    if not all(isinstance(one, str) and isinstance(name, str) and name.strip().isalpha() and one.strip() for name, _, one in pairs):
         raise ValueError("name=value, separated by commas; a name has letters only")
     return tuple((name.strip(), one.strip()) for name, _, one in pairs)
 
@@ -131,7 +134,7 @@ _OF_MODULE: Mapping[str, Mapping[str, str]] = {
         "scope": "sasl_oauthbearer_scope",
     },
 }
-"""Login module of Java -> its options and the settings that they are here."""
+"""Java's login module -> its options and the equivalent settings."""
 
 _EXTENSION = "extension_"
 _OF_NO_EFFECT = frozenset({"module", "serviceName", "debug"})
@@ -139,61 +142,63 @@ _OF_NO_EFFECT = frozenset({"module", "serviceName", "debug"})
 
 @dataclass(frozen=True, kw_only=True)
 class SecurityConfig:
-    """TLS and SASL. A file or a PEM text may be given, not both; ``ssl_context`` stands for all other ``ssl`` settings."""
+    """TLS and SASL. A file or a PEM text may be given, not both; ``ssl_context`` replaces all other ``ssl`` settings."""
 
     security_protocol: str = row("PLAINTEXT", one_of("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"))
     """Whether connections are encrypted (``...SSL``) and whether there is a login (``SASL_...``): see [security](security.md)."""
     sasl_mechanism: str | None = row(None, _mechanism, accepts=_literal(*MECHANISMS), aliases=("sasl.mechanisms",))
     """How the client logs in, where the protocol is one of SASL: with a password (``PLAIN``, ``SCRAM-...``) or a token."""
     sasl_username: str | None = row(None, not_empty)
-    """Whose password it is, for ``PLAIN`` and ``SCRAM-...``."""
+    """The user name, for ``PLAIN`` and ``SCRAM-...``."""
     sasl_password: str | None = _secret()
-    """The password. ``PLAIN`` sends it as it is, ``SCRAM-...`` never does."""
+    """The password. ``PLAIN`` sends it unencrypted, ``SCRAM-...`` never sends it."""
     sasl_jaas_config: Mapping[str, str] | None = row(None, jaas, secret=True, accepts="str")
-    """The line of a Java client, ``...LoginModule required name="value" ...;``: stands for the other settings of a login."""
-    sasl_oauthbearer_token_provider: TokenProvider | None = row(None, _provider, accepts="Callable[[], str | OAuthToken]")  # noqa: RUF009 - a field
-    """Called without arguments, on a thread of its own, for the token of a login: gives a string or an ``OAuthToken``."""
+    """The line of a Java client, ``...LoginModule required name="value" ...;``: replaces the other settings of a login."""
+    sasl_oauthbearer_token_provider: TokenProvider | None = row(  # noqa: RUF009 - a field
+        None, _provider, secret=True, accepts="Callable[[], str | OAuthToken]"
+    )
+    """Called without arguments, on a separate thread, for the token of a login: returns a string or an ``OAuthToken``."""
     sasl_oauthbearer_token_endpoint_url: str | None = row(None, _url)
-    """Where an identity provider gives tokens for client credentials (OAuth 2.0, RFC 6749 section 4.4)."""
+    """The URL where an identity provider issues tokens for client credentials (OAuth 2.0, RFC 6749 section 4.4)."""
     sasl_oauthbearer_client_credentials_client_id: str | None = row(None, not_empty, aliases=("sasl.oauthbearer.client.id",))
-    """Who asks there."""
+    """The client id for that URL."""
     sasl_oauthbearer_client_credentials_client_secret: str | None = row(
         None, not_empty, secret=True, aliases=("sasl.oauthbearer.client.secret",)
     )
-    """And with which secret."""
+    """The client secret for that URL."""
     sasl_oauthbearer_scope: str | None = row(None, text)
-    """What the token is to be good for, where the identity provider wants to be told."""
+    """The scope of the token, if the identity provider needs one."""
     sasl_oauthbearer_extensions: tuple[tuple[str, str], ...] = row(
         (), _extensions, accepts="str | Iterable[str] | Mapping[str, str]"
     )
-    """``name=value`` with commas: told to the broker beside a token that an identity provider gave (KIP-342)."""
+    """``name=value`` with commas: sent to the broker with a token from an identity provider (KIP-342)."""
     ssl_context: ssl.SSLContext | None = row(None, _context)  # noqa: RUF009 - a field
-    """An ``ssl.SSLContext`` of your own, as the keyword ``ssl_context``; instead of all other settings of TLS."""
+    """Your own ``ssl.SSLContext``, as the keyword ``ssl_context``; replaces all other TLS settings."""
     ssl_truststore_location: str | None = row(None, _pem_file, accepts=_PATH, aliases=("ssl.ca.location",))
-    """A PEM file of the certificate authorities to trust. None: those that the operating system trusts."""
+    """A PEM file of the certificate authorities to trust. None: those of the operating system."""
     ssl_truststore_certificates: str | None = row(None, _pem_text, aliases=("ssl.ca.pem",))
-    """The same as text."""
+    """The certificate authorities to trust, as text."""
     ssl_truststore_type: str = row("PEM", _store_type, accepts=_literal("PEM"))
-    """Stores of Java (JKS, PKCS #12) are not read; the error has the command that makes PEM of one."""
+    """Java's stores (JKS, PKCS #12) are not read; the error has the commands that convert one to PEM."""
     ssl_keystore_location: str | None = row(None, _pem_file, accepts=_PATH, aliases=("ssl.certificate.location",))
     """A PEM file of the client's certificate chain, for brokers that ask for one, and, unless ``ssl.key.location`` has it, of its
     private key."""
     ssl_key_location: str | None = row(None, _pem_file, accepts=_PATH)
-    """A PEM file of the private key, where it has one of its own."""
+    """A PEM file of the private key, if it is in a separate file."""
     ssl_keystore_certificate_chain: str | None = row(None, _pem_text, aliases=("ssl.certificate.pem",))
-    """The client's certificate and what leads from it to an authority, as text."""
+    """The client's certificate chain, as text."""
     ssl_keystore_key: str | None = row(None, _pem_text, secret=True, aliases=("ssl.key.pem",))
-    """Its private key as text."""
+    """The client's private key, as text."""
     ssl_keystore_type: str = row("PEM", _store_type, accepts=_literal("PEM"))
     """As ``ssl.truststore.type``."""
     ssl_key_password: str | None = row(None, text, secret=True)
-    """What unlocks the private key, where it is locked."""
+    """The password of the private key, if it is encrypted."""
     ssl_endpoint_identification_algorithm: str = row("https", _check_of_host, accepts=_literal("https", "", "none"))
-    """Whether a broker's certificate must be for the name that was connected to; empty: whose it is does not matter."""
+    """Whether a broker's certificate must match the host name; empty: the name is not checked."""
     ssl_enabled_protocols: tuple[str, ...] = row(("TLSv1.2", "TLSv1.3"), _versions, accepts=_LIST)
-    """The versions of TLS that may be spoken; the newest that both sides know is."""
-    ssl_cipher_suites: tuple[str, ...] = row((), items, accepts=_LIST)
-    """Names of OpenSSL, for TLS 1.2; empty: what OpenSSL thinks best."""
+    """The TLS versions that may be used; the newest that both sides support is chosen."""
+    ssl_cipher_suites: tuple[str, ...] = row((), texts, accepts=_LIST)
+    """OpenSSL's names, for TLS 1.2; empty: OpenSSL's default."""
 
     @property
     def uses_tls(self) -> bool:
@@ -207,26 +212,26 @@ class SecurityConfig:
 
     @staticmethod
     def of_jaas(given: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The settings that ``sasl.jaas.config`` stands for. Raises ``ConfigError`` for what is given twice or not known."""
+        """The settings that ``sasl.jaas.config`` replaces. Raises ``ConfigError`` for options that are unknown or given twice."""
         line = given.get("sasl_jaas_config")
         if line is None:
             return {}
         names = _OF_MODULE.get(line["module"])
         if names is None:
-            raise ConfigError(f"sasl.jaas.config names {line['module']}", hint=f"spoken here are {', '.join(_OF_MODULE)}")
+            raise ConfigError(f"sasl.jaas.config names {line['module']}", hint=f"supported are {', '.join(_OF_MODULE)}")
         implied: dict[str, Any] = {names[option]: value for option, value in line.items() if option in names}
         extensions = {option.removeprefix(_EXTENSION): line[option] for option in line if option.startswith(_EXTENSION)}
         if extensions:
             implied["sasl_oauthbearer_extensions"] = tuple(extensions.items())
         for option in line:
             if option not in names and option not in _OF_NO_EFFECT and not option.startswith(_EXTENSION):
-                raise ConfigError(f"sasl.jaas.config has an option that Ottla does not honour: {option}")
+                raise ConfigError(f"sasl.jaas.config has an option that Ottla does not support: {option}")
         for name in implied.keys() & given.keys():
             raise ConfigError(f"{name.replace('_', '.')} is given twice, by itself and in sasl.jaas.config: give one of them")
         return implied
 
     def check_security(self, given: frozenset[str]) -> list[str]:
-        """Rules between these settings; gives those that were set and have no effect. Raises ``ConfigError``."""
+        """Check the rules between these settings; return those that were set and have no effect. Raises ``ConfigError``."""
         if self.uses_sasl:
             self._check_sasl()
         self._check_tls(given)
@@ -256,7 +261,7 @@ class SecurityConfig:
             return
         client = (self.sasl_oauthbearer_client_credentials_client_id, self.sasl_oauthbearer_client_credentials_client_secret)
         if self.sasl_oauthbearer_token_provider is not None and self.sasl_oauthbearer_token_endpoint_url is not None:
-            raise ConfigError("a token provider and a token endpoint are given", hint="give one of them")
+            raise ConfigError("both a token provider and a token endpoint are given", hint="give one of them")
         if self.sasl_oauthbearer_token_provider is None and (self.sasl_oauthbearer_token_endpoint_url is None or None in client):
             raise ConfigError(
                 "sasl.mechanism=OAUTHBEARER needs a source of tokens",

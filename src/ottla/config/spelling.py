@@ -1,6 +1,6 @@
-"""How settings are spelled, and what a spelling or a value that is not known is answered with.
+"""How settings are spelled, and the errors for unknown spellings and invalid values.
 
-Owns the spellings of the fields of a config, the search for the nearest name and the texts of refusals. Must not know what a
+Owns the spellings of the fields of a config, the search for the nearest name and the error texts. Must not know what a
 setting is for. Invariant: each spelling means one field of a config.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import re
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any
@@ -16,6 +17,7 @@ from ottla.config.left_out import reason
 from ottla.config.other_clients import answer_to
 from ottla.config.rows import Setting
 from ottla.errors import ConfigError
+from ottla.types import shown
 
 
 def table(cls: type[Any]) -> Mapping[str, Setting]:
@@ -35,14 +37,14 @@ def spellings(cls: type[Any]) -> Mapping[str, tuple[str, bool]]:
 
 
 def dotted(name: str) -> str:
-    """A field as Kafka spells it."""
+    """A field in Kafka's spelling."""
     return name.replace("_", ".")
 
 
 def field_of(cls: type[Any], spelling: str, others: Iterable[type[Any]]) -> tuple[str, bool]:
-    """The field that a spelling means and whether its value is in seconds; ``others`` are configs whose settings are named too.
+    """The field that a spelling means and whether its value is in seconds; ``others`` are configs whose settings errors may name.
 
-    Raises ``ConfigError`` with the nearest name for one that is unknown.
+    Raises ``ConfigError`` with the nearest name for an unknown spelling.
     """
     known = spellings(cls)
     if spelling in known:
@@ -52,19 +54,41 @@ def field_of(cls: type[Any], spelling: str, others: Iterable[type[Any]]) -> tupl
     if answer is not None and answer.setting is not None:
         here = dotted(answer.setting) if "." in str(spelling) else answer.setting
         raise ConfigError(f"{spelling} is called {here} here", hint=answer.why or None)
-    if answer is not None:
+    if answer is not None and answer.needless:
         raise ConfigError(f"{spelling} is a setting of another client that Ottla does not need: {answer.why}", hint="leave it out")
-    why = reason(kafkas)
-    if why is not None:
-        raise ConfigError(f"{spelling} is a setting of Kafka's clients that Ottla does not honour: {why}", hint="leave it out")
+    if answer is not None:
+        raise ConfigError(f"{spelling} is a setting of another client that Ottla does not have", hint=answer.why)
     owner = next((other for other in others if spelling in spellings(other)), None)
     if owner is not None:
         raise ConfigError(
             f"{spelling} is a setting of {owner.__name__.removesuffix('Config')}, not of {cls.__name__.removesuffix('Config')}"
         )
-    candidates = [item for item in known if ("." in item) == ("." in str(spelling))]
-    near = difflib.get_close_matches(str(spelling), candidates, n=1, cutoff=0.5)
-    raise ConfigError(f"unknown setting {spelling!r}", hint=f"did you mean {near[0]}?" if near else None)
+    why = reason(kafkas)
+    # One or two wrong letters in a long name: "sasl.oauthbearer.token.endpiont.url" is not one of Kafka's.
+    if why is not None and not _alike(str(spelling), known, 0.95):
+        raise ConfigError(f"{spelling} is a setting of Kafka's clients that Ottla does not support: {why}", hint="leave it out")
+    meant = _meant(str(spelling), known)
+    hint = f"did you mean {meant}?" if meant is not None else "docs/config.md lists all settings"
+    raise ConfigError(f"unknown setting {shown(spelling)}", hint=hint)
+
+
+def _meant(spelling: str, known: Mapping[str, tuple[str, bool]]) -> str | None:
+    """The setting that is most likely meant by a name that is none."""
+    in_seconds = re.sub(r"[._](s|secs?|seconds)$", "", spelling)
+    if known.get(in_seconds, ("", False))[1]:
+        return in_seconds
+    if near := _alike(spelling, known, 0.5):
+        return near[0]
+    of_it = [name for name in _of_the_kind(spelling, known) if spelling.lower() in re.split(r"[._]", name)]
+    return of_it[0] if len(of_it) == 1 else None
+
+
+def _alike(spelling: str, known: Iterable[str], cutoff: float) -> list[str]:
+    return difflib.get_close_matches(spelling.lower(), _of_the_kind(spelling, known), n=1, cutoff=cutoff)
+
+
+def _of_the_kind(spelling: str, known: Iterable[str]) -> list[str]:
+    return [name for name in known if ("." in name) == ("." in spelling)]
 
 
 def read(setting: Setting, spelling: str, value: Any, in_seconds: bool) -> Any:
@@ -72,18 +96,18 @@ def read(setting: Setting, spelling: str, value: Any, in_seconds: bool) -> Any:
     try:
         return setting.parse(_to_milliseconds(value, in_seconds) if setting.duration else value)
     except ValueError as error:
-        unit = (" in seconds, or a timedelta" if in_seconds else " of milliseconds") if setting.duration else ""
+        unit = (" of seconds, or a timedelta" if in_seconds else ", in milliseconds, or a timedelta") if setting.duration else ""
         expected = "a number" if in_seconds else str(error)
         limits = f" (in milliseconds {error})" if in_seconds else ""
-        shown = "" if setting.secret else f"={value!r}"
-        raise ConfigError(f"{spelling}{shown}: expected {expected}{unit}{limits}") from None
+        given = "" if setting.secret else f"={shown(value)}"
+        raise ConfigError(f"{spelling}{given}: expected {expected}{unit}{limits}") from error.__cause__
 
 
 def _to_milliseconds(value: Any, in_seconds: bool) -> Any:
-    """A duration in whole milliseconds; what can not be one is left for the setting's own check to refuse."""
+    """A duration in whole milliseconds; anything else is returned as it is, for the setting's own check to refuse."""
     if isinstance(value, timedelta):
         return value // timedelta(milliseconds=1)
-    if not in_seconds or isinstance(value, bool):
+    if not in_seconds or isinstance(value, bool | bytes | bytearray):
         return value
     try:
         return round(float(value) * 1000)

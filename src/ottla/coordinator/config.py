@@ -24,17 +24,17 @@ class GroupConfig:
     group_max_size: int = 2**31 - 1
     offset_metadata_max_bytes: int = 4_096
     offsets_retention_ms: int = 7 * 86_400_000
-    """How long an offset is kept that nobody uses."""
+    """How long an unused offset is kept."""
     offsets_retention_check_interval_ms: int = 600_000
     """How often the offsets of a partition are searched for those."""
     new_member_join_timeout_ms: int = 300_000
-    """How long a new member may wait in its first JoinGroup: it can not send heartbeats yet."""
+    """How long a new member may wait in its first JoinGroup: it cannot send heartbeats yet."""
     group_consumer_session_timeout_ms: int = 45_000
     """How long a member of a consumer group may stay silent. A group can set its own, between the next two."""
     group_consumer_min_session_timeout_ms: int = 1_000
     group_consumer_max_session_timeout_ms: int = 60_000
     group_consumer_heartbeat_interval_ms: int = 1_000
-    """How often members of consumer groups are told to send heartbeats, and so how soon they learn what changed: Kafka's 5000 would
+    """How often members of consumer groups send heartbeats, and so how soon they learn what changed: Kafka's 5000 would
     be long on one machine. A group can set its own, between the next two."""
     group_consumer_min_heartbeat_interval_ms: int = 100
     group_consumer_max_heartbeat_interval_ms: int = 15_000

@@ -34,7 +34,7 @@ DurableGroup = tuple[object, dict[TopicPartition, OffsetCommitValue]]
 
 
 class _Absence(enum.Enum):
-    """Why a partition's groups are not served; the values are what clients are told."""
+    """Why a partition's groups are not served; the values are the answers to clients."""
 
     NOT_HERE = ErrorCode.not_coordinator
     LOADING = ErrorCode.coordinator_load_in_progress
@@ -137,7 +137,7 @@ class GroupCoordinator:
         return self._collect(shard.append_failed(batch, error, now)) if isinstance(shard, Shard) else []
 
     def start_loading(self, partition: int) -> None:
-        """The log of a partition is being read: its groups are told to wait."""
+        """The log of a partition is being read: requests for its groups are answered with "loading"."""
         if isinstance(self._shards[partition], Shard):
             raise IllegalStateError(f"partition {partition} of __consumer_offsets is loaded", hint="unload it first")
         self._shards[partition] = _Absence.LOADING
@@ -158,7 +158,7 @@ class GroupCoordinator:
         return []
 
     def pending_offsets(self) -> dict[int, dict[Place, OffsetCommitValue | None]]:
-        """What the log holds of open transactions, by producer id; ``None`` for what can not count any more."""
+        """What the log holds of open transactions, by producer id; ``None`` for what cannot count any more."""
         found: dict[int, dict[Place, OffsetCommitValue | None]] = {}
         for shard in self._loaded():
             for producer_id, places in shard.state.pending.durable().items():
@@ -166,7 +166,7 @@ class GroupCoordinator:
         return found
 
     def unload(self, partition: int, now: Now) -> list[Effect]:
-        """Do not serve a partition's groups any more; all who wait are told NOT_COORDINATOR."""
+        """Stop serving a partition's groups; waiting requests are answered with NOT_COORDINATOR."""
         shard = self._shards[partition]
         self._shards[partition] = _Absence.NOT_HERE
         return self._collect(shard.unload()) if isinstance(shard, Shard) else []

@@ -50,7 +50,7 @@ def described_groups(request: describe_groups_request.DescribeGroupsRequest) -> 
 
 
 def describe_group(around: Surroundings, state: ShardState, context: RequestContext, wanted: Described, now: Now) -> Result:
-    """One group and its members; what the assignor was told is shown while it is in force."""
+    """One group and its members; the user data for the assignor is shown while it is in use."""
     group = state.classic_group(wanted.group_id)
     if group is None and Fact.GROUP_NOT_FOUND in context.facts:
         reason = "not found" if state.group(wanted.group_id) is None else "is not a classic group"
@@ -85,7 +85,7 @@ def describe_group(around: Surroundings, state: ShardState, context: RequestCont
 
 
 def describe_refused(context: RequestContext, wanted: Described, error: ErrorCode) -> describe_groups_response.DescribedGroup:
-    """The answer for a group that can not be looked at."""
+    """The answer for a group that cannot be looked at."""
     return _undescribed(wanted.group_id, error, None)
 
 

@@ -1,4 +1,4 @@
-"""What a broker's core asks its shell to do, as values, and what it is told of a request.
+"""What a broker's core asks its shell to do, as values, and what it knows about a request.
 
 Owns the vocabulary that the coordinator and the rest of the broker share. Must not know who performs an effect. Invariant: every
 request that came in with a ticket gets exactly one ``Reply`` or one ``CloseConnection`` with that ticket, sooner or later.
@@ -77,7 +77,7 @@ class CancelTimer:
 
 @dataclass(frozen=True, slots=True)
 class ProducerStamp:
-    """Who writes a batch; nobody in particular by default."""
+    """The producer of a batch; none by default."""
 
     producer_id: int = -1
     epoch: int = -1

@@ -1,7 +1,7 @@
 """Everything that can happen to groups and offsets, as values.
 
 *Durable* events are the records of ``__consumer_offsets``, one record each; what they say survives a restart. *Volatile* events are
-never written: who waits for an answer, which ids were given out, where a round stands. Owns the vocabulary and the mapping between
+never written: waiting requests, assigned ids, the state of a round. Owns the vocabulary and the mapping between
 durable events and records; must not know who decides on an event or what it changes. Invariant:
 ``event_of(*record_of(event)) == event``, where a record of a transaction is read as what it is once that is committed.
 """
@@ -210,7 +210,7 @@ class RunGivenUp:
 
 @dataclass(frozen=True, slots=True)
 class RunEnded:
-    """It has delivered: the target assignment is written, or nobody's was changed if the ``messages`` are errors."""
+    """The run has ended: the target assignment is written, or unchanged if the ``messages`` are errors."""
 
     group_id: str
     messages: Mapping[str, Message]
@@ -304,7 +304,7 @@ class SyncsAnswered:
 
 @dataclass(frozen=True, slots=True)
 class RebalanceStarted:
-    """A join phase begins; ``initial_delay`` is set if the group was empty. Nobody has an assignment of an unfinished round."""
+    """A join phase begins; ``initial_delay`` is set if the group was empty. No member has an assignment of an unfinished round."""
 
     group_id: str
     at: int
@@ -376,7 +376,7 @@ def is_durable(event: Event) -> TypeGuard[DurableEvent]:
 
 
 def record_of(event: DurableEvent) -> tuple[bytes, bytes | None]:
-    """The record of a durable event. Raises ``ProtocolError`` if the record can not hold what the event says."""
+    """The record of a durable event. Raises ``ProtocolError`` if the record cannot hold what the event says."""
     if type(event) is OffsetCommitted:  # nearly all there are
         return _offset_key(event.group_id, event.partition), encode_value(event.value)
     match event:
@@ -409,7 +409,7 @@ GroupRecord = tuple[bytes, bytes | None] | tuple[bytes, bytes | None, ProducerSt
 
 
 def event_of(key: bytes, value: bytes | None, producer: ProducerStamp | None = None) -> DurableEvent | None:
-    """The event of a record; ``None`` for a type of record that is not known here. Raises ``ProtocolError`` for bad bytes."""
+    """The event of a record; ``None`` for a type of record that is unknown. Raises ``ProtocolError`` for bad bytes."""
     decoded, content = decode_record(key, value)
     of_key = _EVENT_OF_KEY.get(type(decoded))  # there is none for ``Unknown``
     event = None if of_key is None else of_key(decoded, content)
@@ -450,5 +450,5 @@ _EVENT_OF_KEY: Mapping[type[Any], Callable[[Any, Any], DurableEvent]] = {
 
 @lru_cache(maxsize=8192)
 def _offset_key(group_id: str, partition: TopicPartition) -> bytes:
-    """The key of an offset's record; who has committed a partition's offset commits it again soon."""
+    """The key of an offset's record, cached: an offset that was committed is soon committed again."""
     return encode_key(OffsetCommitKey(group=group_id, topic=partition.topic, partition=partition.partition))

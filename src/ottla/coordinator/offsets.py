@@ -1,7 +1,7 @@
 """OffsetCommit and OffsetFetch: where a group stands in each partition.
 
-Owns who may commit what, and how committed offsets are told. Must not know how they are stored. Invariant: what one partition is
-refused for does not touch the others; what the group refuses, no partition of the request gets.
+Owns who may commit what, and the answers with committed offsets. Must not know how they are stored. Invariant: what one partition
+is refused for does not touch the others; what the group refuses, no partition of the request gets.
 """
 
 from __future__ import annotations
@@ -108,7 +108,8 @@ def _group_error(
 ) -> ErrorCode | None:
     """Whether the sender may commit for the group.
 
-    A negative generation is that of a consumer without membership, or of an administrator: both may commit while nobody else does.
+    A negative generation is that of a consumer without membership, or of an administrator: both may commit while there are no
+    members.
     """
     generation, member_id = request.generation_id_or_member_epoch, request.member_id
     if group is None:
@@ -141,7 +142,7 @@ def _committed_of(
     errors: list[ErrorCode],
     now: Now,
 ) -> list[OffsetCommitted]:
-    """Old clients may say how long offsets are to be kept (milliseconds); a record with that has no room for the topic's id."""
+    """Old clients may say how long offsets are to be kept (milliseconds); a record with that has no field for the topic's id."""
     retention = request.retention_time_ms
     expires = _java_long(now.wall + retention) if retention != _BROKER_DECIDES else -1
     topic_id = around.topics.topic_id(name) if expires == -1 else None
@@ -164,7 +165,7 @@ def _committed_of(
 
 
 def _java_long(number: int) -> int:
-    """A sum as Java's 64 bits hold it: beyond the largest number it goes on with the smallest, as in Kafka's own coordinator."""
+    """A sum in Java's 64-bit arithmetic: it overflows from the largest number to the smallest, as in Kafka's own coordinator."""
     return (number + 2**63) % 2**64 - 2**63
 
 
@@ -192,7 +193,7 @@ def _answered(partition: int, error: ErrorCode) -> offset_commit_response.Offset
 
 @dataclass(frozen=True, slots=True)
 class FetchPart:
-    """One group's part of an OffsetFetch. ``require_stable``: what an open transaction may change is not to be told."""
+    """One group's part of an OffsetFetch. ``require_stable``: offsets that an open transaction may change are not returned."""
 
     group: offset_fetch_request.OffsetFetchRequestGroup
     require_stable: bool
@@ -226,7 +227,7 @@ def fetch_offsets(around: Surroundings, state: ShardState, context: RequestConte
 
 
 def fetch_refused(context: RequestContext, part: FetchPart, error: ErrorCode) -> offset_fetch_response.OffsetFetchResponseGroup:
-    """The answer for a group whose offsets can not be told: the oldest clients look for the error in each partition."""
+    """The answer for a group whose offsets are not available: the oldest clients look for the error in each partition."""
     wanted = part.group
     topics: tuple[offset_fetch_response.OffsetFetchResponseTopics, ...] = ()
     if Fact.GROUP_ERROR not in context.facts:
@@ -238,7 +239,7 @@ def fetch_refused(context: RequestContext, part: FetchPart, error: ErrorCode) ->
 
 
 def _all_topics(image: TopicImage, offsets: Told, by_id: bool) -> tuple[offset_fetch_response.OffsetFetchResponseTopics, ...]:
-    """Every topic with offsets; one that was deleted has no id and can be told by name only."""
+    """Every topic with offsets; a deleted one has no id and can only be returned by name."""
     numbers: dict[str, list[int]] = {}
     for topic, partition in offsets:
         numbers.setdefault(topic, []).append(partition)

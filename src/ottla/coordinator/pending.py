@@ -79,7 +79,7 @@ class PendingOffsets(Pending[Place, OffsetCommitValue]):
         return frozenset(partition for places in self._open.values() for one, partition in places if one == group_id)
 
     def durable(self) -> dict[int, dict[Place, OffsetCommitValue | None]]:
-        """What the log holds of each open transaction; ``None`` for what can not count any more."""
+        """What the log holds of each open transaction; ``None`` for what cannot count any more."""
         return {
             producer_id: {place: None if written.outdone else written.value for place, written in places.items()}
             for producer_id, places in self._open.items()

@@ -1,4 +1,4 @@
-"""How offsets and groups go: with their topic, by age, or because somebody deletes them.
+"""Removal of offsets and groups: with their topic, by age, or on request.
 
 Owns the rules of retention, of OffsetDelete and of DeleteGroups. Must not know how a decision is stored. Invariant: an offset is
 never taken from under a group that reads its topic unless the topic is gone, and no group that has members is removed.
@@ -61,7 +61,7 @@ def _belongs(value: OffsetCommitValue, topic_id: object) -> bool:
 
 
 def expire(around: Surroundings, state: ShardState, group_id: str, now: Now) -> Result:
-    """Remove the offsets of a group that nobody needs any more, and the group itself once nothing is left of it."""
+    """Remove the expired offsets of a group, and the group itself once nothing is left of it."""
     group = state.group(group_id)
     if group is None:
         return Result()
@@ -88,7 +88,7 @@ def _subscribed_topics(group: Group) -> Collection[str] | None:
 
 
 def _may_expire(group: Group) -> bool:
-    """While a classic group rebalances nobody knows what it will read."""
+    """While a classic group rebalances it is unknown what it will read."""
     if isinstance(group, ConsumerGroup):
         return True
     reads = group.protocol_type == _CONSUMER and group.state is GroupState.STABLE and subscribed_topics(group) is not None
@@ -96,7 +96,7 @@ def _may_expire(group: Group) -> bool:
 
 
 def _has_expired(group: Group, value: OffsetCommitValue, retention: int, now: int) -> bool:
-    """Whether nobody has used an offset for too long: since it was committed and since the group lost its last member.
+    """Whether an offset has expired: since it was committed and since the group lost its last member.
 
     Old clients have said themselves until when they may want it.
     """
@@ -109,7 +109,7 @@ def _has_expired(group: Group, value: OffsetCommitValue, retention: int, now: in
 
 
 def _is_subscribed(group: Group, topics: Collection[str] | None, topic: str) -> bool:
-    """Consumers whose subscription can not be read may be subscribed to anything."""
+    """Consumers whose subscription cannot be read may be subscribed to anything."""
     if topics is not None:
         return topic in topics
     return isinstance(group, ClassicGroup) and group.protocol_type == _CONSUMER
@@ -189,7 +189,7 @@ def delete_answer(group_id: str, error: ErrorCode) -> delete_groups_response.Del
 
 
 def _removed(state: ShardState, group: Group, answer: delete_groups_response.DeletableGroupResult | None = None) -> Result:
-    """Nothing of a group stays: not its offsets, nor who was given an id and has not joined yet."""
+    """Nothing of a group stays: neither its offsets, nor members that have an id and have not joined yet."""
     written = dict.fromkeys((*state.offsets(group.group_id), *sorted(state.pending.of_group(group.group_id))))
     offsets = tuple(OffsetDeleted(group.group_id, partition) for partition in written)
     if isinstance(group, ConsumerGroup):

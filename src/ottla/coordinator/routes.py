@@ -1,4 +1,4 @@
-"""The one table of the APIs that the coordinator serves: who decides, what a refusal looks like, what belongs to which group.
+"""The one table of the APIs that the coordinator serves: the handler, the form of a refusal, the group.
 
 Owns the mapping; must not know shards or appends.
 """
@@ -42,7 +42,7 @@ Decide = Callable[[Surroundings, ShardState, RequestContext, Any, Now], Result]
 class GroupRoute:
     """A request, or a part of one, that concerns one group.
 
-    ``refuse(context, request, error)`` makes the answer when the coordinator can not serve it. ``not_stored`` says what
+    ``refuse(context, request, error)`` makes the answer when the coordinator cannot serve it. ``not_stored`` says what
     else follows from records that could not be appended, where something does.
     """
 
@@ -62,7 +62,7 @@ class SplitRoute:
 
 
 def _heartbeat_refused(context: RequestContext, request: Any, error: ErrorCode) -> Any:
-    """While groups are being loaded a member is told that all is well: it can do nothing better than stay."""
+    """While groups are being loaded a heartbeat is answered with success: the best that a member can do is to stay."""
     return heartbeat_answer(ErrorCode.none if error is ErrorCode.coordinator_load_in_progress else error)
 
 

@@ -65,7 +65,7 @@ _APPEND_ERRORS = {
     ErrorCode.invalid_fetch_size: ErrorCode.unknown_server_error,
     ErrorCode.network_exception: ErrorCode.coordinator_load_in_progress,
 }
-"""What a client is told when the log refused the coordinator's records; it knows nothing of that log."""
+"""The answer to a client when the log refused the coordinator's records; the client knows nothing about that log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +90,11 @@ class Request:
     index: int | None = None
 
     def answered(self, answer: Any) -> Reply | Part:
-        """The answer, addressed to whoever asked."""
+        """The answer, addressed to the sender of the request."""
         return Reply(self.context.ticket, answer) if self.index is None else Part(self.context, self.index, answer)
 
     def refused(self, error: ErrorCode) -> Reply | Part:
-        """The answer when it can not be served."""
+        """The answer when it cannot be served."""
         return self.answered(self.route.refuse(self.context, self.body, error))
 
 
@@ -209,7 +209,7 @@ class Shard:
         return []
 
     def append_failed(self, batch: int, error: ErrorCode, now: Now) -> list[ShardEffect]:
-        """The records of a batch are not in the log: nothing of it has happened, and who asked for it is told."""
+        """The records of a batch are not in the log: none of it has happened, and the requests get an error."""
         for group_id, is_open in self._closing(batch):
             told = _APPEND_ERRORS.get(error, error)
             self._end_what_waited()
@@ -233,7 +233,7 @@ class Shard:
             self.state.replay((event,))
 
     def unload(self) -> list[ShardEffect]:
-        """Somebody else coordinates these groups now: everybody who waits is told, and no timer stays."""
+        """Another broker coordinates these groups now: waiting requests are answered, and timers are removed."""
         gone = ErrorCode.not_coordinator
         effects: list[ShardEffect] = [CancelTimer(key) for key in self.timers]
         for group in self.state.groups().values():
@@ -274,7 +274,7 @@ class Shard:
         except ProtocolError:  # something in the request is longer than a record can hold
             return self._given_up(group_id, operation, ErrorCode.invalid_request, now)
         except Exception:
-            # A decision writes nothing, so one that fails leaves no trace: what waits behind it and other groups go on.
+            # A decision writes nothing, so a failed one leaves no trace: queued requests and other groups go on.
             logger.exception("group %r: %s failed", group_id, type(operation).__name__)
             return self._given_up(group_id, operation, ErrorCode.unknown_server_error, now)
         if not durable:

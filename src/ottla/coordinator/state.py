@@ -142,7 +142,7 @@ class ShardState:
         offsets = self._offsets.get(group_id, {})
         offsets.pop(partition, None)
         if not offsets:
-            self._offsets.pop(group_id, None)  # the group goes with the next search for what has expired, as in Kafka 4
+            self._offsets.pop(group_id, None)  # the next search for expired offsets removes the group, as in Kafka 4
 
 
 def _stored(group: Group) -> object:

@@ -16,7 +16,7 @@ COORDINATOR = "coordinator"
 
 
 def session_timer(group_id: str, member_id: str) -> TimerKey:
-    """A member's session: set anew by all that shows it alive."""
+    """A member's session: restarted by every sign of life."""
     return (COORDINATOR, group_id, "session", member_id)
 
 
@@ -45,7 +45,7 @@ MEMBER_TIMERS = (session_timer, rebalance_timer, rejoin_timer, resync_timer, run
 
 
 def join_timer(group_id: str) -> TimerKey:
-    """The end of a join phase that not everybody came to, or of the initial delay."""
+    """The end of a join phase with missing members, or of the initial delay."""
     return (COORDINATOR, group_id, "join")
 
 
@@ -75,7 +75,7 @@ class Timers:
     def __init__(self) -> None:
         self._deadlines: dict[TimerKey, int] = {}
         self._told: dict[TimerKey, int] = {}
-        """What the shell was told last. A deadline that moves away needs no word: the early report will be put off then."""
+        """The timers last set in the shell. A deadline that moves back needs no effect: the early report is then postponed."""
 
     def __iter__(self) -> Iterator[TimerKey]:
         return iter(self._deadlines)

@@ -1,7 +1,7 @@
 """TxnOffsetCommit: where a group will stand if a producer's transaction is committed.
 
 Owns who may commit in a transaction, and what. Must not know whether there is such a transaction: that was asked before. Invariant:
-what is written here is seen by nobody before the transaction's marker says so.
+what is written here is invisible until the transaction's marker commits it.
 
 Source: KIP-98, KIP-447 (members say who they are, so that one that was replaced is fenced).
 """
@@ -75,7 +75,7 @@ def commit_in_transaction_refused(
 
 
 def names_nothing_known(request: Request, topics: TopicImage) -> bool:
-    """Whether no partition of the request exists: then it matters to nobody who sends it."""
+    """Whether no partition of the request exists: then its sender does not matter."""
     return not any(_exists(topics, topic.name, one) for topic in request.topics for one in topic.partitions)
 
 

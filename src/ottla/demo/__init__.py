@@ -1,11 +1,11 @@
 """The main job: real flights through the broker, a consumer group that survives a kill, and Spark.
 
 Owns one run from an empty folder to a report. Must not be needed by anything but the command line. Invariant: a figure that
-does not add up is told, and no process is left behind.
+does not add up is reported, and no process is left behind.
 """
 
 from __future__ import annotations
 
 
 class DemoFailed(Exception):
-    """The run can not go on; the message says why, and where to look."""
+    """The run cannot go on; the message says why, and where to look."""

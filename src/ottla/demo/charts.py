@@ -76,7 +76,7 @@ def draw_owners(tenures: Sequence[Tenure], moments: Mapping[str, float], file: P
     axes.set_xlabel("seconds since the group was formed")
     axes.set_title("Who read which partition in group dispatch", loc="left", fontweight="bold", color=INK, pad=22)
     legend = [Patch(facecolor=colour[member], label=member) for member in members]
-    legend.append(Patch(facecolor="white", edgecolor=INK, hatch="////", label="dead owner, nobody reads"))
+    legend.append(Patch(facecolor="white", edgecolor=INK, hatch="////", label="dead owner, no reader"))
     axes.legend(handles=legend, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=len(legend), frameon=False, fontsize=9)
     _save(figure, file)
 

@@ -20,7 +20,7 @@ FILES = ("summary.json", "delays.png", "owners.png")
 
 
 class FolderRefused(DemoFailed):
-    """The output folder can not be used; the message says why and what to do."""
+    """The output folder cannot be used; the message says why and what to do."""
 
 
 @contextmanager
@@ -51,4 +51,4 @@ def prepared(out: Path) -> Iterator[Path]:
             (out / "members").mkdir()
             yield out
     except PermissionError as error:
-        raise FolderRefused(f"{out} can not be written to: {error.strerror}; choose another folder with --out") from error
+        raise FolderRefused(f"{out} cannot be written to: {error.strerror}; choose another folder with --out") from error

@@ -16,7 +16,7 @@ TIMEOUT = 20.0
 
 
 def reason_against() -> str | None:
-    """Why Spark can not run here, or ``None`` if it can."""
+    """Why Spark cannot run here, or ``None`` if it can."""
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=os.path.join(home, "bin") if home else None)
     if java is None:

@@ -52,7 +52,7 @@ class Member:
         except (
             CommitFailedError,
             RebalanceInProgressError,
-        ) as error:  # the group moved on: whoever owns the partitions now repeats what was not committed
+        ) as error:  # the group has rebalanced: the new owners repeat what was not committed
             self._emit("commit_failed", reason=str(error))
         else:
             offsets = {partition.partition: position.offset for partition, position in committed.items()}

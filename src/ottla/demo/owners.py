@@ -1,8 +1,8 @@
 """Who owned which partition, and when.
 
 Owns the history of the partitions' owners, built from what the members report. Must not know processes or Kafka.
-Invariant: a partition's tenures follow one another in time; one that nobody could end by himself (his process was
-killed) is marked as such and lasts until the group gave the partition to somebody else.
+Invariant: a partition's tenures follow one another in time; one whose owner was killed is
+marked as such and lasts until the group gave the partition to another member.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Owners:
             self._present[partition] = (member, at)
 
     def revoked(self, member: str, partitions: Iterable[int], at: float) -> None:
-        """``member`` gave ``partitions`` back, or was told that it had lost them."""
+        """``member`` gave up ``partitions``, or lost them."""
         for partition in partitions:
             if self._present.get(partition, ("",))[0] == member:
                 owner, since = self._present.pop(partition)

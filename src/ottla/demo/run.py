@@ -32,7 +32,7 @@ DONE, WRONG, WITHOUT_SPARK = 0, 1, 3
 """Exit codes."""
 ANNOUNCED = {
     Act.WORKING: f"{', '.join(MEMBERS)} share the partitions",
-    Act.ORPHANED: f"a third is done: {VICTIM} is killed (SIGKILL); nobody reads its partitions until its session is over",
+    Act.ORPHANED: f"a third is done: {VICTIM} is killed (SIGKILL); no one reads its partitions until its session expires",
     Act.SURVIVING: "the survivors have taken over",
     Act.JOINING: f"{NEWCOMER} joins",
     Act.FINISHING: "the partitions are shared again",

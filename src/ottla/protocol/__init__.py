@@ -1,6 +1,6 @@
 """Bytes <-> messages, on kio: framing, headers, version negotiation, and the blobs and records that groups exchange.
 
-The only room that knows a version number or imports kio. Invariant: what is decoded here was complete.
+The only package that knows a version number or imports kio. Invariant: what is decoded here was complete.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The one table of Kafka's APIs: key, name, the versions that Ottla speaks, and what a version means.
 
-Owns every rule that is bound to a version number, as named facts. Must not know sockets or any core. Invariant: no other room
+Owns every rule that is bound to a version number, as named facts. Must not know sockets or any core. Invariant: no other package
 compares version numbers; it asks whether a ``Fact`` holds.
 
 Source: the protocol guide (https://kafka.apache.org/protocol) and what Apache Kafka 4.3.1 advertises.
@@ -154,7 +154,7 @@ class Fact(enum.Enum):
     """What the version of a request implies, named so that the cores need not know the number."""
 
     NEEDS_MEMBER_ID = "JoinGroup: a new dynamic member is sent away once with an id (KIP-394)"
-    SKIP_ASSIGNMENT = "JoinGroup: a returning static leader can be told not to assign (KIP-814)"
+    SKIP_ASSIGNMENT = "JoinGroup: the answer can ask a returning static leader not to assign (KIP-814)"
     GROUP_NOT_FOUND = "the API may answer GROUP_ID_NOT_FOUND"
     BY_TOPIC_ID = "topics are named by id, not by name"
     ZSTD = "the client can read zstd"
@@ -164,7 +164,7 @@ class Fact(enum.Enum):
     MATCHES_PATTERNS = "ConsumerGroupHeartbeat: a member can subscribe to a pattern"
     KNOWS_EPOCHS = "OffsetCommit: the request can come from a member of a consumer group"
     ZERO_FEATURES = "ApiVersions: the client reads features whose lowest level is 0"
-    PRODUCER_FENCED = "the client knows PRODUCER_FENCED; older ones are told INVALID_PRODUCER_EPOCH"
+    PRODUCER_FENCED = "the client knows PRODUCER_FENCED; older ones get INVALID_PRODUCER_EPOCH"
     TRANSACTION_ABORTABLE = "the client knows TRANSACTION_ABORTABLE (KIP-890)"
     TRANSACTION_V2 = "transactions of version 2 (KIP-890): writing adds a partition, and the epoch goes up with each transaction"
     FROM_BROKER = "AddPartitionsToTxn: the request is one that brokers send each other (KIP-890)"

@@ -6,7 +6,7 @@ bytes are left is refused.
 
 And it would copy the records of a message, which are nearly all of it: a walk tells where they lie, for ``cutting``.
 
-A lenient walk goes the same way and rewrites what Kafka accepts and kio does not (``leniency``). It is for the messages that kio or
+A lenient walk does the same and rewrites what Kafka accepts and kio does not (``leniency``). It is used for messages that kio or
 the other walk has refused.
 
 Owns those walks, functions whose source is derived from kio's own classes; must not make values of what they walk. Invariant: when
@@ -28,9 +28,10 @@ from ottla.protocol.varints import read_varint
 
 
 class Walk(Protocol):
-    """Goes over one item that starts at a position and returns the position behind it; notes where records lie, if asked to.
+    """Walks over one item that starts at a position and returns the position after it; records the positions of records, if asked
+    to.
 
-    A lenient walk needs a ``rewrite``. Others raise ``ValueError`` where a lenient one is needed to go on.
+    A lenient walk needs a ``rewrite``. Other walks raise ``ValueError`` where a lenient one is needed to go on.
     """
 
     def __call__(
@@ -70,7 +71,7 @@ _FIXED = {
 
 
 EMPTY_RECORDS = {True: b"\x01", False: b"\0\0\0\0"}
-"""What stands in the place of records that are cut out, in a flexible version and in others."""
+"""The replacement of records that are cut out, in a flexible version and in others."""
 
 
 @cache
@@ -98,14 +99,14 @@ def _checked(cls: type[Any], walk: Walk) -> Walk:
         try:
             return walk(frame, position, records, rewrite)
         except (IndexError, struct.error):
-            raise ProtocolError(f"{cls.__name__} is cut off at byte {len(frame)}") from None
+            raise ProtocolError(f"{cls.__name__} is truncated at byte {len(frame)}") from None
 
     return checked
 
 
 @cache
 def _needs_walk(cls: type[Any]) -> bool:
-    """Whether a message has arrays, or structures that may be null."""
+    """Whether a message has arrays, or nullable structures."""
     return any(
         is_tuple(field.type)
         or ((inner := nested_class(field.type)) is not None and (is_nullable(field.type) or _needs_walk(inner)))
@@ -269,13 +270,13 @@ def _null(name: str) -> ProtocolError:
 def _tags(
     frame: memoryview, position: int, known: dict[int, Walk], records: list[Place] | None, rewrite: leniency.Rewrite | None
 ) -> int:
-    """A section of tagged fields, read as kio reads it: without regard to the size in front of each."""
+    """A section of tagged fields, read as kio reads it: ignoring the size in front of each."""
     count, position = read_varint(frame, position)
     for _ in range(count):
         tag, position = read_varint(frame, position)
         _, position = read_varint(frame, position)
         if tag not in known:
-            raise ValueError(f"the tagged field {tag} is not known")
+            raise ValueError(f"the tagged field {tag} is unknown")
         position = known[tag](frame, position, records)
     return position
 

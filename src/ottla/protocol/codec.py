@@ -79,7 +79,9 @@ class _Encoder:
             self._write(pieces.append, message if self._reshape is None else self._reshape(message))
             return self._frame(pieces)
         except Exception as error:
-            raise ProtocolError(f"{self._what} can not be encoded: {error}", cause=error) from error
+            # Before the flexible versions (KIP-482) a string has a length of 16 bits.
+            hint = "something in it is longer than this version can carry" if isinstance(error, struct.error) else None
+            raise ProtocolError(f"{self._what} cannot be encoded: {error}", hint=hint, cause=error) from error
 
 
 @cache
@@ -97,7 +99,7 @@ def peek_request(frame: Buffer) -> tuple[int, int, int]:
 def decode_request(frame: Buffer) -> tuple[RequestHeader, Message]:
     """The header and the neutral message of a request frame.
 
-    Raises ``UnsupportedApiError`` for an API or a version that is not spoken, ``ProtocolError`` for a frame that is cut off or
+    Raises ``UnsupportedApiError`` for an API or a version that is not supported, ``ProtocolError`` for a frame that is cut off or
     whose content is no message. Bytes left over at the end are ignored, as Kafka does it: librdkafka 2.16 leaves three after a
     Metadata request for all topics.
     """
@@ -142,7 +144,7 @@ class _Decoder:
         except ProtocolError:
             raise
         except Exception as error:
-            raise ProtocolError(f"{self._what} can not be decoded: {type(error).__name__}: {error}", cause=error) from error
+            raise ProtocolError(f"{self._what} cannot be decoded: {type(error).__name__}: {error}", cause=error) from error
         return head, body if self._lift is None else self._lift(body), start + size
 
 
@@ -159,9 +161,9 @@ def _response_decoder(api: Api, version: int) -> _Decoder:
 def spoken_api(key: int, version: int) -> Api:
     """The API of a key, if this version of it is spoken; raises ``UnsupportedApiError`` otherwise."""
     if key not in Api.__members__.values():
-        raise UnsupportedApiError(f"API key {key} is not known here")
+        raise UnsupportedApiError(f"API key {key} is unknown")
     api = Api(key)
     if version not in SPOKEN[api]:
         low, high = SPOKEN[api]
-        raise UnsupportedApiError(f"{api.name} version {version} is not spoken here, only {low} to {high}")
+        raise UnsupportedApiError(f"{api.name} version {version} is not supported, only {low} to {high}")
     return api

@@ -38,7 +38,7 @@ class ConnectionState(enum.Enum):
 
 
 _LOGIN = object()
-"""The ticket of the requests of a login: their answers are not for whoever sends requests."""
+"""The ticket of the requests of a login: their answers are not for the managers."""
 
 
 class _InFlight(NamedTuple):
@@ -103,7 +103,7 @@ class ClientConnection:
         if common is None:
             offered = f"{theirs.minimum} to {theirs.maximum}" if theirs is not None else "none"
             raise UnsupportedApiError(
-                f"the broker offers {api.name} versions {offered}; Ottla speaks {SPOKEN[api].minimum} to {SPOKEN[api].maximum}"
+                f"the broker offers {api.name} versions {offered}; Ottla supports {SPOKEN[api].minimum} to {SPOKEN[api].maximum}"
             )
         version = min(common.maximum, _newest_for(api, message))
         need = _NEEDS.get(api)
@@ -141,7 +141,7 @@ class ClientConnection:
 
     def _on_frame(self, frame: Frame) -> tuple[Response | None, list[Piece]]:
         if not self._in_flight:
-            raise ProtocolError(f"a response of {len(frame)} bytes arrived that nothing asked for")
+            raise ProtocolError(f"a response of {len(frame)} bytes arrived without a request")
         header, ticket = self._in_flight.popleft()
         if self.state is ConnectionState.HANDSHAKE:
             return None, self._on_versions(header, frame)
@@ -242,7 +242,7 @@ _NEEDS: Mapping[Api, _Need] = {
     Api.HEARTBEAT: _STATIC,
     Api.OFFSET_COMMIT: _STATIC,
 }
-"""APIs whose older versions can not say what a message says."""
+"""APIs whose older versions cannot say what a message says."""
 
 
 def _asked_for(group: Any) -> Any:

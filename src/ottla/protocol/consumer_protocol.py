@@ -1,6 +1,6 @@
 """The blobs that members of a ``consumer`` group exchange through the coordinator: Subscription and Assignment.
 
-Owns their versions; must not know who asks or assigns. Invariant: what is decoded is a plain value of ours whatever
+Owns their versions; must not know their users. Invariant: what is decoded is a plain value of ours whatever
 version the peer wrote, and whatever is wrong with a blob leaves here as ``ProtocolError``.
 
 Source: the message schemas ConsumerProtocolSubscription and ConsumerProtocolAssignment of Apache Kafka (KIP-429 owned
@@ -122,7 +122,7 @@ def _encode(message: Any, version: int = NEWEST) -> bytes:
     try:
         entity_writer(type(message))(target, message)
     except Exception as error:
-        raise ProtocolError(f"{type(message).__name__} can not be encoded: {error}", cause=error) from error
+        raise ProtocolError(f"{type(message).__name__} cannot be encoded: {error}", cause=error) from error
     return target.getvalue()
 
 
@@ -131,7 +131,7 @@ def _decode(kind: str, name: str, blob: bytes) -> Any:
     try:
         message, _ = reader(getattr(_schema(kind, version), name))(blob, _VERSION.size)
     except Exception as error:
-        raise ProtocolError(f"{name} version {version} can not be decoded: {type(error).__name__}: {error}", cause=error) from error
+        raise ProtocolError(f"{name} version {version} cannot be decoded: {type(error).__name__}: {error}", cause=error) from error
     return message
 
 

@@ -3,7 +3,7 @@
 Owns the limits of a frame; must not know what is inside one, nor sockets. Invariant: a stream that broke a limit stays broken:
 every later call raises the same error, since nothing after a bad length can be trusted.
 
-A reader lends out the buffer it wants filled (``get_buffer``) and is told how much arrived (``buffer_updated``), so that a large
+A reader lends out the buffer to fill (``get_buffer``) and learns how much arrived (``buffer_updated``), so that a large
 frame goes from the kernel into its own memory in as few calls as the socket allows, without a copy. That memory holds a later frame
 as soon as nothing refers to this one, be it a view of a part.
 """
@@ -162,25 +162,26 @@ class FrameReader:
 
 
 def _references(rooms: list[bytearray | mmap.mmap], at: int) -> int:
-    """How often a room is referred to, views of it included."""
+    """The number of references to a buffer, including views of it."""
     return sys.getrefcount(rooms[at]) if hasattr(sys, "getrefcount") else -1
 
 
 _UNUSED = max(_references([bytearray()], 0), 0)
-"""The references to a room that only the list of rooms knows: nobody can come by it but through the list."""
+"""The number of references to a buffer that only the list refers to: no other code can reach it."""
 
 
 def _looks_like(start: bytes) -> str:
-    """What a length that can not be one may be instead: the first bytes of another protocol."""
+    """What a length that cannot be one may be instead: the first bytes of another protocol."""
     if start == b"HTTP":
         return ": the peer speaks HTTP, not Kafka's protocol"
     if start[0] in (0x15, 0x16) and start[1] == 3:
-        return ": the peer speaks TLS here, so security.protocol is to be SSL or SASL_SSL"
+        return ": the peer speaks TLS here, so set security.protocol to SSL or SASL_SSL"
     return ""
 
 
 def _grown(body: bytearray | mmap.mmap, size: int) -> bytearray | mmap.mmap:
-    """More room for a frame of ``size`` bytes of which ``body`` is full, and some to spare: the next may be a little larger."""
+    """A larger buffer for a frame of ``size`` bytes of which ``body`` is full, and some to spare: the next may be a little
+    larger."""
     ample = size + size // 8
     grown = _reserved(ample) if size > _HUGE else bytearray(min(ample, len(body) * _GROWTH))
     grown[: len(body)] = body[:]

@@ -139,7 +139,8 @@ class ClassicMemberMetadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupMemberMetadataValue:
-    """What a member asked for, with its names of topics sorted. ``classic_member_metadata`` is ``None`` if it sends heartbeats.
+    """A member's subscription, with its topic names sorted. ``classic_member_metadata`` is ``None`` for a member that sends
+    heartbeats.
 
     ``client_assignors`` is Ottla's own, in a tagged field that Kafka skips: the assignors that the member can run.
     """
@@ -246,7 +247,7 @@ class ConsumerGroupRegularExpressionValue:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """The key of a record whose type is not known here."""
+    """The key of a record whose type is unknown."""
 
     key_type: int
 
@@ -385,7 +386,7 @@ def _like(one: "dataclasses.Field[Any]", version: int) -> Any:
     inner = None if is_tuple(one.type) else nested_class(one.type)
     if inner is None:
         return field(metadata=metadata, default=one.default)
-    # Where a tagged structure is missing Kafka takes its fields' defaults, and writes null as such.
+    # If a tagged structure is missing, Kafka uses its fields' defaults, and writes null like that.
     return field(metadata=metadata, default=adopter(inner, _schema(inner, version, True))(inner()))
 
 
@@ -412,7 +413,7 @@ class _Codec:
                     raise ValueError(f"version {self._version} has no {name}")
             self._write(pieces.append, value)
         except Exception as error:
-            raise ProtocolError(f"{value} can not be encoded: {type(error).__name__}: {error}", cause=error) from error
+            raise ProtocolError(f"{value} cannot be encoded: {type(error).__name__}: {error}", cause=error) from error
         return b"".join(pieces)
 
     def decode(self, content: bytes) -> Any:
@@ -421,7 +422,7 @@ class _Codec:
             message, size = self._read(content, _INT16.size)
             decoded = self._adopt(message)
         except Exception as error:
-            raise ProtocolError(f"{self._name} can not be decoded: {type(error).__name__}: {error}", cause=error) from error
+            raise ProtocolError(f"{self._name} cannot be decoded: {type(error).__name__}: {error}", cause=error) from error
         if size + _INT16.size != len(content):
             raise ProtocolError(f"{self._name} ends at byte {size + _INT16.size} of {len(content)}")
         return decoded

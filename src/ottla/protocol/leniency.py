@@ -1,10 +1,10 @@
-"""What Kafka accepts and kio refuses, put into the form that kio reads.
+"""Rewrites what Kafka accepts and kio refuses to the form that kio reads.
 
-Kafka skips tagged fields that it does not know (KIP-482), takes any negative length for null and any byte but 0 for true, and puts
-U+FFFD in the place of what is not UTF-8. kio refuses all of these, and error codes that are newer than itself; one of them anywhere
-in a message would cost the connection.
+Kafka skips unknown tagged fields (KIP-482), treats any negative length as null and any byte except 0 as true, and replaces invalid
+UTF-8 with U+FFFD. kio refuses all of these, and error codes that are newer than itself; one of them anywhere in a message would
+close the connection.
 
-Owns a copy of a message with such parts replaced, and how each kind of field is replaced; the walks of ``bounds`` say where the
+Owns a copy of a message with such parts replaced, and how each kind of field is replaced; the walks of ``bounds`` know where the
 fields are. Must not know any message. Invariant: a message without such parts is not changed.
 """
 
@@ -29,9 +29,9 @@ _LONGEST = 0x7FFF
 
 
 class Rewrite:
-    """A copy of a message that is made from the beginning to the end, with parts replaced.
+    """A copy of a message, made from beginning to end, with parts replaced.
 
-    ``changed``: whether the copy differs from the message in more than records that were cut out.
+    ``changed``: whether the copy differs from the message in more than the records that were cut out.
     """
 
     def __init__(self, frame: Frame) -> None:
@@ -41,29 +41,29 @@ class Rewrite:
         self._copy = bytearray()
 
     def replace(self, start: int, end: int, content: bytes) -> None:
-        """Write ``content`` in the place of the bytes from ``start`` to ``end``."""
+        """Replace the bytes from ``start`` to ``end`` with ``content``."""
         self.changed = True
         self.cut(start, end, content)
 
     def cut(self, start: int, end: int, content: bytes) -> None:
-        """The same for records, which are put back into the message later: that is no change."""
+        """The same for records, which are put back into the message later, so it does not count as a change."""
         self._copy_until(start)
         self._copy += content
         self._copied = end
 
     def reserve(self, start: int, end: int) -> int:
-        """Make room for a number in the place of the one from ``start`` to ``end``; returns where the room begins."""
+        """Reserve space for a number that replaces the one from ``start`` to ``end``; return where the space begins."""
         self._copy_until(start)
         self._copied = end
         self._copy += bytes(WIDEST)
         return len(self._copy) - WIDEST
 
     def fill(self, room: int, number: int) -> None:
-        """Write a number into the room made for it."""
+        """Write a number into the space reserved for it."""
         self._copy[room : room + WIDEST] = wide_varint(number)
 
     def size_since(self, room: int, position: int) -> int:
-        """How many bytes stand in the copy between a reserved room and the message's ``position``."""
+        """The number of bytes in the copy between a reserved space and the message's ``position``."""
         self._copy_until(position)
         return len(self._copy) - room - WIDEST
 
@@ -77,7 +77,7 @@ class Rewrite:
         self._copied = position
 
 
-# Each of these goes over one value that starts at ``position`` and returns the position behind it.
+# Each of these walks over one value that starts at ``position`` and returns the position after it.
 
 
 def compact_string(frame: Frame, position: int, rewrite: Rewrite) -> int:
@@ -122,14 +122,14 @@ def boolean(frame: Frame, position: int, rewrite: Rewrite) -> int:
 
 
 def error_code(frame: Frame, position: int, rewrite: Rewrite) -> int:
-    """An error code: one that kio does not know is UNKNOWN_SERVER_ERROR."""
+    """An error code: one that kio does not know becomes UNKNOWN_SERVER_ERROR."""
     if _read_int16(frame, position)[0] not in _known_codes():
         rewrite.replace(position, position + 2, _pack_int16(-1))
     return position + 2
 
 
 def struct_or_null(frame: Frame, position: int, rewrite: Rewrite) -> bool:
-    """Whether a structure follows the byte that says whether one does: not if the byte is negative."""
+    """Whether a structure follows, by the byte before it: none if the byte is negative."""
     if frame[position] < 0x80:
         return True
     if frame[position] != _NULL_STRUCT[0]:
@@ -149,7 +149,7 @@ def tagged_struct_or_null(frame: Frame, position: int, rewrite: Rewrite) -> bool
 def tags(frame: Frame, position: int, known: Mapping[int, Callable[..., int]], records: list[Any] | None, rewrite: Rewrite) -> int:
     """A section of tagged fields: those without a walk in ``known`` are left out.
 
-    Like Kafka, this reads a known field without regard to the size in front of it, and does not mind the order of the tags.
+    Like Kafka, this reads a known field without looking at its size, and accepts tags in any order.
     """
     count, begin = read_varint(frame, position)
     room = rewrite.reserve(position, begin)
@@ -178,7 +178,7 @@ def _end(frame: Frame, begin: int, size: int) -> int:
 
 
 def _as_utf8(content: Frame) -> bytes | None:
-    """The content with U+FFFD where it is not UTF-8; ``None`` if all of it is."""
+    """The content with invalid UTF-8 replaced by U+FFFD; ``None`` if all of it is valid."""
     try:
         str(content, "utf-8")
     except UnicodeDecodeError:

@@ -26,7 +26,7 @@ def wire_class(api: Api, version: int, side: str) -> type[Any]:
 
 
 def lift(api: Api, side: str, message: Any) -> Any:
-    """The neutral form of a message that kio decoded and nobody else has."""
+    """The neutral form of a message that kio decoded and no other code refers to."""
     change = lifter(api, side, type(message))
     return message if change is None else change(message)
 
@@ -64,7 +64,7 @@ def converter(source: type[Any], target: type[Any]) -> Convert:
 
 @cache
 def adopter(source: type[Any], target: type[Any]) -> Convert:
-    """The same for a message that nobody else has: one whose class has the same fields becomes a ``target`` as it is."""
+    """The same for a message that no other code refers to: one whose class has the same fields becomes a ``target`` as it is."""
     if source is target:
         return lambda message: message
     if not _same_fields(source, target):
@@ -115,7 +115,7 @@ def _field_converter(
     inner_source, inner_target = nested_class(source), nested_class(target)
     change: Convert | None = None
     if inner_source is not None and inner_target is not None and inner_source is not inner_target:
-        # kio shares the defaults of single structures between messages: those belong to nobody
+        # kio shares the defaults of single structures between messages: those must not be changed
         change = (
             _for_tuples(inner(inner_source, inner_target))
             if is_tuple(target)

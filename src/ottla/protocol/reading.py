@@ -1,8 +1,8 @@
-"""kio's readers, made safe for bytes from strangers and as tolerant as Kafka's own.
+"""kio's readers, made safe for untrusted bytes and as tolerant as Kafka's own.
 
-Owns the order of steps: the walk that checks lengths, the cut of the records, kio; and where these refuse a message, the same once
-more on a copy in which everything that Kafka accepts is written as kio reads it. Must not know any message. Invariant: kio never
-sees a message that no walk has passed; what Kafka would read is read, and costs nothing extra unless it occurs.
+Owns the order of steps: the walk that checks lengths, the cut of the records, kio; and if these refuse a message, the same again on
+a copy in which everything that Kafka accepts is written as kio reads it. Must not know any message. Invariant: kio only sees
+messages that a walk has checked; whatever Kafka reads is read, at no extra cost for other messages.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from ottla.protocol.schema import cache
 
 
 class Reader:
-    """Reads messages of one of kio's classes: gives the message and how many bytes it takes.
+    """Reads messages of one of kio's classes: returns the message and its size in bytes.
 
-    Raises ``ProtocolError`` or what kio raises for bytes that are no such message.
+    Raises ``ProtocolError``, or what kio raises, for bytes that are not such a message.
     """
 
     def __init__(self, cls: type[Any]) -> None:
@@ -40,10 +40,10 @@ class Reader:
             return self._read_rewritten(frame, position, None, refusal)
 
     def around_records(self, frame: memoryview, position: int, put: cutting.Put) -> tuple[Any, int]:
-        """The same for a message whose records ``put`` puts into it, as views of the frame."""
+        """The same for a message with records, which ``put`` inserts as views of the frame."""
         places: list[bounds.Place] = []
         try:
-            assert self._walk is not None, "records belong to partitions, of which there is an array"
+            assert self._walk is not None, "records belong to partitions, which are in an array"
             self._walk(frame, position, places)
             rest = cutting.without_records(frame, places, flexible=self._class.__flexible__)
             message, size = self._read(rest, position)

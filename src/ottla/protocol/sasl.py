@@ -73,5 +73,7 @@ def _refused_mechanism(mechanism: str, answer: Any) -> AuthenticationError:
         offered = ", ".join(sorted(answer.mechanisms)) or "none"
         hint = f"set sasl.mechanism to one of those that the broker offers: {offered}"
         return AuthenticationError(f"the broker does not offer the mechanism {mechanism}: {cause}", hint=hint, cause=cause)
-    not_wanted = "the port wants no login: set security.protocol to PLAINTEXT or SSL" if code == _ILLEGAL_SASL_STATE else None
+    not_wanted = (
+        "the port does not ask for a login: set security.protocol to PLAINTEXT or SSL" if code == _ILLEGAL_SASL_STATE else None
+    )
     return AuthenticationError(f"the broker refused to begin a login: {cause}", hint=not_wanted, cause=cause)

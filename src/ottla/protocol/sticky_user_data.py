@@ -1,7 +1,7 @@
 """What a member's ``sticky`` assignors tell the leader about the past, as bytes in the user data of its subscription.
 
 Owns the two layouts of ``sticky`` (version 1 adds the generation) and the one of ``cooperative-sticky``. Must not know who claims
-what. Invariant: what can not be read is no claim at all, never an error: it comes from another program, and only stickiness is
+what. Invariant: what cannot be read is no claim at all, never an error: it comes from another program, and only stickiness is
 lost.
 
 Source: StickyAssignor and CooperativeStickyAssignor of Apache Kafka's clients (KIP-54, KIP-341, KIP-429).

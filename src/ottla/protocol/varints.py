@@ -1,6 +1,6 @@
-"""Unsigned variable-length integers: seven bits a byte, the lowest first, the top bit set in all bytes but the last.
+"""Unsigned variable-length integers: seven bits per byte, the lowest first, the top bit set in all bytes but the last.
 
-Owns their encoding; must not know what a number counts. Invariant: ``read_varint`` takes at most five bytes, as Kafka does.
+Owns their encoding; must not know what a number counts. Invariant: ``read_varint`` reads at most five bytes, as Kafka does.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from ottla.errors import ProtocolError
 
 WIDEST = 5
-"""Bytes that a number may take."""
+"""The maximum number of bytes of a number."""
 
 
 def varint(number: int) -> bytes:
@@ -24,12 +24,13 @@ def varint(number: int) -> bytes:
 
 
 def wide_varint(number: int) -> bytes:
-    """The encoding of a number in ``WIDEST`` bytes, which every reader accepts, for where the place is fixed before the number."""
+    """The encoding of a number in ``WIDEST`` bytes, which every reader accepts, for cases where the space is reserved before the
+    number is known."""
     return bytes((*(number >> shift & 0x7F | 0x80 for shift in (0, 7, 14, 21)), number >> 28))
 
 
 def read_varint(frame: memoryview | bytes, position: int) -> tuple[int, int]:
-    """The number at a position, and the position behind it. Raises ``IndexError`` at the end of the frame."""
+    """The number at a position, and the position after it. Raises ``IndexError`` at the end of the frame."""
     byte = frame[position]
     if byte < 0x80:
         return byte, position + 1

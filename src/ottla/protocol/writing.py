@@ -20,7 +20,7 @@ from ottla.protocol.schema import cache, implicit_default, is_nullable, is_tuple
 from ottla.protocol.varints import SMALL, varint
 
 _NULL, _TAGGED_NULL, _PRESENT = b"\xff", b"\0", b"\x01"
-"""What begins a structure that may be null; as a tagged field it begins with an unsigned number."""
+"""The first byte of a nullable structure; as a tagged field it begins with an unsigned number."""
 
 Put = Callable[[Any], None]
 Writer = Callable[[Put, Any], None]

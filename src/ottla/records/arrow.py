@@ -18,6 +18,7 @@ from ottla.records import cdata, columns
 from ottla.records.header_columns import header_column
 from ottla.records.partition_records import PartitionRecords
 from ottla.records.rows import Rows, pieces
+from ottla.types import whole
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,18 +47,19 @@ only ``key``, ``value`` and ``headers`` ever are."""
 
 def to_table(parts: Iterable[PartitionRecords], names: Sequence[str] | None) -> pa.Table:
     """All rows as one table."""
-    pyarrow, types, fillers = _layout(None if names is None else tuple(names))
+    pyarrow, types, fillers = _layout(_chosen(names))
     imported = pyarrow.RecordBatch._import_from_c
     return pyarrow.Table.from_batches([imported(columns.export(rows, fillers), types) for rows in _pieces(parts, _MAX_ROWS)], types)
 
 
 def to_batches(parts: Iterable[PartitionRecords], names: Sequence[str] | None, max_rows: int | None) -> Iterator[pa.RecordBatch]:
     """The rows in batches of ``max_rows`` at most, none of whose columns reaches 2 GiB."""
-    if max_rows is not None and max_rows < 1:
-        raise ValueError(f"max_rows must be at least 1, not {max_rows}")
-    pyarrow, types, fillers = _layout(None if names is None else tuple(names))
+    most = None if max_rows is None else whole(max_rows)
+    if max_rows is not None and (most is None or most < 1):
+        raise ValueError(f"max_rows must be a whole number of at least 1, not {max_rows!r}")
+    pyarrow, types, fillers = _layout(_chosen(names))
     imported = pyarrow.RecordBatch._import_from_c
-    return (imported(columns.export(rows, fillers), types) for rows in _pieces(parts, max_rows or _MAX_ROWS))
+    return (imported(columns.export(rows, fillers), types) for rows in _pieces(parts, most or _MAX_ROWS))
 
 
 def c_stream(parts: Iterable[PartitionRecords]) -> object:
@@ -67,9 +69,16 @@ def c_stream(parts: Iterable[PartitionRecords]) -> object:
     return cdata.stream_capsule(field, (columns.export(rows, fillers) for rows in _pieces(parts, _MAX_ROWS)))
 
 
+def _chosen(names: Sequence[str] | None) -> tuple[str, ...] | None:
+    """Names of columns. A string is a sequence of strings too: its letters."""
+    if isinstance(names, str):
+        raise TypeError(f"columns are a list of names, not {names!r}: [{names!r}]")
+    return None if names is None else tuple(names)
+
+
 def schema(names: Sequence[str] | None = None) -> pa.Schema:
     """The types of all columns, or of those named; raises ``ValueError`` for a name that is none."""
-    _, types, _ = _layout(None if names is None else tuple(names))
+    _, types, _ = _layout(_chosen(names))
     return types
 
 

@@ -224,7 +224,7 @@ def _walk(batch: Batch, keep: cython.bint) -> tuple[cython.int, cython.Py_ssize_
 
 
 def new_buffer(size):
-    """A buffer whose bytes will all be written before anybody reads them."""
+    """A buffer whose bytes will all be written before anyone reads them."""
     if cython.compiled:
         return PyByteArray_FromStringAndSize(cython.NULL, size)
     return bytearray(size)

@@ -35,7 +35,7 @@ _EIO = 5
 _CAPSULE = b"arrow_array_stream"
 
 _alive: dict = {}
-"""What each structure in somebody's hands keeps alive, by the number in its private word."""
+"""What each structure in someone's hands keeps alive, by the number in its private word."""
 
 
 @cython.cfunc
@@ -176,7 +176,7 @@ def _write_schema(field: tuple, block: Block, address: cython.longlong):
 
 @cython.cfunc
 def _let_go(address: cython.longlong, children_at: cython.int, release_at: cython.int) -> cython.Py_ssize_t:
-    """Mark a structure as released, and those of its children that nobody moved away; returns how many that were."""
+    """Mark a structure as released, and those of its children that no one moved away; returns how many that were."""
     number: cython.Py_ssize_t
     count: cython.Py_ssize_t = 1
     words: cython.p_longlong = _words(address)
@@ -289,7 +289,7 @@ _capsules: dict = {}
 
 
 def _forget(capsule):
-    """A capsule goes: what nobody took out of it is released, then its memory is freed."""
+    """A capsule goes: what no one took out of it is released, then its memory is freed."""
     address = _pointer_in(capsule, _CAPSULE)
     if _words(address)[3] != 0:
         _release_stream(address)

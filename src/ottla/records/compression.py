@@ -24,7 +24,7 @@ _FIRST_GUESS, _GROWTH = 16, 4
 The first is generous, since an attempt in vain costs more than a buffer too long."""
 
 _spares: list[bytearray] = []
-"""Buffers for answers of unknown length that are likely to be short: to make and clear one anew costs as much as inflating.
+"""Buffers for answers of unknown length that are likely to be short: to make and clear one again costs as much as inflating.
 Each is in one thread's hands at a time; there are as many as threads that ever inflated at once."""
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
@@ -55,7 +55,7 @@ def _too_long(limit: int, declared: int | None = None) -> InvalidBatchError:
 
 
 def _unreadable(error: Exception) -> InvalidBatchError:
-    return InvalidBatchError(f"compressed records can not be read: {error}", code=INVALID_RECORD)
+    return InvalidBatchError(f"compressed records cannot be read: {error}", code=INVALID_RECORD)
 
 
 def _into(codec: Any, data: memoryview, limit: int, declared: int | None) -> bytes | bytearray:

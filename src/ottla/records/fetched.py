@@ -77,7 +77,7 @@ class Records(Generic[K_co, V_co]):
         return self
 
     def __deepcopy__(self, memo: object) -> Self:
-        # Nothing in here changes: records, and what deserializers make of them, are made anew for each who asks.
+        # Nothing in here changes: records, and what deserializers make of them, are created again for each caller.
         return self
 
     def __reduce__(self) -> NoReturn:

@@ -49,7 +49,7 @@ class InvalidBatchError(CorruptRecordError):
 
     ``CORRUPT_MESSAGE`` (2) where the bytes were damaged, so that sending them again may help; ``INVALID_RECORD`` (87) where
     the sender wrote nonsense; ``UNSUPPORTED_COMPRESSION_TYPE`` (76); ``UNSUPPORTED_FOR_MESSAGE_FORMAT`` (43).
-    ``topic``, ``partition`` and ``offset`` (the position that can not be read) are ``None`` where only bytes were looked at.
+    ``topic``, ``partition`` and ``offset`` (the position that cannot be read) are ``None`` where only bytes were looked at.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class BatchHeader(NamedTuple):
 def read_header(data: Buffer, position: int = 0) -> BatchHeader:
     """The header at ``position``, whose batch may be longer than the buffer.
 
-    Raises ``InvalidBatchError`` where fewer than 61 bytes are left, the length can not be that of a batch, or the format is
+    Raises ``InvalidBatchError`` where fewer than 61 bytes are left, the length cannot be that of a batch, or the format is
     not version 2.
     """
     if position < 0 or position + HEADER_SIZE > len(data):
@@ -202,7 +202,7 @@ def iter_headers(data: Buffer, start: int = 0, end: int | None = None) -> Iterat
 def last_header(data: Buffer) -> BatchHeader | None:
     """The header of the last whole batch; ``None`` if there is none. The batches before it are only passed over.
 
-    Raises ``InvalidBatchError`` as ``read_header`` does, for the last one or one whose length can not be that of a batch.
+    Raises ``InvalidBatchError`` as ``read_header`` does, for the last one or one whose length cannot be that of a batch.
     """
     last, position, size = -1, 0, len(data)
     while position + LENGTH_OVERHEAD <= size:

@@ -2,7 +2,7 @@
 
 Owns the layout of old messages and of old compressed sets. Must not know who reads them. Invariant: what it makes holds the same
 offsets, timestamps, keys and values, and nothing is read outside the buffer that was given. No broker writes these formats any more
-(KIP-724), but old ones did, and what was kept since then is sent as it lies. It costs a second encoding, which nobody will notice
+(KIP-724), but old ones did, and what was kept since then is sent as it lies. It costs a second encoding, which no one will notice
 who reads such a topic to its end.
 
 Source: "Message sets" and "Messages" in the protocol's documentation up to 3.x (KIP-31, KIP-32).

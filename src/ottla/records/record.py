@@ -106,7 +106,7 @@ class Record:
         leader_epoch=None,
     ) -> None:
         if not isinstance(topic, str):
-            raise TypeError(f"topic is a string, not {topic!r}")
+            raise TypeError(f"topic must be a string, not {topic!r}")
         self._origin = Origin(
             topic,
             _integer(partition, "partition", 31),
@@ -261,7 +261,7 @@ def _deserialize(record, part: str, deserializer, raw):
         return deserializer(raw)
     except Exception as error:
         topic, partition, offset = record.topic, record.partition, record.offset
-        message = f"{part} of {topic}-{partition} at offset {offset} can not be deserialized: {error!r}"
+        message = f"{part} of {topic}-{partition} at offset {offset} cannot be deserialized: {error!r}"
         as_sent = _without_deserializers(record)
         raise RecordDeserializationError(message, topic, partition, offset, raw, part=part, record=as_sent) from error
 

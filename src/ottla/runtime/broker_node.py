@@ -7,6 +7,7 @@ failed; a forked child has no part in any of it.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import socket
@@ -27,11 +28,15 @@ from ottla.errors import ConfigError, ForkedError, IllegalStateError, OttlaError
 from ottla.runtime import clock
 from ottla.runtime.collector import FULL_COLLECTIONS
 from ottla.runtime.data_dir import DataDir
+from ottla.runtime.disk import do_all
 from ottla.runtime.server import Server
 
 _BACKLOG = 512
 _CHECK_EVERY = 1.0
 """Seconds between two looks at whether the loop that shall carry out a command still runs."""
+_SAY_EVERY = 5_000
+"""Milliseconds between two lines about an end that takes long."""
+
 _WILDCARDS = ("", "0.0.0.0", "::")
 _LISTENER_SCHEME = "PLAINTEXT://"
 
@@ -53,10 +58,10 @@ class RandomIds:
 class BrokerNode:
     """A broker on one data directory and one port. ``durable`` False: the directory goes away, so nothing is forced to disk.
 
-    ``on_strike`` is told, on the broker's thread, which scripted fault has struck.
+    ``on_strike`` is called, on the broker's thread, with the scripted fault that has struck.
 
-    The constructor starts it. Raises ``ConfigError`` for bad settings and for an address that can not be listened on,
-    ``StorageError`` for a directory that can not be used.
+    The constructor starts it. Raises ``ConfigError`` for bad settings and for an address that cannot be listened on,
+    ``StorageError`` for a directory that cannot be used.
     """
 
     def __init__(
@@ -88,7 +93,7 @@ class BrokerNode:
             self._start(config, host, port)
         except OSError as error:
             self._undo_start()
-            raise StorageError(f"the logs in {data_dir} can not be read: {error}") from error
+            raise StorageError(f"the logs in {data_dir} cannot be read: {error}") from error
         except BaseException:
             self._undo_start()
             raise
@@ -96,7 +101,7 @@ class BrokerNode:
     def check(self) -> None:
         """Raise if this broker does not run: stopped, failed, or left behind in the parent process."""
         if os.getpid() != self._pid:
-            raise ForkedError("this broker runs in the process that started it")
+            raise ForkedError("this broker belongs to the process that started it")
         if self._failure is not None:
             raise OttlaError(f"the broker has failed: {self._failure!r}", hint="its log says more", cause=self._failure)
         if self._stopped:
@@ -120,7 +125,7 @@ class BrokerNode:
                 self.check()  # raises where the loop has ended meanwhile
 
     def stop(self) -> None:
-        """End the broker in good order; does nothing the second time, nor in a forked child."""
+        """End the broker cleanly; does nothing the second time, nor in a forked child."""
         if self._stopped or os.getpid() != self._pid:
             return
         self._stopped = True
@@ -128,14 +133,23 @@ class BrokerNode:
         self._thread.join()
         try:
             if self._durable and self._failure is None:
-                for job in self._core.close():
-                    job()
+                self._do_rest()
                 self._data.end_well()
         except OSError as error:
-            raise StorageError(f"the broker could not end in good order, the next start will scan its logs: {error}") from error
+            raise StorageError(f"the broker could not shut down cleanly, the next start will scan its logs: {error}") from error
         finally:
             self._data.release()
             _running.discard(self)
+
+    def _do_rest(self) -> None:
+        """Do what the core has left to do."""
+        said, done = clock.now().mono, 0
+        for jobs in self._core.close():
+            do_all(jobs)
+            done += len(jobs)
+            if clock.now().mono - said >= _SAY_EVERY:
+                said = clock.now().mono
+                log.warning("the broker is ending: %d logs are on disk, others are still being brought there", done)
 
     def abandon(self) -> None:
         """In a forked child: close the child's copies of the parent's descriptors, so that port and directory get free in time."""
@@ -150,7 +164,7 @@ class BrokerNode:
         try:
             self._listener.listen(_BACKLOG)
         except OSError as error:
-            raise _can_not_listen(host, port, error) from error
+            raise _cannot_listen(host, port, error) from error
         self._server = Server(self._core, self._listener, clock.now, self._on_strike)
         FULL_COLLECTIONS.put_off()
         try:
@@ -197,29 +211,33 @@ def _bound(host: str, port: int) -> socket.socket:
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         sock = socket.socket(family, kind, protocol)
-    except OSError as error:
-        raise _can_not_listen(host, port, error) from error
+    except (OSError, ValueError) as error:  # a name that IDNA cannot encode is a ValueError
+        raise _cannot_listen(host, port, error) from error
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind(address)
     except OSError as error:
         sock.close()
-        raise _can_not_listen(host, port, error) from error
+        raise _cannot_listen(host, port, error) from error
     return sock
 
 
-def _can_not_listen(host: str, port: int, error: OSError) -> ConfigError:
-    reason = error.strerror or str(error)
-    return ConfigError(f"can not listen on {host}:{port}: {reason}", hint="use another port, or port 0 for one that is free")
+def _cannot_listen(host: str, port: int, error: OSError | ValueError) -> ConfigError:
+    if isinstance(error, OSError) and not isinstance(error, socket.gaierror) and error.errno != errno.EADDRNOTAVAIL:
+        hint = "use another port, or port 0 for one that is free"
+    else:
+        hint = "host is a name or an address of this machine, without a port"
+    reason = getattr(error, "strerror", None) or str(error)
+    return ConfigError(f"cannot listen on {host}:{port}: {reason}", hint=hint)
 
 
 def _advertised(config: BrokerConfig, host: str, port: int) -> Endpoint:
-    """What clients are told to connect to."""
+    """The address that clients connect to."""
     listeners = config.advertised_listeners
     if not listeners:
         if host in _WILDCARDS:
             raise ConfigError(
-                f"listening on {host or 'all addresses'}, clients must be told a name to connect to",
+                f"listening on {host or 'all addresses'}, clients need a name to connect to",
                 hint=f"set advertised.listeners={_LISTENER_SCHEME}HOST:{port}",
             )
         return Endpoint(host, port)

@@ -1,11 +1,11 @@
 """The catalog of a data directory, ``topics.json``: topics with their settings, settings of the broker and of groups, producer ids.
 
 Owns the file and its format. Must not know what a topic is for. Invariants: what ``change`` has written survives the end of the
-process; a change is in the file whole or not at all; its cost does not grow with the number of topics.
+process; a change is in the file completely or not at all; its cost does not grow with the number of topics.
 
-The file has one JSON object a line. The first line is the version of the format. Each line after it is one change, and a later line
-wins over an earlier one of the same topic, so that a change is one small write at the end. When more lines are outdated than not,
-the file is replaced by one with the present state alone.
+The file has one JSON object per line. The first line is the version of the format. Each later line is one change, and overrides
+earlier lines for the same topic, so a change is one small write at the end. When more lines are outdated than not, the file is
+replaced by one with only the current state.
 """
 
 from __future__ import annotations
@@ -22,40 +22,40 @@ from ottla.runtime.log_files import DiskSegment, OpenFiles, replace_file, uuid_o
 
 VERSION = 1
 _WHOLE_DOCUMENT = 0
-"""The version of the first releases: one JSON document, replaced with each change."""
+"""The format of the first releases: one JSON document, replaced with each change."""
 
 _OUTDATED = 1000
-"""Outdated lines that are left alone however few topics there are."""
+"""The number of outdated lines that is always tolerated, however few topics there are."""
 
 _HINT = "start it with the release of Ottla that wrote the file, or a newer one"
 
 log = logging.getLogger("ottla.broker")
 
 Key = tuple[str, str]
-"""What a line is about: the kind of the change, and the name of the topic."""
+"""The key of a line: the kind of the change, and the name of the topic."""
 
 _EMPTY = Catalog(())
 
 
 class CatalogFile:
-    """The catalog on ``path``; ``catalog`` is what it held when it was opened."""
+    """The catalog at ``path``; ``catalog`` is its content when it was opened."""
 
     def __init__(self, path: Path, open_files: OpenFiles, catalog: Catalog = _EMPTY) -> None:
-        """A new catalog: with its first change it takes the place of what is on ``path``, if anything."""
+        """A new catalog: its first change replaces the file at ``path``, if any."""
         self.catalog = catalog
         self._path = path
         self._open = open_files
         self._file: DiskSegment | None = None
         self._rows = _rows_of(catalog)
-        """The line of each topic and setting that holds."""
+        """The current line of each topic and setting."""
         self._lines = 0
 
     @classmethod
     def read(cls, path: Path, open_files: OpenFiles) -> CatalogFile:
-        """The catalog that is on ``path``.
+        """The catalog at ``path``.
 
-        Raises ``ValueError``, ``KeyError`` or ``TypeError`` where it is damaged, ``StorageError`` where its version is not known
-        here, and ``OSError`` where it cannot be read.
+        Raises ``ValueError``, ``KeyError`` or ``TypeError`` if it is damaged, ``StorageError`` if its version is unknown, and
+        ``OSError`` if it cannot be read.
         """
         content = path.read_bytes()
         first, newline, rest = content.partition(b"\n")
@@ -65,7 +65,7 @@ class CatalogFile:
         if torn:
             log.warning("%s ends in the middle of a change, which is ignored: %d bytes", path, len(torn))
         read = cls(path, open_files, _catalog(lines))
-        if newline and not torn:  # it can be written to as it is
+        if newline and not torn:  # the file can be appended to as it is
             read._file, read._lines = DiskSegment(path, open_files), len(lines)
         return read
 
@@ -90,7 +90,7 @@ class CatalogFile:
 
 
 def _is_line_of_version(line: bytes, path: Path) -> bool:
-    """Whether the first line of a file says the version of this format; raises ``StorageError`` for that of another."""
+    """Whether the first line of a file has the version of this format; raises ``StorageError`` for another version."""
     try:
         content = json.loads(line)
     except ValueError:
@@ -104,17 +104,17 @@ def _is_line_of_version(line: bytes, path: Path) -> bool:
 def _document(content: Any, path: Path) -> Catalog:
     """The content of a file of the first releases."""
     _check_version(content["version"], _WHOLE_DOCUMENT, path)
-    settings = content.get("settings", {})  # not there in catalogs of the first release
+    settings = content.get("settings", {})  # missing in catalogs of the first release
     return Catalog(tuple(map(_topic, content["topics"])), int(content["next_producer_id"]), StoredSettings(**settings))
 
 
 def _check_version(version: Any, known: int, path: Path) -> None:
     if version != known:
-        raise StorageError(f"{path} has version {version}, which this release of Ottla does not know", hint=_HINT)
+        raise StorageError(f"{path} has version {version}, which this release of Ottla does not support", hint=_HINT)
 
 
 def _catalog(lines: Iterable[bytes]) -> Catalog:
-    """What the lines after the first say."""
+    """The content of the lines after the first."""
     topics: dict[str, StoredTopic] = {}
     catalog = _EMPTY
     for number, line in enumerate(lines, 2):
@@ -148,7 +148,7 @@ def _apply(rows: dict[Key, bytes], lines: Iterable[tuple[Key, bytes, bool]]) -> 
 
 
 def _row(change: CatalogChange) -> tuple[Key, bytes]:
-    """What a change is about, and its line."""
+    """The key of a change, and its line."""
     match change:
         case StoredTopic(name, topic_id, partitions, configs):
             topic = {"name": name, "id": uuid_text(topic_id), "partitions": partitions, "configs": dict(configs)}
@@ -166,7 +166,7 @@ def _line(content: Mapping[str, Any]) -> bytes:
 
 
 def _change(content: Any) -> CatalogChange:
-    """The change that a line stands for; raises ``ValueError``, ``KeyError`` or ``TypeError``."""
+    """The change in a line; raises ``ValueError``, ``KeyError`` or ``TypeError``."""
     if not isinstance(content, dict) or len(content) != 1:
         raise ValueError("it is not an object with one field")
     ((kind, value),) = content.items()
@@ -179,11 +179,11 @@ def _change(content: Any) -> CatalogChange:
             return NextProducerId(int(value))
         case "settings":
             return StoredSettings(**value)
-    raise ValueError(f"{kind!r} is not known here")
+    raise ValueError(f"{kind!r} is unknown")
 
 
 def _topic(row: Any) -> StoredTopic:
     topic_id = uuid_of(row["id"])
     if topic_id is None:
-        raise ValueError(f"{row['id']!r} is no topic id")
+        raise ValueError(f"{row['id']!r} is not a topic id")
     return StoredTopic(str(row["name"]), topic_id, int(row["partitions"]), dict(row["configs"]))

@@ -1,6 +1,6 @@
 """The clock: where ``Now`` comes from.
 
-Owns the reading of the time; must not know who asks. Invariant: ``mono`` never goes back.
+Owns the reading of the time; must not know its callers. Invariant: ``mono`` never goes back.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import time
 from ottla.types import Now
 
 monotonic = time.monotonic
-"""The same clock as ``mono``, in seconds, for those who ask a million times a second."""
+"""The same clock as ``mono``, in seconds, for code that reads it a million times a second."""
 
 
 def now() -> Now:

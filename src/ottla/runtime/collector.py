@@ -2,7 +2,7 @@
 
 What is read stays, and each full collection would look at all of it again: of the time that 100,000 groups take to load they took a
 third. Owns the collector's highest threshold meanwhile. Must not know what is read. Invariants: young garbage is collected as ever;
-the threshold is what it was once nobody reads any more, unless the application has set another; so it is in a forked child.
+the threshold is what it was once no one reads any more, unless the application has set another; so it is in a forked child.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class FullCollections:
                 self._restore()
 
     def forked(self) -> None:
-        """In a forked child: whoever put them off is not here."""
+        """In a forked child: the code that disabled it does not run here."""
         self._lock = threading.Lock()
         if self._reasons:
             self._reasons = 0

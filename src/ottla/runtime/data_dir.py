@@ -1,8 +1,8 @@
 """The data directory of a broker: whose it is, which topics are in it, and how it was left.
 
-Owns the lock, ``meta.properties``, the checkpoints and the marker of a good end. Must not know what a topic is for, nor the format
-of the catalog (``catalog``). Invariants: one process at a time; a folder that belongs to no topic is set aside, never adopted and
-never silently removed.
+Owns the lock, ``meta.properties``, the checkpoints and the marker of a clean shutdown. Must not know what a topic is for, nor the
+format of the catalog (``catalog``). Invariants: one process at a time; a folder that belongs to no topic is set aside, never
+adopted and never silently removed.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 
+from ottla.broker.logs import CLEANED, LOG_STARTS, RECOVERY_POINTS
 from ottla.broker.ports import Catalog, CatalogChange, DiskUsage, StoredTopic
 from ottla.errors import StorageError
 from ottla.runtime.catalog import CatalogFile
@@ -25,6 +26,7 @@ from ottla.runtime.log_files import (
     PARTITION_METADATA,
     SET_ASIDE,
     STRAY,
+    UNFINISHED,
     OpenFiles,
     PartitionFolder,
     rename_folder,
@@ -36,6 +38,9 @@ from ottla.runtime.log_files import (
 from ottla.types import TopicPartition
 
 LOCK, META, CATALOG, CLEAN_END = ".lock", "meta.properties", "topics.json", ".kafka_cleanshutdown"
+_REPLACED = (META, CATALOG, CLEAN_END, RECOVERY_POINTS, LOG_STARTS, CLEANED)
+"""The files that ``replace_file`` writes."""
+
 _DELETED = "-delete"
 _DAMAGED = ".damaged"
 _FOLDER = re.compile(r"(?P<topic>.+)-(?P<partition>\d+)")
@@ -46,7 +51,7 @@ log = logging.getLogger("ottla.broker")
 class DataDir:
     """A data directory that this process has locked (``Store``).
 
-    Raises ``StorageError`` where it can not be used: not writable, locked, of another node, or not readable.
+    Raises ``StorageError`` where it cannot be used: not writable, locked, of another node, or not readable.
     """
 
     def __init__(self, path: Path, node_id: int, *, durable: bool = True) -> None:
@@ -57,9 +62,11 @@ class DataDir:
             path.mkdir(parents=True, exist_ok=True)
             self._lock = _locked(path / LOCK)
         except OSError as error:
-            raise StorageError(f"data directory {path} can not be used: {error.strerror or error}") from error
+            raise StorageError(f"data directory {path} cannot be used: {error.strerror or error}") from error
         try:
             self.log_dir = str(path.resolve())
+            for name in _REPLACED:  # and no other: files of the user's may lie here, too
+                (path / (name + UNFINISHED)).unlink(missing_ok=True)
             self.cluster_id = self._read_meta(node_id)
             self._catalog = self._open_catalog()
             self._set_strays_aside()
@@ -67,7 +74,7 @@ class DataDir:
             (path / CLEAN_END).unlink(missing_ok=True)
         except OSError as error:
             self.release()
-            raise StorageError(f"data directory {path} can not be used: {error}") from error
+            raise StorageError(f"data directory {path} cannot be used: {error}") from error
         except BaseException:
             self.release()
             raise
@@ -94,7 +101,7 @@ class DataDir:
     # Store
 
     def read_catalog(self) -> Catalog:
-        """What it held when the data directory was opened."""
+        """The content when the data directory was opened."""
         return self._catalog.catalog
 
     def change_catalog(self, *changes: CatalogChange) -> None:
@@ -140,9 +147,9 @@ class DataDir:
         return PartitionFolder(self.path / f"{topic}-{partition}", topic_id, self._open, durable=self._durable)
 
     def set_aside_topic(self, topic: str, topic_id: uuid.UUID, partitions: Iterable[int]) -> Callable[[], object] | None:
-        """Rename the folders of a deleted topic now, so that its name is free; returns the work of removing them.
+        """Rename the folders of a deleted topic now, so that its name is free; return the work of removing them.
 
-        One that cannot be renamed is a stray at the next start, or when a new topic of that name needs it.
+        A folder that cannot be renamed is treated as a stray at the next start, or when a new topic of that name needs it.
         """
         renamed = []
         for partition in partitions:
@@ -193,7 +200,7 @@ class DataDir:
             kept = path.replace(path.with_name(path.name + _DAMAGED))
             log.error(
                 "%s is damaged (%s): %d topics were found by their folders; settings, and topics that were never written to, are "
-                "lost. What was in the file is in %s",
+                "lost. The damaged file was kept as %s",
                 path,
                 error,
                 len(topics),

@@ -1,25 +1,59 @@
-"""The disk thread: slow work on files, one job after the other, away from the event loop.
+"""Slow work on files: the disk thread, which does one job after the other, away from the event loop; and many jobs at once.
 
-Owns one thread and its queue. Must not know what a job does. Invariants: jobs run in the order in which they were given; each
-is reported exactly once, also when it raised; nothing a job does ends the thread.
+Owns the threads that do it. Must not know what a job does. Invariants: the jobs of the disk thread run in the order in which they
+were given; each is reported exactly once, also when it raised; nothing a job does ends the thread.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
 import threading
-from collections.abc import Callable, Hashable
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable
 
 Tag = tuple[Hashable, ...]
 Job = Callable[[], object]
 
+_HELPERS = 7
+"""Threads beside the caller's that do many jobs: most of it is waiting for the disk, which serves several at once."""
+
 log = logging.getLogger("ottla.broker")
 
 
+def do_all(jobs: Iterable[Job]) -> None:
+    """Do jobs in any order, several at a time; returns when all are done. Raises what the first that fails has raised; then some of
+    the others may not have been done."""
+    left, errors = deque(jobs), list[BaseException]()
+
+    def work() -> None:
+        while left and not errors:
+            with contextlib.suppress(IndexError):  # another thread has taken the last one
+                job = left.popleft()
+                try:
+                    job()
+                except BaseException as error:
+                    errors.append(error)
+
+    helpers = [threading.Thread(target=work, name="ottla-broker-disk", daemon=True) for _ in range(min(_HELPERS, len(left) - 1))]
+    with contextlib.suppress(RuntimeError):  # the interpreter is ending and makes no more threads
+        for helper in helpers:
+            helper.start()
+    try:
+        work()
+        for helper in helpers:
+            if helper.ident is not None:
+                helper.join()
+    finally:
+        left.clear()  # after Ctrl-C nothing more is begun
+    if errors:
+        raise errors[0]
+
+
 class DiskThread:
-    """Runs jobs. ``report(tag, outcome)`` is called on the disk thread: the outcome is what the job returned, or the ``Exception``
-    that it raised."""
+    """Runs jobs. ``report(tag, outcome)`` is called on the disk thread: the outcome is the job's result, or the ``Exception`` that
+    it raised."""
 
     def __init__(self, report: Callable[[Tag, object], None]) -> None:
         self._report = report
@@ -47,7 +81,7 @@ class DiskThread:
             outcome: object
             try:
                 outcome = job()
-            except BaseException as error:  # a panic in a codec's library is no Exception
+            except BaseException as error:  # a panic in a codec's library is not an Exception
                 log.error("work on the data directory failed (%s): %s", " ".join(map(str, tag)), error)
                 outcome = error if isinstance(error, Exception) else RuntimeError(repr(error))
             self._report(tag, outcome)

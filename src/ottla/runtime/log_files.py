@@ -17,29 +17,36 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
+from weakref import WeakSet
 
 from ottla.broker.log import file_name
 from ottla.records.header import Buffer
 
 SEGMENT_SUFFIXES = ("log", "index", "timeindex", "txnindex")
 SET_ASIDE, DRAFT, SWAP = ".deleted", ".cleaned", ".swap"
+UNFINISHED = ".tmp"
+"""What small files are written under before they get their names."""
+
 STRAY = "-stray"
 PARTITION_METADATA = "partition.metadata"
 _MAX_OPEN = 256
-"""Segment files kept open at most; others are opened again when they are needed."""
+"""The maximum number of open segment files; others are opened again when they are needed."""
 
 _SHARE_OF_DESCRIPTORS = 4
-"""Segment files take one in so many of the descriptors that the process may have; connections need the others."""
+"""Segment files take one in so many of the descriptors that the process may have, and those of answers on their way as many again;
+connections need the others."""
+
+_COPIED = 1 << 14
+"""Ranges up to this size are read and sent along with the bytes around them: one call instead of three, and no open file."""
 
 Job = Callable[[], object]
 
 
 class Handle:
-    """An open file, closed when nobody holds it any more."""
+    """An open file, closed when nothing refers to it."""
 
-    __slots__ = ("fd",)
+    __slots__ = ("__weakref__", "fd")
 
     def __init__(self, path: Path) -> None:
         self.fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
@@ -55,13 +62,19 @@ class OpenFiles:
     def __init__(self) -> None:
         self._limit = _max_open()
         self._handles: OrderedDict[Path, Handle] = OrderedDict()
+        self._alive: WeakSet[Handle] = WeakSet()
+        """These, and those that ranges still hold."""
         self._in_folder: dict[Path, set[Path]] = {}
 
     def get(self, path: Path) -> Handle:
         """The open file of a path."""
         handle = self._handles.get(path)
         if handle is None:
-            handle = self._handles[path] = Handle(path)
+            handle = Handle(path)
+            if self.is_crowded:
+                return handle  # not kept: it would take the place of one that a range keeps open anyway
+            self._handles[path] = handle
+            self._alive.add(handle)
             self._in_folder.setdefault(path.parent, set()).add(path)
             if len(self._handles) > self._limit:
                 self.forget([next(iter(self._handles))])
@@ -69,13 +82,18 @@ class OpenFiles:
             self._handles.move_to_end(path)
         return handle
 
+    @property
+    def is_crowded(self) -> bool:
+        """Whether as many files are open again because of ranges as may be open without them."""
+        return len(self._alive) >= 2 * self._limit
+
     def clear(self) -> None:
         """Close everything, ranges apart."""
         self._handles.clear()
         self._in_folder.clear()
 
     def forget(self, paths: Iterable[Path]) -> None:
-        """Close these, ranges apart: what is removed shall not go on taking room."""
+        """Close these, ranges apart: removed files must not keep using disk space."""
         for path in paths:
             if self._handles.pop(path, None) is None:
                 continue
@@ -112,7 +130,7 @@ class DiskSegment:
     __slots__ = ("_open", "_torn", "path", "size")
 
     def __init__(self, path: Path, open_files: OpenFiles, size: int | None = None) -> None:
-        """``size``: where it is known."""
+        """``size``: if it is known."""
         self.path = path
         self.size = path.stat().st_size if size is None else size
         self._open = open_files
@@ -120,27 +138,49 @@ class DiskSegment:
 
     def append(self, pieces: Sequence[bytes | memoryview]) -> None:
         """Write all pieces at the end, or nothing at all and raise ``OSError``."""
-        self.mend()
+        self.repair()
         fd = self._open.get(self.path).fd
         total = sum(map(len, pieces))
         try:
             written = os.writev(fd, pieces)
             while written < total:
                 written += os.write(fd, memoryview(b"".join(pieces))[written:])
+            self._check_there(fd)
         except OSError:
             self._torn = True
             with suppress(OSError):  # tried again before the next append
-                self.mend()
+                self.repair()
             raise
         self.size += total
+
+    def _check_there(self, fd: int) -> None:
+        """Raise where the file has been removed from outside: nothing of it is left once it is closed.
+
+        Some file systems in user space count no links, so the name is looked at besides. It may be that of another file: of a
+        backup that was restored, or of a second broker in a new directory of the same name.
+        """
+        held = os.fstat(fd)
+        if held.st_nlink:
+            return
+        with suppress(FileNotFoundError):
+            if os.path.samestat(held, self.path.stat()):
+                return
+        raise FileNotFoundError(errno.ENOENT, "the file was removed while it was in use", str(self.path))
 
     def read(self, position: int, size: int) -> bytes:
         """Up to ``size`` bytes from ``position``."""
         return os.pread(self._open.get(self.path).fd, min(size, self.size - position), position)
 
-    def range(self, position: int, size: int) -> DiskRange:
-        """A part of the file to be sent as it is."""
-        return DiskRange(self._open.get(self.path), position, size)
+    def range(self, position: int, size: int) -> DiskRange | bytes:
+        """A part of the file to be sent as it is. A small one is read at once, and so is any while too many files are open: one
+        answer may hold ranges of thousands of files, and many answers may wait for their sockets."""
+        handle = self._open.get(self.path)
+        if size > _COPIED and not self._open.is_crowded:
+            return DiskRange(handle, position, size)
+        data = os.pread(handle.fd, size, position)
+        if len(data) != size:
+            raise OSError(errno.EIO, f"the file ended {size - len(data)} bytes before it should", str(self.path))
+        return data
 
     @contextmanager
     def view(self) -> Iterator[Buffer]:
@@ -162,17 +202,22 @@ class DiskSegment:
         os.truncate(self.path, size)
         self.size = size
 
-    def mend(self) -> None:
-        """Cut off what an append that failed may have left."""
+    def repair(self) -> None:
+        """Truncate what a failed append may have left."""
         if self._torn:
             os.ftruncate(self._open.get(self.path).fd, self.size)
             self._torn = False
 
 
 class PinnedFolder:
-    """An open folder: files in it are found however it is called by now, and not those of another that has its old name."""
+    """An open folder: files in it are found however it is called by now, and not those of another that has its old name.
 
-    def __init__(self, path: Path) -> None:
+    ``durable`` False: it goes away anyway and is never forced to disk.
+    """
+
+    def __init__(self, path: Path, *, durable: bool) -> None:
+        self._parent = path.parent
+        self._durable = durable
         self.fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def __del__(self) -> None:
@@ -181,10 +226,16 @@ class PinnedFolder:
 
     def write_small(self, name: str, content: bytes) -> None:
         """Replace a small file atomically."""
-        draft = f"{name}.tmp"
-        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644, dir_fd=self.fd), "wb") as file:
-            file.write(content)
-        os.replace(draft, name, src_dir_fd=self.fd, dst_dir_fd=self.fd)
+        draft = name + UNFINISHED
+        try:
+            fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644, dir_fd=self.fd)
+            with os.fdopen(fd, "wb") as file:
+                file.write(content)
+            os.replace(draft, name, src_dir_fd=self.fd, dst_dir_fd=self.fd)
+        except OSError:
+            with suppress(OSError):
+                self.remove_small(draft)
+            raise
 
     def append_small(self, name: str, content: bytes) -> None:
         """Write at the end of a small file."""
@@ -194,14 +245,15 @@ class PinnedFolder:
         if written != len(content):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), name)
 
-    def sync_small(self, name: str) -> None:
-        """Force a small file to disk, if it is there."""
+    def flush(self, base_offset: int) -> None:
+        """Force a segment, its list of aborted transactions and the names that lead to them to disk."""
+        if not self._durable:
+            return
+        self._sync(file_name(base_offset, "log"))
         with suppress(FileNotFoundError):
-            fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self.fd)
-            try:
-                os.fsync(fd)
-            finally:
-                os.close(fd)
+            self._sync(file_name(base_offset, "txnindex"))
+        os.fsync(self.fd)
+        sync_file(self._parent)
 
     def remove_small(self, name: str) -> None:
         """Remove a small file, if it is there."""
@@ -220,6 +272,13 @@ class PinnedFolder:
             if name.endswith(SET_ASIDE):
                 self.remove_small(name)
 
+    def _sync(self, name: str) -> None:
+        fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self.fd)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
 
 class PartitionFolder:
     """The folder of one partition (``LogFiles``). ``durable`` False: a folder that goes away anyway is never forced to disk."""
@@ -229,14 +288,36 @@ class PartitionFolder:
         self._topic_id = topic_id
         self._open = open_files
         self._durable = durable
+        self._is_given_up = False
 
     def exists(self) -> bool:
         """Whether the folder is there."""
         return self.path.is_dir()
 
     def pin(self) -> PinnedFolder:
-        """The folder, for a job."""
-        return PinnedFolder(self.path)
+        """The folder, to be used at once."""
+        return PinnedFolder(self.path, durable=self._durable)
+
+    def give_up(self) -> None:
+        """The topic was deleted: another one may have this folder's name from now on."""
+        self._is_given_up = True
+
+    def job(self, work: Callable[[PinnedFolder], object]) -> Job:
+        """Work on the folder for another thread; nothing is done once it was given up. Only the job opens files: thousands of jobs
+        may wait at the same time, and they may take no descriptors."""
+
+        def job() -> None:
+            try:
+                folder = self.pin()
+            except FileNotFoundError:
+                if self._is_given_up:
+                    return
+                raise
+            # Asked when the folder is open: if it had not been given up by then, what was opened is not that of another topic.
+            if not self._is_given_up:
+                work(folder)
+
+        return job
 
     def segments(self) -> list[int]:
         """Base offsets of the segments, ascending."""
@@ -247,7 +328,7 @@ class PartitionFolder:
         return self._offsets(".snapshot")
 
     def make(self) -> None:
-        """Make the folder, unless it is there. One that a deleted topic of the same name has left is set aside before."""
+        """Create the folder, unless it exists. A folder left by a deleted topic of the same name is renamed first."""
         if self.path.is_dir():
             metadata = self.read_small(PARTITION_METADATA)
             owner = topic_id_in(metadata) if metadata is not None else None
@@ -256,11 +337,12 @@ class PartitionFolder:
             if owner is not None or self.segments():
                 self._open.forget_folder(self.path)
                 rename_folder(self.path, owner or self._topic_id, STRAY)
-        self.path.mkdir(parents=True, exist_ok=True)
+        # No parents: if the data directory was removed, a new one of the same name would have no lock.
+        self.path.mkdir(exist_ok=True)
         self.pin().write_small(PARTITION_METADATA, partition_metadata(self._topic_id))
 
     def create(self, base_offset: int) -> DiskSegment:
-        """A new, empty segment in a folder that is there."""
+        """A new, empty segment in an existing folder."""
         path = self.path / file_name(base_offset, "log")
         _create_empty(path)
         return DiskSegment(path, self._open, 0)
@@ -280,39 +362,19 @@ class PartitionFolder:
         except FileNotFoundError:
             return None
 
-    def flush(self, base_offset: int) -> Job:
-        """Force a segment, its list of aborted transactions and the names that lead to them to disk."""
-        if not self._durable:
-            return _nothing
-        handle, folder = self._open.get(self.path / file_name(base_offset, "log")), self.pin()
-
-        def job() -> None:
-            os.fsync(handle.fd)
-            folder.sync_small(file_name(base_offset, "txnindex"))
-            os.fsync(folder.fd)
-            sync_file(self.path.parent)
-
-        return job
-
     def set_aside(self, base_offsets: Iterable[int]) -> Job:
         """Rename the files of segments to ``.deleted``, the ``.log`` last: while it is there, the segment is."""
         names = [file_name(base, suffix) for base in base_offsets for suffix in reversed(SEGMENT_SUFFIXES)]
         self._open.forget(self.path / name for name in names)
-        return partial(self.pin().set_aside, names)
+        return self.job(lambda folder: folder.set_aside(names))
 
     def remove_set_aside(self) -> Job:
-        """Remove what was set aside in this folder. It is opened by the job: those of thousands of logs may wait at the same time.
-        Another topic may have its name by then, whose files that were set aside go a little early."""
-
-        def job() -> None:
-            with suppress(FileNotFoundError):
-                self.pin().remove_set_aside()
-
-        return job
+        """Remove what was set aside in this folder."""
+        return self.job(PinnedFolder.remove_set_aside)
 
     def draft(self, base_offset: int) -> DiskSegment:
         """A segment to be written beside the others."""
-        for suffix in SEGMENT_SUFFIXES[1:]:  # of an earlier draft that could not be discarded
+        for suffix in SEGMENT_SUFFIXES[1:]:  # from an earlier draft that could not be discarded
             for mark in (DRAFT, SWAP):
                 (self.path / (file_name(base_offset, suffix) + mark)).unlink(missing_ok=True)
         path = self.path / (file_name(base_offset, "log") + DRAFT)
@@ -333,7 +395,7 @@ class PartitionFolder:
             (self.path / (file_name(base_offset, suffix) + DRAFT)).unlink(missing_ok=True)
 
     def begin_swap(self, base_offset: int) -> DiskSegment:
-        """Let a draft count from now on: the rename of its ``.log`` to ``.swap``, the last of these, is the point of no return."""
+        """Make a draft final: the last of these renames, of its ``.log`` to ``.swap``, is the point of no return."""
         draft = DiskSegment(self.path / (file_name(base_offset, "log") + DRAFT), self._open)
         self._rename_all(base_offset, DRAFT, SWAP)
         return DiskSegment(self.path / (file_name(base_offset, "log") + SWAP), self._open, draft.size)
@@ -347,9 +409,9 @@ class PartitionFolder:
         return DiskSegment(self.path / (file_name(base_offset, "log") + SWAP), self._open)
 
     def finish_swap(self, base_offset: int, replaced: Iterable[int]) -> DiskSegment:
-        """Complete a swap, from wherever an earlier call was interrupted. The rename of its ``.log`` is the last step."""
+        """Complete a swap, from the point where an earlier call was interrupted. The rename of its ``.log`` is the last step."""
         swap = DiskSegment(self.path / (file_name(base_offset, "log") + SWAP), self._open)
-        # Where the old .log has gone already, the files that are called like those beside it may be the new ones.
+        # If the old .log is already removed, the files with the same name as its index files may be the new ones.
         left = set(self.segments()).intersection(replaced)
         self.set_aside(sorted(left))()
         self._open.forget([swap.path])
@@ -364,6 +426,12 @@ class PartitionFolder:
             if name not in begun:
                 (self.path / name).unlink()
 
+    def discard_unfinished(self) -> None:
+        """Remove what was left of small files that were to be replaced. For a log that is not in use yet."""
+        for name in self._names():
+            if name.endswith(UNFINISHED):
+                (self.path / name).unlink()
+
     def _rename_all(self, base_offset: int, old: str, new: str) -> None:
         """Rename the files of a segment, its ``.log`` last."""
         for suffix in reversed(SEGMENT_SUFFIXES):
@@ -376,7 +444,7 @@ class PartitionFolder:
         return sorted([int(stem) for stem in stems if stem.isdigit()])
 
     def _names(self) -> list[str]:
-        """The files in the folder, none if it is not there."""
+        """The files in the folder; none if it does not exist."""
         try:
             return os.listdir(self.path)
         except FileNotFoundError:
@@ -390,13 +458,18 @@ def _max_open() -> int:
 
 def replace_file(path: Path, content: bytes) -> None:
     """Write a file whole under another name, then give it its own."""
-    draft = path.with_name(path.name + ".tmp")
-    draft.write_bytes(content)
-    draft.replace(path)
+    draft = path.with_name(path.name + UNFINISHED)
+    try:
+        draft.write_bytes(content)
+        draft.replace(path)
+    except OSError:
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
+        raise
 
 
 def rename_folder(folder: Path, topic_id: uuid.UUID, suffix: str) -> Path:
-    """Give the folder of a partition a name that no topic has; whatever has that name is removed."""
+    """Rename the folder of a partition to a name that no topic has; anything with that name is removed."""
     target = folder.with_name(f"{folder.name}.{topic_id.hex}{suffix}")
     if target.exists():
         shutil.rmtree(target)
@@ -440,14 +513,10 @@ def uuid_of(text: str) -> uuid.UUID | None:
 
 
 def _create_empty(path: Path) -> None:
-    """Make a file, or empty it. Where that fails, none is left: an empty segment would end the log at the next start."""
+    """Create a file, or empty it. If that fails, no file is left: an empty segment would end the log at the next start."""
     try:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644))
     except OSError:
         with suppress(OSError):
             path.unlink(missing_ok=True)
         raise
-
-
-def _nothing() -> None:
-    """There is nothing to force to disk."""

@@ -1,7 +1,7 @@
-"""Log lines about clients, one per client address and minute at most: a client that repeats its mistake does not fill the log.
+"""Log lines about clients, at most one per client address and minute: a client that repeats its mistake does not fill the log.
 
-Owns when an address was written about last and what was left out since. Must not know what the lines say, nor clocks. Invariant:
-what is left out is counted in a later line.
+Owns the time of the last line about an address and the number of lines left out since. Must not know the content of lines, nor
+clocks. Invariant: lines that are left out are counted in a later line.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ INTERVAL_MS = 60_000
 
 
 class _Written:
-    """The line about an address that was written last."""
+    """The last line about an address."""
 
     __slots__ = ("at", "left_out")
 
@@ -22,13 +22,13 @@ class _Written:
 
 
 class LogRate:
-    """Which lines are written. Times are in milliseconds on the monotonic clock."""
+    """Decides which lines are written. Times are in milliseconds on the monotonic clock."""
 
     def __init__(self) -> None:
         self._written: dict[str, _Written] = {}
 
     def admit(self, address: str, mono: int) -> int | None:
-        """Whether a line about an address is to be written now: how many were left out since the last one, else ``None``."""
+        """If a line about an address is to be written now, the number of lines left out since the last one; otherwise ``None``."""
         last = self._written.get(address)
         if last is not None and mono - last.at < INTERVAL_MS:
             last.left_out += 1
@@ -37,8 +37,7 @@ class LogRate:
         return last.left_out if last is not None else 0
 
     def forget(self, mono: int) -> Iterator[tuple[str, int]]:
-        """Forget the addresses about which nothing was to be written for a minute and another; yields those of which lines were
-        left out, and how many."""
+        """Forget the addresses without lines for two minutes; yield those with lines that were left out, and their number."""
         for address, last in list(self._written.items()):
             if mono - last.at >= 2 * INTERVAL_MS or (mono - last.at >= INTERVAL_MS and not last.left_out):
                 del self._written[address]

@@ -69,7 +69,7 @@ class Scram:
         try:
             self._client = ScramClient([mechanism], username, password)
         except ScramException as error:
-            raise AuthenticationError(f"sasl.username or sasl.password can not be used: {error}", cause=error) from error
+            raise AuthenticationError(f"sasl.username or sasl.password cannot be used: {error}", cause=error) from error
 
     def answer(self, challenge: bytes) -> bytes | None:
         """The client's first message, then its proof; at last the broker's proof is checked."""
@@ -113,7 +113,7 @@ class Logins:
         self._begin = begin
 
     def prove_in_background(self, connection_id: int, question: Prove, report: Report) -> None:
-        """Answer a question on a thread of its own, and call ``report`` there with the outcome."""
+        """Answer a question on a separate thread, and call ``report`` there with the outcome."""
         threading.Thread(
             target=lambda: report(self._outcome(connection_id, question)), name=f"ottla-login-{connection_id}", daemon=True
         ).start()
@@ -123,7 +123,7 @@ class Logins:
             return Proved(connection_id, self.prove(question))
         except OttlaError as error:
             return NotProved(connection_id, error)
-        except BaseException as error:  # whatever ends this thread, somebody waits for its report
+        except BaseException as error:  # whatever ends this thread, a login waits for its report
             return NotProved(connection_id, AuthenticationError(f"the login failed: {error!r}", cause=error))
 
     def prove(self, question: Prove) -> Proof:

@@ -38,7 +38,7 @@ need the GIL: measured, a lone record is in its handler 0.1 ms sooner. Of many b
 class NetworkThread:
     """A daemon thread that owns a core. ``submit`` and ``close`` may be called from any thread of the process that made it.
 
-    Making one raises ``ConfigError`` for certificates that can not be used.
+    Making one raises ``ConfigError`` for certificates that cannot be used.
     """
 
     def __init__(self, core: ClientCore, *, name: str = "ottla-network", now: Callable[[], Now] = clock.now) -> None:
@@ -100,7 +100,7 @@ class NetworkThread:
             raise ForkedError(f"this client belongs to process {self._pid}, this is process {os.getpid()}")
 
     def _post(self, item: object) -> None:
-        # First the item, then the question whether anybody sleeps; the thread does it the other way round: no wake-up is lost.
+        # First the item, then the check whether the thread sleeps; the thread does it in reverse order, so no wake-up is lost.
         self._inbox.append(item)
         if self._asleep and type(item) not in self._may_wait and self._sockets is not None:
             self._sockets.wake()
@@ -155,7 +155,7 @@ class NetworkThread:
         self._asleep = False
 
     def _is_pressed(self) -> bool:
-        """Whether there is a command that can not wait."""
+        """Whether there is a command that cannot wait."""
         return bool(self._inbox) and any(type(item) not in self._may_wait for item in self._inbox.copy())
 
     def _handle(self, item: object, now: Now) -> None:

@@ -1,9 +1,8 @@
 """The queue from a network thread to the application: notifications, and the application's only place to sleep.
 
 Owns the queue, and the moment in which the application has the GIL to itself; must not know what a notification means, nor event
-loops. Invariants: what was put stays in the queue, in order, until whoever handled it removes it, so that no exception of a
-signal's handler makes it disappear; whoever waits wakes when something is put: a thread in ``wait``, an event loop by what it left
-with ``arm``.
+loops. Invariants: notifications stay in the queue, in order, until their handler removes them, so that an exception of a signal
+handler loses none; each put wakes a waiting thread in ``wait``, or an event loop by the callback passed to ``arm``.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from queue import Empty, SimpleQueue
 
 
 class NotificationQueue:
-    """Put by the network thread (and ``wake`` by anybody), drained by the application thread.
+    """Put by the network thread (and ``wake`` by any thread), drained by the application thread.
 
     On a queue that a signal handler may put into while its own thread is in here.
     """
@@ -32,11 +31,11 @@ class NotificationQueue:
 
     @property
     def sleeping(self) -> bool:
-        """Whether somebody waits."""
+        """Whether a thread waits."""
         return self._sleeping or bool(self._tells)
 
     def put_all(self, items: Iterable[object]) -> bool:
-        """Add notifications and wake whoever waits; whether anybody did."""
+        """Add notifications and wake the waiting thread; return whether there was one."""
         sleeping = self.sleeping
         if sleeping:
             self._taken.acquire(blocking=False)
@@ -74,7 +73,7 @@ class NotificationQueue:
         return bool(self._items)
 
     def arm(self, tell: Callable[[], object]) -> bool:
-        """Instead of ``wait``: have ``tell`` called once, by whoever puts or wakes next; False: there is something already.
+        """Instead of ``wait``: have ``tell`` called once, by the next put or wake; False: there is something already.
 
         ``tell`` runs on any thread and must neither wait nor raise. However much comes before it is armed again, it is called once.
         """
@@ -91,17 +90,17 @@ class NotificationQueue:
             self._taken.release()
 
     def disarm(self) -> None:
-        """Nobody waits any more."""
+        """Stop waiting."""
         self._tells.clear()
 
     def news(self) -> deque[object]:
-        """All that is there, to be removed from the left by whoever has handled it."""
+        """All notifications, to be removed from the left when handled."""
         with contextlib.suppress(Empty):
             while True:
                 self._bell.get_nowait()
         return self._items
 
     def drain(self) -> list[object]:
-        """Take all that is there, for whoever does not mind to lose it."""
+        """Take all notifications; the caller may lose them."""
         news = self.news()
         return [news.popleft() for _ in range(len(news))]

@@ -36,7 +36,7 @@ Report = Callable[[Resolved | ResolveFailed], None]
 
 
 def resolve_in_background(host: str, port: int, report: Report) -> None:
-    """Look a name up on a thread of its own and call ``report`` there with the outcome."""
+    """Look a name up on a separate thread and call ``report`` there with the outcome."""
     name = f"ottla-resolve-{host}"
     threading.Thread(target=lambda: report(resolve(host, port)), name=name, daemon=True).start()
 
@@ -45,6 +45,6 @@ def resolve(host: str, port: int) -> Resolved | ResolveFailed:
     """Look a name up here and now."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
-    except (OSError, UnicodeError) as error:
+    except (OSError, ValueError) as error:  # a ValueError: a name that IDNA cannot encode, or with a null byte
         return ResolveFailed(host, port, getattr(error, "strerror", None) or str(error))
     return Resolved(host, port, tuple(Address(str(place[0]), int(place[1])) for *_, place in found))

@@ -1,8 +1,8 @@
 """The broker's event loop: sockets, timers and finished jobs, each turned into a call of the core, whose effects are carried out.
 
 Owns the listening socket, the connections, the timers and the loop's thread. Must not know what a request means. Invariants:
-nothing that a client sends ends the loop, only its own connection, with a log line that says why, at most one a minute for each
-client; each ticket is answered once or its connection is closed; the core is called from this thread alone.
+nothing that a client sends ends the loop, only its own connection, with a log line that says why, at most one per minute and
+client; each ticket is answered once or its connection is closed; only this thread calls the core.
 """
 
 from __future__ import annotations
@@ -20,7 +20,19 @@ from typing import Any
 
 from ottla.broker.api.api_versions import unsupported_version
 from ottla.broker.core import BrokerCore
-from ottla.broker.effects import CancelTimer, CloseConnection, Effect, HalfReply, HoldBack, NoReply, Reply, RunJob, SetTimer, Struck
+from ottla.broker.effects import (
+    CancelTimer,
+    CloseConnection,
+    Effect,
+    GoOn,
+    HalfReply,
+    HoldBack,
+    NoReply,
+    Reply,
+    RunJob,
+    SetTimer,
+    Struck,
+)
 from ottla.broker.faults.rules import Command
 from ottla.errors import ProtocolError, UnsupportedApiError
 from ottla.protocol.apis import Api
@@ -37,7 +49,7 @@ STALLED_FRAME_MS = 30_000
 
 _SWEEP_MS = 1_000
 _TURN_MS = 10
-"""Finished jobs, timers, and the requests of one connection each have so long before the sockets are looked at again."""
+"""Finished jobs, timers, and the requests of one connection each get this much time before the sockets are checked again."""
 
 _ACCEPTS = 64
 _NO_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
@@ -48,7 +60,7 @@ log = logging.getLogger("ottla.broker")
 class Server:
     """Serves one core on one listening socket. ``run`` is the loop; ``stop`` and ``command`` may be called from any thread.
 
-    ``on_strike`` is told, on the loop's thread, which scripted fault has struck.
+    ``on_strike`` is called, on the loop's thread, with the scripted fault that has struck.
     """
 
     def __init__(
@@ -83,12 +95,13 @@ class Server:
             CancelTimer: lambda effect: self._timers.cancel(effect.key),
             RunJob: lambda effect: self._disk.submit(effect.tag, effect.job),
             HoldBack: self._hold_back,
+            GoOn: self._go_on,
             HalfReply: lambda effect: self._reply(effect, half=True),
             Struck: lambda effect: on_strike(effect.fault),
         }
 
     def perform(self, effects: Iterable[Effect]) -> None:
-        """Carry out effects, in order. One that fails is logged and does not keep the others from being carried out."""
+        """Carry out effects, in order. A failing effect is logged, and the others are carried out."""
         for effect in effects:
             try:
                 self._perform_by_type[type(effect)](effect)
@@ -96,7 +109,7 @@ class Server:
                 log.exception("the broker failed to carry out %s", type(effect).__name__)
 
     def tidy(self, job: Callable[[], object]) -> None:
-        """Let the disk thread do something that nobody waits for."""
+        """Run a job on the disk thread without waiting for it."""
         self._disk.submit(("tidy",), job)
 
     def run(self) -> None:
@@ -118,7 +131,7 @@ class Server:
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self.close_files()
-        self._count_malformed(self._clock().mono + 2 * INTERVAL_MS)  # nothing more will come of anybody
+        self._count_malformed(self._clock().mono + 2 * INTERVAL_MS)  # no more lines will come
         for _, future in self._commands:
             future.cancel()
         self._connections.clear()
@@ -202,7 +215,7 @@ class Server:
         try:
             action(connection, *args)
         except ProtocolError as error:
-            self._close_malformed(connection, str(error.args[0]))  # its hint is meant for a client
+            self._close_malformed(connection, str(error.args[0]))  # the hint is meant for a client
         except OSError:
             self._discard(connection)
         except Exception:
@@ -219,7 +232,7 @@ class Server:
             self._serve(connection)
 
     def _serve(self, connection: Connection) -> None:
-        """Handle the requests that have arrived, as long as there is room for answers and its turn is not over."""
+        """Handle the requests that have arrived, while there is space for answers and the connection's turn lasts."""
         self._changed[connection] = None
         now = self._clock()
         while (frame := connection.next_frame()) is not None:
@@ -228,14 +241,14 @@ class Server:
                 return
 
     def _serve_postponed(self) -> None:
-        """Let the connections go on whose turn was over before their requests were handled."""
+        """Continue with the connections whose turn ended before their requests were handled."""
         postponed, self._postponed = self._postponed, {}
         for connection in postponed:
             if connection.number in self._connections:
                 self._guarded(connection, self._serve)
 
     def _end_turn(self) -> None:
-        """Have what was decided in this turn written, and answered; that may make room for requests that wait."""
+        """Write and answer what was decided in this turn; that may make space for waiting requests."""
         self._write_decided()
         while self._changed:
             self._settle_changed()
@@ -248,7 +261,7 @@ class Server:
             log.exception("the broker failed to write what groups have decided")
 
     def _settle_changed(self) -> None:
-        """Send the answers that have their turn; that may make room for requests that wait."""
+        """Send the answers that are next in line; that may make space for waiting requests."""
         while self._changed:
             connection, _ = self._changed.popitem()
             if connection.number in self._connections:
@@ -257,7 +270,7 @@ class Server:
     def _settle(self, connection: Connection) -> None:
         connection.send(self._clock().mono)
         if connection.is_over:
-            self._close(connection, "broker.faults was told to cut an answer")
+            self._close(connection, "broker.faults is set to cut an answer")
         else:
             if connection.waiting:
                 self._postponed[connection] = None
@@ -312,11 +325,11 @@ class Server:
     def _close_connections(self, client_id: str | None) -> int:
         meant = [one for one in self._connections.values() if client_id is None or one.client_id == client_id]
         for connection in meant:
-            self._close(connection, "broker.faults was told to")
+            self._close(connection, "broker.faults is set to")
         return len(meant)
 
     def _run_timers(self) -> None:
-        """Tell the core which timers are due. Those of all logs may be due at once: the sockets have their turn in between."""
+        """Report due timers to the core. The timers of all logs may be due at once, so the sockets are served in between."""
         now = self._clock()
         while (key := self._timers.pop_due(now.mono)) is not None:
             try:
@@ -330,17 +343,27 @@ class Server:
             self._sweep(now.mono)
 
     def _sweep(self, mono: int) -> None:
-        """Close what is idle or stuck, and accept again after a while without descriptors."""
+        """Close what is idle, stuck or abandoned, and accept again after a while without descriptors."""
         max_idle = self._core.config.connections_max_idle_ms
         for connection in list(self._connections.values()):
             if connection.in_frame and mono - connection.last_received > STALLED_FRAME_MS:
-                self._close_malformed(connection, f"a frame has begun and nothing more of it came for {STALLED_FRAME_MS // 1000} s")
+                self._close_malformed(connection, f"a frame has begun and no more of it arrived for {STALLED_FRAME_MS // 1000} s")
             elif mono - connection.last_active > max_idle and connection.idle:
                 self._close(connection, f"it was idle for {max_idle} ms", level=logging.DEBUG)
+            elif not connection.watched and not connection.has_room:
+                self._guarded(connection, self._look_for_end)
         self._count_malformed(mono)
         if self._accepting_from and mono >= self._accepting_from:
             self._accepting_from = 0
             self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+
+    def _look_for_end(self, connection: Connection) -> None:
+        """A connection from which nothing is read, as it has too much in flight, may have been closed by its client.
+
+        Where only its turn is over, or one request holds back the next, the requests that have arrived are handled first.
+        """
+        if connection.is_closed:
+            self._discard(connection)
 
     def _patience(self) -> float:
         """Seconds until something is due."""
@@ -360,7 +383,7 @@ class Server:
             pieces = encode_response(slot.header, effect.response)
         except Exception:
             host = slot.connection.host
-            log.exception("closing the connection from %s: the answer to its request can not be written", host)
+            log.exception("closing the connection from %s: the answer to its request cannot be written", host)
             self._discard(slot.connection)
             return
         slot.pieces, slot.is_last = first_half(pieces) if half else pieces, half
@@ -375,7 +398,13 @@ class Server:
     def _hold_back(self, effect: HoldBack) -> None:
         slot = self._tickets.get(effect.ticket)
         if slot is not None:
-            slot.connection.hold_back(slot)
+            slot.connection.held_back_by.add(effect.ticket)
+
+    def _go_on(self, effect: GoOn) -> None:
+        slot = self._tickets.get(effect.ticket)
+        if slot is not None:
+            slot.connection.held_back_by.discard(effect.ticket)
+            self._changed[slot.connection] = None
 
     def _close_ticket(self, effect: CloseConnection) -> None:
         slot = self._tickets.pop(effect.ticket, None)
@@ -402,7 +431,7 @@ class Server:
             self._discard(connection)
 
     def _close_malformed(self, connection: Connection, reason: str) -> None:
-        """Close a connection because of what its client has sent; it may be one of many that do the same."""
+        """Close a connection because of what its client has sent; many clients may do the same."""
         left_out = self._malformed.admit(connection.host, self._clock().mono)
         if left_out is None:
             self._discard(connection)

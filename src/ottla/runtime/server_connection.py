@@ -2,7 +2,7 @@
 
 Owns the socket, the incoming frame, the responses that wait for their turn and the bytes that wait for the socket. Must not
 know what a request means. Invariants: responses leave in request order, whatever order they come in; nothing is read while too
-much waits to be written or answered, so that a client that does not read can not fill the broker's memory.
+much waits to be written or answered, so that a client that does not read cannot fill the broker's memory.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _READS = 16
 """Reads from one connection in one turn, so that a busy one does not keep the others waiting."""
 
 _COPIED = 1 << 14
-"""File ranges up to this size are read and sent along with the bytes around them: one call instead of three."""
+"""Pieces up to this size are copied together, since each piece costs more than its copy."""
 
 _AT_ONCE = 64
 _MORE = getattr(socket, "MSG_MORE", 0)
@@ -61,9 +61,9 @@ class Connection:
         """What the selector watches for now."""
         self.client_id: str | None = None
         """What the client calls itself, once it has asked for anything."""
+        self.held_back_by: set[int] = set()
+        """The tickets of requests that must be done before the next one is handled."""
         self._has_ended = False
-        self._holding_back: Slot | None = None
-        """The next request is handled when this one is answered."""
         self._reader = FrameReader(max_frame)
         self._frames: deque[Frame] = deque()
         self._slots: deque[Slot] = deque()
@@ -76,18 +76,18 @@ class Connection:
     @property
     def wanted(self) -> int:
         """What the selector should watch for; 0 while only an answer can move things on."""
-        reading = self._has_room and not self._frames
+        reading = self.has_room and not self._frames
         return (selectors.EVENT_READ if reading else 0) | (selectors.EVENT_WRITE if self._outgoing else 0)
 
     @property
-    def _has_room(self) -> bool:
+    def has_room(self) -> bool:
+        """Whether one more request may wait for its answer."""
         return len(self._slots) < MAX_IN_FLIGHT and self._outgoing_size < MAX_OUTGOING
 
     @property
     def waiting(self) -> bool:
         """Whether a request has arrived and could be handled now."""
-        held_back = self._holding_back is not None and self._holding_back.pieces is None
-        return bool(self._frames) and self._has_room and not held_back
+        return bool(self._frames) and self.has_room and not self.held_back_by
 
     @property
     def in_frame(self) -> bool:
@@ -100,14 +100,17 @@ class Connection:
         return not self._slots and not self._outgoing
 
     def receive(self, mono: int) -> bool:
-        """Read what is there; False at the end of the stream. Raises ``ProtocolError`` for what can be no frame."""
+        """Read what is there; False at the end of the stream. Raises ``ProtocolError`` for what can be no frame.
+
+        The end counts when the requests before it are handled, as in Kafka: a producer with acks=0 may send and close at once.
+        """
         for _ in range(_READS):
             try:
                 count, full = self._read()
             except BlockingIOError:
                 break
             if not count:
-                return False
+                return bool(self._frames)
             self.last_active = self.last_received = mono
             if not full or len(self._frames) >= MAX_IN_FLIGHT:
                 break
@@ -118,18 +121,23 @@ class Connection:
         """Whether the last that was to be sent has been."""
         return self._has_ended and not self._outgoing
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether the client has closed and everything that it has sent was read. Raises ``OSError`` as ``receive`` does."""
+        try:
+            return not self.sock.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+
     def next_frame(self) -> Frame | None:
-        """A request that has arrived; ``None`` if there is none, no room for its answer, or one before it that holds it back."""
+        """A request that has arrived; ``None`` if there is none, no space for its answer, or an earlier one that it has to wait
+        for."""
         return self._frames.popleft() if self.waiting else None
 
     def expect(self, slot: Slot) -> None:
         """A request takes its place in the order."""
         self._slots.append(slot)
         self.client_id = slot.header.client_id
-
-    def hold_back(self, slot: Slot) -> None:
-        """Let the requests behind this one wait until it is answered."""
-        self._holding_back = slot
 
     def tickets(self) -> list[int]:
         """What waits for an answer."""
@@ -140,8 +148,6 @@ class Connection:
         ready: list[Slot] = []
         while self._slots and self._slots[0].pieces is not None and not self._has_ended:
             ready.append(slot := self._slots.popleft())
-            if slot is self._holding_back:
-                self._holding_back = None
             self._has_ended = slot.is_last
         self._enqueue(ready)
         while self._outgoing:
@@ -168,14 +174,12 @@ class Connection:
         return count, count == room
 
     def _enqueue(self, slots: Iterable[Slot]) -> None:
-        """Let answers wait for the socket; small neighbours become one piece, since each piece costs more than its copy."""
+        """Let answers wait for the socket; small neighbours become one piece."""
         small: list[bytes] = []
         for slot in slots:
             for piece in slot.pieces or ():
                 self._outgoing_size += len(piece)
-                if isinstance(piece, DiskRange) and len(piece) <= _COPIED:
-                    small.append(_whole(piece, os.pread(piece.handle.fd, len(piece), piece.position)))
-                elif isinstance(piece, bytes) and len(piece) <= _COPIED:
+                if isinstance(piece, bytes) and len(piece) <= _COPIED:
                     small.append(piece)
                 else:
                     self._enqueue_bytes(small)
@@ -236,9 +240,3 @@ def first_half(pieces: Iterable[Piece]) -> list[Piece]:
             assert isinstance(piece, bytes)
             half.append(piece[:size])
     return [piece for piece in half if len(piece)]
-
-
-def _whole(piece: DiskRange, data: bytes) -> bytes:
-    if len(data) != len(piece):
-        raise ProtocolError(f"a log file ended {len(piece) - len(data)} bytes before its range did")
-    return data

@@ -36,7 +36,7 @@ READ_BUDGET = 8 << 20
 LONG = 64 << 10
 """From so many missing bytes on an answer is waited for as a whole, in one call and without the GIL: a thread that wakes for every
 few packets has to win the GIL each time, from an application that is busy. (To have the socket count as readable only when much is
-there, by SO_RCVLOWAT, has the sender wait for room in its own buffer: measured, a third of the throughput.)"""
+there, by SO_RCVLOWAT, makes the sender wait for space in its own buffer: measured, a third of the throughput.)"""
 
 PATIENCE_US = 3_000
 """For how many microseconds at most, as exactly as the system's ticks allow: other connections and commands wait meanwhile."""
@@ -97,7 +97,7 @@ class Sockets:
 
     def wake(self) -> None:
         """End the present or the next ``wait`` at once; callable from any thread."""
-        # Full: it is awake already. Closed: there is nobody to wake.
+        # Full: it is already awake. Closed: there is no thread to wake.
         with contextlib.suppress(OSError):
             self._wake_out.send(b"\0")
 

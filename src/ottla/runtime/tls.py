@@ -1,6 +1,6 @@
 """TLS for the connections of a client: the context from the settings, a socket that speaks it, and what its errors mean.
 
-Owns the reading of certificates and keys, and the one table from OpenSSL's reasons to what a user is told. Must not know requests
+Owns the reading of certificates and keys, and the one table from OpenSSL's reasons to error messages. Must not know requests
 or brokers. Invariant: whatever OpenSSL raises leaves this module as bytes that have to wait (``BlockingIOError``), as the end of
 the connection (``OSError``), or as a ``TlsError`` that says what to do.
 """
@@ -20,14 +20,14 @@ from ottla.errors import ConfigError, TlsError
 
 _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 
-_TRUST = "give the certificate of its CA in ssl.truststore.location, as PEM"
-_OURS = "give a certificate that the broker trusts in ssl.keystore.location, as PEM"
+_TRUST = "set ssl.truststore.location to the certificate of its CA, as PEM"
+_OURS = "set ssl.keystore.location to a certificate that the broker trusts, as PEM"
 _NO_TLS = "the port does not speak TLS: set security.protocol to PLAINTEXT or SASL_PLAINTEXT"
 
 _CERTIFICATE: Mapping[int, tuple[str, str]] = {
     9: ("the broker's certificate is not valid yet", "is the clock of this machine right?"),
-    10: ("the broker's certificate has expired", "have the broker's certificate renewed; is the clock of this machine right?"),
-    18: ("the broker's certificate is signed by itself and not trusted here", _TRUST),
+    10: ("the broker's certificate has expired", "renew the broker's certificate; is the clock of this machine right?"),
+    18: ("the broker's certificate is self-signed and not trusted here", _TRUST),
     19: ("the broker's certificate is signed by a CA that is not trusted here", _TRUST),
     20: ("the broker's certificate is signed by a CA that is not trusted here", _TRUST),
     21: ("the broker's certificate is signed by a CA that is not trusted here", _TRUST),
@@ -39,14 +39,14 @@ _OF_ANOTHER_HOST = (62, 63, 64)
 _REASONS: Mapping[str, tuple[str, str]] = {
     "WRONG_VERSION_NUMBER": ("the broker does not answer in TLS", _NO_TLS),
     "HTTP_REQUEST": ("the broker does not answer in TLS", _NO_TLS),
-    "CERTIFICATE_REQUIRED": ("the broker wants a certificate of this client, which has none", _OURS),
+    "CERTIFICATE_REQUIRED": ("the broker requires a client certificate, and this client has none", _OURS),
     "UNKNOWN_CA": ("the broker does not trust the certificate of this client", _OURS),
-    "BAD_CERTIFICATE": ("the broker wants a certificate of this client, which has none or another", _OURS),
+    "BAD_CERTIFICATE": ("the broker requires a client certificate, and this client has none or a different one", _OURS),
     "CERTIFICATE_UNKNOWN": ("the broker does not accept the certificate of this client", _OURS),
     "CERTIFICATE_EXPIRED": ("the certificate of this client has expired", _OURS),
-    "HANDSHAKE_FAILURE": ("the broker agrees to no cipher of this client", "see ssl.cipher.suites and ssl.enabled.protocols"),
-    "PROTOCOL_VERSION": ("there is no version of TLS that both sides speak", "see ssl.enabled.protocols"),
-    "UNSUPPORTED_PROTOCOL": ("there is no version of TLS that both sides speak", "see ssl.enabled.protocols"),
+    "HANDSHAKE_FAILURE": ("the broker accepts none of this client's ciphers", "see ssl.cipher.suites and ssl.enabled.protocols"),
+    "PROTOCOL_VERSION": ("there is no TLS version that both sides support", "see ssl.enabled.protocols"),
+    "UNSUPPORTED_PROTOCOL": ("there is no TLS version that both sides support", "see ssl.enabled.protocols"),
 }
 """The end of OpenSSL's reason -> what it means, and what to do."""
 
@@ -69,7 +69,7 @@ def explain(error: ssl.SSLError, host: str) -> TlsError:
 
 
 def client_context(config: SecurityConfig) -> ssl.SSLContext:
-    """The context that the settings describe. Raises ``ConfigError`` where a file or a key can not be used."""
+    """The context that the settings describe. Raises ``ConfigError`` where a file or a key cannot be used."""
     if config.ssl_context is not None:
         return config.ssl_context
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -109,7 +109,7 @@ def _identify(context: ssl.SSLContext, config: SecurityConfig) -> None:
 
 @contextmanager
 def _as_file(text: str | None) -> Iterator[str | None]:
-    """PEM text as a file that nobody else may read and that is gone afterwards: OpenSSL's interface takes no text."""
+    """PEM text as a private file that is removed afterwards: OpenSSL's interface does not accept text."""
     if text is None:
         yield None
         return
@@ -132,10 +132,10 @@ def _told_as_setting(name: str, path: str | None) -> Iterator[None]:
         hint = (
             _store_hint(path) or f"is it PEM, does the key belong to the certificate, is ssl.key.password right? [{error.reason}]"
         )
-        raise ConfigError(f"{shown} can not be used", hint=hint, cause=error) from error
+        raise ConfigError(f"{shown} cannot be used", hint=hint, cause=error) from error
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise ConfigError(f"{shown} can not be used: {reason}", hint="check the path and the value", cause=error) from error
+        raise ConfigError(f"{shown} cannot be used: {reason}", hint="check the path and the value", cause=error) from error
 
 
 def _store_hint(path: str | None) -> str | None:
@@ -146,7 +146,7 @@ def _store_hint(path: str | None) -> str | None:
         start = file.read(4)
     if start != b"\xfe\xed\xfe\xed" and start[:2] != b"\x30\x82":
         return None
-    return f"it is no PEM. {CONVERT}"
+    return f"it is not PEM. {CONVERT}"
 
 
 class TlsSocket:
@@ -161,7 +161,7 @@ class TlsSocket:
         try:
             self.sock = context.wrap_socket(sock, do_handshake_on_connect=False, server_hostname=name)
         except ValueError as error:
-            raise TlsError(f"{host} is no name that a certificate can have: {error}", cause=error) from error
+            raise TlsError(f"{host} is not a host name that a certificate can have: {error}", cause=error) from error
         self.wants_write = False
         """Whether the handshake waits to send, not to receive."""
 

@@ -25,8 +25,8 @@ USED_FOR = 0.8
 """The part of a token's life in which it is used for logins."""
 
 REPLACED_AFTER = 10_000
-"""Milliseconds before a token that a broker refused is replaced: who is refused tries again every second, and that is no reason to
-ask the identity provider as often."""
+"""Milliseconds before a refused token is replaced: a refused client retries every second, but must not ask the identity provider
+that often."""
 
 _PATIENCE = 10.0
 """Seconds that an identity provider gets to answer."""
@@ -76,7 +76,7 @@ class Tokens:
         except AuthenticationError:
             raise
         except Exception as error:
-            hint = "it has to give a token, or to raise for as long as there is none"
+            hint = "it must return a token, or raise if there is none"
             raise AuthenticationError(f"the token provider raised {error!r}", hint=hint, cause=error) from error
         token = OAuthToken(given) if isinstance(given, str) else given
         if not isinstance(token, OAuthToken) or not token.value:
@@ -115,7 +115,7 @@ def _post(url: str, config: ClientConfig) -> Any:
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", None) or error
         trust = isinstance(reason, ssl.SSLCertVerificationError)
-        hint = "trust its CA by ssl.truststore.location, or have its certificate renewed" if trust else _CHECK_URL
+        hint = "set ssl.truststore.location to its CA, or renew its certificate" if trust else _CHECK_URL
         raise AuthenticationError(f"no token from {url}: {reason}", hint=hint, cause=error) from error
 
 

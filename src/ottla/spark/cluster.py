@@ -146,7 +146,7 @@ class Cluster:
 
 
 class Progress:
-    """Keeps a group's committed offsets in step with a stream, for whoever watches its lag. Never raises: Spark, not the group,
+    """Keeps a group's committed offsets in step with a stream, for lag monitoring. Never raises: Spark, not the group,
     remembers where the stream goes on, so a commit that fails is no reason for the stream to."""
 
     TIMEOUT, FINAL_TIMEOUT, REST = 5.0, 30.0, 10.0

@@ -51,5 +51,5 @@ def wanted_columns(schema: StructType) -> tuple[str, ...]:
         if field.dataType.simpleString() != kind.simpleString():
             raise ConfigError(f"column {field.name} is {kind.simpleString()}, not {field.dataType.simpleString()}")
         if not field.nullable:
-            raise ConfigError(f"column {field.name} can not be declared NOT NULL")
+            raise ConfigError(f"column {field.name} cannot be declared NOT NULL")
     return tuple(field.name for field in schema.fields)

@@ -1,6 +1,6 @@
 """Records that were asked for and are no longer there.
 
-Owns the ways in which that happens, the search for them in offsets, and the words in which it is told. Must not do I/O. Invariant:
+Owns the ways in which that happens, the search for them in offsets, and the texts that report it. Must not do I/O. Invariant:
 a gap that compaction or a transaction left inside a log is no loss; only a log that begins later, ends earlier or is gone is one.
 """
 
@@ -22,13 +22,13 @@ class LossKind(enum.Enum):
     """How records came to be missing."""
 
     LOG_BEGINS_LATER = "the log now begins at offset {bound}: retention, or delete-records, was faster than this query"
-    LOG_ENDS_EARLIER = "the log now ends at offset {bound}: the topic was made anew, or lost its tail with a broker"
-    PARTITION_GONE = "the partition does not exist any more"
+    LOG_ENDS_EARLIER = "the log now ends at offset {bound}: the topic was recreated, or lost its tail with a broker"
+    PARTITION_GONE = "the partition no longer exists"
     FOUND_LATE = "the partition was new, and its log began at offset {bound} when this query first saw it"
 
 
 class Loss(NamedTuple):
-    """Offsets of one partition that can not be read: ``start`` up to, and without, ``end``; ``end`` may be unknown."""
+    """Offsets of one partition that cannot be read: ``start`` up to, and without, ``end``; ``end`` may be unknown."""
 
     kind: LossKind
     topic: str
@@ -40,7 +40,7 @@ class Loss(NamedTuple):
 
     def __str__(self) -> str:
         lost = f"offsets {self.start} to {self.end - 1} " if self.end is not None else f"offsets from {self.start} on "
-        return f"{self.topic}-{self.partition}: {lost}can not be read: {self.kind.value.format(bound=self.bound)}"
+        return f"{self.topic}-{self.partition}: {lost}cannot be read: {self.kind.value.format(bound=self.bound)}"
 
 
 class DataLossError(OttlaError):
@@ -66,7 +66,7 @@ def report(losses: Iterable[Loss], *, fail: bool) -> None:
 
 
 def losses_between(starts: Offsets, ends: Offsets) -> list[Loss]:
-    """What a plan from ``starts`` to ``ends`` can not read: partitions that are gone, and logs cut off before their start."""
+    """What a plan from ``starts`` to ``ends`` cannot read: partitions that are gone, and logs cut off before their start."""
     losses = []
     for tp, start in sorted(starts.items()):
         end = ends.get(tp)
@@ -85,13 +85,13 @@ def losses_of_new(earliest: Offsets) -> list[Loss]:
 def losses_in(wanted: OffsetRange, begin: int | None, end: int | None) -> tuple[list[Loss], OffsetRange | None]:
     """Hold a range against its log, which now reaches from ``begin`` to ``end`` (``None``: it is gone).
 
-    Returns what is lost, at the beginning and at the end, and what is left to be read, ``None`` for nothing.
+    Returns what is lost, at the beginning and at the end, and what remains to be read, ``None`` for nothing.
     """
     topic, partition = wanted.topic_partition
     if begin is None or end is None:
         return [Loss(LossKind.PARTITION_GONE, topic, partition, wanted.start, wanted.end)], None
     losses = []
-    # A log that ends before the range begins has lost all of it at its end, wherever it begins.
+    # If the log ends before the range begins, the range was lost at the log's end, wherever the log begins.
     if wanted.start < begin <= end:
         losses.append(Loss(LossKind.LOG_BEGINS_LATER, topic, partition, wanted.start, min(begin, wanted.end), begin))
     if end < wanted.end:

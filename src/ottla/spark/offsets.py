@@ -68,7 +68,7 @@ class OffsetSpec:
 class StreamOffset:
     """A point of a stream: a position in each partition.
 
-    The end of a stream's first batch also carries where that batch began. Spark asks for the initial offset anew when a
+    The end of a stream's first batch also carries where that batch began. Spark asks for the initial offset again when a
     first batch has failed, does not store it, and ``latest`` has moved on by then: without this, what lies between would be lost.
     """
 

@@ -63,12 +63,12 @@ class SourceOptions:
     def for_batch(self) -> SourceOptions:
         """The same for a batch, with a batch's defaults; raises ``ConfigError`` for what only a stream can do."""
         _refuse("maxOffsetsPerTrigger", self.max_offsets_per_trigger, "a batch", "name endingOffsets to read less")
-        _refuse("groupId", self.group_id, "a batch", "Spark does not tell when its rows are done with: leave the group out")
+        _refuse("groupId", self.group_id, "a batch", "Spark does not report when its rows were processed: remove the group")
         starting, ending = self.starting_offsets or OffsetSpec(EARLIEST), self.ending_offsets or OffsetSpec(LATEST)
         if starting.mentions(LATEST):
-            raise ConfigError("startingOffsets of a batch can not be latest (-1): there would be nothing to read")
+            raise ConfigError("startingOffsets of a batch cannot be latest (-1): there would be nothing to read")
         if ending.mentions(EARLIEST):
-            raise ConfigError("endingOffsets can not be earliest (-2): there would be nothing to read")
+            raise ConfigError("endingOffsets cannot be earliest (-2): there would be nothing to read")
         return dataclasses.replace(self, starting_offsets=starting, ending_offsets=ending)
 
     def for_stream(self) -> SourceOptions:
@@ -147,7 +147,7 @@ def _pattern(name: str, text: str) -> str:
         re.compile(_name(name, text))
     except re.error as error:
         raise ConfigError(
-            f"option {name} is no regular expression: {error.msg} at character {(error.pos or 0) + 1} of {text!r}",
+            f"option {name} is not a regular expression: {error.msg} at character {(error.pos or 0) + 1} of {text!r}",
             hint="it is Python's dialect, and must match a topic's whole name",
         ) from None
     return text
@@ -199,11 +199,11 @@ REFUSED = {
 """Options of Spark's own connector that are not honoured, and what to do instead."""
 
 FORBIDDEN = {
-    "auto.offset.reset": "use startingOffsets; where to begin is Spark's to keep",
+    "auto.offset.reset": "use startingOffsets; Spark itself stores where to begin",
     "key.deserializer": "keys are bytes: decode the column in the query",
     "value.deserializer": "values are bytes: decode the column in the query",
     "enable.auto.commit": "set groupId to have each finished batch committed",
-    "interceptor.classes": "Java classes can not be used here",
+    "interceptor.classes": "Java classes cannot be used here",
 }
 """Settings of the client that Spark's own connector refuses, too."""
 
@@ -225,7 +225,7 @@ def _unknown(name: str) -> None:
     if near := difflib.get_close_matches(lowered, names, n=1, cutoff=_SIMILAR):
         raise ConfigError(f"unknown option {name!r}", hint=f"did you mean {names[near[0]]}?")
     if lowered not in ADDED_BY_SPARK and not lowered.startswith("option."):
-        log.warning("option %r means nothing to format('ottla') and has no effect", name)
+        log.warning("option %r is unknown to format('ottla') and has no effect", name)
 
 
 def _settle_group(parsed: dict[str, Any], group: str) -> None:
@@ -246,4 +246,4 @@ def _subscription(parsed: dict[str, Any]) -> Subscription:
 
 def _refuse(name: str, value: Any, what: str, hint: str) -> None:
     if value is not None:
-        raise ConfigError(f"option {name} has no meaning for {what}", hint=hint)
+        raise ConfigError(f"option {name} has no effect for {what}", hint=hint)

@@ -45,7 +45,7 @@ def read_ranges(ranges: Iterable[OffsetRange], columns: tuple[str, ...], options
     """The rows of ``ranges``, which are of different partitions, with ``columns`` alone.
 
     Raises ``DataLossError``; ``OttlaTimeoutError`` where no record came for ``kafkaConsumer.pollTimeoutMs``; and any error of the
-    client that trying again does not mend.
+    client that is not retriable.
     """
     workers.start_task()
     wanted = tuple(ranges)

@@ -25,7 +25,7 @@ class OttlaDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The word that goes into ``format()``. (``kafka`` can not be taken: Spark keeps it for its own connector.)"""
+        """The word that goes into ``format()``. (``kafka`` cannot be taken: Spark keeps it for its own connector.)"""
         return "ottla"
 
     def schema(self) -> StructType:

@@ -4,7 +4,7 @@ Owns how the consumer is set up and how partitions are named. Must not know what
 member leave well; the process ends with 0 then.
 
 A partition that is owned is told as ``topic-partition``, one that was read as ``topic.incarnation-partition``: the incarnation is
-in the value of each record, since a topic that was made anew has the same name and the same offsets as before.
+in the value of each record, since a topic that was recreated has the same name and the same offsets as before.
 
     python member_program.py SETTINGS     SETTINGS: a JSON object with the fields of ``Settings``
 """

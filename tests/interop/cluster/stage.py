@@ -49,7 +49,7 @@ from tests.interop.real_kafka import KafkaCluster
 _log = logging.getLogger(__name__)
 
 STEADY, VOLATILE = "steady", "volatile"
-"""The topic that stays, though it grows and moves, and the one that is deleted and made anew."""
+"""The topic that stays, though it grows and moves, and the one that is deleted and recreated."""
 PARTITIONS = {STEADY: 6, VOLATILE: 3}
 MOST = 24
 """Partitions that a topic grows to at most."""
@@ -104,7 +104,7 @@ class Group:
         return self._names[id(player)]
 
     def living(self) -> list[Player]:
-        """The members that run, and that nobody has asked to end or to stand still, the oldest first."""
+        """The members that run, and that no one has asked to end or to stand still, the oldest first."""
         return [one for one in self.lives if one.running and not one.ended and not one.frozen]
 
     def told(self, player: Player) -> Told:
@@ -184,7 +184,7 @@ class Stage:
         self._settle(f"recovery from {what}")
 
     def _recover(self) -> None:
-        """Have everybody back who was only away."""
+        """Have everyone back who was only away."""
         for group in self._groups:
             for player in group.lives:
                 if player.frozen:
@@ -193,7 +193,7 @@ class Stage:
         self._operator.prefer()
 
     def _start_nodes(self) -> None:
-        """Those that are down, together: one alone may find nobody to elect a controller with."""
+        """Those that are down, together: one alone may find no one to elect a controller with."""
         with ThreadPoolExecutor() as pool:
             list(pool.map(self._cluster.again, sorted(self._cluster.down)))
         self._operator.wait_until_whole(self._cluster.addresses)

@@ -25,7 +25,7 @@ class KillLeader:
 
 @dataclass(frozen=True)
 class Restart:
-    """A node ends in good order and is started again at once."""
+    """A node shuts down cleanly and is started again at once."""
 
     node: int
 
@@ -42,7 +42,7 @@ class MoveLeaders:
 
 @dataclass(frozen=True)
 class Recreate:
-    """A topic is deleted, and made anew under its old name."""
+    """A topic is deleted, and recreated under its old name."""
 
 
 @dataclass(frozen=True)

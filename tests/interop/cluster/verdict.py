@@ -13,7 +13,7 @@ from tests.interop.groups.verdict import Commit, Event, Told
 
 
 class Tenure(NamedTuple):
-    """What a member has read of a partition from when it was given it until it was taken, or until the topic was made anew."""
+    """What a member has read of a partition from when it was given it until it was taken, or until the topic was recreated."""
 
     member: str
     partition: str

@@ -2,7 +2,7 @@
 
 Owns the producers and the process that they live in. Must not know the troubles. Invariants: every record says in its value which
 incarnation of its topic it was written for; what was not acknowledged in the end is among the ``failures``; if librdkafka
-aborts, it takes nobody with it.
+aborts, it takes no one with it.
 """
 
 from __future__ import annotations
@@ -139,6 +139,6 @@ _Process.register("Writer", Writer)
 
 @contextmanager
 def writing(servers: str, rate: int) -> Iterator[Writer]:
-    """A writer in a process of its own, which ends with the ``with``, whether it is closed or not."""
+    """A writer in a separate process, which ends with the ``with``, whether it is closed or not."""
     with _Process(ctx=multiprocessing.get_context("spawn")) as process:
         yield process.Writer(servers, rate)  # type: ignore[attr-defined]

@@ -47,7 +47,7 @@ class Player:
             )
         self.errors = errors
         self.ended = False
-        """Whether somebody has ended it."""
+        """Whether someone has ended it."""
         self.frozen = False
         self.events: list[dict[str, Any]] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -97,7 +97,7 @@ class Player:
 
 
 class MemberProcess(Player):
-    """A member of a group in a process of its own."""
+    """A member of a group in a separate process."""
 
     def __init__(self, client: str, settings: Settings, folder: Path) -> None:
         self.client = client

@@ -104,9 +104,9 @@ def of_size(client: str, protocol: str, size: int, *, restart: bool) -> Scenario
 
 
 def static(client: str, protocol: str) -> Scenario:
-    """Static members are killed and come back; those of a classic group within their session, so that nobody else takes over.
+    """Static members are killed and come back; those of a classic group within their session, so that no one else takes over.
 
-    A consumer group gives the instance of a member that did not leave to nobody before its session is over (KIP-848).
+    A consumer group gives the instance of a member that did not leave to no one before its session is over (KIP-848).
     """
     dies = (KillAndReturn(0),) if protocol == "classic" else (Kill(0), Return(0))
     steps = (Join((client,) * 3, static=True), *dies, Leave(2), Return(2), *dies)

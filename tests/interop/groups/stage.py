@@ -27,7 +27,7 @@ from tests.interop.peers import create_topic
 HEARTBEAT = 400
 """Milliseconds."""
 SESSIONS = (3_000, 15_000)
-"""Milliseconds of a session at least, so that the death of a member is noticed while somebody watches, and at most."""
+"""Milliseconds of a session at least, so that the death of a member is noticed while someone watches, and at most."""
 STARTED = 120.0
 """Seconds after which a process that has said nothing never will."""
 SETTLED = 60.0
@@ -191,7 +191,7 @@ class Stage:
             time.sleep(0.05)
 
     def _look_for_deaths(self, what: str) -> None:
-        """Members that have ended although nobody asked them to are a failure, but for what ``gave_up`` says."""
+        """Members that have ended although no one asked them to are a failure, but for what ``gave_up`` says."""
         dead = [number for number, seat in enumerate(self._seats) if self._died(seat.lives[-1])]
         for number in tuple(dead):
             member = self._seats[number].lives[-1]
@@ -202,7 +202,7 @@ class Stage:
         assert not dead, f"{what}: {[self._seats[one].lives[-1].name for one in dead]} ended by themselves\n{self._last_words()}"
 
     def _behind(self, aims: Mapping[int, int]) -> list[str]:
-        """The partitions that nobody has committed far enough yet."""
+        """The partitions that no one has committed far enough yet."""
         reached: dict[int, int] = {}
         for life in self._lives():
             for partition, offset, _, _ in life.committed:
@@ -214,7 +214,7 @@ class Stage:
         ]
 
     def _died(self, member: MemberProcess) -> bool:
-        """Whether a member has ended although nobody asked it to."""
+        """Whether a member has ended although no one asked it to."""
         return not member.running and not member.ended
 
     def _live(self) -> list[Told]:

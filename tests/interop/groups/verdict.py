@@ -89,7 +89,7 @@ def signed(commits: Iterable[Commit], members: Iterable[Told]) -> list[Commit]:
 def two_owners(commits: Sequence[Commit]) -> list[str]:
     """Partitions with two owners whose commits were both accepted: a tenure that went on after another one had begun.
 
-    A commit that nobody claims is of a member that was killed before it was told; it says nothing here.
+    A commit that no one claims is of a member that was killed before it was told; it says nothing here.
     """
     found = []
     over: dict[int, dict[str, None]] = {}
@@ -104,7 +104,7 @@ def two_owners(commits: Sequence[Commit]) -> list[str]:
 
 
 def going_back(commits: Sequence[Commit]) -> list[str]:
-    """Committed offsets that became smaller, although nobody reset them."""
+    """Committed offsets that became smaller, although no one reset them."""
     found = []
     last: dict[int, Commit] = {}
     for commit in commits:
@@ -116,7 +116,7 @@ def going_back(commits: Sequence[Commit]) -> list[str]:
 
 
 def forgotten(commits: Sequence[Commit], members: Iterable[Told]) -> list[str]:
-    """Commits that a member was told have succeeded and that the log does not have, or has with somebody else's note."""
+    """Commits that a member was told have succeeded and that the log does not have, or has with someone else's note."""
     kept = {(commit.partition, commit.offset, commit.note) for commit in commits}
     return [
         f"partition {partition}: {tenure} was told that {offset} is committed"
@@ -127,7 +127,7 @@ def forgotten(commits: Sequence[Commit], members: Iterable[Told]) -> list[str]:
 
 
 def unread(commits: Sequence[Commit], members: Iterable[Told]) -> list[str]:
-    """Commits that go beyond what anybody had consumed."""
+    """Commits that go beyond what anyone had consumed."""
     read: dict[int, set[int]] = {}
     for member in members:
         for partition, offsets in member.consumed.items():
@@ -151,7 +151,7 @@ def missed(acknowledged: Mapping[int, Iterable[int]], members: Sequence[Told]) -
 
 
 def lost(acknowledged: Mapping[int, Iterable[int]]) -> list[str]:
-    """Offsets that were acknowledged for two records: the log has lost the first of them, and nobody will miss it."""
+    """Offsets that were acknowledged for two records: the log has lost the first of them, and no one will miss it."""
     return [
         f"partition {partition}: {offset} was acknowledged {times} times"
         for partition, offsets in acknowledged.items()

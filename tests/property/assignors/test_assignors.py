@@ -38,7 +38,7 @@ def memberships(
     generations: st.SearchStrategy[int] = several_generations,
     rack: st.SearchStrategy[str | None] = racks,
 ) -> Members:
-    """Members with a past: each partition was held by nobody, by one, or by two of them."""
+    """Members with a past: each partition was held by no one, by one, or by two of them."""
     ids = draw(st.lists(st.text("abxyz", min_size=1, max_size=3), unique=True, max_size=6))
     instances = draw(st.permutations([*(f"i{place}" for place in range(len(ids))), *[None] * len(ids)]))
     members = {}

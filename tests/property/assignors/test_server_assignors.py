@@ -88,7 +88,7 @@ def size(target: Assignment) -> int:
 
 
 def owned(group: GroupSpec) -> Targets:
-    """What every member may keep of what it had: of topics that it still wants, and that nobody before it has."""
+    """What every member may keep of what it had: of topics that it still wants, and that no one before it has."""
     result: Targets = {}
     taken: set[tuple[UUID, int]] = set()
     for member in sorted(group.members):

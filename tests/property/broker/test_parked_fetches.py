@@ -29,7 +29,7 @@ PARTITION = st.integers(0, PARTITIONS - 1)
 
 
 class Readers(RuleBasedStateMachine):
-    """Readers of a topic that is written to, in transactions or not, cut short, given up and made anew."""
+    """Readers of a topic that is written to, in transactions or not, cut short, given up and recreated."""
 
     def __init__(self) -> None:
         super().__init__()

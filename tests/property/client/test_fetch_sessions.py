@@ -1,7 +1,7 @@
-"""A client's fetch session against a broker's: whatever happens between them, they agree on what is fetched, or begin anew.
+"""A client's fetch session against a broker's: whatever happens between them, they agree on what is fetched, or begin again.
 
 Both are the real ones. The broker's is asked after each answer what it holds for the session, and that has to be what the request
-stood for. Sessions are evicted, answers are lost, topics are made anew and lose their ids, epochs come to their end.
+stood for. Sessions are evicted, answers are lost, topics are recreated and lose their ids, epochs come to their end.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NOW = Now(0, 0)
 
 
 class Sessions(RuleBasedStateMachine):
-    """One client, one broker with room for two sessions, and somebody else who takes that room away."""
+    """One client, one broker with room for two sessions, and someone else who takes that room away."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -91,7 +91,7 @@ class ConsumerGroups(WithConsumers):
 
     @rule()
     def all_is_well_for_a_while(self) -> None:
-        """With a log that works and members that do as they are told, every group comes to rest and all is read by somebody."""
+        """With a log that works and obedient members, every group becomes stable and each partition has an owner."""
         self.harness.appends = IMMEDIATE
         self.harness.settle()
         for client in self.others:
@@ -125,7 +125,7 @@ class ConsumerGroups(WithConsumers):
         ]
         wanted = {name for name in group.subscribed_topics() if name in self.harness.topics.counts}
         everything = {(topic, number) for topic in wanted for number in range(self.harness.topics.counts[topic])}
-        failed = any(one.error for one in group.client.messages.values())  # then everybody has what it had before
+        failed = any(one.error for one in group.client.messages.values())  # then everyone has what it had before
         complete = set(read) == everything or failed
         return len(read) == len(set(read)) and complete
 

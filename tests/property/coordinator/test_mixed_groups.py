@@ -77,7 +77,7 @@ class MixedGroups(Groups, WithConsumers):
 
     @rule()
     def all_is_well_for_a_while(self) -> None:
-        """Every group comes to rest in one protocol or the other, and all that its members want is given to somebody."""
+        """Every group comes to rest in one protocol or the other, and all that its members want is given to someone."""
         self.harness.appends = IMMEDIATE
         self.harness.settle()
         latest = {(client.group, client.instance or client.name): client for client in self.crowd}

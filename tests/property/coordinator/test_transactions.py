@@ -184,7 +184,7 @@ class Coordinated(RuleBasedStateMachine):
 
     @rule(written=st.booleans())
     def killed(self, written: bool) -> None:
-        """What was on its way to the log is there or not; nobody hears of it."""
+        """What was on its way to the log is there or not; no one hears of it."""
         for append in self.appends if written else ():
             self.log[append.partition] += append.records
         self.asked.clear()

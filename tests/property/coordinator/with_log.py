@@ -114,7 +114,7 @@ class WithLog(RuleBasedStateMachine):
         return generation > member.epoch
 
     def delete_groups(self, groups: list[str]) -> None:
-        """Somebody wants these groups and all their offsets to be gone."""
+        """Someone wants these groups and all their offsets to be gone."""
         partitions = [TopicPartition(topic, number) for topic in ("orders", "bills") for number in range(6)]
         self.oracle.log.removals |= {(group, partition) for group in groups for partition in partitions}
         self.harness.delete(*groups)
@@ -130,7 +130,7 @@ class WithLog(RuleBasedStateMachine):
         self.harness.end_transaction(producer_id, commit=commit)
 
     def teardown(self) -> None:
-        """Nobody waits for ever, who is not heard of is gone in the end, and all of it could happen again."""
+        """No one waits for ever, who is not heard of is gone in the end, and all of it could happen again."""
         if not hasattr(self, "harness"):
             return
         self.harness.appends = IMMEDIATE

@@ -160,10 +160,10 @@ def test_sections_that_kafka_reads_are_read(section: str) -> None:
 @pytest.mark.parametrize(
     ("section", "why"),
     [
-        ("01 07 05aa", "cut off at byte 15"),
-        ("01 05 ffffffff0f", "cut off"),
-        ("02 05 00", "cut off"),
-        ("ffffffff0f", "cut off"),
+        ("01 07 05aa", "truncated at byte 15"),
+        ("01 05 ffffffff0f", "truncated"),
+        ("02 05 00", "truncated"),
+        ("ffffffff0f", "truncated"),
         ("01 808080808001 01aa", "longer than five bytes"),
         ("01 05 00 00", "ends at byte 14 of a frame of 15 bytes"),
     ],

@@ -1,4 +1,4 @@
-"""Bytes nobody should send: whatever is flipped, cut or made up, the answer is records or ``CorruptRecordError``, and soon."""
+"""Bytes no one should send: whatever is flipped, cut or made up, the answer is records or ``CorruptRecordError``, and soon."""
 
 from __future__ import annotations
 

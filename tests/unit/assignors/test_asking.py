@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ from ottla.assignors import (
     MemberSubscription,
     RebalanceProtocol,
 )
-from ottla.assignors.asking import assign, assign_whole
+from ottla.assignors.asking import UnusableAnswer, assign, assign_whole
 from ottla.types import TopicPartition
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -84,8 +85,39 @@ def test_an_answer_in_one_form(share: Any, plain: MemberAssignment) -> None:
     ids=repr,
 )
 def test_what_is_no_answer_is_said_to_be_none(answer: Any) -> None:
-    with pytest.raises((TypeError, ValueError)):
+    with pytest.raises(UnusableAnswer):
         assign(Answering(answer), CLUSTER, MEMBERS)
+
+
+async def _later() -> None:
+    """What ``async def assign`` returns is no answer."""
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (None, r"returned None from assign\(\), not a mapping from member ids to partitions"),
+        ("a", r"returned 'a' from assign\(\), not a mapping"),
+        ({"a": None}, "gave member a None, not a collection of TopicPartitions"),
+        ({"a": "t-0"}, "gave member a 't-0', not a collection of TopicPartitions"),
+        ({"a": T0}, "gave member a 't', which is no TopicPartition"),
+        ({"a": [("t", -1)]}, r"gave member a \('t', -1\), which is no TopicPartition"),
+        ({"a": [("t", 2**31)]}, r"gave member a \('t', 2147483648\), which is no TopicPartition"),
+        ({"a": [("\ud800", 0)]}, "which is no TopicPartition"),
+        ({"a": MemberAssignment((), "x")}, "gave member a user data that is no bytes: 'x'"),  # type: ignore[arg-type]
+        ({1: [T0]}, "named the member 1: a member id is a string"),
+    ],
+)
+def test_what_is_no_answer_is_said_with_the_member(answer: Any, said: str) -> None:
+    with pytest.raises(UnusableAnswer, match=said):
+        assign(Answering(answer), CLUSTER, MEMBERS)
+
+
+def test_a_coroutine_is_no_answer_and_leaves_no_warning() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(UnusableAnswer, match="returned <coroutine object"):
+            assign(Answering(_later()), CLUSTER, MEMBERS)
 
 
 def test_a_cooperative_assignor_is_asked_as_if_what_it_left_out_had_been_given_up() -> None:

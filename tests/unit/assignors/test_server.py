@@ -1,7 +1,8 @@
-"""The assignors of consumer groups on groups that everybody meets, and the check of answers that come from elsewhere."""
+"""The assignors of consumer groups on groups that everyone meets, and the check of answers that come from elsewhere."""
 
 from __future__ import annotations
 
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -125,6 +126,14 @@ def test_an_answer_from_elsewhere_is_put_in_order() -> None:
     assert answer["c"] is asked.assignments["c"]
 
 
+def test_numbers_of_other_libraries_are_numbers() -> None:
+    import numpy as np
+
+    answer = checked(group({"a": BOTH}), {"a": {ONE: np.array([2, 0])}})  # type: ignore[dict-item]
+    assert answer == {"a": {ONE: (0, 2)}}
+    assert {type(number) for number in answer["a"][ONE]} == {int}
+
+
 @pytest.mark.parametrize(
     ("answer", "wrong"),
     [
@@ -134,9 +143,17 @@ def test_an_answer_from_elsewhere_is_put_in_order() -> None:
         ({"b": {ONE: [3]}}, r"partitions \[3\] of one, which has partitions 0 to 2"),
         ({"b": {ONE: [-1]}}, "0 to 2"),
         ({"b": {ONE: ["1"]}}, "0 to 2"),
+        (None, "the assignor returned None, not a mapping from member ids to partitions"),
+        ("a", "the assignor returned 'a', not a mapping"),
+        ({5: {}}, "not in the group: 5"),
+        ({"a": None}, "the assignor gave member a None, not a mapping from topic ids to partitions"),
+        ({"a": [0]}, r"the assignor gave member a \[0\], not a mapping"),
+        ({"a": {ONE: None}}, "the assignor gave member a None, not partitions of one"),
+        ({"a": {ONE: "01"}}, "the assignor gave member a '01', not partitions of one"),
+        ({"a": {"one": [0]}}, "member a partitions of topic one, which it did not subscribe to"),
         ({"a": {ONE: [0, 1]}, "b": {ONE: [1]}}, r"partitions \[1\] of one, which it gave to another member as well"),
     ],
 )
-def test_an_answer_that_breaks_the_rules_is_refused(answer: dict[str, dict[UUID, list[int]]], wrong: str) -> None:
+def test_an_answer_that_breaks_the_rules_is_refused(answer: Any, wrong: str) -> None:
     with pytest.raises(AssignmentError, match=wrong):
         checked(group({"a": BOTH, "b": ONLY_ONE}), answer)

@@ -50,11 +50,11 @@ def test_the_order_is_kept_and_the_users_own_are_known() -> None:
     ("configured", "message"),
     [
         ((OnlyCooperative(), "range"), r"no rebalance protocol in common \(together: COOPERATIVE; range: EAGER\)"),
-        ((object(),), "is no assignor"),
+        ((object(),), "is not an assignor"),
         ((RangeAssignor(), "range"), "two assignors are called 'range'"),
     ],
 )
-def test_what_can_not_work_is_refused(configured: tuple[object, ...], message: str) -> None:
+def test_what_cannot_work_is_refused(configured: tuple[object, ...], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         strategy(configured)
 
@@ -88,13 +88,13 @@ def test_members_of_a_consumer_group_need_no_rebalance_protocol_in_common() -> N
 @pytest.mark.parametrize(
     ("configured", "message"),
     [
-        ((object(),), r"group\.client\.assignors: .* is no assignor"),
+        ((object(),), r"group\.client\.assignors: .* is not an assignor"),
         ((RangeAssignor(), "range"), r"group\.client\.assignors: two assignors are called 'range'"),
         ((Versioned(-1),), r"version\(\) of 'mine' returned -1, not a whole number from 0 to 32767"),
         ((Versioned(32_768),), "returned 32768"),
         ((Versioned("2"),), "returned '2'"),
     ],
 )
-def test_what_can_not_be_offered_is_refused(configured: tuple[object, ...], message: str) -> None:
+def test_what_cannot_be_offered_is_refused(configured: tuple[object, ...], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         client_strategy(configured)

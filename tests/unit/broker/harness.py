@@ -42,6 +42,7 @@ def header_of(data: bytes) -> BatchHeader:
 
 def open_log(path: Path, *, durable: bool = True, **config: Any) -> PartitionLog:
     """A log on a folder, not loaded. Limits that settings refuse, such as tiny segments, are possible here."""
+    path.mkdir(parents=True, exist_ok=True)
     files = PartitionFolder(path / "t-0", TOPIC_ID, OpenFiles(), durable=durable)
     return PartitionLog(TopicPartition("t", 0), replace(TopicConfig(), **config), files)
 
@@ -92,6 +93,8 @@ def content(found: Any) -> bytes:
     """The bytes of a range that a log gave out."""
     import os
 
+    if isinstance(found, bytes):
+        return found
     return os.pread(found.handle.fd, len(found), found.position)
 
 
@@ -182,10 +185,11 @@ class CoreUnderTest:
         self._move_to(end)
 
     def close(self) -> None:
-        """End in good order."""
+        """End cleanly."""
         self.run_jobs()
-        for job in self.core.close():
-            job()
+        for jobs in self.core.close():
+            for job in jobs:
+                job()
         self.store.end_well()
         self.store.release()
 

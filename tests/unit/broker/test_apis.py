@@ -217,7 +217,7 @@ def test_metadata_by_id_and_by_bad_names(broker: CoreUnderTest) -> None:
         ("dotted_name", 1, {}, ErrorCode.invalid_topic_exception),
     ],
 )
-def test_a_topic_that_can_not_be_made_is_refused_and_why(
+def test_a_topic_that_cannot_be_made_is_refused_and_why(
     broker: CoreUnderTest, name: str, partitions: int, configs: dict[str, str], code: ErrorCode
 ) -> None:
     create(broker, "taken")
@@ -309,7 +309,7 @@ def test_work_that_comes_late_does_not_touch_a_topic_of_the_same_name(tmp_path: 
     again.close()
 
 
-def test_the_coordinator_s_topic_can_not_be_deleted(broker: CoreUnderTest) -> None:
+def test_the_coordinator_s_topic_cannot_be_deleted(broker: CoreUnderTest) -> None:
     broker.ask(Api.FIND_COORDINATOR, find_coordinator_request.FindCoordinatorRequest(key_type=0, coordinator_keys=("g",)))
     assert delete(broker, "__consumer_offsets").error_code is ErrorCode.invalid_request
 
@@ -395,7 +395,7 @@ def test_a_bad_setting_of_a_topic_is_named_in_words_that_clients_look_for(
         (batch(compression=Compression.ZSTD), {"version": 6}, ErrorCode.unsupported_compression_type),
     ],
 )
-def test_a_batch_that_can_not_be_stored_is_refused_and_nothing_is_written(
+def test_a_batch_that_cannot_be_stored_is_refused_and_nothing_is_written(
     broker: CoreUnderTest, records: bytes | None, where: dict[str, Any], code: ErrorCode
 ) -> None:
     create(broker)
@@ -494,7 +494,7 @@ def test_fetch_gives_ranges_of_files_and_where_the_log_ends(broker: CoreUnderTes
         (fetch_message(epoch=1), 12, ErrorCode.unknown_leader_epoch),
     ],
 )
-def test_a_partition_that_can_not_be_read_says_why_at_once(
+def test_a_partition_that_cannot_be_read_says_why_at_once(
     broker: CoreUnderTest, message: Any, version: int, code: ErrorCode
 ) -> None:
     create(broker)

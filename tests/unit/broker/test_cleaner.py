@@ -12,7 +12,7 @@ from ottla.broker.effects import RunJob
 from ottla.broker.log import PartitionLog
 from ottla.broker.outbox import Outbox
 from ottla.errors import CorruptRecordError
-from ottla.records import NewRecord, encode_batch, iter_records
+from ottla.records import NewRecord, encode_batch, iter_records, read_header
 from ottla.types import Now
 from tests.unit.broker.harness import START, append, clean, open_log, reload, stored
 
@@ -115,6 +115,32 @@ def test_a_log_that_changed_meanwhile_keeps_what_it_has(tmp_path: Path) -> None:
     assert kept(log) == before
     assert not list((tmp_path / "t-0").glob("*.cleaned"))
     assert reload(log)[1] is None
+
+
+def test_a_segment_whose_old_indexes_are_about_to_be_written_again_is_not_replaced(tmp_path: Path) -> None:
+    """Its sealing failed, yet ``flush.ms`` brought it to disk; the sealing is tried again while the segment is compacted."""
+    log = compacted_log(tmp_path, segment_bytes=1_000, index_interval_bytes=300)
+    for number in range(20):
+        data = encode_batch([NewRecord(b"%d" % max(1, number), b"v", timestamp=START.wall)])
+        log.append(data, read_header(data), START.wall)
+    for sealing in log.take_sealings():
+        log.sealed(sealing, OSError("full"))
+    log.flushed(log.end_offset)
+    outbox = Outbox()
+    cleaner = Cleaner(lambda one: True, outbox)
+    cleaner.look([log], MEMORY, START)
+    sealing = log.seal(end=log.segments[-1].base_offset)
+    while jobs := [one.job for one in outbox.take() if isinstance(one, RunJob)]:
+        cleaner.on_step(jobs[0](), START)
+    sealing.job()
+    log.sealed(sealing, None)
+
+    again, _ = reload(log, clean=True)
+    batches = [{position for position, _ in segment.walk(0)} for segment in again.segments]
+    for segment, positions in zip(again.segments, batches, strict=True):
+        assert {segment.locate(offset) for offset in range(segment.base_offset, segment.next_offset)} <= positions
+    assert clean(log), "its turn comes again"
+    assert [offset for offset, _ in kept(log)] == list(range(1, 20))
 
 
 @pytest.mark.parametrize(("error", "again"), [(OSError("full"), True), (CorruptRecordError("damaged"), False)])

@@ -57,9 +57,12 @@ def test_the_migration_policy_may_be_written_in_capitals(policy: str) -> None:
 
 
 def test_a_topic_takes_from_the_broker_what_it_does_not_set() -> None:
-    broker = broker_config({"log.retention.ms": 5, "message.max.bytes": 77, "log.roll.ms": 9})
+    broker = broker_config(
+        {"log.retention.ms": 5, "message.max.bytes": 77, "log.flush.interval.ms": 8, "log.roll.ms": 9, "log.roll.jitter.ms": 3}
+    )
     config = topic_config({"retention.ms": "6"}, broker)
-    assert (config.retention_ms, config.max_message_bytes, config.segment_ms) == (6, 77, 9)
+    assert (config.retention_ms, config.max_message_bytes) == (6, 77)
+    assert (config.flush_ms, config.segment_ms, config.segment_jitter_ms) == (8, 9, 3)
 
 
 @pytest.mark.parametrize(

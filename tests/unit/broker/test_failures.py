@@ -22,9 +22,9 @@ from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import delete_records_request, delete_topics_request, describe_log_dirs_request, produce_request
 from ottla.records import NewRecord, encode_batch, iter_records
-from ottla.runtime.log_files import PartitionFolder
+from ottla.runtime.log_files import PartitionFolder, PinnedFolder
 from tests.unit.broker.harness import START, CoreUnderTest, append, batch, clean, header_of, open_log, reload, stored
-from tests.unit.broker.test_apis import create, fetch_message, fetched, produce, produce_message
+from tests.unit.broker.test_apis import create, delete, fetch_message, fetched, produce, produce_message
 from tests.unit.broker.test_groups import commit, committed, started
 
 ROLLING = {"segment_ms": "1"}
@@ -87,7 +87,7 @@ def test_a_sealing_that_cannot_be_prepared_is_a_job_that_fails_and_is_done_again
     log = open_log(tmp_path, segment_bytes=header_of(batch()).size)
     append(log, batch())
     with monkeypatch.context() as patch:
-        patch.setattr(PartitionFolder, "pin", failing)
+        patch.setattr(PartitionFolder, "snapshots", failing)
         log.append(batch(), header_of(batch()), START.wall)
     (sealing,) = log.take_sealings()
     with pytest.raises(OSError, match="Input/output") as raised:
@@ -241,6 +241,20 @@ def test_retention_goes_on_after_a_failure_and_for_other_logs_at_once(
     assert not list(tmp_path.glob("*-0/*.deleted"))
 
 
+def test_what_a_roll_leaves_to_do_is_done_at_once_also_where_the_write_after_it_fails(
+    broker: CoreUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(broker, "orders", 1, **ROLLING)
+    produce(broker, stamped(0))
+    broker.run_jobs()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "writev", failing)
+        assert produce(broker, stamped(1)).error_code is ErrorCode.kafka_storage_error
+    assert [job.tag[0] for job in broker.jobs] == ["seal"]
+    broker.run_jobs()
+    assert broker.core.log("orders", 0).recovery_point == 1
+
+
 @pytest.mark.parametrize("kind", ["expire", "checkpoint", "clean"])
 def test_periodic_work_is_due_again_whatever_it_raises(broker: CoreUnderTest, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     calls = []
@@ -342,8 +356,8 @@ def test_one_log_that_cannot_be_forced_to_disk_is_not_acknowledged_and_the_other
     for name in ("bad", "good"):
         create(broker, name, 1, flush_messages="1")
     with monkeypatch.context() as patch:
-        real = PartitionFolder.flush
-        patch.setattr(PartitionFolder, "flush", lambda self, base: failing if self.path.name == "bad-0" else real(self, base))
+        real = PartitionFolder.job
+        patch.setattr(PartitionFolder, "job", lambda self, work: failing if self.path.name == "bad-0" else real(self, work))
         ticket = produce_two(broker, batch(), "bad", "good")
         broker.run_jobs()
     codes = [topic.partition_responses[0].error_code for topic in broker.replies[ticket].responses]
@@ -398,6 +412,24 @@ def test_a_deletion_of_records_that_could_not_be_stored_is_stored_when_it_is_ask
     again.close()
 
 
+def test_where_a_deleted_topic_began_says_nothing_of_the_next_one_of_its_name(tmp_path: Path) -> None:
+    broker = CoreUnderTest(tmp_path)
+    create(broker)
+    produce(broker, batch(3))
+    partition = delete_records_request.DeleteRecordsPartition(partition_index=0, offset=2)
+    topic = delete_records_request.DeleteRecordsTopic(name="orders", partitions=(partition,))
+    broker.ask(Api.DELETE_RECORDS, delete_records_request.DeleteRecordsRequest(topics=(topic,), timeout=timedelta(seconds=1)))
+    delete(broker, "orders")
+    create(broker)
+    produce(broker, batch(3))
+    broker.run_jobs()
+    broker.kill()
+    again = CoreUnderTest(tmp_path)
+    log = again.core.log("orders", 0)
+    assert (log.start_offset, log.end_offset) == (0, 3)
+    again.close()
+
+
 def test_a_disk_that_does_not_say_how_full_it_is(broker: CoreUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
     create(broker)
     with monkeypatch.context() as patch:
@@ -435,7 +467,7 @@ def test_a_commit_that_cannot_be_flushed_is_refused_and_the_group_goes_on(tmp_pa
     broker = started(tmp_path, **{"log.flush.interval.messages": 1})
     assert commit(broker, 1) is ErrorCode.none
     with monkeypatch.context() as patch:
-        patch.setattr(PartitionFolder, "flush", failing)
+        patch.setattr(PinnedFolder, "flush", failing)
         assert commit(broker, 2) is ErrorCode.not_coordinator
     assert commit(broker, 3) is ErrorCode.none
     assert committed(broker)[0] == 3

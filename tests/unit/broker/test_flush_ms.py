@@ -86,6 +86,20 @@ def test_a_log_that_was_deleted_meanwhile_is_left_alone(broker: CoreUnderTest) -
     assert log.recovery_point == 2
 
 
+def test_what_a_killed_broker_has_not_forced_to_disk_does_not_wait_for_the_next_record(
+    broker: CoreUnderTest, tmp_path: Path
+) -> None:
+    written(broker)
+    broker.store.release()
+    again = CoreUnderTest(tmp_path)
+    (log,) = again.core.logs
+    assert (log.recovery_point, log.end_offset) == (0, 2)
+    again.pass_time(500)
+    again.run_jobs()
+    assert log.recovery_point == 2
+    again.close()
+
+
 def test_it_can_be_set_while_the_broker_runs(broker: CoreUnderTest) -> None:
     assert change(broker, TOPIC, "orders", ("flush.ms", SET, "9223372036854775807")).error_code is ErrorCode.none
     log = written(broker)

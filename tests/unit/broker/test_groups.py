@@ -108,7 +108,7 @@ def test_until_a_partition_is_read_its_groups_are_told_to_wait(tmp_path: Path) -
     again.close()
 
 
-def test_what_can_not_be_written_is_not_acknowledged_and_not_committed(tmp_path: Path) -> None:
+def test_what_cannot_be_written_is_not_acknowledged_and_not_committed(tmp_path: Path) -> None:
     broker = started(tmp_path)
     assert commit(broker, 41) is ErrorCode.none
     (file,) = files(tmp_path)
@@ -172,7 +172,7 @@ def test_a_group_s_next_commit_is_decided_when_the_one_before_is_written(tmp_pat
     broker.close()
 
 
-def test_what_can_not_be_written_together_fails_for_all_and_for_nobody_else(tmp_path: Path) -> None:
+def test_what_cannot_be_written_together_fails_for_all_and_for_nobody_else(tmp_path: Path) -> None:
     broker = started(tmp_path, **{"offsets.topic.num.partitions": 1})
     commit(broker, 41, "a")
     fault = Rule(1, FailAppends("__consumer_offsets"), Match())
@@ -256,7 +256,7 @@ def test_offsets_are_kept_for_as_long_as_the_settings_say(tmp_path: Path) -> Non
     broker.close()
 
 
-def test_groups_whose_log_can_not_be_understood_are_not_served_and_others_are(tmp_path: Path) -> None:
+def test_groups_whose_log_cannot_be_understood_are_not_served_and_others_are(tmp_path: Path) -> None:
     broker = started(tmp_path)
     commit(broker, 41)
     (file,) = files(tmp_path)

@@ -6,12 +6,13 @@ import errno
 import itertools
 import os
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ottla.broker.effects import CloseConnection, HoldBack, RunJob
+from ottla.broker.effects import CloseConnection, GoOn, HoldBack, RunJob
 from ottla.broker.rounds import SIZE as LOGS_IN_A_SLICE
 from ottla.broker.slices import DESCRIBED, SIZE
 from ottla.protocol import ErrorCode
@@ -22,8 +23,10 @@ from ottla.protocol.messages import (
     create_topics_request,
     delete_topics_request,
     describe_configs_request,
+    fetch_request,
     incremental_alter_configs_request,
     metadata_request,
+    produce_request,
 )
 from tests.counting import work
 from tests.unit.broker.harness import START, CoreUnderTest, batch
@@ -255,7 +258,7 @@ def test_a_failure_in_a_later_slice_closes_the_connection_and_leaves_the_others_
     with monkeypatch.context() as patch:
         patch.setattr(broker.core.topics, "check_new", None)
         broker.pass_time(1)
-    assert broker.others == [HoldBack(ticket), CloseConnection(ticket, "the broker failed to serve it")]
+    assert broker.others == [HoldBack(ticket), GoOn(ticket), CloseConnection(ticket, "the broker failed to serve it")]
     assert "could not be served to its end" in caplog.text
     assert len(ask_metadata(broker).topics) == SIZE
     broker.close()
@@ -344,4 +347,47 @@ def test_files_to_be_removed_take_no_descriptors_while_they_wait(tmp_path: Path)
     assert len(os.listdir("/dev/fd")) < before + 50
     broker.run_jobs()
     assert not list(tmp_path.glob("*/*.deleted"))
+    broker.close()
+
+
+def test_what_waits_for_the_disk_takes_no_descriptors(tmp_path: Path) -> None:
+    """``flush.messages=1`` and a request to thousands of partitions, or thousands of logs that roll in the same turn."""
+    broker = CoreUnderTest(tmp_path, **{"log.flush.interval.messages": 1, "log.roll.ms": 1})
+    wanted = names(300)
+    broker.ask(Api.CREATE_TOPICS, creating(wanted))
+    for timestamp in (START.wall, START.wall + 10):
+        before = len(os.listdir("/dev/fd"))
+        ticket = broker.send(Api.PRODUCE, producing(wanted, batch(timestamp=timestamp)), version=12)
+        assert len(os.listdir("/dev/fd")) <= before + 256
+        broker.run_jobs()
+        assert {row.partition_responses[0].error_code for row in broker.replies[ticket].responses} == {ErrorCode.none}
+    assert {log.recovery_point for log in broker.core.logs} == {2}
+    broker.close()
+
+
+def producing(wanted: Sequence[str], data: bytes) -> produce_request.ProduceRequest:
+    partition = produce_request.PartitionProduceData(index=0, records=data)
+    return produce_request.ProduceRequest(
+        acks=-1,
+        timeout=IN_TIME,
+        topic_data=tuple(produce_request.TopicProduceData(name=name, partition_data=(partition,)) for name in wanted),
+    )
+
+
+def test_answers_on_their_way_keep_few_files_open(tmp_path: Path) -> None:
+    broker = CoreUnderTest(tmp_path)
+    before = len(os.listdir("/dev/fd"))
+    wanted = names(700)
+    broker.ask(Api.CREATE_TOPICS, creating(wanted))
+    broker.ask(Api.PRODUCE, producing(wanted, batch(size=40_000)), version=12)
+    partition = fetch_request.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+    fetching = fetch_request.FetchRequest(
+        max_wait=timedelta(0),
+        min_bytes=1,
+        topics=tuple(fetch_request.FetchTopic(topic=name, partitions=(partition,)) for name in wanted),
+        forgotten_topics_data=(),
+    )
+    answer = broker.ask(Api.FETCH, fetching, version=12)
+    assert [len(topic.partitions[0].records) for topic in answer.responses] == [len(batch(size=40_000))] * len(wanted)
+    assert len(os.listdir("/dev/fd")) <= before + 2 * 256
     broker.close()

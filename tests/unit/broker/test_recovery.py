@@ -72,7 +72,7 @@ def test_a_torn_tail_is_cut_off(tmp_path: Path, missing: int) -> None:
     path.write_bytes(path.read_bytes()[:-missing])
     again, cut = reload(log)
     assert cut is not None
-    assert "t-0 was cut at offset 8" in cut
+    assert "t-0 was truncated at offset 8" in cut
     assert again.end_offset == 8
     assert [header.base_offset for header in stored(again)] == [0, 2, 4, 6]
     assert path.stat().st_size == 0

@@ -135,7 +135,7 @@ def test_lists_are_added_to_and_taken_from(broker: CoreUnderTest) -> None:
         (99, "x", ("log.retention.ms", SET, "8"), ErrorCode.invalid_request),
     ],
 )
-def test_what_can_not_be_changed_is_refused_and_nothing_changes(
+def test_what_cannot_be_changed_is_refused_and_nothing_changes(
     broker: CoreUnderTest, kind: int, name: str, op: tuple[str, int, str | None], code: ErrorCode
 ) -> None:
     before = (broker.core.topics.get("orders"), broker.core.settings)

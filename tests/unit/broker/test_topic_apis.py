@@ -109,7 +109,7 @@ def test_the_topics_of_the_coordinators_keep_their_partitions(broker: CoreUnderT
         (("orders", 3, ((),)), ErrorCode.invalid_replica_assignment),
     ],
 )
-def test_partitions_that_can_not_be_added(broker: CoreUnderTest, wanted: Any, code: ErrorCode) -> None:
+def test_partitions_that_cannot_be_added(broker: CoreUnderTest, wanted: Any, code: ErrorCode) -> None:
     assert widen(broker, wanted) == [code]
     assert broker.core.topics.partition_count("orders") == 2
 
@@ -144,7 +144,7 @@ def test_records_are_deleted_and_stay_deleted_after_a_kill(tmp_path: Path) -> No
     again.close()
 
 
-def test_records_that_can_not_be_deleted(broker: CoreUnderTest) -> None:
+def test_records_that_cannot_be_deleted(broker: CoreUnderTest) -> None:
     create(broker, "compacted", cleanup_policy="compact")
     assert delete(broker, -1) == (ErrorCode.none, 0)
     assert delete(broker, 5) == (ErrorCode.offset_out_of_range, -1)

@@ -109,7 +109,7 @@ def test_each_transaction_of_version_2_ends_with_an_epoch_of_its_own(broker: Cor
     assert epochs == [1, 2, 3]
 
 
-def test_a_producer_that_did_not_add_a_partition_can_not_write_there(broker: CoreUnderTest) -> None:
+def test_a_producer_that_did_not_add_a_partition_cannot_write_there(broker: CoreUnderTest) -> None:
     producer = started(broker, newest=False)
     assert producer.write() is ErrorCode.transaction_abortable
     assert producer.write(version=10) is ErrorCode.invalid_txn_state
@@ -170,7 +170,7 @@ def test_offsets_of_an_aborted_transaction_are_forgotten(broker: CoreUnderTest) 
     assert committed_offset(broker, require_stable=True) == 7
 
 
-def test_a_member_that_is_not_in_the_group_can_not_commit_in_a_transaction(broker: CoreUnderTest) -> None:
+def test_a_member_that_is_not_in_the_group_cannot_commit_in_a_transaction(broker: CoreUnderTest) -> None:
     producer = started(broker)
     assert producer.commit_offset(7, generation=3, member="x") is ErrorCode.illegal_generation
     assert producer.commit_offset(7) is NONE
@@ -355,7 +355,7 @@ def test_a_marker_of_no_producer_fails_the_request_and_writes_nothing(broker: Co
     assert fetch(broker).high_watermark == before
 
 
-def test_a_client_can_not_add_the_broker_s_own_topics(broker: CoreUnderTest) -> None:
+def test_a_client_cannot_add_the_broker_s_own_topics(broker: CoreUnderTest) -> None:
     producer = started(broker, newest=False)
     assert producer.commit_offset(1) is ErrorCode.invalid_txn_state  # and the topic of offsets is there
     assert producer.add("__consumer_offsets") is ErrorCode.topic_authorization_failed
@@ -400,7 +400,7 @@ def test_a_full_disk_fails_what_the_coordinator_would_have_to_write_and_nothing_
     refused = ErrorCode.coordinator_not_available
     assert (producer.init(), producer.add("t", 1), producer.add_offsets(), producer.end()) == (refused,) * 4
     assert producer.write(1) is ErrorCode.not_enough_replicas
-    broker.pass_time(60_000)  # its time is over, and that can not be written down either
+    broker.pass_time(60_000)  # its time is over, and that cannot be written down either
     assert broker.core.transactions._coordinator.durable_state() == before
     assert (state_of(broker), read(broker), fetch(broker, committed=False).high_watermark) == (("Ongoing", 0), [], 1)
     assert (other.write(1), other.end(), read(broker, 1)) == (NONE, NONE, [0])

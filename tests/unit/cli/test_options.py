@@ -42,6 +42,14 @@ def test_an_option_of_one_value_is_given_once(arguments: list[str], capsys: pyte
     assert "it is given 2 times and takes one value" in " ".join(capsys.readouterr().err.replace("│", " ").split())
 
 
+def test_consume_commits_what_it_has_written_and_takes_no_other_way(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["consume", "-t", "a", "-g", "g", "-c", "1", "-b", "127.0.0.1:1", "-X"]
+    assert run([*arguments, "enable.auto.commit=true"]) == 2
+    assert "what was written is committed, and nothing else" in " ".join(capsys.readouterr().err.replace("│", " ").split())
+    assert run([*arguments, "enable.auto.commit=False"]) == 1
+    assert "127.0.0.1:1" in capsys.readouterr().err
+
+
 def test_an_option_of_many_values_may_be_given_again(capsys: pytest.CaptureFixture[str]) -> None:
     assert (
         run(
@@ -65,4 +73,4 @@ def test_an_option_of_many_values_may_be_given_again(capsys: pytest.CaptureFixtu
         )
         == 1
     )
-    assert "a setting of producers" in capsys.readouterr().err
+    assert "retries is a setting of another client" in capsys.readouterr().err

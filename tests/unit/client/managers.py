@@ -96,7 +96,7 @@ def metadata_answer(
 
 
 class Cluster:
-    """A metadata manager that is told what the cluster looks like; ``asked`` is whether anybody wants to know it anew."""
+    """A metadata manager whose view of the cluster the test sets; ``asked`` is whether an update was requested."""
 
     def __init__(self, **answer: Any) -> None:
         self.notifications: list[Any] = []
@@ -146,7 +146,7 @@ class Asked:
 
 
 class FixedCoordinator:
-    """A coordinator at node 1, until somebody doubts it."""
+    """A coordinator at node 1, until someone doubts it."""
 
     def __init__(self, node_id: int | None = 1) -> None:
         self.node_id = self.named = node_id

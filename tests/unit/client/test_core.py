@@ -1,4 +1,4 @@
-"""One pass of the core: answers, managers, connections, and nobody held up by another's error."""
+"""One pass of the core: answers, managers, connections, and no one held up by another's error."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def answers(header: Any, message: Any) -> Any:
 
 
 def test_what_was_answered_is_the_reason_for_as_long_as_nothing_better_is() -> None:
-    """Between two attempts nobody is connected: that is what came of the trouble, and not the trouble."""
+    """Between two attempts no one is connected: that is what came of the trouble, and not the trouble."""
     world = World("10.0.0.1:9092")
     peer = world.network.peer("10.0.0.1:9092", answer=lambda header, message: (200_000_000).to_bytes(4, "big"))
     world.until_told()

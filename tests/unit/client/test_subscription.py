@@ -39,6 +39,21 @@ def test_what_stays_assigned_keeps_everything(subscription: Subscription) -> Non
     assert list(subscription.partitions) == [T0, T2]
 
 
+def test_a_view_follows_what_was_handed_out_before_a_pause_and_not_before_a_seek() -> None:
+    subscription = Subscription(EARLIEST)
+    subscription.assign([T0])
+    subscription.seek({T0: OffsetAndMetadata(5)})
+    handed_out = subscription.partitions[T0].epoch
+    subscription.pause([T0], {T0: (handed_out, OffsetAndMetadata(20))})
+    view = subscription.views()[T0]
+    assert view.epoch != handed_out
+    assert view.follows(handed_out)
+    assert view.follows(view.epoch)
+    assert not view.follows(handed_out - 1)
+    subscription.seek({T0: OffsetAndMetadata(7)})
+    assert not subscription.views()[T0].follows(view.epoch)
+
+
 @pytest.mark.parametrize("change", ["seek", "reset", "pause"])
 def test_what_sets_a_position_gives_an_epoch_that_was_never_used(subscription: Subscription, change: str) -> None:
     subscription.seek({T0: AT_3, T1: AT_3})
@@ -76,14 +91,25 @@ def test_fetching_moves_on_without_an_epoch_and_without_being_seen(subscription:
 def test_pausing_goes_back_to_where_the_application_is(subscription: Subscription) -> None:
     subscription.seek({T0: AT_3})
     subscription.advance(T0, subscription.partitions[T0].epoch, 900)
-    subscription.pause([T0], {T0: OffsetAndMetadata(20)})
     state = subscription.partitions[T0]
+    subscription.pause([T0], {T0: (state.epoch, OffsetAndMetadata(20))})
     assert (state.fetch, state.paused, state.fetchable) == (20, True, False)
     epoch = state.epoch
-    subscription.pause([T0], {T0: OffsetAndMetadata(5)})
+    subscription.pause([T0], {T0: (epoch, OffsetAndMetadata(5))})
     assert (state.fetch, state.epoch) == (20, epoch)
     subscription.resume([T0])
     assert (state.fetchable, state.epoch) == (True, epoch)
+
+
+def test_pausing_does_not_undo_a_seek_that_the_application_had_not_seen(subscription: Subscription) -> None:
+    """The position is one of before the seek: of another task, or after a leader had a shorter log."""
+    subscription.seek({T0: AT_3})
+    seen = subscription.partitions[T0].epoch
+    subscription.seek({T0: OffsetAndMetadata(7)})
+    subscription.pause([T0], {T0: (seen, OffsetAndMetadata(20))})
+    state = subscription.partitions[T0]
+    assert (state.fetch, state.position, state.paused) == (7, OffsetAndMetadata(7), True)
+    assert not state.view().follows(seen)
 
 
 def test_pausing_what_has_no_position_yet_lets_the_look_up_go_on(subscription: Subscription) -> None:

@@ -63,9 +63,9 @@ class VirtualNetwork:
     def __init__(self, poll: Callable[[Now], tuple[list[Effect], int | None]], connections: Any) -> None:
         self.mono = 1_000
         self.ahead = 0
-        """Milliseconds by which somebody has set the wall clock forward."""
+        """Milliseconds by which someone has set the wall clock forward."""
         self.names: dict[str, list[str]] = {}
-        """Name -> numeric addresses; a name that is not here can not be resolved."""
+        """Name -> numeric addresses; a name that is not here cannot be resolved."""
         self.peers: dict[Address, Peer] = {}
         self.log: list[str] = []
         """What was done, in order, with the time it was done at."""
@@ -111,7 +111,7 @@ class VirtualNetwork:
         raise AssertionError(f"it never settles: {self.log[-10:]}")
 
     def run_until(self, mono: int) -> None:
-        """Let time pass up to ``mono``, stopping wherever somebody wants to be asked."""
+        """Let time pass up to ``mono``, stopping wherever someone wants to be asked."""
         while True:
             wake_at = self.settle()
             if wake_at is None or wake_at > mono:
@@ -135,7 +135,7 @@ class VirtualNetwork:
         for byte in data:
             before = self._state
             self._connections.receive(connection_id, bytes((byte,)), self.now)
-            # A shell polls only if there is a reason to: else nobody may ever hear of what has changed.
+            # A shell polls only if there is a reason to: else no one may ever hear of what has changed.
             assert self._state == before or not self._quiet.unfinished
 
     @property

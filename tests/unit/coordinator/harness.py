@@ -154,7 +154,7 @@ class Harness:
             self.tell("load", partition, events_of(latest(log)))
 
     def restart(self) -> None:
-        """Another process takes over with nothing but the log; nobody who waits hears from the old one."""
+        """Another process takes over with nothing but the log; no one who waits hears from the old one."""
         self.asked &= self.replies.keys()
         self.open.clear()
         self.all_timers.clear()

@@ -23,7 +23,7 @@ Log = list[GroupRecord | Marker]
 
 
 _NOTHING = (b"\0\x63", None)
-"""A record of a kind that nobody knows."""
+"""A record of a kind that no one knows."""
 
 
 def marked(log: Log) -> list[GroupRecord]:

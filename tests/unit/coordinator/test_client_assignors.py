@@ -133,7 +133,7 @@ def test_it_is_off_unless_the_broker_is_told() -> None:
     assert harness.cg_describe("c")[0].assignor_name == "uniform"
 
 
-def test_one_member_that_can_not_leaves_it_to_the_server(harness: Harness) -> None:
+def test_one_member_that_cannot_leaves_it_to_the_server(harness: Harness) -> None:
     with_everything(harness)
     joined = harness.cg_join("m2")
     assert joined.member_epoch == 3
@@ -284,7 +284,7 @@ def test_another_offer_of_a_member_begins_an_epoch(harness: Harness) -> None:
     assert harness.consumer_group().epoch == 3
 
 
-def test_what_can_not_be_appended_can_be_sent_again(harness: Harness) -> None:
+def test_what_cannot_be_appended_can_be_sent_again(harness: Harness) -> None:
     harness.cg_join("m1", offers=MINE)
     prepare(harness, "m1", 1)
     before, works = harness.consumer_group(), harness.appends

@@ -178,14 +178,22 @@ def test_an_assignor_of_the_users_own() -> None:
     assert harness.cg_describe("c")[0].assignor_name == "last"
 
 
-@pytest.mark.parametrize("broken", [lambda group: 1 / 0, lambda group: {"nobody": {}}])
-def test_an_assignor_that_fails_changes_nothing(broken: object) -> None:
+@pytest.mark.parametrize(
+    ("broken", "why"),
+    [
+        (lambda group: 1 / 0, "failed: ZeroDivisionError('division by zero')"),
+        (lambda group: {"nobody": {}}, "failed: it named members that are not in the group: nobody"),
+        (lambda group: None, "failed: it returned None, not a mapping from member ids to partitions"),
+        (lambda group: {"m2": "orders"}, "failed: it gave member m2 'orders', not a mapping from topic ids to partitions"),
+    ],
+)
+def test_an_assignor_that_fails_changes_nothing(broken: object, why: str) -> None:
     harness = with_assignors(broken=broken)
     harness.cg_join("m1")
     before = harness.coordinator.durable_state()
     answer = harness.cg_join("m2", assignor="broken")
     assert answer.error_code is ErrorCode.unknown_server_error
-    assert "Failed to compute a new target assignment for epoch 3: assignor broken failed" in answer.error_message
+    assert f"Failed to compute a new target assignment for epoch 3: assignor broken {why}" in answer.error_message
     assert harness.coordinator.durable_state() == before
     assert harness.cg_heartbeat("m1", 2).error_code is ErrorCode.none
 

@@ -155,7 +155,7 @@ def test_the_policy_says_which_way_a_group_may_go(policy: str, upgrades: bool, d
 
 
 @pytest.mark.parametrize("reason", ["type", "size", "user data", "subscription"])
-def test_a_group_that_can_not_become_one_stays_as_it_is(reason: str) -> None:
+def test_a_group_that_cannot_become_one_stays_as_it_is(reason: str) -> None:
     harness = Harness(group_consumer_max_size=1 if reason == "size" else 10)
     if reason == "user data":
         classic(harness, b"mine", A=(0,))
@@ -497,7 +497,7 @@ def test_the_last_consumer_comes_back_as_a_classic_static_member_and_nobody_reba
 
 
 @pytest.mark.parametrize("step", ["upgrade", "join", "downgrade"])
-def test_a_step_that_can_not_be_stored_has_not_been_taken(step: str) -> None:
+def test_a_step_that_cannot_be_stored_has_not_been_taken(step: str) -> None:
     harness = Harness()
     if step == "upgrade":
         a, _ = classic(harness, A=(0, 1), B=(2, 3))

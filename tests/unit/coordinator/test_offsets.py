@@ -145,7 +145,7 @@ def test_all_partitions_of_a_commit_are_one_batch() -> None:
     assert harness.committed() == {("orders", 0): 1, ("orders", 1): 2, ("bills", 0): 3}
 
 
-def test_a_commit_that_can_not_be_stored_is_refused_whole() -> None:
+def test_a_commit_that_cannot_be_stored_is_refused_whole() -> None:
     harness = Harness()
     harness.appends = failing(ErrorCode.not_enough_replicas)
     response = harness.answer(harness.commit({("orders", 0): 1, ("absent", 1): 2}))

@@ -77,7 +77,7 @@ def test_who_was_given_an_id_by_a_deleted_group_begins_anew() -> None:
     assert harness.answer(harness.join(pending)).error_code is ErrorCode.unknown_member_id
 
 
-def test_a_group_that_can_not_be_deleted_is_still_there() -> None:
+def test_a_group_that_cannot_be_deleted_is_still_there() -> None:
     harness = Harness()
     harness.answer(harness.commit({("orders", 0): 1}))
     harness.appends = failing(ErrorCode.not_enough_replicas)
@@ -156,7 +156,7 @@ def test_topics_that_members_read_are_refused_and_others_are_not() -> None:
     assert harness.committed() == ORDERS
 
 
-def test_consumers_that_can_not_be_understood_may_read_anything() -> None:
+def test_consumers_that_cannot_be_understood_may_read_anything() -> None:
     harness = Harness()
     (leader,) = harness.stable("A", protocols={"range": b"?"})
     harness.answer(harness.commit(ORDERS, leader, 1))
@@ -202,7 +202,7 @@ def test_who_may_not_delete_offsets() -> None:
     assert response.topics == ()
 
 
-def test_offsets_whose_tombstones_can_not_be_stored_stay() -> None:
+def test_offsets_whose_tombstones_cannot_be_stored_stay() -> None:
     harness = Harness()
     harness.answer(harness.commit(ORDERS))
     harness.appends = failing(ErrorCode.kafka_storage_error)
@@ -309,7 +309,7 @@ def test_of_a_stable_group_only_topics_that_it_does_not_read_expire() -> None:
 
 
 @pytest.mark.parametrize("fields", [{"protocols": {"range": b"?"}}, {"protocol_type": "connect"}])
-def test_of_a_group_that_can_not_be_understood_nothing_expires_while_it_has_members(fields: dict[str, Any]) -> None:
+def test_of_a_group_that_cannot_be_understood_nothing_expires_while_it_has_members(fields: dict[str, Any]) -> None:
     harness = Harness(group_max_session_timeout_ms=2**31 - 1)
     (leader,) = harness.stable("A", session=2**31 - 1, **fields)
     harness.answer(harness.commit({("orders", 0): 1, ("bills", 0): 2}, leader, 1))

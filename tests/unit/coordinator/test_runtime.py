@@ -63,7 +63,7 @@ def test_a_timer_waits_in_line_and_counts_only_if_it_was_not_moved() -> None:
     assert harness.state() is GroupState.EMPTY
 
 
-def test_what_a_timer_does_is_tried_again_if_it_can_not_be_stored() -> None:
+def test_what_a_timer_does_is_tried_again_if_it_cannot_be_stored() -> None:
     harness = Harness()
     (leader,) = harness.stable("A")
     harness.appends = failing(ErrorCode.not_enough_replicas)
@@ -103,7 +103,7 @@ def test_an_append_is_told_only_once() -> None:
 
 
 class Failing(Topics):
-    """Topics of which nobody can be told while ``broken``."""
+    """Topics of which no one can be told while ``broken``."""
 
     broken = False
 

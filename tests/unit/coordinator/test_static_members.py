@@ -88,7 +88,7 @@ def test_a_restarted_leader_still_leads_and_is_told_not_to_assign() -> None:
     assert harness.group().leader == response.member_id
 
 
-def test_a_restarted_leader_that_can_not_be_told_so_is_told_its_old_self_leads() -> None:
+def test_a_restarted_leader_that_cannot_be_told_so_is_told_its_old_self_leads() -> None:
     harness = Harness()
     old, _ = static_stable(harness, "i1", "i2")
     response = harness.answer(harness.join(instance="i1", version=8))
@@ -116,7 +116,7 @@ def test_another_protocol_makes_the_group_rebalance() -> None:
     assert harness.answer(rejoined).protocol_name == harness.answer(ticket).protocol_name == "sticky"
 
 
-def test_who_can_not_be_stored_has_not_come_back() -> None:
+def test_who_cannot_be_stored_has_not_come_back() -> None:
     harness = Harness()
     _, old = static_stable(harness, "i1", "i2")
     before = harness.group()

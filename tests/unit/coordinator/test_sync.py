@@ -1,4 +1,4 @@
-"""SyncGroup: the leader brings the assignment, everybody gets a share."""
+"""SyncGroup: the leader brings the assignment, everyone gets a share."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_a_parked_member_is_told_of_a_rebalance() -> None:
         (ErrorCode.unknown_server_error, ErrorCode.unknown_server_error),
     ],
 )
-def test_an_assignment_that_can_not_be_stored_is_nobodys(logs: ErrorCode, told: ErrorCode) -> None:
+def test_an_assignment_that_cannot_be_stored_is_nobodys(logs: ErrorCode, told: ErrorCode) -> None:
     harness = Harness()
     leader, follower = harness.joined("A", "B")
     parked = harness.sync(follower, 1)

@@ -37,7 +37,7 @@ def test_all_owned_needs_each_member_to_own_something() -> None:
     assert not owners.all_owned_by(["a", "b"])
 
 
-def test_what_a_member_does_not_own_it_can_not_give_back() -> None:
+def test_what_a_member_does_not_own_it_cannot_give_back() -> None:
     owners = Owners(1)
     owners.assigned("a", [0], 1.0)
     owners.revoked("b", [0], 2.0)

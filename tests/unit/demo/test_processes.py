@@ -51,7 +51,7 @@ def child_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def gone(pid: int, within: float = 60.0) -> bool:
-    """Whether the process has ended (a zombie that nobody has waited for yet has)."""
+    """Whether the process has ended (a zombie that no one has waited for yet has)."""
     deadline = time.monotonic() + within
     while time.monotonic() < deadline:
         try:

@@ -152,9 +152,9 @@ def test_facts_follow_the_version() -> None:
     assert Fact.NEEDS_MEMBER_ID in RequestHeader(Api.JOIN_GROUP, 4, 1, None).facts
 
 
-def test_what_can_not_be_encoded_says_which_message() -> None:
+def test_what_cannot_be_encoded_says_which_message() -> None:
     broken = heartbeat_request.HeartbeatRequest(group_id="g" * 40_000, generation_id=3, member_id="m")
-    with pytest.raises(ProtocolError, match="HEARTBEAT request version 0 can not be encoded"):
+    with pytest.raises(ProtocolError, match="HEARTBEAT request version 0 cannot be encoded"):
         encode_request(RequestHeader(Api.HEARTBEAT, 0, 1, None), broken)
 
 

@@ -228,8 +228,8 @@ def test_a_record_that_was_never_made_has_nothing() -> None:
     [
         (("t", 0), TypeError, "argument"),
         (("t", 0, 1, None, None, 5), TypeError, "argument"),
-        ((b"t", 0, 1), TypeError, "topic is a string, not b't'"),
-        ((None, 0, 1), TypeError, "topic is a string, not None"),
+        ((b"t", 0, 1), TypeError, "topic must be a string, not b't'"),
+        ((None, 0, 1), TypeError, "topic must be a string, not None"),
         (("t", "0", 1), TypeError, "partition is a whole number, not '0'"),
         (("t", True, 1), TypeError, "partition is a whole number, not True"),
         (("t", 2**31, 1), ValueError, "partition does not fit into 32 bits: 2147483648"),
@@ -401,5 +401,5 @@ def test_columns_hold_the_bytes_whatever_the_deserializers_are() -> None:
     assert records.to_arrow(columns=["offset", "key"]).column_names == ["offset", "key"]
     with pytest.raises(ValueError, match="unknown columns"):
         records.to_arrow(columns=["nope"])
-    with pytest.raises(ValueError, match="max_rows must be at least 1, not 0"):
+    with pytest.raises(ValueError, match="max_rows must be a whole number of at least 1, not 0"):
         records.to_batches(0)

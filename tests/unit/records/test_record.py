@@ -33,7 +33,7 @@ def test_a_record_says_what_it_is() -> None:
     "name",
     ["topic", "partition", "offset", "timestamp", "timestamp_type", "key", "value", "headers", "leader_epoch", "other"],
 )
-def test_a_record_can_not_be_changed(name: str) -> None:
+def test_a_record_cannot_be_changed(name: str) -> None:
     with pytest.raises(AttributeError):
         setattr(one(), name, None)
 

@@ -126,6 +126,12 @@ def test_columns_can_be_chosen(records: Records) -> None:
     assert table.to_pylist() == [{name: row[name] for name in ("offset", "value")} for row in rows(records)]
     with pytest.raises(ValueError, match=r"unknown columns \['size'\]"):
         records.to_arrow(columns=["size"])
+    for call in (records.to_arrow, lambda columns: records.to_batches(columns=columns)):
+        with pytest.raises(TypeError, match=r"columns are a list of names, not 'key': \['key'\]"):
+            call("key")
+    for wrong in (0, -1, 1.5, "5", True):
+        with pytest.raises(ValueError, match=f"max_rows must be a whole number of at least 1, not {wrong!r}"):
+            records.to_batches(wrong)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("max_rows", [1, 2, 4, 10, 15, 100])
@@ -162,7 +168,7 @@ def test_headers_of_any_script_are_text() -> None:
     ]
 
 
-def test_times_that_microseconds_can_not_hold_become_the_nearest() -> None:
+def test_times_that_microseconds_cannot_hold_become_the_nearest() -> None:
     new = [NewRecord(None, None, (), time) for time in (0, 2**62, -(2**62), -1)]
     table = Records([part("t", 0, encode_batch(new))]).to_arrow(columns=["timestamp"])
     assert table["timestamp"].cast(pa.int64()).to_pylist() == [0, 9223372036854774000, -9223372036854774000, -1000]

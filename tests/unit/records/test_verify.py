@@ -73,7 +73,7 @@ def test_an_unknown_codec_is_named() -> None:
 def test_damaged_compressed_bytes_are_refused() -> None:
     for codec in list(Compression)[1:]:
         data = encode_batch(RECORDS, compression=codec)
-        with pytest.raises(InvalidBatchError, match=r"can not be read|cut short") as caught:
+        with pytest.raises(InvalidBatchError, match=r"cannot be read|cut short") as caught:
             verify_batch(resealed(data[:-3]))
         assert caught.value.code == 87
 

@@ -1,4 +1,4 @@
-"""``Walk``: records one by one for somebody who may take long over each, and is asked before it goes on."""
+"""``Walk``: records one by one for someone who may take long over each, and is asked before it goes on."""
 
 from __future__ import annotations
 

@@ -111,8 +111,8 @@ def test_a_version_without_its_end_of_line_is_not_written_behind(tmp_path: Path)
         (b'{"version": 1}\n\n', "line 2: "),
         (b'{"version": 1}\n{"next_producer_id": "x"}\n', "line 2: "),
         (b'{"version": 1}\n[1]\n', "line 2: it is not an object with one field"),
-        (b'{"version": 1}\n{"topic": {"name": "a", "id": "x", "partitions": 1, "configs": {}}}\n', "line 2: 'x' is no topic id"),
-        (b'{"version": 1}\n{"share_groups": 1}\n', "line 2: 'share_groups' is not known here"),
+        (b'{"version": 1}\n{"topic": {"name": "a", "id": "x", "partitions": 1, "configs": {}}}\n', "line 2: 'x' is not a topic id"),
+        (b'{"version": 1}\n{"share_groups": 1}\n', "line 2: 'share_groups' is unknown"),
     ],
 )
 def test_damage_is_said_with_its_line(tmp_path: Path, content: bytes, reason: str) -> None:

@@ -1,4 +1,4 @@
-"""Putting off full collections: as long as anybody wants it, and without a trace afterwards."""
+"""Putting off full collections: as long as anyone wants it, and without a trace afterwards."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
-"""The data directory: whose it is, what is damaged, what belongs to nobody."""
+"""The data directory: whose it is, what is damaged, what belongs to no one."""
 
 from __future__ import annotations
 
 import errno
 import logging
 import os
+import shutil
 import uuid
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from ottla.broker.ports import Catalog, LogFiles, NextProducerId, StoredTopic, T
 from ottla.errors import StorageError
 from ottla.runtime.data_dir import DataDir
 from ottla.types import TopicPartition
+from tests.unit.broker.harness import CoreUnderTest
 
 ID = uuid.UUID(int=11)
 TOPIC = StoredTopic("orders", ID, 2, {"retention.ms": "5"})
@@ -70,7 +72,7 @@ def test_a_catalog_of_a_newer_release_is_left_as_it_is(tmp_path: Path, content: 
     (tmp_path / "topics.json").write_bytes(content)
     (tmp_path / ".kafka_cleanshutdown").touch()
     files = sorted(tmp_path.iterdir())
-    with pytest.raises(StorageError, match=r"topics\.json has version [29], which this release of Ottla does not know"):
+    with pytest.raises(StorageError, match=r"topics\.json has version [29], which this release of Ottla does not support"):
         _opened(tmp_path)
     assert sorted(tmp_path.iterdir()) == files, "the marker of a good end too"
     assert (tmp_path / "topics.json").read_bytes() == content
@@ -103,6 +105,20 @@ def test_a_folder_of_an_earlier_topic_of_the_same_name_is_not_adopted(tmp_path: 
     again = _opened(tmp_path)
     assert not again.log_files("orders", fresh.topic_id, 0).exists()
     again.release()
+
+
+def test_what_waits_for_the_disk_does_not_reach_a_new_topic_of_the_same_name(tmp_path: Path) -> None:
+    _with_topic(tmp_path)
+    data = _opened(tmp_path)
+    old = data.log_files("orders", ID, 0)
+    waiting = [old.job(lambda folder: folder.write_small("00000000000000000000.index", b"old")) for _ in range(2)]
+    old.give_up()
+    data.set_aside_topic("orders", ID, [0])
+    waiting[0]()
+    _with_segment(data.log_files("orders", uuid.UUID(int=12), 0))
+    waiting[1]()
+    assert not list(tmp_path.rglob("*.index"))
+    data.release()
 
 
 def test_what_was_given_up_is_removed(tmp_path: Path) -> None:
@@ -149,6 +165,43 @@ def test_a_folder_that_could_not_be_renamed_is_set_aside_when_a_new_topic_needs_
     again.release()
 
 
+def test_a_small_file_that_could_not_be_replaced_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = _opened(tmp_path)
+    files = data.log_files("orders", ID, 0)
+    _with_segment(files)
+
+    def failing(*args: object, **keywords: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    before = sorted(tmp_path.rglob("*"))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", failing)
+        with pytest.raises(OSError, match="No space"):
+            data.write_checkpoint("points", {})()
+        with pytest.raises(OSError, match="No space"):
+            files.pin().write_small("00000000000000000000.index", b"")
+    assert sorted(tmp_path.rglob("*")) == before
+    data.release()
+
+
+def test_what_a_kill_has_left_of_small_files_is_removed(tmp_path: Path) -> None:
+    _with_topic(tmp_path)
+    for name in ("topics.json.tmp", "orders-0/00000000000000000000.index.tmp"):
+        (tmp_path / name).write_bytes(b"half")
+    broker = CoreUnderTest(tmp_path)
+    assert not list(tmp_path.rglob("*.tmp"))
+    broker.close()
+
+
+def test_files_and_folders_of_others_in_the_data_directory_are_left_alone(tmp_path: Path) -> None:
+    """A user may start a broker in a folder with work of their own."""
+    (tmp_path / "thesis.tmp").write_bytes(b"chapter one")
+    (tmp_path / "build.tmp").mkdir()
+    _opened(tmp_path).release()
+    assert (tmp_path / "thesis.tmp").read_bytes() == b"chapter one"
+    assert (tmp_path / "build.tmp").is_dir()
+
+
 @pytest.mark.parametrize("content", ["", "0\n", "1\n1\na 0 5\n", "0\n2\na 0 5\n", "0\n1\na 0\n", "0\n1\na b c\n", "0\n1\n\xff"])
 def test_a_damaged_checkpoint_is_an_empty_one(tmp_path: Path, content: str) -> None:
     data = _opened(tmp_path)
@@ -179,3 +232,42 @@ def test_a_folder_without_permission_is_named(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     with pytest.raises(StorageError, match="Permission denied"):
         _opened(tmp_path)
+
+
+def test_nothing_is_written_once_the_directory_was_removed(tmp_path: Path) -> None:
+    """Appends to files that no one can open any more would be acknowledged and lost, and a new folder would have no lock."""
+    path = tmp_path / "data"
+    data = _opened(path)
+    data.change_catalog(TOPIC)
+    files = data.log_files("orders", ID, 0)
+    files.make()
+    segment = files.create(0)
+    segment.append([b"before"])
+    shutil.rmtree(path)
+    for _ in range(2):
+        with pytest.raises(FileNotFoundError):
+            segment.append([b"after"])
+        with pytest.raises(FileNotFoundError):
+            data.change_catalog(TopicDeleted("orders"))
+        with pytest.raises(FileNotFoundError):
+            data.log_files("orders", ID, 1).make()
+    assert not path.exists()
+    assert segment.size == len(b"before")
+    data.release()
+
+
+def test_nothing_is_written_to_a_removed_file_whose_name_another_one_has(tmp_path: Path) -> None:
+    """The directory was removed, and a second broker started in a new one of its name."""
+    path = tmp_path / "data"
+    data = _opened(path)
+    files = data.log_files("orders", ID, 0)
+    files.make()
+    segment = files.create(0)
+    segment.append([b"before"])
+    shutil.rmtree(path)
+    other = _opened(path)
+    _with_segment(other.log_files("orders", ID, 0))
+    with pytest.raises(FileNotFoundError):
+        segment.append([b"after"])
+    other.release()
+    data.release()

@@ -1,4 +1,4 @@
-"""The mechanisms, against what their RFCs say and against a SCRAM server of somebody else's."""
+"""The mechanisms, against what their RFCs say and against a SCRAM server of someone else's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The queue from a network thread to the application: nothing lost, nobody asleep for ever, and the moment of taking over."""
+"""The queue from a network thread to the application: nothing lost, no one asleep for ever, and the moment of taking over."""
 
 from __future__ import annotations
 

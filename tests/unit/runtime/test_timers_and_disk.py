@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import threading
+from functools import partial
 
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from ottla.runtime.disk import DiskThread
+from ottla.runtime.disk import DiskThread, do_all
 from ottla.runtime.timers import Timers
 
 steps = st.lists(
@@ -98,3 +100,41 @@ def test_a_thread_that_could_not_be_started_is_started_for_the_next_job(monkeypa
     disk.submit(("b",), lambda: None)
     disk.close()
     assert reports == [("a",), ("b",)]
+
+
+def test_many_jobs_are_done_several_at_a_time() -> None:
+    together = threading.Barrier(4)
+    done: list[int] = []
+
+    def job(number: int) -> None:
+        together.wait(10)
+        done.append(number)
+
+    do_all([partial(job, number) for number in range(20)])
+    assert sorted(done) == list(range(20))
+    do_all([])
+
+
+def test_many_jobs_are_done_where_no_thread_can_be_made_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As at the end of an interpreter from Python 3.12 on, where a broker that was not closed is stopped."""
+
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    done: list[int] = []
+    do_all([partial(done.append, number) for number in range(20)])
+    assert done == list(range(20))
+
+
+def test_of_many_jobs_one_that_fails_ends_the_others() -> None:
+    done: list[int] = []
+
+    def job(number: int) -> None:
+        if number == 10:
+            raise OSError(errno.EIO, "Input/output error")
+        done.append(number)
+
+    with pytest.raises(OSError, match="Input/output"):
+        do_all([partial(job, number) for number in range(10_000)])
+    assert len(done) < 9_999

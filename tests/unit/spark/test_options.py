@@ -150,7 +150,7 @@ def test_defaults_of_a_batch_and_of_a_stream() -> None:
         ("groupId", "billing"),
     ],
 )
-def test_what_a_batch_can_not_do(name: str, value: str) -> None:
+def test_what_a_batch_cannot_do(name: str, value: str) -> None:
     with pytest.raises(ConfigError, match=name):
         parse_options({**TOPIC, name: value}).for_batch()
 

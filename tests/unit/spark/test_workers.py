@@ -14,7 +14,7 @@ from ottla.spark.workers import KEPT, borrowed_consumer
 
 
 def settings(number: int = 1) -> workers.Settings:
-    """Nobody listens there; a consumer does not mind before it is asked for something."""
+    """No one listens there; a consumer does not mind before it is asked for something."""
     return (("bootstrap.servers", f"127.0.0.1:{number}"),)
 
 

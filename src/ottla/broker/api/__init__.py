@@ -1,4 +1,4 @@
-"""One file an API. Each registers its handler in ``registry.HANDLERS``; ApiVersions is made from that table, so it can not lie.
+"""One file an API. Each registers its handler in ``registry.HANDLERS``; ApiVersions is made from that table, so it cannot lie.
 
 Owns the list of the files. Must not know what is in them. Invariant: an API is advertised if and only if it has a handler here
 or the group coordinator serves it.

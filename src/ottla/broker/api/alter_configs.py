@@ -43,7 +43,8 @@ def _slices(core: BrokerState, context: RequestContext, request: alter_configs_r
 def each_once(
     resources: Sequence[Any], change: Callable[[Any], None], told: Callable[..., T]
 ) -> Generator[list[Effect], None, tuple[T, ...]]:
-    """Change each resource, in slices, and say what came of it; one that stands in the request twice is refused both times."""
+    """Change each resource, in slices, and return the results; a resource that occurs twice in the request is refused both
+    times."""
     times = Counter((one.resource_type, one.resource_name) for one in resources)
     responses = []
     for number, resource in enumerate(resources):

@@ -28,7 +28,7 @@ _TOPIC_CONFIG, _DEFAULT_CONFIG = 1, 5
 def create_topics(
     core: BrokerState, context: RequestContext, request: create_topics_request.CreateTopicsRequest, now: Now
 ) -> list[Effect]:
-    """Create each topic that can be; a name that stands in the request twice is refused once."""
+    """Create each topic if possible; a name that occurs twice in the request is refused once."""
     return core.sliced.begin(context.ticket, _slices(core, context, request), now)
 
 

@@ -47,7 +47,7 @@ def delete_records(
     response = delete_records_response.DeleteRecordsResponse(throttle_time=NO_THROTTLE, topics=tuple(topics))
     if not done:
         return [Reply(context.ticket, response)]
-    # Also where the logs began there before: an earlier request may have moved them and failed to store that.
+    # Even if the logs already began there: an earlier request may have moved the beginning and failed to store it.
     return core.answer_after(context.ticket, core.logs.checkpoint_starts(), response, _failed(response))
 
 

@@ -1,4 +1,4 @@
-"""DescribeProducers (61): who has written to a partition lately, and whose transaction is open there."""
+"""DescribeProducers (61): the recent producers of a partition, and the open transactions there."""
 
 from __future__ import annotations
 

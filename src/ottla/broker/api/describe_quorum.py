@@ -1,6 +1,6 @@
 """DescribeQuorum (55): this broker is its own controller, so the quorum that keeps the metadata is a quorum of one (KIP-595).
 
-There is no metadata log: its end is told as the number of changes of topics since the start.
+There is no metadata log: its end is reported as the number of changes of topics since the start.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 METADATA_TOPIC, METADATA_PARTITION = "__cluster_metadata", 0
 LEADER_EPOCH = 1
-"""The one leader's: nobody else was ever elected."""
+"""The one leader's epoch: no other was ever elected."""
 
 
 @serves(Api.DESCRIBE_QUORUM)
 def describe_quorum(
     core: BrokerState, context: RequestContext, request: describe_quorum_request.DescribeQuorumRequest, now: Now
 ) -> list[Effect]:
-    """The quorum of the metadata; whoever asks for anything else as well is told that none of it is here, as by Kafka."""
+    """The quorum of the metadata; a request for any other partition is refused as a whole, as by Kafka."""
     asked = [(topic.topic_name, [one.partition_index for one in topic.partitions]) for topic in request.topics]
     valid = asked == [(METADATA_TOPIC, [METADATA_PARTITION])]
     topics = tuple(

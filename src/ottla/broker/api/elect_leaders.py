@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class ElectionType(enum.IntEnum):
-    """Who is to lead, by the protocol's numbers: the first of the replicas, or any that is left (KIP-460)."""
+    """The election type, by the protocol's numbers: the first of the replicas, or any that is left (KIP-460)."""
 
     PREFERRED = 0
     UNCLEAN = 1

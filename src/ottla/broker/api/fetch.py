@@ -167,14 +167,14 @@ class _Reading:
                 ErrorCode.offset_out_of_range, f"Offset {wanted.fetch_offset} is not between {log.start_offset} and {end}."
             )
         limit = max(0, min(wanted.partition_max_bytes, self._budget - self.taken))
-        # A batch larger than every limit is still given out if it is the first: nobody shall be stuck before it.
+        # A batch larger than every limit is still returned if it is the first: otherwise readers would be stuck before it.
         data, aborted = _data(log, wanted.fetch_offset, limit, at_least_one=not self.taken, committed=self._committed)
         self.taken += len(data)
         return _partition(log, wanted.partition, data, aborted)
 
 
 def _at_end(log: PartitionLog, index: int, end: int, *, committed: bool) -> fetch_response.PartitionData:
-    """For who has read everything: the same each time as long as the log stays as it is."""
+    """The answer to a reader at the end: the same each time as long as the log does not change."""
     known: fetch_response.PartitionData | None = log.told_at_end.get(committed)
     # The last stable offset moves with the end alone: what ends a transaction is a batch, too.
     if known is None or known.high_watermark != end or known.log_start_offset != log.start_offset:

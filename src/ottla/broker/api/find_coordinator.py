@@ -33,7 +33,7 @@ def _coordinator(core: BrokerState, key: str, key_type: int) -> find_coordinator
         _check(core, key_type)
         place = (core.groups if key_type == _GROUP else core.transactions).coordinator_of(key)
         if place is None:
-            raise Refusal(ErrorCode.coordinator_not_available, f"Nobody coordinates '{key}' now.")
+            raise Refusal(ErrorCode.coordinator_not_available, f"There is no coordinator for '{key}' now.")
     except Refusal as refusal:
         return find_coordinator_response.Coordinator(
             key=key, node_id=-1, host="", port=-1, error_code=refusal.code, error_message=refusal.message

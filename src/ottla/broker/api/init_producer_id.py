@@ -29,7 +29,7 @@ def init_producer_id(
     code, producer_id, epoch = ErrorCode.none, -1, -1
     try:
         if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_PRODUCER_EPOCH):
-            raise Refusal(ErrorCode.invalid_request, "A producer that has an id has an epoch, one that has none has none.")
+            raise Refusal(ErrorCode.invalid_request, "A producer id and a producer epoch must be given together.")
         producer_id, epoch = core.producer_ids.allocate(), 0
     except Refusal as refusal:
         code = refusal.code

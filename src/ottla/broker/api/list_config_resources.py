@@ -24,7 +24,7 @@ _WITHOUT_ANY = frozenset({_BROKER_LOGGER, _CLIENT_METRICS})
 def list_config_resources(
     core: BrokerState, context: RequestContext, request: list_config_resources_request.ListConfigResourcesRequest, now: Now
 ) -> list[Effect]:
-    """The resources of the types asked for, or of all; UNSUPPORTED_VERSION for a type that nobody knows."""
+    """The resources of the types asked for, or of all; UNSUPPORTED_VERSION for an unknown type."""
     wanted = request.resource_types if Fact.ANY_RESOURCE in context.facts else (_CLIENT_METRICS,)
     code = ErrorCode.none if set(wanted) <= {*ResourceType, *_WITHOUT_ANY} else ErrorCode.unsupported_version
     resources = tuple(

@@ -55,7 +55,7 @@ def _slices(core: BrokerState, context: RequestContext, request: metadata_reques
 def _topics(
     core: BrokerState, request: metadata_request.MetadataRequest, error: ErrorCode
 ) -> Iterator[metadata_response.MetadataResponseTopic]:
-    """Each topic in turn, as it is when its turn has come."""
+    """Each topic in turn, in its state at that moment."""
     if error is not ErrorCode.none:
         return (_refused(error, one.name or "", one.topic_id) for one in request.topics or ())
     if request.topics is None:

@@ -85,7 +85,7 @@ def _write(
 
 
 def flushed(flushing: Flushing, outcome: object) -> list[Effect]:
-    """The disk has what an answer was waiting for, or says for some partitions why not."""
+    """What an answer was waiting for is on disk, or has failed for some partitions."""
     failed: Mapping[Spot, Exception] = (
         dict.fromkeys(flushing.logs, outcome) if isinstance(outcome, Exception) else cast("dict[Spot, Exception]", outcome)
     )
@@ -184,7 +184,7 @@ def _validated(log: PartitionLog, records: bytes, context: RequestContext, now: 
     if not records:
         raise Refusal(ErrorCode.invalid_record, "A produce request must hold one record batch a partition, this one holds none.")
     if len(records) < _PREFIX + int.from_bytes(records[8:_PREFIX]):
-        raise Refusal(ErrorCode.invalid_record, "The record batch is cut off.")
+        raise Refusal(ErrorCode.invalid_record, "The record batch is truncated.")
     try:
         header: BatchHeader = verify_batch(records, max_uncompressed=DEFAULT_MAX_BATCH_BYTES)
     except InvalidBatchError as error:
@@ -192,9 +192,9 @@ def _validated(log: PartitionLog, records: bytes, context: RequestContext, now: 
     if header.size != len(records):
         raise Refusal(ErrorCode.invalid_record, "A produce request must hold one record batch a partition, this one holds more.")
     if header.is_control:
-        raise Refusal(ErrorCode.invalid_record, "Clients can not write control batches.")
+        raise Refusal(ErrorCode.invalid_record, "Clients cannot write control batches.")
     if header.compression is Compression.ZSTD and Fact.ZSTD not in context.facts:
-        raise Refusal(ErrorCode.unsupported_compression_type, "Produce before version 7 can not carry zstd.")
+        raise Refusal(ErrorCode.unsupported_compression_type, "Produce before version 7 cannot carry zstd.")
     if header.is_transactional and header.producer_id < 0:
         raise Refusal(ErrorCode.invalid_record, "A transactional batch needs a producer id.")
     if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
@@ -225,7 +225,7 @@ def _answer(
 
 
 def _flush_each(jobs: Mapping[Spot, Job]) -> dict[Spot, Exception]:
-    """Force each log to disk; returns what went wrong, by where the answer is to say so."""
+    """Force each log to disk; return the errors, by their place in the answer."""
     failed: dict[Spot, Exception] = {}
     for spot, job in jobs.items():
         try:

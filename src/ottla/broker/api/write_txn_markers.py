@@ -1,4 +1,4 @@
-"""WriteTxnMarkers (27): an end for transactions that nobody else ends, by hand.
+"""WriteTxnMarkers (27): an administrator ends hanging transactions.
 
 The coordinator of this broker writes its markers itself; this is for the administrator who aborts a transaction that hangs.
 """

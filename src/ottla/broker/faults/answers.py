@@ -19,7 +19,7 @@ from ottla.protocol.apis import Api
 from ottla.protocol.messages import message_class
 from ottla.protocol.schema import cache, is_nullable, is_tuple, nested_class
 
-SAID = "as broker.faults was told"
+SAID = "as set by broker.faults"
 """What such an answer says where it can say more than a code."""
 
 _OF_THE_WHOLE = {
@@ -33,7 +33,7 @@ _OF_THE_WHOLE = {
     ),
     Api.METADATA: frozenset({ErrorCode.rebootstrap_required}),
 }
-"""APIs whose items carry all errors but these, though there is room for one at the top as well."""
+"""APIs whose items carry all errors but these, though there is a field for one at the top as well."""
 
 _ALIASES = (frozenset({"partition", "partition_index", "index"}), frozenset({"name", "topic", "topic_name"}))
 """Names of one thing in a request and in its response."""

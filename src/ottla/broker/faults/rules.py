@@ -77,7 +77,8 @@ class FailAppends:
 
 @dataclass(frozen=True, slots=True)
 class MoveCoordinator:
-    """Coordinate a group, a transactional id or (neither named) any no more, until the fault is over; ``to`` is who is said to."""
+    """Coordinate a group, a transactional id or (neither named) any no longer, until the fault ends; ``to`` is the coordinator in
+    answers."""
 
     group: str | None = None
     to: Place | None = None
@@ -140,4 +141,4 @@ class ExpireMember:
 
 
 Command = AddFault | RemoveFaults | ExpireMember
-"""What a core is told from outside."""
+"""Commands to a core from outside."""

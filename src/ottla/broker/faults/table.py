@@ -37,7 +37,7 @@ FAULT = "fault"
 
 logger = logging.getLogger("ottla.broker")
 
-_REASON = "broker.faults was told to"
+_REASON = "broker.faults is set to"
 
 
 @dataclass(slots=True)
@@ -198,8 +198,8 @@ class FaultTable:
             else:
                 try:
                     out += self._answered(effect, now)
-                except Exception:  # the effects behind it must not be lost
-                    logger.exception("closing a connection: an answer could not be changed as broker.faults was told to")
+                except Exception:  # later effects must not be lost
+                    logger.exception("closing a connection: broker.faults could not change an answer")
                     out.append(CloseConnection(effect.ticket, "the broker failed to serve it"))
         self.active = bool(self._armed or self._marks or self._late or self._lost)
         return out
@@ -210,7 +210,7 @@ class FaultTable:
         return [late.effect] if late is not None else []
 
     def on_disconnect(self, connection: int) -> None:
-        """Nobody waits for these answers any more."""
+        """These answers are no longer needed."""
         self._marks = {ticket: mark for ticket, mark in self._marks.items() if mark.connection != connection}
         self._late = {ticket: late for ticket, late in self._late.items() if late.connection != connection}
         self._lost = {ticket: lost for ticket, lost in self._lost.items() if lost.connection != connection}
@@ -231,7 +231,7 @@ class FaultTable:
     def _fits(self, rule: Rule, context: RequestContext, request: Any) -> bool:
         match = rule.match
         if isinstance(rule.action, Fail) and getattr(request, "session_epoch", 0) > 0:
-            return False  # a turn of a fetch session names nothing that could fail; its client is about to begin anew
+            return False  # a turn of a fetch session names nothing that could fail; its client is about to begin a new one
         if match.apis and context.api not in match.apis:
             return False
         if match.client_id is not None and match.client_id != context.client_id:

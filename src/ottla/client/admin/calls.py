@@ -1,10 +1,10 @@
 """The calls of an ``Admin``, each a dialogue: a generator that asks brokers and returns what it learned.
 
-Owns what is asked of whom and what an answer means. Must not know time, retries, connections or threads. Invariant: a
+Owns which broker gets which request and what an answer means. Must not know time, retries, connections or threads. Invariant: a
 call may be begun again after any failure: what is done already it does not do twice, nor take for an error.
 
 A dialogue yields a tuple of ``Ask`` and gets the answers in the same order. It raises ``Refused`` for an error that
-trying again can not mend, and any other ``OttlaError`` to be begun again where that is ``retriable``.
+a retry cannot fix, and any other ``OttlaError`` to be begun again where that is ``retriable``.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Ask:
 
 Dialogue = Generator[tuple[Ask, ...], list[Any], Any]
 Call = Callable[[], Dialogue]
-"""Begins the dialogue, each time anew."""
+"""Begins the dialogue again each time."""
 
 
 # -- topics ---------------------------------------------------------------------------------------------------------------
@@ -131,7 +131,7 @@ def delete_topics(names: Iterable[str], timeout: int) -> Call:
         found = yield from _metadata(deleted)
         for topic in found.topics:
             if not topic.error_code and deleted[topic.name] in (None, topic.topic_id):
-                raise Pending(f"topic {topic.name!r} is not gone yet")
+                raise Pending(f"topic {topic.name!r} is not deleted yet")
 
     return dialogue
 
@@ -427,7 +427,7 @@ def cluster() -> Generator[tuple[Ask, ...], list[Any], tuple[Node | None, dict[i
 
 
 def _keeper(kind: str, name: str) -> Generator[Any, Any, Node | None]:
-    """Who is asked about the settings of a resource: a broker about its own, else whoever."""
+    """Which broker is asked about the settings of a resource: a broker about its own, else any."""
     _, nodes = yield from cluster()
     node = nodes.get(int(name)) if kind == "broker" and name.isdecimal() else None
     if kind == "broker" and node is None:

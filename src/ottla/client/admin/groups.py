@@ -1,7 +1,7 @@
 """Groups of both protocols, described: a call of an ``Admin``.
 
-Owns what is asked of whom and what an answer means. Must not know time, retries or connections. Invariant: who asks need not know
-which protocol a group has.
+Owns which broker gets which request and what an answer means. Must not know time, retries or connections. Invariant: callers need
+not know which protocol a group has.
 """
 
 from __future__ import annotations

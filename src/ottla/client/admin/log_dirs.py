@@ -1,7 +1,7 @@
 """What brokers say of the directories that they keep their logs in: a call of an ``Admin``.
 
-Owns what is asked of whom and what an answer means. Must not know time, retries or connections. Invariant: each broker is asked
-about its own directories only, as nobody else knows them.
+Owns which broker gets which request and what an answer means. Must not know time, retries or connections. Invariant: each broker is
+asked about its own directories only, since only it knows them.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ _Tag = tuple[_Open, Dialogue, int]
 
 
 class AdminManager:
-    """A ``RequestManager``; ``learn_node`` is told of each broker before it is asked."""
+    """A ``RequestManager``; ``learn_node`` is called with each broker before a request to it."""
 
     def __init__(
         self,

@@ -49,7 +49,7 @@ class ConfigEntry:
 class LogDirDescription:
     """A directory that a broker keeps logs in.
 
-    ``error``: why the broker can not use it, or ``None``. ``total_bytes`` and ``usable_bytes`` are its disk's, ``None`` where the
+    ``error``: why the broker cannot use it, or ``None``. ``total_bytes`` and ``usable_bytes`` are its disk's, ``None`` where the
     broker is too old to say (KIP-827). ``sizes``: the bytes of each partition that lies there.
     """
 

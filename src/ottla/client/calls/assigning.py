@@ -1,9 +1,8 @@
-"""The assignors of a consumer, on the application's thread: what they tell the member that assigns, what they assign themselves,
-what they learn.
+"""The assignors of a consumer, on the application's thread: their user data, their assignments, and their ``on_assignment``.
 
-Owns the consumer's instances of assignors, Ottla's own and the user's: their methods run here and nowhere else, but for Ottla's own
-where they are pure. Must not know states or requests. Invariant: whatever an assignor raises, the rebalance is answered, and the
-error comes out of the call.
+Owns the consumer's instances of assignors, Ottla's own and the user's: their methods run only here, except those of Ottla's own
+that are pure. Must not know states or requests. Invariant: whatever an assignor raises, the rebalance is answered, and the call
+raises the error.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from ottla.assignors import Strategy, client_strategy, strategy
-from ottla.assignors.asking import assign, assign_whole, user_data_of
+from ottla.assignors.asking import UnusableAnswer, assign, assign_whole, user_data_of
 from ottla.client import commands
 from ottla.client.notifications import AssignmentNeeded, AssignmentReceived
 from ottla.config import ConsumerConfig
@@ -29,9 +28,9 @@ class Assigning:
         self._report = report
 
     def user_data(self, topics: frozenset[str], protocol: str = "classic") -> commands.UserData:
-        """What each assignor of a group protocol tells the member that assigns.
+        """The user data of each assignor of a group protocol for the member that assigns.
 
-        Ottla's own tell a consumer group nothing: the coordinator knows what members have.
+        Ottla's own have none in a consumer group: the coordinator knows the members' partitions.
         """
         told: dict[str, bytes | None] = {}
         chosen = self._strategies[protocol]
@@ -67,4 +66,6 @@ class Assigning:
 
 
 def _failed(name: str, method: str, error: Exception) -> AssignmentError:
+    if isinstance(error, UnusableAnswer):
+        return AssignmentError(f"the assignor {name!r} {error}")
     return AssignmentError(f"the assignor {name!r} failed in {method}(): {error!r}", cause=error)

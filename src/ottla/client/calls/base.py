@@ -52,7 +52,7 @@ class CallBase:
             self._look_up = commands.LookUpAgain()
             self._mailbox.submit(self._look_up)
         elif self._look_up.completion.done:
-            # The snapshot that shows the problem is newer than the look-up: it came with its completion or later.
+            # The snapshot that shows the problem is newer than the look-up: it arrived with its completion or later.
             self._look_up = None
             raise problem.afresh()
 

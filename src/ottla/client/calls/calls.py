@@ -1,7 +1,7 @@
 """The application's half of a consumer: each public call as a generator that says what it waits for.
 
 Owns what a poll does and in which order, what it raises when, subscribing, and the end; the other calls are in ``commits``,
-``positions`` and ``lookups``, a rebalance in ``rebalancing``. Must not know how anybody waits: a driver runs the
+``positions`` and ``lookups``, a rebalance in ``rebalancing``. Must not know how a call waits: a driver runs the
 generators (``Consumer`` on a thread, tests under a virtual clock). Invariant: user code runs only inside a call.
 
 A generator yields ``Wait(for_, until)`` and is sent the time when something has arrived or ``until`` has come; it returns the
@@ -18,9 +18,9 @@ from typing import Any
 from ottla.client import commands
 from ottla.client.calls.assigning import Assigning
 from ottla.client.calls.collector import Collector, Delivery
-from ottla.client.calls.commits import CommitCalls
+from ottla.client.calls.commits import STEP_TIME, CommitCalls
 from ottla.client.calls.lookups import LookupCalls
-from ottla.client.calls.mailbox import ANSWER_GRACE, Call, Mailbox, News
+from ottla.client.calls.mailbox import Call, Mailbox, News
 from ottla.client.calls.processing import Processing
 from ottla.client.calls.rebalancing import Listeners, Rebalancing
 from ottla.client.cluster import patterns
@@ -59,6 +59,10 @@ not cost that."""
 PROBLEM_GRACE = 3_000
 """Milliseconds before a problem that may pass (a topic that is just being created) is raised by an empty poll."""
 
+LEAVE_TIME = 5_000
+"""Milliseconds that ``unsubscribe()`` waits for the coordinator, as long as ``close()`` does by default. Java's consumer waits only
+until the request has left: what the coordinator says changes nothing."""
+
 UNREACHABLE_GRACE = 500
 """Milliseconds before an empty poll says that no broker can be reached: less than the second that most polls wait."""
 
@@ -67,7 +71,7 @@ _OF_A_RESTART: tuple[type[OttlaError], ...] = (DisconnectedError, OttlaTimeoutEr
 
 
 class ConsumerCalls(CommitCalls, LookupCalls):
-    """See the module. ``submit`` sends a command to the network thread, ``news`` is what it has told and nobody handled."""
+    """See the module. ``submit`` sends a command to the network thread, ``news`` returns its unhandled notifications."""
 
     def __init__(self, config: ConsumerConfig, submit: Callable[[object], None], news: Callable[[], News]) -> None:
         handlers: dict[type[Any], Callable[[Any], None]] = {
@@ -87,17 +91,27 @@ class ConsumerCalls(CommitCalls, LookupCalls):
         self._assigning = Assigning(config, self._errors.append)
         self._rebalancing = Rebalancing(config, self._mailbox, self.collector, self._assigning, self.pace)
         self._polled_at: int | None = None
-        """When the network thread was last told that the application is alive; ``None``: it waits to be told."""
+        """When the last sign of life was sent to the network thread; ``None``: it waits for one."""
         self._progress_at: dict[TopicPartition, int] = {}
         """When the application was last handed records of a partition."""
         self._problems: list[OttlaError] = []
         """Everything that keeps records from coming, what concerns all partitions first."""
+        self._void_until: tuple[commands.Command, ...] = ()
+        """After a request to leave: errors reported before one of these is done concern the membership that was left."""
         self._problem_since: dict[type[OttlaError], int] = {}
 
     @property
     def owned(self) -> frozenset[TopicPartition]:
-        """The partitions that ``on_assign`` was told of and that are not given up yet."""
+        """The partitions that ``on_assign`` got and that are not given up yet."""
         return self._rebalancing.owned
+
+    def check_not_in_listener(self) -> None:
+        """Raise if a listener is running: an iteration inside it would go on for ever, and the rebalance waits for its end."""
+        if self._rebalancing.is_listening:
+            raise IllegalStateError(
+                "a rebalance listener iterates over its consumer, while the rebalance waits for the listener to return",
+                hint="read the records after poll() has returned; position(), seek(), pause() and commit() work in a listener",
+            )
 
     # -- records ----------------------------------------------------------------------------------------------------------
 
@@ -164,25 +178,20 @@ class ConsumerCalls(CommitCalls, LookupCalls):
             yield from self._mailbox.wait_in_poll("a turn of the network thread, or a commit", self._look_again_at())
 
     def _ready(self) -> Call[bool]:
-        """Do everything that a poll does besides handing out records; whether those may be handed out now.
+        """Do everything that a poll does except returning records; return whether records may be returned now.
 
-        It waits for user code and for nothing else: what takes longer is looked at again by the next round, or the next poll, so
-        that deadlines, wake-ups and cancellation hold at every moment.
+        It waits only for user code: the next round, or the next poll, looks again at anything else that takes longer, so deadlines,
+        wake-ups and cancellation hold at every moment.
         """
-        settled = yield from self._serve()
-        self._mailbox.raise_wakeup()
-        return settled and self._rebalancing.hold_until <= self._mailbox.now.mono
-
-    def _serve(self) -> Call[bool]:
-        """See ``_ready``. False: the network thread has not done yet what it was asked before, so nothing else was done."""
         self.jobs.check_idle()
         self._mailbox.take()
         if self.interrupted and self._mailbox.settled():
             self._start_over()
-        if not self._mailbox.settled():
-            return False
+        if not self._mailbox.settled() or (self._void_until and self._is_leaving()):
+            self._mailbox.raise_wakeup()
+            return False  # the network thread has not done yet what it was asked before
         if self._rebalancing.pending or self._has_commit_callback:
-            # The application's code is about to run, inside this poll: what it takes does not add to the time before the poll.
+            # The application's code is about to run inside this poll: its time does not count as time before the poll.
             self._mailbox.submit(commands.Polled({}))
             yield from self._run_commit_callbacks()
             if self._rebalancing.pending:
@@ -194,7 +203,8 @@ class ConsumerCalls(CommitCalls, LookupCalls):
             raise IllegalStateError(
                 "nothing to poll: the consumer is neither subscribed nor assigned", hint="call subscribe() or assign()"
             )
-        return True
+        self._mailbox.raise_wakeup()
+        return self._rebalancing.hold_until <= self._mailbox.now.mono
 
     def _start_over(self) -> None:
         """A call was interrupted anywhere: whatever it had in its hands is fetched again, from behind what the application has."""
@@ -211,7 +221,7 @@ class ConsumerCalls(CommitCalls, LookupCalls):
         now = self._mailbox.now.mono
         if self._polled_at is None or now - self._polled_at >= POST_INTERVAL:
             self._polled_at = now
-            positions = self.collector.positions(with_current=False) if self._config.enable_auto_commit else {}
+            positions = self.collector.to_commit(with_current=False) if self._config.enable_auto_commit else {}
             self._mailbox.submit(commands.Polled(positions))
 
     def _longest_wait(self) -> int:
@@ -242,7 +252,7 @@ class ConsumerCalls(CommitCalls, LookupCalls):
     # -- notifications ----------------------------------------------------------------------------------------------------
 
     def take_news(self) -> None:
-        """Handle what the network thread has told, outside of any call."""
+        """Handle the notifications of the network thread, outside of any call."""
         self._mailbox.take()
 
     def _on_fetched(self, response: FetchedResponse) -> None:
@@ -260,13 +270,23 @@ class ConsumerCalls(CommitCalls, LookupCalls):
             del self._progress_at[tp]
 
     def _on_error(self, error: OttlaError) -> None:
-        """To be raised by a poll. What is tried again may fail again before that: the same error is raised once."""
-        if all((type(error), str(error)) != (type(known), str(known)) for known in self._errors):
+        """Have the next poll raise it. A retry may fail again before that: the same error is raised once."""
+        if not self._is_void() and all((type(error), str(error)) != (type(known), str(known)) for known in self._errors):
             self._errors.append(error)
 
     def _on_topic_error(self, item: TopicErrorNotification) -> None:
-        if item.topic in self.snapshot.topics:
+        if item.topic in self.snapshot.topics and not self._is_void():
             self._errors.append(item.error)
+
+    def _is_void(self) -> bool:
+        """Whether an error reported now concerns a membership that is over."""
+        if any(command.completion.done for command in self._void_until):
+            self._void_until = ()
+        return bool(self._void_until)
+
+    def _is_leaving(self) -> bool:
+        """Whether what is known is still that of the membership that was left. Only a call that was cancelled leaves it so."""
+        return self._is_void() and self.snapshot.mode is not Mode.NONE
 
     def _raise_errors(self) -> None:
         """The first error is raised, the others are logged; an error that does not go away is raised each time."""
@@ -291,6 +311,7 @@ class ConsumerCalls(CommitCalls, LookupCalls):
             yield from self.unsubscribe(now)
             return
         self._mailbox.now = now
+        self._mailbox.take()
         if self._config.group_id is None:
             raise IllegalStateError("subscribe() needs a group", hint="set group_id, or choose partitions yourself with assign()")
         if self.snapshot.mode is Mode.MANUAL:
@@ -305,31 +326,41 @@ class ConsumerCalls(CommitCalls, LookupCalls):
             self._mailbox.submit(self._assigning.user_data(wanted, protocol))
         command = commands.Subscribe(wanted, pattern)
         self._rebalancing.subscribe(command, listeners)
-        yield from self._mailbox.ask(command, "subscribe()", self._deadline())
+        yield from self._begin(command, "subscribe()")
 
     def assign(
         self, partitions: Iterable[TopicPartition], now: Now, done_with_last: Callable[[], bool] = lambda: True
     ) -> Call[None]:
-        """See ``Consumer.assign``. ``done_with_last``: whether what was handed out last counts as done with."""
+        """See ``Consumer.assign``. ``done_with_last``: whether the records of the last poll count as processed."""
         wanted = frozenset(partitions)
         if not wanted:
             yield from self.unsubscribe(now)
             return
         self._mailbox.now = now
+        self._mailbox.take()
         if self.snapshot.mode is Mode.TOPICS:
             raise IllegalStateError("the partitions come from the group", hint="call unsubscribe() before assign()")
         if self._config.enable_auto_commit:
             self._commit_in_background(done_with_last=done_with_last())
         self.collector.acknowledge()
-        yield from self._mailbox.ask(commands.Assign(wanted), "assign()", self._deadline())
+        yield from self._begin(commands.Assign(wanted), "assign()")
+
+    def _begin(self, command: commands.Command, what: str) -> Call[None]:
+        """Send what says what to read from now on. Once it is done, no error concerns what was left before."""
+        if self._void_until:
+            self._void_until += (command,)
+        yield from self._mailbox.ask(command, what, self._deadline())
 
     def unsubscribe(self, now: Now, reason: str = "the consumer unsubscribed from all topics") -> Call[None]:
         """See ``Consumer.unsubscribe``."""
         self._mailbox.now = now
-        yield from self._leave(reason, now.mono + self._config.default_api_timeout_ms)
+        yield from self._leave(reason)
 
-    def _leave(self, reason: str, deadline: int, operation: GroupMembershipOperation = DEFAULT) -> Call[None]:
-        """Tell the listener, then leave; that the coordinator does not answer in time is no error."""
+    def _leave(self, reason: str, deadline: int | None = None, operation: GroupMembershipOperation = DEFAULT) -> Call[None]:
+        """Tell the listener, then leave; that the coordinator does not answer in time is no error.
+
+        Without a ``deadline`` it has ``LEAVE_TIME`` from the end of the listener on.
+        """
         self._mailbox.take()
         failure: Exception | None = None
         try:
@@ -339,11 +370,14 @@ class ConsumerCalls(CommitCalls, LookupCalls):
         finally:
             command = commands.Unsubscribe(reason, self._rebalancing.given_up, operation)
             self._mailbox.submit(command)
+            self._errors.clear()
+            self._void_until = (command,)
+        if deadline is None:
+            deadline = self._mailbox.now.mono + min(LEAVE_TIME, self._config.default_api_timeout_ms)
         try:
             yield from self._mailbox.settle(command, reason, deadline, wakeable=False, grace=0)
         except OttlaTimeoutError:
             _log.warning("leaving group %r was not answered in time", self._config.group_id)
-        self._errors.clear()  # they concern a membership that is over
         if failure is not None:
             raise failure
 
@@ -354,9 +388,9 @@ class ConsumerCalls(CommitCalls, LookupCalls):
     ) -> Call[None]:
         """Commit, if that is automatic, tell the listener, leave the group, end the fetches. See ``Consumer.close``.
 
-        ``done_with_last``: what was handed out last, and not come back for, counts as done with. If it does not, a commit that a
-        listener makes leaves it out, too. Whatever is not answered, each step is begun, and the last one ends by ``timeout`` (ms):
-        only listeners and callbacks may take longer.
+        ``done_with_last``: whether the records of the last poll count as processed. If not, a commit that a listener makes leaves
+        them out, too. Even without answers each step is begun, and the last one ends by ``timeout`` (ms): only listeners and
+        callbacks may take longer.
         """
         self._mailbox.now = now
         if not done_with_last:
@@ -381,13 +415,13 @@ class ConsumerCalls(CommitCalls, LookupCalls):
             raise OttlaTimeoutError(f"{unfinished} asynchronous commits were not answered before the consumer was closed")
 
     def _end_fetches(self, deadline: int) -> Call[None]:
-        """Brokers keep a session for each consumer that fetches; one that is told of its end has room for another's (KIP-227).
+        """Brokers keep a session for each consumer that fetches; closing it makes space for another's (KIP-227).
 
         A broker answers in turn, so after the fetch that it has, which may wait for records for a while.
         """
         command = commands.EndFetches()
         self._mailbox.submit(command)
-        patience = self._config.fetch_max_wait_ms + ANSWER_GRACE
+        patience = self._config.fetch_max_wait_ms + STEP_TIME
         until = min(self._before(deadline), self._mailbox.now.mono + patience)
         while not command.completion.done and self._mailbox.now.mono < until:
             yield from self._mailbox.wait(command.completion, until)

@@ -3,10 +3,12 @@
 Owns the consumed positions, for the application thread. Must not know the network thread, but for the snapshots it publishes.
 Invariants: records come only from partitions that are held, not paused and not being revoked, in the epoch that is current; a
 partition's records come in order and without a gap or a repetition, from its position on; a position that is committed by itself
-never covers a record that was not handed out, nor, while records are walked one by one, one that is not done with.
+never covers a record that was not handed out, nor, while records are walked one by one, one that is not done with, unless the
+application has committed that far by a call of its own.
 
 The handler of a signal may raise after any call that is made here. What the positions are derived from (``_positions``, the
-delivery, what is left over) therefore changes by plain assignments without a call between them; all else ``start_over`` makes anew.
+delivery, what is left over) therefore changes by plain assignments without a call between them; ``start_over`` recreates everything
+else.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ class PolledBy(Protocol):
         ...
 
     def is_running(self) -> bool:
-        """Whether it is that code which asks."""
+        """Whether the calling code is that code."""
         ...
 
 
@@ -60,16 +62,17 @@ class Delivery:
     the part that the application is in. Neither: it has not got anything yet.
     """
 
+    whole = False
+    walk: Walk | None = None
+    caller: PolledBy | None = None
+    """The caller that has it and has not called again yet."""
+    unprocessed = False
+    """The consumer is being closed, and the application may not have processed its records."""
+    finished: Record | None = None
+    """The record that the application has processed, if it has requested the next one and not received it yet."""
+
     def __init__(self, parts: list[HandedOut]) -> None:
         self.parts = parts
-        self.whole = False
-        self.walk: Walk | None = None
-        self.caller: PolledBy | None = None
-        """Who has it and has not come back yet."""
-        self.unprocessed = False
-        """The consumer is being closed, and the application may not have processed what it holds."""
-        self.finished: Record | None = None
-        """The record that the application has processed, where it has asked for the next one and not got it yet."""
 
     @property
     def at(self) -> int:
@@ -195,45 +198,51 @@ class Collector:
     def positions(self, *, with_current: bool, with_last: bool = True) -> dict[TopicPartition, OffsetAndMetadata]:
         """The position of each partition that has one.
 
-        ``with_current``: the record in hand, while records are walked, is done with. Without it these are the positions to commit
-        unasked, so none is before one that the application has committed itself. ``with_last``: the records of the last poll are
-        done with.
+        ``with_current``: the current record of an iteration is processed. ``with_last``: so are the records of the last poll.
         """
         undone: dict[TopicPartition, tuple[int, OffsetAndMetadata]] = {}
         if self.delivery is not None and not (self.delivery.whole and with_last):
-            with_current = with_current and not self.delivery.unprocessed
-            undone = self.delivery.positions(with_current=with_current)
-            if not with_current:
-                undone = {tp: self._after_commits(tp, *undone[tp]) for tp in undone}
+            undone = self.delivery.positions(with_current=with_current and not self.delivery.unprocessed)
         positions: dict[TopicPartition, OffsetAndMetadata] = {}
         # What is left over of a partition comes before all that was handed out of it since: the earliest of it counts.
         undone |= {left.tp: (left.epoch, left.start) for left in reversed(self._leftover) if self._is_current(left.tp, left.epoch)}
         for tp, view in self.snapshot.partitions.items():
+            # A partition that is paused while its records are processed has another epoch, and they are undone even so.
             epoch, position = undone.get(tp) or self._positions.get(tp) or (-1, None)
-            found = position if epoch == view.epoch else view.position
+            found = position if view.follows(epoch) else view.position
             if found is not None:
                 positions[tp] = found
         return positions
 
-    def _after_commits(self, tp: TopicPartition, epoch: int, position: OffsetAndMetadata) -> tuple[int, OffsetAndMetadata]:
-        """A position in what was handed out, or that of a later commit of the application."""
-        nothing = (-1, position)
-        (epoch_of_commit, committed), (epoch_of_end, end) = self._committed.get(tp, nothing), self._positions.get(tp, nothing)
-        is_later = epoch_of_commit == epoch_of_end == epoch and position.offset < committed.offset <= end.offset
-        return epoch, committed if is_later else position
+    def to_commit(self, *, with_current: bool, with_last: bool = True) -> dict[TopicPartition, OffsetAndMetadata]:
+        """As ``positions``, for an automatic commit: none is before one that the application has committed since the last poll."""
+        positions = self.positions(with_current=with_current, with_last=with_last)
+        for tp, (epoch, committed) in self._committed.items():
+            if tp in positions and self.snapshot.partitions[tp].follows(epoch) and positions[tp].offset < committed.offset:
+                positions[tp] = committed
+        return positions
+
+    def everything(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What ``commit()`` without offsets commits: the positions after all returned records.
+
+        While the consumer is being closed and the last records may be unprocessed, it is what ``close()`` commits.
+        """
+        if self.delivery is not None and self.delivery.unprocessed:
+            return self.to_commit(with_current=True)
+        return self.positions(with_current=True)
 
     def on_commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """The application commits these positions by a call of its own."""
+        """The application commits these positions explicitly."""
         views = self.snapshot.partitions
         self._committed |= {tp: (views[tp].epoch, position) for tp, position in offsets.items() if tp in views}
 
     def take_back(self) -> None:
-        """What the application holds counts as not handed out: the consumer is being closed, and it may be unprocessed."""
+        """The application's records count as not returned: the consumer is being closed, and they may be unprocessed."""
         if self.delivery is not None:
             self.delivery.unprocessed, self.delivery.whole = True, False
 
     def came_back(self) -> None:
-        """The application asks for the next record of those it walks, so it has processed the one it holds."""
+        """The application requests the next record of its iteration, so it has processed the current one."""
         if self.delivery is not None:
             self.delivery.caller, self.delivery.finished = None, self.delivery.current
 
@@ -248,7 +257,7 @@ class Collector:
         return known[1][0] if known is not None and known[1][0] >= 0 else None
 
     def handed_out(self, tp: TopicPartition) -> int | None:
-        """The offset behind all that was handed out of a partition. Any thread may ask."""
+        """The offset after all returned records of a partition. Any thread may call it."""
         view = self.snapshot.partitions.get(tp)
         if view is None:
             return None

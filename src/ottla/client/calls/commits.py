@@ -1,7 +1,10 @@
 """Commits, as the application makes them: ``commit``, ``commit_async`` and its callbacks, the last commit of ``close``.
 
-Owns the asynchronous commits that are not answered yet. Must not know how a commit travels. Invariants: callbacks run in the order
-of their commits, on the application's thread, inside a call; those of earlier commits before a later ``commit()`` returns.
+Owns the asynchronous commits that are not answered yet. Must not know how a commit travels. Invariants: callbacks are called in the
+order of their commits, on the application's thread, inside a call; those of earlier commits before a later ``commit()`` returns.
+
+A call that has called a callback waits for what it returned. The calls of other tasks do not: like a listener, a callback may
+wait for a task that commits, perhaps for a lock that this task holds meanwhile.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from typing import NamedTuple
 from ottla.client import commands
 from ottla.client.calls.base import CallBase
 from ottla.client.calls.collector import Collector
-from ottla.client.calls.mailbox import ANSWER_GRACE, Call, Mailbox
+from ottla.client.calls.mailbox import Call, Mailbox
 from ottla.client.commands import Completion, Offsets
 from ottla.config import ConsumerConfig
 from ottla.errors import OttlaError
@@ -25,9 +28,17 @@ _log = logging.getLogger(__name__)
 CommitCallback = Callable[[Mapping[TopicPartition, OffsetAndMetadata], Exception | None], object]
 
 
+STEP_TIME = 1_000
+"""Milliseconds that a step of ``close()`` leaves for the next ones, if there is enough time."""
+
 SEND_TIME = 100
-"""Milliseconds that the network thread has to send the last commit, also where ``close()`` does not wait for so long: it sends
-nothing whose deadline has passed."""
+"""Milliseconds that the network thread has to send the last commit, even if ``close()`` does not wait that long: it sends nothing
+whose deadline has passed."""
+
+
+BACKGROUND_TIME = 5_000
+"""Milliseconds for finding the coordinator for the commit of ``assign()``. Another process may already read these partitions, and a
+late commit would overwrite its newer ones: no member epoch protects them."""
 
 
 class _AsyncCommit(NamedTuple):
@@ -35,7 +46,7 @@ class _AsyncCommit(NamedTuple):
     completion: Completion
     callback: CommitCallback | None
     automatic: bool = False
-    """Whether nobody asked for it, so that a failure is no error of any call."""
+    """Whether the commit is automatic, so that its failure is not the error of any call."""
 
 
 class CommitCalls(CallBase):
@@ -53,7 +64,7 @@ class CommitCalls(CallBase):
         self._mailbox.take()
         self._raise_failure()
         if offsets is None:
-            offsets = self.collector.positions(with_current=True)
+            offsets = self.collector.everything()
         command = commands.Commit(dict(offsets), deadline)
         self._mailbox.submit(command)
         self.collector.on_commit(offsets)
@@ -61,7 +72,7 @@ class CommitCalls(CallBase):
             yield from self._await_async_commits(deadline)
             committed = yield from self._mailbox.settle(command, "commit()", deadline)
         except GeneratorExit:
-            # Nobody waits any more. What becomes of it is still to be heard of.
+            # No call waits any more. Its outcome is still to be reported.
             self._async_commits.append(_AsyncCommit(command.offsets, command.completion, None))
             raise
         finally:
@@ -76,7 +87,7 @@ class CommitCalls(CallBase):
         self._raise_failure()
         yield from self._run_commit_callbacks()
         if offsets is None:
-            offsets = self.collector.positions(with_current=True)
+            offsets = self.collector.everything()
         command = commands.Commit(dict(offsets), now.mono + self._config.default_api_timeout_ms, retry=False)
         # In this order: what was not sent is not answered, and a later commit() would wait for it.
         self._mailbox.submit(command)
@@ -84,11 +95,13 @@ class CommitCalls(CallBase):
         self.collector.on_commit(offsets)
 
     def _commit_in_background(self, *, done_with_last: bool) -> None:
-        """Commit what the application is done with. ``close()`` waits for it, as a later ``commit()`` does."""
-        offsets = self.collector.positions(with_current=done_with_last, with_last=done_with_last)
+        """Commit what the application has processed, in one attempt, as Java does.
+
+        ``close()`` waits for it, as a later ``commit()`` does.
+        """
+        offsets = self.collector.to_commit(with_current=done_with_last, with_last=done_with_last)
         if offsets:
-            # A topic that was deleted is left at once: that keeps neither the other partitions nor close() waiting.
-            command = commands.Commit(offsets, self._deadline(), revoking=True)
+            command = commands.Commit(offsets, self._mailbox.now.mono + BACKGROUND_TIME, retry=False)
             self._mailbox.submit(command)
             self._async_commits.append(_AsyncCommit(offsets, command.completion, None, automatic=True))
 
@@ -104,7 +117,7 @@ class CommitCalls(CallBase):
 
     @property
     def _has_commit_callback(self) -> bool:
-        """Whether an asynchronous commit was answered and the application has not been told."""
+        """Whether an asynchronous commit was answered and its callback has not run yet."""
         return bool(self._async_commits) and self._async_commits[0].completion.done
 
     def _run_commit_callbacks(self) -> Call[None]:
@@ -124,11 +137,11 @@ class CommitCalls(CallBase):
         return len(self._async_commits) - automatic
 
     def _commit_on_close(self, deadline: int) -> Call[None]:
-        offsets = self.collector.positions(with_current=True)
+        offsets = self.collector.to_commit(with_current=True)
         if not offsets:
             return
         mine = self._before(deadline)
-        # Other partitions are committed where a topic was deleted, and nothing is waited for that may never come.
+        # If a topic was deleted, the other partitions are committed, without waiting for an answer that may never come.
         command = commands.Commit(offsets, max(mine, self._mailbox.now.mono + SEND_TIME), revoking=True)
         self._mailbox.submit(command)
         try:
@@ -137,5 +150,6 @@ class CommitCalls(CallBase):
             _log.warning("the last commit of group %r failed: %s", self._config.group_id, error)
 
     def _before(self, deadline: int) -> int:
-        """A deadline for one step of ``close()`` that leaves some time to the next; half of what there is, if that is little."""
-        return deadline - min(ANSWER_GRACE, max(0, deadline - self._mailbox.now.mono) // 2)
+        """A deadline for one step of ``close()`` that leaves some time for the next; half of the remaining time, if that is
+        short."""
+        return deadline - min(STEP_TIME, max(0, deadline - self._mailbox.now.mono) // 2)

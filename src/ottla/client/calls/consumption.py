@@ -119,7 +119,7 @@ class Consumption:
                 self._topic(topic, now).requests.record(records, now)
 
     def look_at_the_clock(self, now: Now) -> None:
-        """To be told the time whenever the application is there."""
+        """Called with the time whenever the application calls."""
         if self._mark_at is not None and now.mono < self._mark_at:
             return
         self._mark_at = now.mono + WINDOW

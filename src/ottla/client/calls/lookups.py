@@ -59,7 +59,7 @@ class LookupCalls(PositionCalls):
         return found
 
     def group_metadata(self) -> ConsumerGroupMetadata:
-        """See ``Consumer.group_metadata``. Nobody is asked: it is in the snapshot."""
+        """See ``Consumer.group_metadata``. No broker is asked: it is in the snapshot."""
         self._require_group("group_metadata()")
         unknown = ConsumerGroupMetadata(self._config.group_id or "", group_instance_id=self._config.group_instance_id)
         return self.snapshot.group or unknown

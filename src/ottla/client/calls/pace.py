@@ -18,7 +18,7 @@ _NANOSECONDS = 1_000_000
 
 
 class Told(enum.Enum):
-    """What a listener was told of."""
+    """The partitions that a listener got."""
 
     ASSIGNED = "assigned"
     REVOKED = "revoked"

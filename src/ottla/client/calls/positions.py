@@ -48,10 +48,9 @@ class PositionCalls(CallBase):
         self._mailbox.take()
         wanted = frozenset(partitions)
         self._require_assigned(wanted)
-        positions = self.collector.positions(with_current=True)
-        yield from self._mailbox.ask(
-            commands.Pause(wanted, {tp: positions[tp] for tp in wanted if tp in positions}), "pause()", self._deadline()
-        )
+        views, positions = self.snapshot.partitions, self.collector.positions(with_current=True)
+        known = {tp: (views[tp].epoch, positions[tp]) for tp in wanted if tp in positions}
+        yield from self._mailbox.ask(commands.Pause(wanted, known), "pause()", self._deadline())
 
     def resume(self, partitions: Iterable[TopicPartition], now: Now) -> Call[None]:
         """See ``Consumer.resume``."""

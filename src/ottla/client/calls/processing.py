@@ -1,8 +1,8 @@
-"""A long job that the application announces, so that the group waits for it and for no other silence.
+"""A long job that the application announces, so that the group waits for it, but not for an unannounced silence.
 
-Owns the one job that may be under way. Must not know how long a job takes, nor what a group does about one that takes too long.
-Invariants: while a job is under way nothing is polled, so nothing that it works on counts as done with; however it ends, the
-application's usual deadline counts again.
+Owns the one job that may be running. Must not know how long a job takes, nor what a group does about one that takes too long.
+Invariants: while a job is running nothing is polled, so its records do not count as processed; however it ends, the application's
+usual deadline applies again.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class Job:
 
     @property
     def rebalancing(self) -> bool:
-        """Whether the group waits for this member to let partitions go: end early if you can, commit, and ``poll()``."""
+        """Whether the group waits for this member to give up partitions: end early if you can, commit, and ``poll()``."""
         return self._processing.rebalancing()
 
     def progress(self) -> None:
-        """The job goes on: its limit counts from now."""
+        """Report progress: the limit counts from now."""
         self._processing.go_on(self)
 
 
@@ -49,7 +49,7 @@ class Processing:
 
     def __init__(self, submit: Callable[[object], None]) -> None:
         self.rebalancing: Callable[[], bool] = lambda: False
-        """Whether a rebalance is under way; set by whoever knows."""
+        """Whether a rebalance is in progress; set by the owner."""
         self._submit = submit
         self._job: Job | None = None
 
@@ -58,10 +58,11 @@ class Processing:
         return Job(self, limit)
 
     def check_idle(self) -> None:
-        """Raises ``IllegalStateError`` while a job is under way."""
+        """Raises ``IllegalStateError`` while a job is running."""
         if self._job is not None:
             raise IllegalStateError(
-                "a job is under way: poll() would count its records as done with", hint="leave the processing() block first"
+                "a processing() block is open: poll() would count its records as processed",
+                hint="leave the processing() block first",
             )
 
     def begin(self, job: Job) -> None:
@@ -71,12 +72,12 @@ class Processing:
         self._submit(commands.ProcessingBegan(job.limit_ms))
 
     def go_on(self, job: Job) -> None:
-        """A job reports progress; a word that comes late does no harm."""
+        """A job reports progress; a late report does no harm."""
         if self._job is job:
             self._submit(commands.ProcessingBegan(job.limit_ms))
 
     def end(self, job: Job) -> None:
-        """A job is done, or was given up."""
+        """A job has ended, or was abandoned."""
         if self._job is job:
             self._job = None
             self._submit(commands.ProcessingEnded())

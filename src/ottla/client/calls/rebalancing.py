@@ -1,7 +1,7 @@
 """The application's half of a rebalance: commit, listeners and acknowledgement, in this order.
 
 Owns which partitions the application holds, and what it is still asked to give up or to take. Must not know which protocol asks.
-Invariants: every partition that ``on_assign`` was told of is told of exactly once more, by ``on_revoke`` or ``on_lost``, before
+Invariants: every partition that ``on_assign`` got is passed exactly once to ``on_revoke`` or ``on_lost``, before
 it goes; whatever a listener raises, the rebalance goes on and the error comes out of the call.
 """
 
@@ -25,8 +25,9 @@ from ottla.types import TopicPartition
 _log = logging.getLogger(__name__)
 
 COMMIT_HOLD = 100
-"""Milliseconds that a poll gives the commit before a revocation, as far as its own time-out allows, before it hands out records of
-partitions that stay. Most commits end within them: otherwise the group would wait until the application is done with those."""
+"""Milliseconds that a poll gives the commit before a revocation, as far as its own time-out allows, before it returns records of
+partitions that stay. Most commits end within this time: otherwise the group would wait until the application has processed
+those."""
 
 Partitions = list[TopicPartition]
 Listener = Callable[[Partitions], object]
@@ -35,7 +36,7 @@ Listener = Callable[[Partitions], object]
 
 @dataclass(frozen=True, slots=True)
 class Listeners:
-    """What the application wants to be told in a rebalance, on its own thread. What a listener returned is given back."""
+    """The listeners of the application, called on its own thread. The result of a listener is returned."""
 
     on_assign: Listener | None = None
     on_revoke: Listener | None = None
@@ -43,7 +44,7 @@ class Listeners:
 
 
 class _RevocationCommit(NamedTuple):
-    """The commit that has to end, well or not, before the partitions of ``rebalance`` go."""
+    """The commit that has to end, successfully or not, before the partitions of ``rebalance`` are given up."""
 
     rebalance: RebalanceNeeded
     command: commands.Commit
@@ -51,14 +52,15 @@ class _RevocationCommit(NamedTuple):
 
 
 class Rebalancing:
-    """See the module. It waits for listeners and for nothing else: a commit is looked at again by the next ``serve``."""
+    """See the module. It waits only for listeners: the next ``serve`` looks at a commit again."""
 
     def __init__(self, config: ConsumerConfig, mailbox: Mailbox, collector: Collector, assigning: Assigning, pace: Pace) -> None:
         self.owned: frozenset[TopicPartition] = frozenset()
-        """The partitions that ``on_assign`` was told of and that are not given up yet."""
+        """The partitions that ``on_assign`` got and that are not given up yet."""
         self.listeners = Listeners()
         self._subscribe: commands.Subscribe | None = None
-        """What began the membership; ``None``: there is none. What is told before it is done concerns an earlier membership."""
+        """The command that began the membership; ``None``: there is none. Notifications before it is done concern an earlier
+        membership."""
         self._config = config
         self._mailbox = mailbox
         self._collector = collector
@@ -74,20 +76,22 @@ class Rebalancing:
         self.given_up = GivenUp()
         """What ``leave`` gave up."""
         self._told: frozenset[TopicPartition] = frozenset()
-        """What a listener is just being told of as gone: it may want out of the group, and is not to be told again."""
+        """The partitions that a running listener gets as revoked or lost: if it leaves the group, it must not get them again."""
         self._in_listeners = 0
         """Milliseconds that the latest listener took."""
+        self.is_listening = False
+        """Whether a listener is running."""
 
     @property
     def pending(self) -> bool:
-        """Whether there is anything to do now: while the commit before a revocation is on its way there is not."""
+        """Whether there is anything to do now: not while the commit before a revocation is in flight."""
         if self._unanswered is not None or self._question is not None:
             return True
         return not self._awaits_commit if self._rebalance is not None else self._assignment is not None
 
     @property
     def hold_until(self) -> int:
-        """Until when nothing is to be handed out, not even of partitions that stay. See ``COMMIT_HOLD``."""
+        """Until when no records are returned, not even of partitions that stay. See ``COMMIT_HOLD``."""
         return self._commit.hold_until if self._commit is not None and self._awaits_commit else 0
 
     @property
@@ -110,11 +114,11 @@ class Rebalancing:
 
     @property
     def _is_subscribed(self) -> bool:
-        """Whether the network thread speaks of the present membership: notifications are handled in the order they were told."""
+        """Whether notifications concern the current membership: they are handled in the order in which they were sent."""
         return self._subscribe is not None and self._subscribe.completion.done
 
     def needed(self, item: RebalanceNeeded) -> None:
-        """An assignment that was not accepted yet is void; of two rebalances only the later one is still asked about.
+        """An assignment that was not accepted yet is void; of two rebalances only the later one still counts.
 
         A member of a consumer group may have to give partitions up while it computes an assignment for the group.
         """
@@ -152,9 +156,9 @@ class Rebalancing:
             self._mailbox.take()
 
     def leave(self) -> Call[None]:
-        """Give everything up, because the application wants out: ``given_up`` is what has to be said of it.
+        """Give up everything, because the application leaves the group: ``given_up`` is the notification to send.
 
-        Whatever was asked is void, and so is what is asked until the application subscribes again.
+        Earlier requests of the group are void, and so are later ones until the application subscribes again.
         """
         gone, lost = self.owned - self._told, self.lost
         self._in_listeners = 0
@@ -168,7 +172,7 @@ class Rebalancing:
             self.listeners, self._subscribe = Listeners(), None
 
     def _give_up(self, rebalance: RebalanceNeeded) -> Call[None]:
-        """Commit; when that has ended, tell the listener, and let the partitions go."""
+        """Commit; when that has ended, call the listener, and give up the partitions."""
         gone = self.owned & rebalance.partitions
         if gone and not rebalance.lost and self._config.enable_auto_commit and not self._has_committed(rebalance):
             return
@@ -185,10 +189,10 @@ class Rebalancing:
     def _has_committed(self, rebalance: RebalanceNeeded) -> bool:
         """Whether the commit before a revocation has ended; it is sent if it was not yet, once for each rebalance.
 
-        It covers what the application is done with. A failure costs repetitions, never records, so it is only logged.
+        It covers what the application has processed. A failure causes repetition, never loss, so it is only logged.
         """
         if self._commit is None or self._commit.rebalance is not rebalance:
-            offsets = self._collector.positions(with_current=False)
+            offsets = self._collector.to_commit(with_current=False)
             owned = {tp: offsets[tp] for tp in offsets if tp in self.owned}
             if not owned:
                 return True
@@ -204,7 +208,7 @@ class Rebalancing:
         return True
 
     def _commit_deadline(self, rebalance: RebalanceNeeded) -> int:
-        """The group waits for the listener and the next join, too, so the commit gets half of the time that it leaves."""
+        """The group also waits for the listener and the next join, so the commit gets half of the remaining time."""
         now, config = self._mailbox.now.mono, self._config
         patience = min(max(0, rebalance.deadline - now), config.max_poll_interval_ms) // 2
         return now + min(patience, config.default_api_timeout_ms)
@@ -236,7 +240,7 @@ class Rebalancing:
         self._mailbox.submit(self._assigning.user_data(self._collector.snapshot.topics))
 
     def _listen_to_end(self, gone: Iterable[TopicPartition], *, lost: bool) -> Call[None]:
-        """Partitions go, or are lost already; who has no ``on_lost`` hears of that through ``on_revoke``, as in Kafka."""
+        """Partitions are revoked, or already lost; without ``on_lost``, ``on_revoke`` is called, as in Kafka."""
         listeners = self.listeners
         listener = (listeners.on_lost or listeners.on_revoke) if lost else listeners.on_revoke
         yield from self._listen(Told.LOST if lost else Told.REVOKED, listener, gone)
@@ -245,11 +249,14 @@ class Rebalancing:
         """Run a listener, await what it returned where that can be, and note how long it took, whatever it raises."""
         if listener is None:
             return
-        began, raised = self._mailbox.now.mono, None
+        began, raised, outer = self._mailbox.now.mono, None, self.is_listening
+        self.is_listening = True
         try:
             yield from self._mailbox.outcome(listener(sorted(partitions)))
         except Exception as error:
             raised = error
+        finally:
+            self.is_listening = outer
         yield from self._mailbox.look_at_the_clock()
         self._in_listeners = self._mailbox.now.mono - began
         self._pace.listened(told, self._in_listeners, self._mailbox.now)

@@ -1,8 +1,8 @@
-"""The leader epochs of a partition that were seen, and those that its leader does not know (KIP-320).
+"""The known leader epochs of a partition, and those that its leader does not know (KIP-320).
 
-Owns what a client asks a leader with, and the count of UNKNOWN_LEADER_EPOCH answers. Must not know requests. Invariants: the epoch
-that leaders are asked with only moves up while they know it; it is given up only after its leader has refused it through
-``REFRESHES`` metadata refreshes and for ``PATIENCE``.
+Owns the epoch that requests to a leader carry, and the count of UNKNOWN_LEADER_EPOCH answers. Must not know requests. Invariants:
+that epoch only increases while leaders know it; it is dropped only after its leader has refused it through ``REFRESHES`` metadata
+refreshes and for ``PATIENCE``.
 
 A leader that the controller has just appointed may not know its epoch yet: it refuses until its own metadata catches up, within
 milliseconds to a second. An epoch that it never learns does not come from this cluster: a committed offset may have been copied
@@ -11,46 +11,47 @@ from another one, or be newer than the backup that the cluster was restored from
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import NamedTuple
 
 from ottla.types import Now, TopicPartition
 
 REFRESHES = 3
-"""Metadata answers that have to come in between the first refusal and the last."""
+"""The number of metadata answers that must arrive between the first refusal and the last."""
 
 PATIENCE = 2_000
-"""Milliseconds between the first refusal and the last: three refreshes alone take a third of a second."""
+"""The minimum time between the first refusal and the last, in milliseconds: three refreshes alone take a third of a second."""
 
 
 class SeenEpochs(NamedTuple):
-    """The leader epochs of one partition, as far as a client has heard of them."""
+    """The leader epochs of one partition that a client knows."""
 
     last: int | None = None
-    """The highest that the cluster, a committed offset or a seek has named."""
+    """The highest epoch that the cluster, a committed offset or a seek has named."""
     unknown: int | None = None
-    """One that the leader does not know. It, and higher ones, count again once the cluster itself has got there."""
+    """An epoch that the leader does not know. It, and higher ones, count again once the cluster itself has reached it."""
 
     def current(self, told: int | None) -> int | None:
-        """The epoch to ask the leader with, where the metadata says ``told``; ``None``: with none, and it does not check."""
+        """The epoch for requests to the leader, where the metadata has ``told``; ``None``: none, and the leader does not check."""
         if told is None:
             return None
         epoch = told if self.last is None else max(told, self.last)
         return None if epoch == self.unknown else epoch
 
     def named(self, epoch: int) -> SeenEpochs:
-        """After a committed offset or a seek has named an epoch."""
+        """A committed offset or a seek has named an epoch."""
         if (self.last is not None and epoch <= self.last) or (self.unknown is not None and epoch >= self.unknown):
             return self
         return self._replace(last=epoch)
 
     def told(self, before: int | None, epoch: int) -> SeenEpochs:
-        """After the cluster has said ``epoch``, where it had said ``before``."""
+        """The cluster's metadata has ``epoch``, where it had ``before``."""
         if self.unknown is not None and epoch >= self.unknown and before != epoch:
             return SeenEpochs(epoch)
         return self._replace(last=epoch if self.last is None or self.last == self.unknown else max(self.last, epoch))
 
     def refused(self, epoch: int) -> SeenEpochs:
-        """After the leader was found not to know an epoch."""
+        """The leader does not know an epoch."""
         return SeenEpochs(unknown=epoch)
 
 
@@ -67,7 +68,7 @@ class RefusedEpochs:
         self._refusals: dict[TopicPartition, _Refusals] = {}
 
     def refused(self, tp: TopicPartition, epoch: int, version: int, now: Now) -> bool:
-        """The leader refused ``epoch`` while metadata was at ``version``. Whether to give the epoch up."""
+        """The leader refused ``epoch`` while metadata was at ``version``. Returns whether to drop the epoch."""
         first = self._refusals.get(tp)
         if first is None or first.epoch != epoch:
             self._refusals[tp] = _Refusals(epoch, version, now.mono)
@@ -78,5 +79,10 @@ class RefusedEpochs:
         return True
 
     def accepted(self, tp: TopicPartition) -> None:
-        """The leader has answered a request with the epoch."""
+        """The leader has accepted a request with the epoch."""
         self._refusals.pop(tp, None)
+
+    def keep(self, partitions: Container[TopicPartition]) -> None:
+        """No other partitions are described any more: the count of those begins again if they come back."""
+        for tp in [tp for tp in self._refusals if tp not in partitions]:
+            del self._refusals[tp]

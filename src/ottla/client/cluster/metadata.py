@@ -1,8 +1,8 @@
 """What the cluster looks like, as a snapshot that never changes, and the manager that keeps it fresh.
 
 Owns ``Metadata`` (nodes, topics, leaders) and the Metadata requests. Must not know sockets, subscriptions or positions.
-Invariant: the leader epoch of a partition only moves up, unless its topic was made anew (another topic id) or the leader itself
-does not know the epoch; an answer that is behind is not believed.
+Invariant: the leader epoch of a partition only moves up, unless its topic was recreated (another topic id) or the leader itself
+does not know the epoch; an outdated answer is ignored.
 """
 
 from __future__ import annotations
@@ -88,21 +88,22 @@ class Metadata:
         return self._partitions.get(tp)
 
     def absence(self, tp: TopicPartition) -> BrokerError | None:
-        """That a partition does not exist, where the cluster says so: its topic does not, or has fewer partitions."""
+        """The error that a partition does not exist, if the cluster says so: its topic does not exist, or has fewer partitions."""
         topic = self.topics.get(tp.topic)
         if topic is None or tp in self._partitions:
             return None
         if topic.partitions:
-            return broker_error(UNKNOWN_TOPIC_OR_PARTITION, f"{tp}: the topic has {len(topic.partitions)} partitions")
+            count = len(topic.partitions)
+            return broker_error(UNKNOWN_TOPIC_OR_PARTITION, f"{tp}: the topic has {count} partition{'s' if count > 1 else ''}")
         if topic.error is not None and topic.error.code == UNKNOWN_TOPIC_OR_PARTITION:
             return broker_error(UNKNOWN_TOPIC_OR_PARTITION, f"{tp}: the topic does not exist")
         return None
 
     def leader(self, tp: TopicPartition) -> Leader | None:
-        """The leader, if there is one and its node is known, with the highest epoch that was seen anywhere.
+        """The leader, if there is one and its node is known, with the highest known epoch.
 
-        Where that is higher than the epoch of the metadata, the node may lead no longer. It says so when it is asked: a broker
-        refuses every epoch but its own.
+        If that is higher than the epoch of the metadata, the node may no longer be the leader. It reports that in its answer: a
+        broker refuses every epoch except its own.
         """
         known = self._partitions.get(tp)
         if known is None or known.leader is None or known.leader not in self.nodes:
@@ -171,13 +172,13 @@ class MetadataManager:
         return self.current.version + self._in_flight
 
     def on_fatal(self, observer: Callable[[OttlaError], None]) -> None:
-        """Call ``observer`` when nobody describes the cluster for a reason that waiting does not mend. Asking goes on."""
+        """Call ``observer`` when no broker describes the cluster, for a permanent reason. Requests go on."""
         self._observers.append(observer)
 
     def observe_epoch(self, tp: TopicPartition, epoch: int) -> None:
-        """A committed offset, a seek or a leader named a leader epoch: leaders are asked with no older one from now on.
+        """A committed offset, a seek or a leader named a leader epoch: later requests carry no older one.
 
-        An epoch that the leader was found not to know is passed over.
+        An epoch that the leader does not know is ignored.
         """
         before = self.current._epochs.get(tp, SeenEpochs())
         after = before.named(epoch)
@@ -189,11 +190,11 @@ class MetadataManager:
         self.current = dataclasses.replace(self.current, _epochs=MappingProxyType({**self.current._epochs, tp: seen}))
 
     def epoch_refused(self, tp: TopicPartition, epoch: int | None, now: Now) -> None:
-        """The leader answered UNKNOWN_LEADER_EPOCH to a request with ``epoch``. If it goes on to, the epoch is given up."""
+        """The leader answered UNKNOWN_LEADER_EPOCH to a request with ``epoch``. If it keeps doing so, the epoch is dropped."""
         self._wanted = True
         leader = self.current.leader(tp)
         if epoch is None or leader is None or leader.epoch != epoch:
-            return  # an answer about an epoch that nobody is asked with any more
+            return  # an answer about an epoch that requests no longer carry
         if self._refused_epochs.refused(tp, epoch, self.current.version, now):
             self._see(tp, self.current._epochs.get(tp, SeenEpochs()).refused(epoch))
             _log.warning(
@@ -207,7 +208,7 @@ class MetadataManager:
             )
 
     def epoch_accepted(self, tp: TopicPartition) -> None:
-        """The leader answered a request that carried its epoch."""
+        """The leader accepted a request that carried its epoch."""
         self._refused_epochs.accepted(tp)
 
     def update_leaders(self, leaders: Mapping[TopicPartition, tuple[int, int]], nodes: Iterable[Node]) -> bool:
@@ -261,6 +262,7 @@ class MetadataManager:
             return self._failed(broker_error(int(message.error_code), "the broker refused to describe the cluster"), now)
         self.failure = self._failing_since = None
         self.current = merge(self.current, message)
+        self._refused_epochs.keep(self.current._partitions)
         self._refresh_at = now.mono + self._config.metadata_max_age_ms
         refused = [topic for topic in self.current.topics.values() if topic.error is not None]
         for topic in refused:

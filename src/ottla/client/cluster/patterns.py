@@ -21,12 +21,12 @@ _log = logging.getLogger(__name__)
 
 
 def check(pattern: str) -> None:
-    """Raises ``ConfigError`` for what is no regular expression."""
+    """Raises ``ConfigError`` for what is not a regular expression."""
     try:
         re.compile(pattern)
     except re.error as error:
         where = "" if error.pos is None else f" at position {error.pos}"
-        raise ConfigError(f"pattern={pattern!r} is no regular expression: {error.msg}{where}") from None
+        raise ConfigError(f"pattern={pattern!r} is not a regular expression: {error.msg}{where}") from None
 
 
 class PatternTopics:
@@ -40,7 +40,7 @@ class PatternTopics:
         self._fresh_after = -1
 
     def refresh(self) -> None:
-        """Match anew, if there is new metadata; the next poll joins again for what has changed."""
+        """Match again, if there is new metadata; the next poll joins again if the result has changed."""
         pattern, current = self._subscription.pattern, self._metadata.current
         if pattern is None or not self._metadata.follows_all or not current.version:
             return

@@ -28,7 +28,6 @@ from ottla.client.connections.effects import (
     Write,
 )
 from ottla.client.connections.link import (
-    AWAITED,
     CONNECTED_STATES,
     ESTABLISHED_STATES,
     SETUP_STATES,
@@ -83,6 +82,8 @@ class Connections:
             config.socket_connection_setup_timeout_ms, config.socket_connection_setup_timeout_max_ms, random
         )
         self._by_id: dict[int, Link] = {}
+        self._worked: set[Address] = set()
+        """Where a request was ever answered."""
         self._next_id = 0
         self._requests = RequestQueue()
         self._effects: list[Effect] = []
@@ -159,9 +160,9 @@ class Connections:
                 self._round_failed(link, "the name has no address", now)
 
     def on_resolve_failed(self, host: str, port: int, reason: str, now: Now) -> None:
-        """A name has no address, or nobody could be asked for it."""
+        """A name has no address, or could not be resolved."""
         for link in self.links.resolving(host, port):
-            self._round_failed(link, f"the name can not be resolved: {reason}", now)
+            self._round_failed(link, f"the name cannot be resolved: {reason}", now)
 
     def on_securing(self, connection_id: int, now: Now) -> None:
         """TCP is connected: TLS begins."""
@@ -172,7 +173,7 @@ class Connections:
             link.last_used = now.mono
 
     def on_tls_failed(self, connection_id: int, error: OttlaError, now: Now) -> None:
-        """TLS came to nothing; an ``AuthenticationError`` is one that trying again will not mend."""
+        """TLS failed; an ``AuthenticationError`` will not be fixed by a retry."""
         link = self._by_id.pop(connection_id, None)
         if link is not None and link.state in ESTABLISHED_STATES:
             self._disconnected(link, str(error), now)
@@ -216,7 +217,7 @@ class Connections:
             self._broken(link, error, now)
 
     def on_connect_failed(self, connection_id: int, reason: str, now: Now) -> None:
-        """The address can not be reached."""
+        """The address cannot be reached."""
         link = self._by_id.pop(connection_id, None)
         if link is not None:
             self._address_failed(link, reason, now)
@@ -230,7 +231,7 @@ class Connections:
         try:
             response, pieces = link.connection.buffer_updated(count)
         except Exception as error:
-            self._broken(link, _as_ottla_error(error), now)
+            self._broken(link, _unreadable(link, error), now)
             return False
         if pieces:
             self._effects.append(Write(connection_id, pieces))
@@ -257,7 +258,7 @@ class Connections:
         link = self._by_id.pop(connection_id, None)
         if link is None:
             return
-        reason += _HUNG_UP.get(link.state, "") if not link.answered else ""
+        reason = link.hung_up(reason)
         if link.state in ESTABLISHED_STATES:
             self._disconnected(link, reason, now)
         else:
@@ -305,6 +306,7 @@ class Connections:
         self._next_id += 1
         link.connection, link.connection_id = ClientConnection(self._config.client_id, mechanism=self._mechanism), self._next_id
         link.opening(self._setup.delay(link.setup_failures), now)
+        link.worked = link.addresses[0] in self._worked
         self._by_id[self._next_id] = link
         self._effects.append(Connect(self._next_id, link.addresses[0], link.connection, link.host))
 
@@ -358,7 +360,7 @@ class Connections:
         address = address or link.name
         link.attempts[address] = reason
         self._back_off(link, reason, now, refusal)
-        error = refusal or DisconnectedError(f"{link.who} at {address} can not be reached: {reason}")
+        error = refusal or DisconnectedError(f"{link.who} at {address} cannot be reached: {reason}")
         self._requests.settle(lambda request: request.send.target == link.key and self._requests.complete(request, error=error))
 
     def _disconnected(self, link: Link, reason: str, now: Now, first: OttlaError | None = None) -> None:
@@ -419,6 +421,9 @@ class Connections:
     def _on_answer(self, link: Link, message: Any, now: Now) -> None:
         if link.failures:
             _log.info("%s at %s answers again", link.who, link.name)
+        if not link.worked:
+            link.worked = True
+            self._worked.add(link.addresses[0])
         request = link.answer(getattr(message, "throttle_time", None), now)
         if not request.done:
             self._requests.complete(request, message=message)
@@ -431,8 +436,7 @@ class Connections:
     def _expire_link(self, link: Link, now: Now) -> None:
         if link.state in SETUP_STATES and link.setup_deadline <= now.mono:
             link.setup_failures += 1
-            waited = f"{(now.mono - link.opened_at) / 1000:g} s"
-            self._broken(link, OttlaTimeoutError(f"{AWAITED[link.state]} after {waited}"), now)
+            self._broken(link, OttlaTimeoutError(link.in_vain(now)), now)
         elif link.state is LinkState.RENEWING and link.setup_deadline <= now.mono:
             self._broken(link, DisconnectedError("the broker did not finish the renewal of the login"), now)
         elif link.state is LinkState.READY and link.renew_at is not None and link.renew_at <= now.mono:
@@ -464,19 +468,19 @@ class Connections:
                 yield from (at for at in waits if at > now.mono)
 
 
-_HUNG_UP: Mapping[LinkState, str] = {
-    LinkState.SECURING: " during the TLS handshake: does this port speak TLS?",
-    LinkState.HANDSHAKE: " before it answered ApiVersions: is it a Kafka port, and is security.protocol right?",
-    LinkState.LOGIN: " during the login",
-    LinkState.READY: " at the first request: does this port ask for a login? See security.protocol",
-}
-"""What a peer that hangs up may mean by it, by the state of the link."""
-
-
 def _told_of(link: Link, error: AuthenticationError) -> AuthenticationError:
     """The same error, which says where it happened."""
     kind = TlsError if isinstance(error, TlsError) else AuthenticationError  # a user's own class may want other arguments
     return kind(f"{link.who} at {link.address}: {error.args[0]}", hint=error.hint, cause=error.cause)
+
+
+def _unreadable(link: Link, error: Exception) -> OttlaError:
+    """What is wrong with bytes that were received."""
+    found = _as_ottla_error(error)
+    if type(found) is ProtocolError:
+        doubt = "does anything between here and the broker change the data?"
+        found.hint = doubt if link.worked else f"is it a Kafka port, and {doubt}"
+    return found
 
 
 def _as_ottla_error(error: Exception) -> OttlaError:

@@ -1,6 +1,6 @@
 """One way to one broker: a name to resolve, addresses to try, at most one connection, and what is in flight on it.
 
-Owns the state of a link and what each event makes of it. Must not know sockets, nor which request goes where. Invariant:
+Owns the state of a link and its transitions. Must not know sockets, nor which request goes where. Invariant:
 a link has a connection exactly in the states from CONNECTING to RENEWING, and requests in flight only in READY and RENEWING.
 
 ::
@@ -43,16 +43,16 @@ class Address(NamedTuple):
 
 
 class LinkState(enum.Enum):
-    """Where a link stands."""
+    """The state of a link."""
 
-    IDLE = "not wanted yet"
+    IDLE = "not needed yet"
     RESOLVING = "the name is being resolved"
     CONNECTING = "waiting for the TCP connection"
-    SECURING = "waiting for the end of the TLS handshake"
+    SECURING = "waiting for the TLS handshake"
     HANDSHAKE = "connected, no answer to ApiVersions yet"
-    LOGIN = "waiting for the end of the SASL login"
+    LOGIN = "waiting for the SASL login"
     READY = "requests can be sent"
-    RENEWING = "the login is renewed: requests have to wait (KIP-368)"
+    RENEWING = "the login is being renewed: requests have to wait (KIP-368)"
     BACKOFF = "failed, waiting to try again"
 
 
@@ -60,12 +60,12 @@ class LinkEvent(enum.Enum):
     """What can happen to a link."""
 
     WANTED = "a request needs it"
-    RESOLVED = "the resolver gave addresses"
+    RESOLVED = "the resolver returned addresses"
     SECURE = "TCP is connected, TLS begins"
     CONNECTED = "bytes of Kafka's protocol can be sent"
-    LOGIN = "the broker told its versions and has to be told who we are"
-    READY = "the broker told its versions, and knows who we are"
-    RENEW = "the login is about to end"
+    LOGIN = "the broker sent its versions and needs a login"
+    READY = "the broker sent its versions, and the login is done or not needed"
+    RENEW = "the login is about to expire"
     NEXT = "this address failed, there is another"
     FAILED = "no address is left, or the connection broke"
     RELEASED = "closed because it is idle or its broker moved"
@@ -97,18 +97,31 @@ CONNECTED_STATES = SETUP_STATES | ESTABLISHED_STATES
 OPENING_STATES = SETUP_STATES | {LinkState.RESOLVING}
 
 NEXT_ADDRESS = 1_000
-"""Milliseconds after which, of the addresses of one name, the next is tried in place of one that swallows all that is sent to it.
-Twice as long with each round that failed, up to the set-up time-out: the way may just be slow. (Java's client spends the whole
-time-out on each.)"""
+"""Milliseconds after which the next address of a name is tried if there is no response. The time doubles with each failed round, up
+to the set-up time-out, since the network may just be slow. (Java's client spends the whole time-out on each address.)"""
 
-AWAITED: Mapping[LinkState, str] = {
+_AWAITED: Mapping[LinkState, str] = {
     LinkState.RESOLVING: "the name is not resolved yet",
     LinkState.CONNECTING: "no TCP connection",
-    LinkState.SECURING: "connected, but no answer to the TLS handshake: does this port speak TLS?",
-    LinkState.HANDSHAKE: "connected, but no answer to ApiVersions: is it a Kafka port?",
-    LinkState.LOGIN: "connected, but the login has not come to an end",
+    LinkState.SECURING: "connected, but no answer to the TLS handshake",
+    LinkState.HANDSHAKE: "connected, but no answer to ApiVersions",
+    LinkState.LOGIN: "connected, but the login has not finished",
 }
 """What an opening link waits for, as an error says it."""
+
+_DOUBTS: Mapping[LinkState, str] = {
+    LinkState.SECURING: ": does this port speak TLS?",
+    LinkState.HANDSHAKE: ": is it a Kafka port?",
+}
+"""What silence may mean at an address that has never been of use."""
+
+_HUNG_UP: Mapping[LinkState, tuple[str, str]] = {
+    LinkState.SECURING: (" during the TLS handshake", ": does this port speak TLS?"),
+    LinkState.HANDSHAKE: (" before it answered ApiVersions", ": is it a Kafka port, and is security.protocol right?"),
+    LinkState.LOGIN: (" during the login", ""),
+    LinkState.READY: (" at the first request", ": does this port ask for a login? See security.protocol"),
+}
+"""When a peer hung up, and what it may mean by it at an address that has never been of use."""
 
 _PROOF_AWAITED = "connected, but the login waits for a token: neither its provider nor an identity provider has given one yet"
 
@@ -122,7 +135,7 @@ class Request:
     deadline: int
     sent_at: int = 0
     done: bool = False
-    """Its manager has been told already; an answer that still comes is dropped."""
+    """Its manager already has an outcome; a late answer is dropped."""
 
 
 @dataclass(eq=False, slots=True)
@@ -145,6 +158,8 @@ class Link:
     """Why the broker, or we, refused to go on, if that was how the latest round failed."""
     answered: bool = False
     """Whether the present connection has answered a request: only then is it known to be of use."""
+    worked: bool = False
+    """Whether some connection to the present address ever has: what fails there now is no question of settings."""
     renew_at: int | None = None
     """When the login has to be renewed."""
     retry_at: int = 0
@@ -189,7 +204,7 @@ class Link:
         return oldest.sent_at + max(patience, oldest.send.timeout)
 
     def is_idle(self, patience: int, now: Now) -> bool:
-        """Whether nobody has used the connection for ``patience`` milliseconds; negative: one never counts as idle."""
+        """Whether the connection was unused for ``patience`` milliseconds; negative: it never counts as idle."""
         return self.state is LinkState.READY and not self.in_flight and 0 <= patience <= now.mono - self.last_used
 
     def deadlines(self, patience: int, idle_after: int) -> Iterator[int]:
@@ -208,7 +223,22 @@ class Link:
     def awaited(self) -> str:
         """What it waits for while it is being opened, as an error says it."""
         proves = self.state is LinkState.LOGIN and self.connection is not None and self.connection.proves
-        return _PROOF_AWAITED if proves else AWAITED[self.state]
+        return _PROOF_AWAITED if proves else _AWAITED[self.state] + self._doubt
+
+    def in_vain(self, now: Now) -> str:
+        """The same of a link that has waited long enough."""
+        return f"{_AWAITED[self.state]} after {(now.mono - self.opened_at) / 1000:g} s{self._doubt}"
+
+    def hung_up(self, reason: str) -> str:
+        """Why the peer, or the network, ended the connection, and when."""
+        if self.answered or self.state not in _HUNG_UP:
+            return reason
+        moment, doubt = _HUNG_UP[self.state]
+        return f"{reason}{moment}{'' if self.worked else doubt}"
+
+    @property
+    def _doubt(self) -> str:
+        return "" if self.worked else _DOUBTS.get(self.state, "")
 
     @property
     def who(self) -> str:
@@ -224,7 +254,7 @@ class Link:
         self.setup_deadline = now.mono + patience
 
     def tcp_connected(self, patience: int, now: Now) -> None:
-        """Somebody is there: only now is it worth the whole time to wait for what he has to say."""
+        """The peer has responded: from now on the full timeout applies."""
         if self.state is LinkState.CONNECTING and len(self.addresses) > 1:
             self.setup_deadline = now.mono + patience
 

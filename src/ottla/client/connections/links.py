@@ -18,7 +18,7 @@ from ottla.types import Node, Now
 STAGGER = 250
 """Milliseconds after which, where any broker will do, another is tried beside one that has not answered yet (as RFC 8305)."""
 
-_ELSEWHERE = "brokers are looked for where the cluster says they are: check advertised.listeners, and the way there from here"
+_ELSEWHERE = "clients connect to the addresses that the cluster advertises: check advertised.listeners and the network"
 
 
 class Links:
@@ -121,7 +121,7 @@ class Links:
         return max(tries, default=None)
 
     def failures_of(self, target: ToNode | ToCoordinator) -> Mapping[str, str]:
-        """Why one broker can not be reached, address by address; empty while it answers or was not tried."""
+        """Why one broker cannot be reached, address by address; empty while it answers or was not tried."""
         link = self._links.get(target)
         return {} if link is None or link.answered else link.attempts
 

@@ -32,7 +32,7 @@ from ottla.types import IsolationLevel, Now, TopicPartition
 _log = logging.getLogger(__name__)
 
 _SESSION_ERRORS = frozenset({70, 71, 106})
-"""Answers that say that the session is not what we believe: begun anew at once, the broker itself is well."""
+"""Errors that mean that the session differs from what the client expects: begin a new one at once, the broker itself is fine."""
 
 
 class Reaction(enum.Enum):
@@ -41,7 +41,7 @@ class Reaction(enum.Enum):
     NEW_LEADER = "ask for metadata and try again"
     OUT_OF_RANGE = "reset as configured, once what was fetched is consumed"
     AGAIN = "try again"
-    UNKNOWN_EPOCH = "the leader does not know its epoch yet, or never will: ask for metadata and try again"
+    UNKNOWN_EPOCH = "the leader does not know the epoch yet, or never will: refresh the metadata and try again"
     PROBLEM = "tell the application, and try again"
 
 
@@ -109,12 +109,12 @@ class FetchManager:
         self._blocked: dict[TopicPartition, int] = {}
         self._logged: dict[TopicPartition, int] = {}
         self._starved = False
-        """Whether some broker would be asked if there were room for its answer."""
+        """Whether some broker would be asked if there were memory for its answer."""
         self._planned: tuple[int, Metadata] | None = None
         """Version of the subscription and metadata that the sessions were given their partitions by."""
         self._plan_until: int | None = None
         self._ending = 0
-        """Sessions that brokers were told to end, and have not answered."""
+        """Sessions that brokers were asked to end, without an answer yet."""
         self._when_ended: list[Callable[[], None]] = []
 
     def __repr__(self) -> str:
@@ -191,7 +191,7 @@ class FetchManager:
             self._hand_over(tag, tuple(fetched))
 
     def on_failure(self, tag: _Asked | None, error: OttlaError, now: Now) -> None:
-        """The broker gave no answer: ask for metadata, and again after a while. What waiting does not mend is a problem, too."""
+        """The broker gave no answer: refresh the metadata, and fetch again after a while. A permanent error is also a problem."""
         if tag is None:
             self._ended()
             return

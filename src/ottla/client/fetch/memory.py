@@ -3,7 +3,8 @@
 Owns the account of bytes that were asked for and of bytes that arrived and are not consumed. Must not know partitions, records or
 requests. Invariants: what is held and what is asked for never exceed the limit together, but for what brokers send beyond what
 they were asked for (a first batch that is larger than that, KIP-74); of each broker at most ``ANSWERS`` are held or asked for, so
-that each has a share of its own and one that is slow takes nothing from the others; while nothing is held somebody may ask.
+that each has a share of its own and one that is slow takes nothing from the others; while nothing is held there is always memory
+for one.
 """
 
 from __future__ import annotations

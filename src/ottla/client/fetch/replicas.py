@@ -19,7 +19,7 @@ class _Lease(NamedTuple):
 
 
 class ReadReplicas:
-    """See the module. ``lease`` in milliseconds: afterwards the leader is asked again who is closest."""
+    """See the module. ``lease`` in milliseconds: afterwards the leader is asked again for the closest replica."""
 
     def __init__(self, metadata: MetadataManager, lease: int) -> None:
         self._metadata = metadata

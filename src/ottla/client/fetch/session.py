@@ -1,8 +1,9 @@
-"""A fetch session (KIP-227) as the client keeps it: what a broker was told of, so that a request need only say what changed.
+"""A fetch session (KIP-227) on the client: what the broker already knows, so that a request need only contain what changed.
 
-Owns what is wanted of one broker, what that broker believes to be wanted, and the session's id and epoch. Must not know positions,
-leaders or memory. Invariants: after each answer that was accepted, the broker's session holds exactly what the latest request
-stands for; whatever casts doubt on that ends in a full request; a request costs what changed, not what is wanted.
+Owns the partitions wanted from one broker, those in that broker's session, and the session's id and epoch. Must not know
+positions, leaders or memory. Invariants: after each accepted answer, the broker's session contains exactly what the latest
+request meant; after any doubt about that the next request is a full one; a request's cost depends on what changed, not on what is
+wanted.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ NO_SESSION = 0
 """The session id of a request or an answer without a session."""
 
 FINAL_EPOCH, FULL_EPOCH, FIRST_EPOCH = -1, 0, 1
-"""Epochs of a request: end the session; begin a new one with all that is listed; the first turn of a session that was begun."""
+"""Epochs of a request: end the session; begin a new one with all listed partitions; the first request in a new session."""
 
 LAST_EPOCH = 2**31 - 1
-"""After which the epochs begin again with ``FIRST_EPOCH``."""
+"""The epoch after this one is ``FIRST_EPOCH``."""
 
 SESSION_ID_NOT_FOUND = 70
 
@@ -29,18 +30,18 @@ SESSION_ID_NOT_FOUND = 70
 class Phase(enum.Enum):
     """What the next request does to the session."""
 
-    NEW = "begin one"
-    OPEN = "go on with the one there is"
-    REPLACING = "end the one that is not to be trusted, and begin another"
+    NEW = "begin a session"
+    OPEN = "continue the session"
+    REPLACING = "end the session, whose content is in doubt, and begin another"
 
 
 class Outcome(enum.Enum):
-    """What an answer, or the want of one, means for the session."""
+    """What an answer, or a missing answer, means for the session."""
 
-    KEPT = "the broker has a session, and it is what we believe"
-    REFUSED = "the broker keeps no session for us"
-    LOST = "the broker does not know the session any more"
-    DOUBTFUL = "nobody knows what the broker believes"
+    KEPT = "the broker has the session that the client expects"
+    REFUSED = "the broker keeps no session for this client"
+    LOST = "the broker no longer knows the session"
+    DOUBTFUL = "the broker's state is unknown"
 
 
 TRANSITIONS: Mapping[Phase, Mapping[Outcome, Phase]] = {
@@ -193,7 +194,7 @@ class FetchSession:
     # -- how it works -----------------------------------------------------------------------------------------------------
 
     def _news(self) -> dict[TopicPartition, Wanted]:
-        """What the broker has to be told: partitions that are new or altered."""
+        """What the request must contain: partitions that are new or changed."""
         news = {tp: self.wanted[tp] for tp in self._changed if tp in self.wanted and self.wanted[tp] != self._told.get(tp)}
         if not news and not self._by_id and self.wanted:
             # Whether topics go by name shows in what a request names: one that names nothing would go out as one with ids.

@@ -1,9 +1,9 @@
-"""Who coordinates the group: the look-up, and the doubt about it.
+"""The group's coordinator: the look-up, and doubts about it.
 
 Owns FindCoordinator. Must not know what the coordinator is asked for. Invariants: at most one look-up is in flight; none is made
 unless a manager needed the coordinator since the last one was found; a look-up that failed is not repeated before its back-off; a
 broker that answers is not hung up on before another is known to be the coordinator: what it was sent it may still act upon, later
-than upon what it is sent anew over another connection.
+than upon what it is sent again over another connection.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class CoordinatorManager:
         self.named: int | None = None
         """Whom the latest look-up that succeeded named, though it may have turned out to be of no use."""
         self.found = 0
-        """How many times a coordinator was found: who holds timers against it starts them anew."""
+        """How many times a coordinator was found: timers that depend on it are then restarted."""
         self.failure: OttlaError | None = None
         """Why the latest look-up failed; ``None`` once one succeeded."""
         self._group_id = config.group_id
@@ -57,7 +57,7 @@ class CoordinatorManager:
         self._disconnect = disconnect
         self._observers: list[Callable[[OttlaError, Now], None]] = []
         self._former: int | None = None
-        """Who answered that it is not the coordinator, until the look-up says who is."""
+        """The node that answered that it is not the coordinator, until the look-up has found the new one."""
         self._needed = self._in_flight = False
         self._attempts = 0
         self._not_before = 0
@@ -66,14 +66,14 @@ class CoordinatorManager:
         return f"<CoordinatorManager {self._group_id!r} at node {self.node_id}>"
 
     def on_fatal(self, observer: Callable[[OttlaError, Now], None]) -> None:
-        """Call ``observer`` when a look-up fails for a reason that waiting does not mend (no authorisation).
+        """Call ``observer`` when a look-up fails for a permanent reason (no authorisation).
 
         The look-up goes on.
         """
         self._observers.append(observer)
 
     def target(self) -> ToCoordinator | None:
-        """Where to send. ``None``: not known; the look-up is under way and its end wakes everybody."""
+        """Where to send. ``None``: unknown; the look-up is in progress and its end wakes all managers."""
         if self.node_id is None:
             self._needed = True
             return None

@@ -1,7 +1,7 @@
 """What the managers know of a group membership, whatever generation of the protocol it speaks.
 
 Owns the vocabulary between a membership machine and its neighbours (commits, positions, the application's calls). Must not know
-any one machine. Invariant: nobody but the machine itself decides who the member is and what it holds.
+any one machine. Invariant: only the machine itself decides the member's identity and partitions.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ottla.types import ConsumerGroupMetadata, GroupMembershipOperation, Now
 
 
 class MemberIdentity(NamedTuple):
-    """Who signs a request to the coordinator. The default is nobody's: the partitions were assigned by hand."""
+    """The identity in a request to the coordinator. The default is none: the partitions come from ``assign()``."""
 
     generation: int = -1
     member_id: str = ""
@@ -66,7 +66,7 @@ class Membership(Protocol):
 
     @property
     def joins_anew(self) -> bool:
-        """Whether the member is about to ask to be let in as nobody yet: it could as well be another member, of another kind."""
+        """Whether the member is about to join without an identity yet: it could still use the other protocol."""
 
     def metadata(self) -> ConsumerGroupMetadata:
         """The membership as a transactional producer needs it."""
@@ -81,19 +81,19 @@ class Membership(Protocol):
         """The application has run ``on_assign`` for the assignment that ``token`` names."""
 
     def user_data(self, command: UserData) -> None:
-        """What the application's assignors have to tell. That of another protocol is of no matter."""
+        """The user data of the application's assignors. That of another protocol is ignored."""
 
     def assigned(self, command: Assigned) -> None:
-        """The application's assignor has answered. An answer that belongs to another protocol is of no matter."""
+        """The application's assignor has answered. An answer for another protocol is ignored."""
 
     def leave(self, reason: str, reply: Reply, now: Now, operation: GroupMembershipOperation = DEFAULT) -> None:
         """Leave the group, or remain in it; ``reply`` is called when the coordinator has answered, or is not asked."""
 
     def identity(self) -> MemberIdentity:
-        """Who signs a commit now. Raises the error that a commit would end with if it were sent."""
+        """The identity for a commit. Raises the error that the commit would get if it were sent."""
 
     def reader(self) -> MemberIdentity:
-        """Who signs a look-up of commits now: ``NOBODY`` where none needs to, or none can."""
+        """The identity for a look-up of commits: ``NOBODY`` if none is needed or known."""
 
     def commit_refused(self, code: int, sent_by: MemberIdentity, now: Now) -> OttlaError:
         """The coordinator refused a commit because of who signed it: do what has to be done and give the error for the caller.
@@ -117,10 +117,10 @@ def leaves(config: ConsumerConfig, operation: GroupMembershipOperation) -> bool:
 
 
 def not_a_member(config: ConsumerConfig, *, expired: bool, cause: BrokerError | None = None) -> CommitFailedError:
-    """Why a commit can not be made any more; ``expired``: because the application did not poll."""
-    text = f"nothing was committed: this consumer is no member of group {config.group_id!r} any more"
+    """Why a commit cannot be made any more; ``expired``: because the application did not poll."""
+    text = f"nothing was committed: this consumer is no longer a member of group {config.group_id!r}"
     hint = (
         "it did not poll() within max_poll_interval, or a processing() block was silent beyond its limit: poll() to rejoin,"
-        " and handle fewer records a poll, announce long work, or raise the limit"
+        " and handle fewer records per poll, announce long work, or raise the limit"
     )
     return CommitFailedError(text, hint=hint if expired else None, cause=cause)

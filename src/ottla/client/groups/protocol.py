@@ -1,7 +1,8 @@
 """Which generation of the group protocol a member speaks: the one that was set, or the one that suits the group.
 
-Owns the choice, made anew before each join. Must not know how any generation works. Invariants: a live classic group is never
-converted by a choice made here; a member changes its protocol only while it is nobody yet; each choice is logged with its reason.
+Owns the choice, which is made again before each join. Must not know how any generation works. Invariants: a live classic group is
+never converted by a choice made here; a member changes its protocol only while it is no one yet; each choice is logged with its
+reason.
 
 ``auto`` asks the coordinator for the group once, by DescribeGroups: that knows classic groups only, so whatever it does not know is
 new or speaks the consumer protocol already. What the cluster offers was told when the connection was opened.
@@ -72,8 +73,8 @@ class AutoMembership:
         self._attempts = 0
         self._not_before = 0
         self._refusals = Refusals(self._config.default_api_timeout_ms, neighbours.notify)
-        self._warned = self._config.prefers_classic
-        """Whether the application knows which poll interval counts."""
+        self._warned = self._config.means_classic
+        """Whether the poll interval that counts was reported to the application."""
 
     def __repr__(self) -> str:
         return f"<AutoMembership {self.chosen!r}>"
@@ -111,10 +112,10 @@ class AutoMembership:
         if lacking is not None:
             return self._decide(self._classic, lacking, now)
         if error is None and group.group_state not in _VACANT:
-            return self._decide(self._classic, f"the group is a classic one of {members} member{'s' * (members != 1)}", now)
+            return self._decide(self._classic, f"the group is a classic group with {members} member{'s' * (members != 1)}", now)
         if error is not None and error.code != _GROUP_ID_NOT_FOUND:
-            return self._decide(self._classic, f"what the group is can not be asked: {error}", now)
-        return self._decide(self._consumer, "the cluster offers it, and the group is new, empty or speaks it already", now)
+            return self._decide(self._classic, f"the group's protocol cannot be determined: {error}", now)
+        return self._decide(self._consumer, "the cluster offers it, and the group is new, empty or already uses it", now)
 
     def on_failure(self, tag: Any, error: OttlaError, now: Now) -> None:
         """No answer."""
@@ -125,7 +126,7 @@ class AutoMembership:
             self._coordinator.mark_unknown(str(error), now)
         if error.retriable:
             return self._try_later(error, now)
-        return self._decide(self._classic, f"what the group is can not be asked: {error}", now)
+        return self._decide(self._classic, f"the group's protocol cannot be determined: {error}", now)
 
     def _ask(self, now: Now) -> Poll:
         from ottla.protocol.messages import describe_groups_request
@@ -144,8 +145,7 @@ class AutoMembership:
         return Poll((Send(Api.DESCRIBE_GROUPS, message, target, target, self._config.request_timeout_ms),))
 
     def _decide_by_settings(self, now: Now) -> None:
-        """Assignors that were set for classic groups alone mean one. Who has set them for both is content with either."""
-        if "partition_assignment_strategy" in self._config.given and not self._config.group_client_assignors:
+        if self._config.means_classic:
             self._decide(self._classic, "partition.assignment.strategy is set, which is a classic group's", now)
 
     def _decide(self, member: Membership, reason: str, now: Now) -> None:

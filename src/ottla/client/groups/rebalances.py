@@ -1,7 +1,7 @@
-"""What each rebalance was: when, why, who, what came and what went, and for how long partitions were not fetched.
+"""The record of each rebalance: when, why, who, the assigned and revoked partitions, and how long they were not fetched.
 
-Owns the record of a member's rebalances, the line in the log, and the latest of them for whoever wants to look. Must not know which
-protocol the group speaks: it watches how the member stands and is told what the application was asked. Invariants: every change of
+Owns the record of a member's rebalances, the line in the log, and the latest of them. Must not know which
+protocol the group speaks: it watches the member's state and the requests to the application. Invariants: every change of
 what the application holds is in exactly one record; a record never changes, and the tuple of them is replaced, never changed, so
 that any thread may read it.
 """
@@ -12,22 +12,22 @@ import logging
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
+from typing import Any
 
 from ottla.client.commands import GivenUp
 from ottla.client.effects import AsksNothing, Poll
 from ottla.client.groups.membership import Membership
 from ottla.client.subscription import Subscription
 from ottla.config import ConsumerConfig
-from ottla.types import Now, TopicPartition
+from ottla.types import FrozenMapping, Now, TopicPartition
 
 _log = logging.getLogger(__name__)
 
 KEPT = 100
-"""Records that can be read; older ones are only in the log."""
+"""The number of records that are kept; older ones are only in the log."""
 
 _NAMED = 20
-"""Partitions of a kind that the log names; of more it gives the number."""
+"""The number of partitions that the log names; it only counts the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,24 +36,25 @@ class Rebalance:
 
     began: float
     duration: float
-    """Until the partitions were the application's: with all its listeners, commits, and the wait for its ``poll()``."""
+    """The time until the application had the partitions, including its listeners, commits, and the wait for its ``poll()``."""
     reason: str
-    """What set it off, as far as the member was told."""
+    """What started it, as far as the member knows."""
     completed: bool
-    """Whether the member is in the group with its partitions; False: it left, or did not get in."""
+    """Whether the member is in the group with its partitions; False: it left, or could not join."""
     protocol: str
     """``classic`` or ``consumer``."""
     member_id: str
     epoch: int
     """The generation (``classic``) or member epoch (``consumer``) that it ended with; -1: none."""
     assigned: tuple[TopicPartition, ...]
-    """What ``on_assign`` was told of."""
+    """The partitions that ``on_assign`` got."""
     revoked: tuple[TopicPartition, ...]
-    """What ``on_revoke`` was told of. Where the protocol takes all to give most back, partitions are in ``assigned``, too."""
+    """The partitions that ``on_revoke`` got. If the protocol revokes all and returns most, partitions are in ``assigned``, too."""
     lost: tuple[TopicPartition, ...]
-    """What others could have taken before this member noticed: what ``on_lost`` was told of."""
+    """Partitions that others could have taken before this member noticed: those that ``on_lost`` got."""
     unfetched: Mapping[TopicPartition, float]
-    """How long this member held each partition without fetching it; of one that went away and came back, the gap as well."""
+    """How long this member owned each partition without fetching it; for a partition that was revoked and assigned again, including
+    the gap."""
     in_listeners: float
     """How long listeners ran."""
     assignor: str = ""
@@ -70,6 +71,12 @@ class Rebalance:
             f" {self.in_listeners:.3f} s in listeners"
         )
 
+    def as_dict(self) -> dict[str, Any]:
+        """The same, of strings, numbers, lists and dictionaries, for JSON."""
+        plain = {name: getattr(self, name) for name in self.__slots__}
+        partitions = {name: [str(tp) for tp in plain[name]] for name in ("assigned", "revoked", "lost")}
+        return {**plain, **partitions, "unfetched": {str(tp): spent for tp, spent in self.unfetched.items()}}
+
 
 def _listed(partitions: tuple[TopicPartition, ...]) -> str:
     if len(partitions) > _NAMED:
@@ -79,7 +86,7 @@ def _listed(partitions: tuple[TopicPartition, ...]) -> str:
 
 @dataclass(slots=True, eq=False)
 class _Draft:
-    """A rebalance that is under way."""
+    """A rebalance in progress."""
 
     began: Now
     reason: str
@@ -87,23 +94,23 @@ class _Draft:
     revoked: set[TopicPartition] = field(default_factory=set)
     lost: set[TopicPartition] = field(default_factory=set)
     stopped: dict[TopicPartition, int] = field(default_factory=dict)
-    """Since when a partition is not fetched."""
+    """The time since when a partition is not fetched."""
     gone: dict[TopicPartition, int] = field(default_factory=dict)
-    """Since when it is not held any more."""
+    """The time since when it is no longer owned."""
     unfetched: dict[TopicPartition, int] = field(default_factory=dict)
     in_listeners: int = 0
 
 
 class RebalanceRecorder(AsksNothing):
-    """See the module. A manager that asks for nothing, to be asked after the membership."""
+    """See the module. A manager without requests, which is polled after the membership."""
 
     def __init__(self, config: ConsumerConfig, subscription: Subscription, membership: Membership) -> None:
         self.records: tuple[Rebalance, ...] = ()
-        """The latest, oldest first. Replaced as a whole."""
+        """The latest rebalances, oldest first. Replaced as a whole."""
         self.completed = self.failed = 0
-        """How many there were."""
+        """The total number of rebalances."""
         self.latency_total = 0
-        """How long the completed ones took, all together (ms)."""
+        """The total time of the completed ones (ms)."""
         self._group_id = config.group_id
         self._subscription = subscription
         self._membership = membership
@@ -119,36 +126,36 @@ class RebalanceRecorder(AsksNothing):
         return self._draft is not None
 
     def failed_within(self, milliseconds: int, now: Now) -> int:
-        """How many rebalances came to nothing lately: of those that began, not of memberships that were ended."""
+        """The number of recent failed rebalances, without ended memberships."""
         return sum(now.mono - at < milliseconds for at in self._failed_at)
 
-    # -- what the application was asked -----------------------------------------------------------------------------------
+    # -- requests to the application -------------------------------------------------------------------------------------
 
     def gave_up(self, what: GivenUp, now: Now) -> None:
-        """The application has given partitions up, or learnt that they are lost."""
+        """The application has given up partitions, or learnt that they are lost."""
         draft = self._open(now)
         (draft.lost if what.lost else draft.revoked).update(what.partitions)
         draft.in_listeners += what.in_listeners
 
     def took(self, partitions: Iterable[TopicPartition], in_listeners: int, now: Now) -> None:
-        """The application has taken these."""
+        """The application has taken over these."""
         draft = self._open(now)
         draft.assigned.update(partitions)
         draft.in_listeners += in_listeners
 
     def left(self, reason: str, what: GivenUp, now: Now) -> None:
-        """The application wants out, and has given up what it held. To be told before the membership is."""
+        """The application leaves, and has given up its partitions. Must be called before the membership is informed."""
         interrupted = self._draft is not None
         if not interrupted and not self._membership.standing.joined:
             return
         self.gave_up(what, now)
         self._follow_fetching(self._open(now), now)
-        self._finish(now, reason=reason, completed=False, failed=interrupted)  # who just goes has failed at nothing
+        self._finish(now, reason=reason, completed=False, failed=interrupted)  # a member that just leaves has not failed
 
     # -- the two shapes ---------------------------------------------------------------------------------------------------
 
     def poll(self, now: Now) -> Poll:
-        """Notice beginnings and ends."""
+        """Detect beginnings and ends."""
         standing = self._membership.standing
         if self._draft is None and standing.rebalancing:
             self._open(now)
@@ -169,7 +176,7 @@ class RebalanceRecorder(AsksNothing):
         return {tp for tp, state in self._subscription.partitions.items() if state.revoking or state.awaiting_acceptance}
 
     def _follow_fetching(self, draft: _Draft, now: Now) -> None:
-        """Note which partitions are not fetched because of the rebalance, and which are again, or are gone."""
+        """Record which partitions are not fetched because of the rebalance, and which are fetched again or were given up."""
         blocked, held = self._blocked(), self._subscription.partitions
         for tp in blocked:
             draft.stopped.setdefault(tp, now.mono)
@@ -198,7 +205,7 @@ class RebalanceRecorder(AsksNothing):
             assigned=tuple(sorted(draft.assigned)),
             revoked=tuple(sorted(draft.revoked)),
             lost=tuple(sorted(draft.lost)),
-            unfetched=MappingProxyType({tp: spent / 1000 for tp, spent in sorted(draft.unfetched.items())}),
+            unfetched=FrozenMapping({tp: spent / 1000 for tp, spent in sorted(draft.unfetched.items())}),
             in_listeners=draft.in_listeners / 1000,
             assignor=standing.assignor,
         )

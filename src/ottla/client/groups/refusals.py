@@ -1,7 +1,7 @@
-"""How long the coordinator has refused what a member asks for again and again.
+"""How long the coordinator has repeatedly refused a member's requests.
 
-Owns the count of refusals in a row. Must not know requests, error codes or what is done about a refusal. Invariant: no refusal is
-silent for ever: the application is told once in each ``patience``, which its next ``poll()`` raises.
+Owns the count of refusals in a row. Must not know requests, error codes or what is done about a refusal. Invariant: no refusal
+stays silent for ever: the error is reported once per ``patience``, and the next ``poll()`` raises it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ottla.types import Now
 
 
 class Refusals:
-    """See the module. ``patience`` in milliseconds; ``notify`` tells the application."""
+    """See the module. ``patience`` in milliseconds; ``notify`` reports to the application."""
 
     def __init__(self, patience: int, notify: Callable[[object], None]) -> None:
         self.count = 0
@@ -24,7 +24,7 @@ class Refusals:
         self._since = 0
 
     def refused(self, error: OttlaError, now: Now, patience: int = 0) -> None:
-        """A request was refused and is sent again. ``patience``: how long that is normal, where that is longer than usual."""
+        """A request was refused and is sent again. ``patience``: how long that is normal, if longer than usual."""
         self.count += 1
         if self.count == 1:
             self._since = now.mono

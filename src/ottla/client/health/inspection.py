@@ -1,7 +1,7 @@
-"""What the network thread tells whoever asks how the consumer is.
+"""The network thread's view of the consumer's health.
 
-Owns the putting together of what the managers know. Must not know who asks, nor what the answer means. Invariant: it only looks;
-what it gives never changes; it costs nothing while nobody asks.
+Owns the collection of what the managers know. Must not know callers, nor what the answer means. Invariant: it only looks;
+its result never changes; it costs nothing unless called.
 """
 
 from __future__ import annotations

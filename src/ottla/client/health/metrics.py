@@ -113,13 +113,13 @@ _METERS: Mapping[Api, str] = {
 
 
 class Meters:
-    """See the module. ``on_completion`` is told of each request that was answered or failed."""
+    """See the module. ``on_completion`` is called for each request that was answered or failed."""
 
     def __init__(self) -> None:
         self.heartbeat_at: int | None = None
         """When the coordinator last accepted a heartbeat (monotonic ms)."""
         self.accepted_at: int | None = None
-        """When it last accepted a heartbeat or a join: silence counts from then."""
+        """When it last accepted a heartbeat or a join: its silence is measured from then."""
         self.fetch_at: dict[int, int] = {}
         """When each node last answered a Fetch (monotonic ms)."""
         self._requests = Meter()

@@ -1,21 +1,20 @@
-"""Whether a consumer is well: what its two threads know, put together into one value, and the rules of the verdicts.
+"""A consumer's health: what its two threads know, combined into one value, and the rules of the verdicts.
 
 Owns the shape of ``Health``, the reasons why a partition may not move, and what ``live``, ``ready`` and ``healthy`` mean. Must not
-know threads, nor who asks. Invariant: an assessment changes nothing but the memory of which partitions stand still.
+know threads or callers. Invariant: an assessment changes nothing except the record of stuck partitions.
 """
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from types import MappingProxyType
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from ottla.client.groups.membership import Standing
 from ottla.client.health.metrics import MetricName
 from ottla.client.subscription import Mode, PartitionState, Phase
-from ottla.types import ConsumerGroupMetadata, Now, TopicPartition
+from ottla.types import ConsumerGroupMetadata, FrozenMapping, Now, TopicPartition
 
 
 class WaitsFor(enum.StrEnum):
@@ -24,21 +23,21 @@ class WaitsFor(enum.StrEnum):
     RECORDS = "records"
     """Everything was read."""
     FETCH = "fetch"
-    """There is more to read, and a broker is asked for it."""
+    """There is more to read, and a broker has been asked for it."""
     APPLICATION = "application"
-    """Records are here, for the next ``poll()``."""
+    """Records have arrived, for the next ``poll()``."""
     RESUME = "resume"
     """It is paused."""
     REBALANCE = "rebalance"
-    """It is about to go, or ``on_assign`` has not returned yet."""
+    """It is about to be revoked, or ``on_assign`` has not returned yet."""
     POSITION = "position"
-    """The committed position is looked up."""
+    """The committed position is being looked up."""
     RESET = "reset"
-    """The first or the last offset is looked up."""
+    """The first or the last offset is being looked up."""
     VALIDATION = "validation"
-    """A new leader is asked whether its log still has what was read before the position."""
+    """A new leader is being asked whether its log still has what was read before the position."""
     LEADER = "leader"
-    """No broker is known to lead it."""
+    """No leader is known."""
     PROBLEM = "problem"
     """See ``PartitionHealth.problem``."""
 
@@ -50,7 +49,7 @@ _ON_THE_WAY = {
 }
 
 _AT_REST = frozenset({WaitsFor.RECORDS, WaitsFor.APPLICATION, WaitsFor.RESUME})
-"""What a partition may wait for as long as it likes. Of an application that does not poll, ``live`` tells."""
+"""What a partition may wait for indefinitely. ``live`` covers an application that does not poll."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +65,10 @@ class PartitionHealth:
     last_fetch: float | None
     """When the broker that it is read from last answered a fetch."""
     last_progress: float | None
-    """When the application was last handed records of it."""
+    """When the application last got records of it."""
     stands_still: float
-    """For how long it waits for the same thing at the same position, though there is something to read or to find out; as far as
-    earlier calls of ``health()`` have seen."""
+    """How long it has waited for the same thing at the same position, although there is something to read or to find out; as
+    observed by earlier calls of ``health()``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +76,13 @@ class Health:
     """One consumer at one moment. Times are seconds ago; ``None``: never."""
 
     live: bool
-    """The consumer can do its work; where not, only a new one helps: it is closed or fenced, or its application hangs."""
+    """The consumer can work; if not, only a new one helps: it is closed or fenced, or its application hangs."""
     ready: bool
-    """It is live, connected, and has what it is to read: in a group, it is a member and no rebalance is under way."""
+    """It is live, connected, and has its partitions: in a group, it is a member and no rebalance is in progress."""
     healthy: bool
-    """It is ready, its heartbeats are answered, and no partition stands still."""
+    """It is ready, its heartbeats are answered, and no partition is stuck."""
     reasons: tuple[str, ...]
-    """Why not; empty where ``healthy``."""
+    """Why it is not healthy; empty if it is."""
     group_id: str | None = None
     protocol: str = ""
     state: str = ""
@@ -101,10 +100,10 @@ class Health:
     """When the application last gave a sign of life: a poll, or progress of a job."""
     assignor: str = ""
     """The assignor of a member that computed what is assigned; empty: the coordinator computed it, or nothing is assigned."""
-    partitions: Mapping[TopicPartition, PartitionHealth] = field(default_factory=lambda: MappingProxyType({}))
+    partitions: Mapping[TopicPartition, PartitionHealth] = FrozenMapping()
 
     def as_dict(self) -> dict[str, Any]:
-        """The same, of strings, numbers, lists and dictionaries, for JSON."""
+        """The same as strings, numbers, lists and dictionaries, for JSON."""
         plain = {name: getattr(self, name) for name in self.__slots__ if name not in ("partitions", "reasons")}
         partitions = {str(tp): asdict(part) for tp, part in self.partitions.items()}
         return {**plain, "reasons": list(self.reasons), "partitions": partitions}
@@ -118,7 +117,7 @@ class PartitionSeen:
     problem: str | None
     leader: int | None
     fetch: int
-    """The next offset that a broker is asked for."""
+    """The next offset to fetch."""
     fetch_at: int | None
 
     @classmethod
@@ -176,7 +175,7 @@ class _Still:
 
 
 class Assessor:
-    """Makes a ``Health`` of what both threads know. It remembers since when each partition stands still."""
+    """Makes a ``Health`` from what both threads know. It remembers since when each partition is stuck."""
 
     def __init__(self, group_id: str | None, session_timeout_ms: int) -> None:
         self._group_id = group_id
@@ -184,7 +183,7 @@ class Assessor:
         self._still: dict[TopicPartition, _Still] = {}
 
     def assess(self, network: NetworkView, consumed: Mapping[TopicPartition, Consumed], stuck_after: int) -> Health:
-        """``stuck_after``: for how many milliseconds a partition may stand still."""
+        """``stuck_after``: for how many milliseconds a partition may be stuck."""
         now = network.at.mono
         partitions = {
             tp: self._partition(tp, seen, consumed.get(tp) or Consumed(None, None, None), now)
@@ -211,7 +210,7 @@ class Assessor:
             processing=network.processing,
             last_heartbeat=_ago(network.heartbeat_at, now),
             last_poll=_ago(network.last_sign, now),
-            partitions=MappingProxyType(partitions),
+            partitions=FrozenMapping(partitions),
         )
 
     def _partition(self, tp: TopicPartition, seen: PartitionSeen, consumed: Consumed, now: int) -> PartitionHealth:
@@ -256,7 +255,7 @@ class Assessor:
             reasons.append("it is neither subscribed nor assigned")
         elif network.mode is Mode.TOPICS and standing is not None:
             if not standing.joined:
-                reasons.append(f"it is no member of group {self._group_id!r} now: {standing.state}")
+                reasons.append(f"it is not a member of group {self._group_id!r} now: {standing.state}")
             elif standing.rebalancing:
                 reasons.append(f"group {self._group_id!r} is rebalancing: {standing.reason or standing.state}")
         return reasons
@@ -271,7 +270,7 @@ class Assessor:
         for tp, part in partitions.items():
             if part.waits_for is WaitsFor.PROBLEM or part.stands_still * 1000 >= stuck_after:
                 why = part.problem or f"it waits for {part.waits_for.value}, lag {'unknown' if part.lag is None else part.lag}"
-                reasons.append(f"{tp} stands still at {part.position} for {part.stands_still:.1f} s: {why}")
+                reasons.append(f"{tp} has been stuck at {part.position} for {part.stands_still:.1f} s: {why}")
         return reasons
 
 

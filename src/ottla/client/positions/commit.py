@@ -1,19 +1,23 @@
 """Commits and committed positions: OffsetCommit, OffsetFetch, and the commits that happen by themselves.
 
 Owns the queue of commits, the look-ups of committed offsets and the timer of auto-commit. Must not know how a membership works,
-nor what becomes of a position. Invariants: commits leave in the order they were asked for, signed by who asked; one that is sent
-again is signed anew, and neither takes a later one back nor speaks of partitions that were given up meanwhile; who asked is told
-when the time is over, but what was sent stays in flight: the coordinator might act upon it later than upon what it is sent over
-another connection; nothing is sent while the coordinator is unknown; one auto-commit at most is under way; auto-commit commits only
-what came with a ``Polled``, so never a record that a poll has not handed out before.
+nor what becomes of a position. Invariants:
+
+- Commits are sent in the order of the calls, each signed with the identity of the member that called. A commit that is sent again
+  is signed again; it never takes a later commit back, and leaves out partitions that were given up meanwhile.
+- A call fails when its time is over, but its request stays in flight: the coordinator might still carry it out, after a request
+  that was sent later over another connection.
+- Nothing is sent while the coordinator is unknown. At most one auto-commit is under way. Auto-commit commits only positions that
+  came with a ``Polled``, so never a record that no poll has handed out before.
 """
 
 from __future__ import annotations
 
 import enum
 import logging
+import uuid
 from bisect import insort
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -50,7 +54,7 @@ class Reaction(enum.Enum):
     AGAIN = "send again after a while"
     LOOK_UP = "the coordinator is another one: look it up, and send again"
     MEMBERSHIP = "it is about who signed: the membership knows"
-    SIGN_ANEW = "who asks is somebody else by now: sign and send again"
+    SIGN_ANEW = "the member's identity has changed: sign again and send again"
     UNLESS_REVOKING = "send again after a while; but a topic that is gone must not hold a revocation up"
 
 
@@ -81,7 +85,7 @@ _FETCH_REACTIONS: Mapping[int, Reaction] = {
 }
 """Error codes of OffsetCommit and OffsetFetch -> what to do; any other goes to the caller as it is."""
 
-_TOPIC_AUTHORIZATION_FAILED = 29
+_TOPIC_AUTHORIZATION_FAILED, _UNKNOWN_TOPIC_ID = 29, 100
 
 
 @dataclass(slots=True, eq=False)
@@ -89,7 +93,7 @@ class _Job:
     """Something asked of the coordinator until it is answered: kept through retries."""
 
     waiting: list[tuple[Reply, int | None]]
-    """Who waits, and until when."""
+    """The waiting commands, and their deadlines."""
     retry: bool
     attempts: int = 0
     not_before: int = 0
@@ -97,11 +101,11 @@ class _Job:
 
     @property
     def deadline(self) -> int | None:
-        """When the first of those who wait has waited long enough."""
+        """The first deadline of the waiting commands."""
         return min((deadline for _, deadline in self.waiting if deadline is not None), default=None)
 
     def overdue(self, now: Now) -> bool:
-        """Whether somebody has."""
+        """Whether a deadline has passed."""
         return (deadline := self.deadline) is not None and now.mono >= deadline
 
     def give_up(self, error: OttlaError, now: Now) -> None:
@@ -114,7 +118,7 @@ class _Job:
                 self.waiting.append((reply, deadline))
 
     def done(self, value: Any, error: OttlaError | None) -> None:
-        """Tell whoever has not been told yet."""
+        """Complete the commands that are still waiting."""
         waiting, self.waiting = self.waiting, []
         for reply, _ in waiting:
             reply(value, error)
@@ -125,7 +129,11 @@ class _CommitJob(_Job):
     number: int
     offsets: Offsets
     signed: MemberIdentity
+    topic_ids: Mapping[TopicPartition, uuid.UUID]
+    """The topics in which the positions were read, where they are known."""
     revoking: bool = False
+    recreated: frozenset[TopicPartition] = frozenset()
+    """Left out of the request: their topics were deleted, and others have their names."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -134,7 +142,10 @@ class _FetchJob(_Job):
 
 
 class CommitManager:
-    """See the module. One ``OffsetStore``: the coordinator of the group."""
+    """See the module. One ``OffsetStore``: the coordinator of the group.
+
+    ``topic_id`` gives the id of the topic that a partition is read in.
+    """
 
     def __init__(
         self,
@@ -144,8 +155,10 @@ class CommitManager:
         metadata: MetadataManager,
         backoff: ExponentialBackoff,
         unreachable: Unreachable,
+        topic_id: Callable[[TopicPartition], uuid.UUID | None],
     ) -> None:
         self._config = config
+        self._topic_id = topic_id
         self._unreachable = unreachable
         self._coordinator = coordinator
         self._membership = membership
@@ -158,7 +171,7 @@ class CommitManager:
         self._asked: set[frozenset[TopicPartition]] = set()
         self._auto_due: int | None = None
         self._auto_failure: str | None = None
-        """What the latest auto-commit failed with: it is logged when that changes."""
+        """The error of the latest automatic commit: it is logged when it changes."""
         self._auto_in_flight = False
         coordinator.on_fatal(self._give_up)
 
@@ -176,12 +189,21 @@ class CommitManager:
             reply(offsets, None)
             return
         try:
-            # Who is on its way out when the next request leaves was a member when this was asked for.
+            # A member that is leaving when the next request is sent was a member when this was requested.
             signed = self._membership.identity()
         except OttlaError as error:
             reply(None, error)
             return
-        job = _CommitJob([(reply, deadline)], retry, number=self._order.next(), offsets=offsets, signed=signed, revoking=revoking)
+        ids = {tp: topic_id for tp in offsets if (topic_id := self._topic_id(tp)) is not None}
+        job = _CommitJob(
+            [(reply, deadline)],
+            retry,
+            number=self._order.next(),
+            offsets=offsets,
+            signed=signed,
+            topic_ids=ids,
+            revoking=revoking,
+        )
         self._queue.append(job)
 
     def gave_up(self, partitions: Iterable[TopicPartition]) -> None:
@@ -189,7 +211,7 @@ class CommitManager:
         self._order.gave_up(partitions)
 
     def fetch(self, partitions: frozenset[TopicPartition], deadline: int | None, reply: Reply) -> None:
-        """Look committed positions up. Who asks for the same partitions while they are looked up shares the answer."""
+        """Look up committed positions. Requests for the same partitions meanwhile share the answer."""
         job = self._lookups.get(partitions)
         if not partitions:
             reply({}, None)
@@ -228,7 +250,7 @@ class CommitManager:
         if self._auto_failure != before:
             _log.warning("auto-commit of group %r failed: %s", self._config.group_id, error)
         reaction = _COMMIT_REACTIONS.get(error.code) if isinstance(error, BrokerError) else None
-        # What concerns a topic that was deleted is refused for as long as it is assigned: that has time.
+        # A commit for a deleted topic is refused as long as it is assigned: the retry is not urgent.
         if error.retriable and reaction is not Reaction.UNLESS_REVOKING and self._auto_due is not None:
             self._auto_due -= self._config.auto_commit_interval_ms - self._config.retry_backoff_ms
 
@@ -268,7 +290,7 @@ class CommitManager:
             self._on_fetched(tag, message, now)
 
     def on_failure(self, tag: _Job, error: OttlaError, now: Now) -> None:
-        """No answer: whoever does not answer may not be the coordinator any more."""
+        """No answer: the node may no longer be the coordinator."""
         if isinstance(tag, _FetchJob):
             self._asked.discard(tag.partitions)
         elif isinstance(tag, _CommitJob):
@@ -286,6 +308,11 @@ class CommitManager:
         if not left:
             job.done(job.offsets, None)
             return None
+        job.recreated = self._recreated(job, left)
+        left = {tp: position for tp, position in left.items() if tp not in job.recreated}
+        if not left:
+            self._finish(job, broker_error(_UNKNOWN_TOPIC_ID, self._what(job, min(job.recreated))))
+            return None
         if job.attempts:
             try:
                 self._sign_anew(job)
@@ -293,6 +320,8 @@ class CommitManager:
                 job.done(None, error)
                 return None
         topics: dict[str, list[Any]] = {}
+        # The topic may be deleted by what is known of the cluster, and recreated already.
+        ids = {tp.topic: topic_id for tp, topic_id in job.topic_ids.items() if tp not in job.recreated}
         for tp, position in left.items():
             epoch = -1 if position.leader_epoch is None else position.leader_epoch
             topics.setdefault(tp.topic, []).append(
@@ -310,11 +339,25 @@ class CommitManager:
             group_instance_id=job.signed.instance_id,
             topics=tuple(
                 offset_commit_request.OffsetCommitRequestTopic(
-                    name=topic, topic_id=self._metadata.current.topic_id(topic), partitions=tuple(items)
+                    name=topic, topic_id=ids.get(topic) or self._metadata.current.topic_id(topic), partitions=tuple(items)
                 )
                 for topic, items in topics.items()
             ),
         )
+
+    def _recreated(self, job: _CommitJob, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
+        """Partitions whose topic was deleted and created again since they were read.
+
+        The request would name the new topic. A member that gives up its partitions, because there was no such topic for a moment,
+        would commit the end of the old log, and what the new topic holds before that would never be read.
+        """
+        current = self._metadata.current
+        ids = ((tp, job.topic_ids.get(tp), current.topic_id(tp.topic)) for tp in partitions)
+        return frozenset(tp for tp, read, now in ids if read is not None and now is not None and read != now)
+
+    def _what(self, job: _CommitJob, tp: TopicPartition) -> str:
+        recreated = ", which was deleted and recreated" if tp in job.recreated else ""
+        return f"committing {tp} for group {self._config.group_id!r}{recreated}"
 
     def _sign_anew(self, job: _CommitJob) -> None:
         gone = ", ".join(str(tp) for tp in sorted(self._order.given_up(job.number, job.offsets)))
@@ -348,18 +391,22 @@ class CommitManager:
 
     def _on_committed(self, job: _CommitJob, message: Any, now: Now) -> None:
         """The first failing partition decides, but lacking authorisations are named together."""
+        names = {topic_id: tp.topic for tp, topic_id in job.topic_ids.items()}
+        current = self._metadata.current
         codes = {
             TopicPartition(
-                topic.name or self._metadata.current.topic_name(topic.topic_id) or str(topic.topic_id), part.partition_index
+                topic.name or names.get(topic.topic_id) or current.topic_name(topic.topic_id) or str(topic.topic_id),
+                part.partition_index,
             ): int(part.error_code)
             for topic in message.topics
             for part in topic.partitions
         }
         self._ended(job, (tp for tp, code in codes.items() if not code))
+        codes |= dict.fromkeys(job.recreated, _UNKNOWN_TOPIC_ID)
         denied = [tp.topic for tp, code in codes.items() if code == _TOPIC_AUTHORIZATION_FAILED]
         for tp, code in codes.items():
             if code not in (0, _TOPIC_AUTHORIZATION_FAILED):
-                return self._commit_failed(job, code, f"committing {tp} for group {self._config.group_id!r}", now)
+                return self._commit_failed(job, code, self._what(job, tp), now)
         if denied:
             topics = ", ".join(sorted(set(denied)))
             return job.done(None, broker_error(_TOPIC_AUTHORIZATION_FAILED, f"committing offsets of {topics}"))
@@ -427,7 +474,7 @@ class CommitManager:
         self._order.ended(job.number, taken)
 
     def _expire(self, now: Now) -> None:
-        """Tell who has waited long enough. What is in flight stays there."""
+        """Complete commands whose deadline has passed. Requests in flight stay in flight."""
         for job in [job for job in (*self._queue, *self._in_flight.values(), *self._lookups.values()) if job.overdue(now)]:
             job.give_up(self._too_late(job), now)
             if isinstance(job, _FetchJob) and not job.waiting and job.partitions not in self._asked:
@@ -435,7 +482,7 @@ class CommitManager:
         self._queue = [job for job in self._queue if job.waiting]
 
     def _give_up(self, error: OttlaError, now: Now) -> None:
-        """The coordinator can not be looked up and waiting does not help: nobody is left waiting."""
+        """The coordinator cannot be looked up and waiting does not help: all waiting calls fail."""
         del now
         jobs: list[_Job] = [*self._queue, *(job for key, job in self._lookups.items() if key not in self._asked)]
         self._queue.clear()

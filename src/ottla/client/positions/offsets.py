@@ -26,7 +26,7 @@ from ottla.protocol.apis import Api
 from ottla.types import Now, OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
 
 _CONSUMER = -1
-"""The replica id of whoever is no broker."""
+"""The replica id of clients."""
 
 _UNKNOWN_LEADER_EPOCH = 75
 
@@ -63,7 +63,7 @@ class Query:
 
     @property
     def missing(self) -> list[TopicPartition]:
-        """What nobody has been asked for yet, or has to be asked for again."""
+        """Partitions not requested yet, or to be requested again."""
         return [tp for tp in self.wanted if tp not in self.found and tp not in self.in_flight]
 
 
@@ -71,7 +71,7 @@ class Query:
 class _Asked:
     query: Query
     partitions: Mapping[TopicPartition, int | None]
-    """With the leader epoch that each was asked with."""
+    """With the leader epoch of each request."""
 
 
 class OffsetsManager:
@@ -178,7 +178,10 @@ class OffsetsManager:
                     del self._looking_up[tp]
                 self._committed(tp, epoch, None if error is not None else found[tp], error or nothing, now)
 
-        self._store.fetch(frozenset(new), now.mono + self._config.default_api_timeout_ms, committed)
+        # A look-up that ended before its request became a problem, and was begun again, while a slow coordinator was still at it.
+        # No call depends on this time-out: a call that waits for a position has its own.
+        patience = max(self._config.default_api_timeout_ms, self._config.request_timeout_ms)
+        self._store.fetch(frozenset(new), now.mono + patience, committed)
 
     def _committed(self, tp: TopicPartition, epoch: int, found: OffsetAndMetadata | None, error: OttlaError, now: Now) -> None:
         """A look-up came to its end: with a commit, or with ``error``, which may be that there is none."""
@@ -258,7 +261,7 @@ class OffsetsManager:
         return sends
 
     def _without_leader(self, query: Query, tp: TopicPartition) -> None:
-        """Nobody to ask: find out whether there ever will be."""
+        """No leader to ask: find out whether there will be one."""
         query.waits_for_version = self._metadata.request_update()
         self._metadata.add_transient((tp.topic,))
         current = self._metadata.current
@@ -345,7 +348,7 @@ class OffsetsManager:
             self._finish(query, told)
 
     def _give_up(self, error: OttlaError) -> None:
-        """Nobody will name the leaders, and waiting does not help: no call is left waiting."""
+        """The leaders cannot be found, and waiting does not help: all waiting calls fail."""
         for query in [query for query in self._queries if not isinstance(query, _ResetQuery)]:
             self._finish(query, error)
 
@@ -368,7 +371,7 @@ def _timestamp(to: Reset, now: Now) -> int:
 
 
 def _no_offset(partitions: Iterable[TopicPartition]) -> OttlaError:
-    """All that are without one at once, as Java's: who mends it mends it for all."""
+    """All partitions without one at once, as Java does: users fix them together."""
     names = list(map(str, partitions))
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return NoOffsetForPartitionError(f"no offset is committed and auto.offset.reset is none: {', '.join(names[:_NAMED])}{more}")

@@ -1,9 +1,9 @@
-"""Whether a position still fits the log: asked of each new leader, since a log may have been cut or made anew (KIP-320).
+"""Whether a position still fits the log: checked with each new leader, since a log may have been truncated or recreated (KIP-320).
 
-Owns the OffsetForLeaderEpoch requests, what becomes of a position that does not fit, and the word that a partition does not exist.
-Must not know how anything is fetched. Invariants: nothing is fetched from a leader that has not confirmed the position, where there
-is an epoch to ask about; an answer counts only for the position and the leader that it was asked about; a position is moved only
-when all that was fetched before is consumed, so nothing is left out.
+Owns the OffsetForLeaderEpoch requests, the handling of a position that does not fit, and the report that a partition does not
+exist. Must not know how anything is fetched. Invariants: nothing is fetched from a leader that has not confirmed the position, if
+there is an epoch to ask about; an answer counts only for the position and the leader of its request; a position is moved only when
+all that was fetched before is consumed, so nothing is skipped.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from ottla.types import Leader, Now, OffsetAndMetadata, TopicPartition
 _log = logging.getLogger(__name__)
 
 _CONSUMER = -1
-"""The replica id of whoever is no broker."""
+"""The replica id of clients."""
 
 _UNKNOWN_LEADER_EPOCH = 75
 
 _NAMED = 5
-"""Partitions that a log line names; of more it gives the number."""
+"""The number of partitions that a log line names; it only counts the others."""
 
 _FATAL = frozenset({29})
 """Error codes of a partition that the application has to know; after any other it is tried again."""
@@ -158,7 +158,7 @@ class PositionValidator:
                 continue
             self._misfits.pop(tp, None)
             if state.leader_epoch is not None and leader.epoch is not None and state.leader_epoch > leader.epoch:
-                # The leader would answer as if the log had been truncated. The epoch is none of this cluster's.
+                # The leader would answer as if the log had been truncated. The epoch is not from this cluster.
                 self._subscription.drop_leader_epoch(tp, above=leader.epoch)
             if state.leader_epoch is not None and leader.epoch is not None:
                 self._subscription.validate(tp, leader)
@@ -169,7 +169,8 @@ class PositionValidator:
         self._looked_at = (self._subscription.version, current)
 
     def _look_for_absent(self, current: Metadata) -> None:
-        """What the application assigned to itself and does not exist, or not any more, is a problem; a group sees to its own."""
+        """A partition from ``assign()`` that does not exist, or no longer exists, is a problem; a group handles its own
+        partitions."""
         found: list[TopicPartition] = []
         for tp, state in self._subscription.partitions.items():
             absent = isinstance(state.problem, BrokerError) and state.problem.code == UNKNOWN_TOPIC_OR_PARTITION
@@ -250,7 +251,7 @@ class PositionValidator:
         _log.warning("%s", what)
         if misfit.end is not None:
             return self._subscription.seek({tp: misfit.end})
-        # All records of a topic that was made anew are unread, whatever the policy says of topics that were there before.
+        # All records of a recreated topic are unread, whatever the policy for existing topics.
         return self._subscription.reset((tp,), EARLIEST if misfit.made_anew else policy)
 
 
@@ -261,7 +262,8 @@ def _question(state: PartitionState) -> _Question:
 
 def _explain(tp: TopicPartition, state: PartitionState, misfit: _Misfit) -> str:
     if misfit.made_anew:
-        return f"{tp.topic} was deleted and made anew: offset {state.fetch} of {tp.partition} means nothing any more"
+        return f"{tp.topic} was deleted and recreated: offset {state.fetch} of {tp.partition} is no longer valid"
     if misfit.end is None:
-        return f"the log of {tp} was truncated: it holds nothing of what was read before offset {state.fetch}"
-    return f"the log of {tp} was truncated: what was read before offset {state.fetch} is in it up to {misfit.end.offset} only"
+        return f"the log of {tp} was truncated: nothing that was read before offset {state.fetch} is left in it"
+    kept = f"only records before {misfit.end.offset} are left in it"
+    return f"the log of {tp} was truncated: of what was read before offset {state.fetch}, {kept}"

@@ -1,6 +1,6 @@
 """The responses of the classic protocol, made of a group.
 
-Owns what is said to whom: only the leader is told the members. Must not know when it is said.
+Owns the content of answers: only the leader gets the list of members. Must not know when they are sent.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from ottla.protocol.messages import heartbeat_response, join_group_response, lea
 
 
 def join_refused(error: ErrorCode, member_id: str = "") -> join_group_response.JoinGroupResponse:
-    """The answer to a JoinGroup that made nobody a member."""
+    """The answer to a JoinGroup that did not create a member."""
     return join_group_response.JoinGroupResponse(
         throttle_time=NO_THROTTLE, error_code=error, protocol_name=None, leader="", member_id=member_id, members=()
     )
@@ -20,7 +20,7 @@ def join_refused(error: ErrorCode, member_id: str = "") -> join_group_response.J
 def join_accepted(
     group: ClassicGroup, member_id: str, leader: str | None = None, skip_assignment: bool = False
 ) -> join_group_response.JoinGroupResponse:
-    """The present generation, as a member sees it. ``leader`` is who it is told leads, if not the one who does."""
+    """The current generation, as a member sees it. ``leader`` is the leader in the answer, if not the real one."""
     told_leader = leader or group.leader or ""
     return join_group_response.JoinGroupResponse(
         throttle_time=NO_THROTTLE,

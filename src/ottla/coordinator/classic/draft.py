@@ -46,7 +46,7 @@ class Draft:
         self._effects.append(CancelTimer(key))
 
     def refresh_session(self, member: Member) -> None:
-        """The member is alive: its session begins anew."""
+        """The member is alive: its session restarts."""
         self.set_timer(session_timer(self.group.group_id, member.member_id), member.session_timeout)
 
     def result(self, answer: Any = None) -> Result:

@@ -22,15 +22,15 @@ class GroupState(enum.Enum):
     """Where a group stands between two assignments; the values are the names that DescribeGroups and ListGroups use."""
 
     EMPTY = "Empty"
-    """No members. It may have offsets, and members that were given an id and have not joined yet."""
+    """No members. It may have offsets, and members that have an id and have not joined yet."""
     PREPARING_REBALANCE = "PreparingRebalance"
-    """The join phase: members are told to rejoin, and those who do wait for the others."""
+    """The join phase: members have to rejoin, and those that have rejoined wait for the others."""
     COMPLETING_REBALANCE = "CompletingRebalance"
-    """The sync phase: a generation has begun, and its members wait for what the leader assigns."""
+    """The sync phase: a generation has begun, and its members wait for the leader's assignment."""
     STABLE = "Stable"
-    """Everybody has, or can have, its assignment."""
+    """Each member has, or can get, its assignment."""
     DEAD = "Dead"
-    """The group is not there (any more)."""
+    """The group does not exist, or no longer exists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Member:
     protocols: Protocols
     assignment: bytes = b""
     is_new: bool = False
-    """It waits in its first join phase and does not know its generation, so it can not send heartbeats yet."""
+    """It waits in its first join phase and does not know its generation, so it cannot send heartbeats yet."""
     join: Ticket | None = None
     """The JoinGroup that waits for the end of the join phase."""
     sync: Ticket | None = None
@@ -61,7 +61,7 @@ class Member:
 class InitialDelay:
     """An empty group waits for more members than the first.
 
-    ``delay``: the present wait; ``remaining``: how much it may still be extended; ``extend``: somebody joined meanwhile.
+    ``delay``: the current wait; ``remaining``: how much it may still be extended; ``extend``: a member joined meanwhile.
     """
 
     delay: int
@@ -78,7 +78,7 @@ class ClassicGroup:
     since: int = -1
     """When it came to its state (wall-clock milliseconds)."""
     protocol_type: str | None = None
-    """``consumer`` for consumers; ``None`` until somebody has joined."""
+    """``consumer`` for consumers; ``None`` until a member has joined."""
     generation: int = 0
     protocol: str | None = None
     """The assignor of this generation."""
@@ -103,7 +103,7 @@ class ClassicGroup:
 
     @property
     def has_all_joined(self) -> bool:
-        """Whether nobody is missing any more in the join phase."""
+        """Whether no member is missing in the join phase."""
         return not self.pending and all(member.join is not None for member in self.members.values())
 
     def static_member_id(self, instance_id: str) -> str | None:
@@ -111,7 +111,7 @@ class ClassicGroup:
         return next((member.member_id for member in self.members.values() if member.instance_id == instance_id), None)
 
     def supports(self, protocol_type: str, protocols: Protocols) -> bool:
-        """Whether somebody with these protocols could be a member. A round keeps its type when all its members have gone."""
+        """Whether a member with these protocols could join. A round keeps its type when all its members have left."""
         if self.state is GroupState.EMPTY:
             return bool(protocol_type) and bool(protocols)
         common = self.common_protocols()

@@ -25,7 +25,7 @@ _ANSWERS = {
     GroupState.COMPLETING_REBALANCE: ErrorCode.none,
     GroupState.STABLE: ErrorCode.none,
 }
-"""What a member of the present generation is told. An empty group has no members to tell."""
+"""The answer to a member of the current generation. An empty group has no members."""
 
 
 def heartbeat(
@@ -35,7 +35,7 @@ def heartbeat(
     request: heartbeat_request.HeartbeatRequest,
     now: Now,
 ) -> Result:
-    """Answer a Heartbeat, and let the session of a member begin anew."""
+    """Answer a Heartbeat, and restart the session of the member."""
     if not request.group_id:
         return Result(answer=heartbeat_answer(ErrorCode.invalid_group_id))
     group = state.group(request.group_id)
@@ -54,7 +54,7 @@ def heartbeat(
 def session_expired(draft: Draft, around: Surroundings, member_id: str) -> None:
     """Nothing was heard of a member, or of a client with a member id, for as long as its session may last.
 
-    Who waits in a JoinGroup or SyncGroup has been heard and can not send heartbeats; only a new member may be given up there.
+    A member that waits in a JoinGroup or SyncGroup is alive and cannot send heartbeats; only a new member may expire there.
     """
     member = draft.group.members.get(member_id)
     if member is None:

@@ -97,7 +97,7 @@ def _request_error(around: Surroundings, context: RequestContext, request: join_
 
 
 def _has_room(group: ClassicGroup, member_id: str, limit: int) -> bool:
-    """In a join phase those who come first stay, so that a group which is too big loses the last to rejoin."""
+    """In a join phase the first members stay, so a group that is too big loses the last ones to rejoin."""
     member = group.members.get(member_id)
     if group.state is GroupState.EMPTY:
         return True
@@ -157,7 +157,7 @@ def _known_member(
 def _added(
     draft: Draft, around: Surroundings, context: RequestContext, request: join_group_request.JoinGroupRequest, member_id: str
 ) -> Result:
-    """It can not send heartbeats before it knows its generation, so another timer than the session's watches it until then."""
+    """It cannot send heartbeats before it knows its generation, so another timer than the session's watches it until then."""
     member = replace(_member(context, request, member_id), is_new=True, join=context.ticket)
     draft.happen(MemberJoined(request.group_id, member, request.protocol_type))
     draft.set_timer(session_timer(request.group_id, member_id), around.config.new_member_join_timeout_ms)
@@ -211,7 +211,7 @@ def _returning_static(
     draft.happen(GroupWritten(group_id, metadata_value(group, assignments)))
     if Fact.SKIP_ASSIGNMENT in context.facts:
         return draft.result(join_accepted(draft.group, member_id, skip_assignment=member_id == group.leader))
-    # An older client that is told it leads would assign: it is told its old id leads, which is nobody.
+    # An older client would assign if it were the leader: the answer names its old id as the leader, which no member has.
     return draft.result(join_accepted(draft.group, member_id, leader=old_leader))
 
 

@@ -76,7 +76,7 @@ def _sender_error(group: ConsumerGroup, member_id: str, instance_id: str | None)
 
 
 def _leave(draft: Draft, identity: leave_group_request.MemberIdentity) -> ErrorCode:
-    """Without a member id it is an administrator who removes whoever runs under an instance id."""
+    """Without a member id, an administrator removes the member with an instance id."""
     member_id: str | None = identity.member_id
     if not member_id and identity.group_instance_id is not None:
         member_id = draft.group.static_member_id(identity.group_instance_id)

@@ -38,7 +38,7 @@ class GroupInput(enum.Enum):
     """What moves a group from state to state."""
 
     REBALANCE = "a join, a leave, an expiry or new metadata"
-    GENERATION = "everybody who is still there has joined"
+    GENERATION = "all remaining members have joined"
     STORED_MEMBERS = "the record of a group with members is in the log"
     STORED_EMPTY = "the record of a group without members is in the log"
     DELETED = "the group's tombstone is in the log"
@@ -222,7 +222,7 @@ def _completing(group: ClassicGroup, event: GenerationStarted) -> ClassicGroup:
 
 
 def _stored(group: ClassicGroup, value: GroupMetadataValue) -> ClassicGroup:
-    """What the record says, plus what the live group knows beyond it: the other protocols of its members and who waits."""
+    """The content of the record, plus what the live group knows in addition: the members' other protocols and waiting requests."""
     members = {stored.member_id: _stored_member(stored, value.protocol or "", group) for stored in value.members}
     subscriptions = group.subscriptions  # of this generation, unless the record is the first that is heard of it
     if value.protocol_type and (value.generation != group.generation or not members):

@@ -1,7 +1,7 @@
 """The round of a classic group: how a join phase begins, waits and ends, and how members go.
 
-Owns the steps that requests and timers share. Each takes a draft and carries it on; none looks at a request. Invariant: whoever is
-removed is answered first, and loses its timer.
+Owns the steps that requests and timers share. Each takes a draft and carries it on; none looks at a request. Invariant: a
+removed member is answered first, and its timer is cancelled.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ottla.protocol import ErrorCode
 
 
 def rebalance_or_complete(draft: Draft, around: Surroundings) -> None:
-    """Somebody came, went or changed: begin a join phase, or see whether the present one is over."""
+    """A member joined, left or changed: begin a join phase, or check whether the current one is complete."""
     if GroupInput.REBALANCE in TRANSITIONS[draft.group.state]:
         start_rebalance(draft, around)
     else:
@@ -55,7 +55,7 @@ def start_rebalance(draft: Draft, around: Surroundings) -> None:
 
 
 def complete_if_all_joined(draft: Draft) -> None:
-    """End the join phase once nobody is missing. An initial delay is waited for in any case."""
+    """End the join phase once no member is missing, but not before an initial delay."""
     group = draft.group
     if group.state is GroupState.PREPARING_REBALANCE and group.initial_delay is None and group.has_all_joined:
         complete_join_phase(draft)
@@ -77,7 +77,7 @@ def join_phase_expired(draft: Draft, around: Surroundings) -> None:
 
 
 def complete_join_phase(draft: Draft) -> None:
-    """End the join phase. Members who did not come are removed, except static ones: their session decides."""
+    """End the join phase. Members that did not rejoin are removed, except static ones: their session decides."""
     for member in draft.group.members.values():
         if member.join is None and member.instance_id is None:
             remove_member(draft, member.member_id)
@@ -113,14 +113,14 @@ def sync_phase_expired(draft: Draft, around: Surroundings) -> None:
 
 
 def sync_received(draft: Draft, member_id: str) -> None:
-    """A member has sent its SyncGroup; once all have, nobody waits for them any more."""
+    """A member has sent its SyncGroup; once all have, the timer is cancelled."""
     draft.happen(SyncReceived(draft.group.group_id, member_id))
     if not draft.group.pending_sync:
         draft.cancel_timer(sync_timer(draft.group.group_id))
 
 
 def answer_syncs(draft: Draft, error: ErrorCode) -> None:
-    """Answer every parked SyncGroup with an error. Their senders are alive, so their sessions begin anew."""
+    """Answer every parked SyncGroup with an error. Their senders are alive, so their sessions restart."""
     parked = [member for member in draft.group.members.values() if member.sync is not None]
     for member in parked:
         draft.reply(member.sync, sync_refused(error))
@@ -130,7 +130,7 @@ def answer_syncs(draft: Draft, error: ErrorCode) -> None:
 
 
 def remove_member(draft: Draft, member_id: str, join_error: ErrorCode = ErrorCode.unknown_member_id) -> None:
-    """Take a member out of the group. What it still waits for is answered: if it is alive, it has to join anew."""
+    """Take a member out of the group. What it still waits for is answered: if it is alive, it has to join again."""
     group = draft.group
     member = group.members[member_id]
     draft.reply(member.join, join_refused(join_error))

@@ -1,7 +1,7 @@
 """What the members of a classic group read, as far as the coordinator can tell.
 
 Owns the look into the members' metadata, which are the members' own business otherwise. Must not know what follows from it.
-Invariant: a blob that can not be read makes the answer "not known", never an error.
+Invariant: a blob that cannot be read makes the answer "not known", never an error.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from ottla.protocol.consumer_protocol import decode_subscription
 
 
 def subscribed_topics(group: ClassicGroup) -> frozenset[str] | None:
-    """The topics of the last generation; ``None`` where they can not be known: another type, no generation yet, odd bytes."""
+    """The topics of the last generation; ``None`` where they cannot be known: another type, no generation yet, odd bytes."""
     if group.protocol_type != "consumer" or group.subscriptions is None:
         return None
     try:

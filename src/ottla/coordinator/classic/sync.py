@@ -1,4 +1,4 @@
-"""SyncGroup: the leader brings the assignment, everybody gets a share.
+"""SyncGroup: the leader brings the assignment, and each member gets its part.
 
 Owns the decision about one SyncGroup, and what becomes of a round whose assignment could not be stored. Invariant: a share is
 handed out only after all shares are in the log.
@@ -74,7 +74,7 @@ def _request_error(group: ClassicGroup, request: sync_group_request.SyncGroupReq
 
 
 def _assigned(draft: Draft, request: sync_group_request.SyncGroupRequest) -> Result:
-    """The leader's assignment goes into the log, and then to everybody who waits for it."""
+    """The leader's assignment goes into the log, and then to all members that wait for it."""
     group = draft.group
     given = {item.member_id: item.assignment for item in request.assignments}
     assignments = {member_id: given.get(member_id, b"") for member_id in group.members}
@@ -95,7 +95,7 @@ def sync_not_stored(
     error: ErrorCode,
     now: Now,
 ) -> Result:
-    """The assignment could not be stored: everybody who waits for it is told, and the group begins again."""
+    """The assignment could not be stored: members that wait for it get an error, and the group begins again."""
     group = state.classic_group(request.group_id)
     assert group is not None, "nothing else happens to a group while its append is open"
     draft = Draft(group, now)

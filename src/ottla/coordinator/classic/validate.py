@@ -1,4 +1,4 @@
-"""Who may speak for a group: the checks that several requests share.
+"""Checks of the sender of a group's request, shared by several requests.
 
 Owns the identity of a sender. Invariant: a check only looks, and says ``None`` if there is nothing to object.
 """

@@ -1,1 +1,1 @@
-"""Consumer groups (KIP-848): members send heartbeats, and the coordinator decides who reads what."""
+"""Consumer groups (KIP-848): members send heartbeats, and the coordinator assigns the partitions."""

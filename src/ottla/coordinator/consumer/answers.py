@@ -14,7 +14,7 @@ from ottla.protocol.messages import consumer_group_heartbeat_response
 
 
 class Refused(Exception):
-    """A request about a consumer group can not be served; nothing has happened."""
+    """A request about a consumer group cannot be served; nothing has happened."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -45,7 +45,7 @@ def heartbeat_answer(
     compute: bool = False,
     message: Message = NOTHING_TO_SAY,
 ) -> consumer_group_heartbeat_response.ConsumerGroupHeartbeatResponse:
-    """What a member is told: where it stands, when to come back, and what it may read if that is news.
+    """The answer to a member: its epoch, the heartbeat interval, and its assignment if that is new.
 
     ``compute``: it is asked to compute an assignment. ``message``: what the assignor of a member has to say to it.
     """
@@ -68,7 +68,7 @@ def heartbeat_answer(
 
 @lru_cache(maxsize=20_000)
 def no_news(member_id: str, epoch: int, interval_ms: int) -> consumer_group_heartbeat_response.ConsumerGroupHeartbeatResponse:
-    """What a member is told that has what it shall have: the same again and again."""
+    """The constant answer to a member that has its target."""
     return heartbeat_answer(member_id, epoch, interval_ms)
 
 

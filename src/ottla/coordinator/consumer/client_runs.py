@@ -98,7 +98,7 @@ def _run_of(state: ShardState, group_id: str, member_id: str, member_epoch: int)
 
 
 def _targets(run: Run, request: _Install) -> dict[str, Assignment]:
-    """What everybody shall have, or nobody where the assignor has failed: then all keep what they have. Raises ``Refused``."""
+    """The targets of all members; empty if the assignor has failed: then all keep what they have. Raises ``Refused``."""
     if run.question is None or request.group_epoch != run.group_epoch:
         shown = "nothing" if run.question is None else f"epoch {run.group_epoch}"
         raise Refused(
@@ -120,7 +120,7 @@ def _targets(run: Run, request: _Install) -> dict[str, Assignment]:
 
 
 def _messages(group: ConsumerGroup, run: Run, request: _Install) -> dict[str, Message]:
-    """What each member is told that the assignor was asked about; another run follows for those who have joined since."""
+    """The assignor's error for each member that it was asked about; another run follows for members that have joined since."""
     metadata = {one.member_id: (one.metadata_version, one.metadata) for one in request.members}
     asked = () if run.question is None else run.question.members
     return {

@@ -1,8 +1,8 @@
-"""Assignors that members run themselves, as values: what they offer, and who was asked to compute the next assignment.
+"""Assignors that members run themselves, as values: the offers, and which member was asked to compute the next assignment.
 
-Owns the choice of an assignor that all members can run, and what is known of the run. Must not know requests or timers. What
-members offer is part of what they asked for, and durable. The rest is volatile: after a restart a member is asked again, and what
-an assignor had to say to members that have not heard it is lost.
+Owns the choice of an assignor that all members can run, and the state of the run. Must not know requests or timers. The members'
+offers are part of their subscription, and durable. The rest is volatile: after a restart a member is asked again, and results of an
+assignor that members have not received yet are lost.
 
 Source: KIP-848, "Client side mode", which Apache Kafka never shipped.
 """
@@ -22,9 +22,9 @@ Offers = tuple[consumer_group_heartbeat_request.ClientAssignor, ...]
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What an assignor has to say to one member: an error of its own (0: none) and its text, and metadata for the member's side.
+    """An assignor's result for one member: an error of its own (0: none) and its text, and metadata for the member's side.
 
-    ``assignor`` is its name; empty where no member computed the assignment.
+    ``assignor`` is its name; empty if no member computed the assignment.
     """
 
     error: int = 0
@@ -56,11 +56,11 @@ class ClientSide:
 
     run: Run | None = None
     computed_by: str | None = None
-    """Who has computed the target assignment."""
+    """The member that computed the target assignment."""
     in_vain: frozenset[str] = frozenset()
-    """Who was asked for the next one and has not delivered."""
+    """The member that was asked for the next one and has not answered."""
     messages: Mapping[str, Message] = field(default_factory=dict)
-    """What came with the target assignment, by member: who has joined since is told nothing of it."""
+    """The results that came with the target assignment, by member: members that have joined since have none."""
 
     def is_asked(self, member_id: str) -> bool:
         """Whether a member is the one that computes an assignment now."""

@@ -55,7 +55,7 @@ def describe_consumer_group(
 def describe_refused(
     context: RequestContext, wanted: Described, error: ErrorCode
 ) -> consumer_group_describe_response.DescribedGroup:
-    """The answer for a group that can not be looked at."""
+    """The answer for a group that cannot be looked at."""
     return _undescribed(wanted.group_id, error)
 
 
@@ -90,7 +90,7 @@ def _member(group: ConsumerGroup, member: ConsumerMember, image: TopicImage) -> 
 
 
 def _held(member: ConsumerMember) -> dict[UUID, list[int]]:
-    """All that nobody else may have: what was asked back is still in the member's hands."""
+    """All partitions that no other member may have, including those that the member still has to give up."""
     held: dict[UUID, list[int]] = {}
     for topic_id, numbers in member.held():
         held.setdefault(topic_id, []).extend(numbers)

@@ -120,7 +120,8 @@ def deletion(group: ConsumerGroup) -> tuple[ConsumerEvent, ...]:
 
 
 def _pause(draft: ConsumerDraft, member: ConsumerMember) -> None:
-    """A static member will be back soon: it keeps what it has, and nobody hears of it unless its session ends before."""
+    """A static member will return soon: it keeps its partitions, and other members notice nothing unless its session expires
+    first."""
     group_id = draft.group.group_id
     paused = replace(member, epoch=LEAVE_FOR_A_WHILE, assigned=_since_ever(member.assigned), revoking={})
     draft.happen(CurrentWritten(group_id, member.member_id, current_value(paused)))

@@ -24,7 +24,7 @@ from ottla.protocol.group_records import (
 )
 
 JOIN, LEAVE, LEAVE_FOR_A_WHILE = 0, -1, -2
-"""Member epochs that a request may name and nobody reaches. The last is how a static member says that it will be back; it is
+"""Special member epochs in requests, which no member reaches. The last is how a static member says that it will be back; it is
 stored, too."""
 
 Holding = Mapping[UUID, Mapping[int, int]]
@@ -38,17 +38,17 @@ class MemberState(enum.IntEnum):
     """What a member waits for; the numbers are those of its record."""
 
     STABLE = 0
-    """Nothing: it has what the target of its epoch gives it."""
+    """It has what the target of its epoch assigns to it."""
     UNREVOKED_PARTITIONS = 1
-    """It must give partitions back, and has not said yet that it did."""
+    """It must give up partitions, and has not yet acknowledged that."""
     UNRELEASED_PARTITIONS = 2
-    """It shall have partitions that others hold still."""
+    """It gets partitions that others still own."""
     UNKNOWN = 127
     """A newer broker has written another number."""
 
 
 class ConsumerGroupState(enum.Enum):
-    """Where a group stands; the values are the names that clients are told. Derived, never stored."""
+    """The state of a group; the values are the names that clients see. Derived, never stored."""
 
     EMPTY = "Empty"
     ASSIGNING = "Assigning"
@@ -70,7 +70,7 @@ class ConsumerMember:
     assigned: Holding = field(default_factory=dict)
     """What it may read."""
     revoking: Holding = field(default_factory=dict)
-    """What it was asked to give back; nobody else gets it before."""
+    """The partitions that it has to give up; no other member gets them before."""
 
     @property
     def instance_id(self) -> str | None:
@@ -88,7 +88,7 @@ class ConsumerMember:
         return self.metadata.classic_member_metadata is not None
 
     def held(self) -> Iterator[tuple[UUID, Mapping[int, int]]]:
-        """All that nobody else may have: by topic, what it may read and what it has not given back."""
+        """All partitions that no other member may have, by topic: those that it may read and those that it has not given up."""
         yield from self.assigned.items()
         yield from self.revoking.items()
 
@@ -110,7 +110,7 @@ class ConsumerGroup:
     regexes: Mapping[str, ConsumerGroupRegularExpressionValue] = field(default_factory=dict)
     """What the regular expressions of members match, once that is known."""
     holders: Holding = field(default_factory=dict)
-    """Every partition that somebody holds, with the epoch of that member."""
+    """Every partition that a member owns, with the epoch of that member."""
     statics: Mapping[str, str] = field(default_factory=dict)
     """Instance id -> member id."""
     subscribers: Mapping[str, int] = field(default_factory=dict)
@@ -144,7 +144,7 @@ class ConsumerGroup:
         return member.state is MemberState.STABLE and member.epoch == self.assignment_epoch
 
     def subscribed_topics(self) -> set[str]:
-        """The names of all topics that somebody wants; whether they exist is another question."""
+        """The names of all topics that a member subscribes to, even if they do not exist."""
         topics = set(self.subscribers)
         for regex in self.regex_subscribers:
             if regex in self.regexes:
@@ -160,7 +160,7 @@ class ConsumerGroup:
         return topics
 
     def preferred_assignor(self) -> str | None:
-        """The assignor that most members asked for, ``None`` if nobody asked for any. The name breaks a tie."""
+        """The assignor that most members asked for, ``None`` if no member asked for any. The name breaks a tie."""
         return max(sorted(self.votes), key=lambda name: self.votes[name], default=None)
 
 

@@ -78,7 +78,7 @@ def _changes_nothing(around: Surroundings, group: ConsumerGroup, context: Reques
 
 
 def _draft(around: Surroundings, group: Group | None, request: _Heartbeat, now: Now) -> ConsumerDraft:
-    """The group, or a new one for whoever joins; a classic group gives way to it, with all its members. Raises ``Refused``."""
+    """The group, or a new one for a joining member; a classic group is converted, with all its members. Raises ``Refused``."""
     if isinstance(group, ConsumerGroup):
         return ConsumerDraft(group, now)
     if request.member_epoch != JOIN and group is not None:

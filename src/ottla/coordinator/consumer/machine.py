@@ -1,9 +1,9 @@
 """What each event does to a consumer group.
 
-Owns every change of a group, and that what is computed from members (who holds a partition, how many want a topic) fits them.
-``evolve`` is a pure function; handlers use it to see where their decision leads, and ``replay`` to apply it, live and on load
-alike. Must not know requests, answers or timers. Invariant: a log from which compaction has dropped superseded records leads to
-the same group; no record is too much or too little for it.
+Owns every change of a group, and that what is computed from members (who owns a partition, how many subscribe to a topic) fits
+them. ``evolve`` is a pure function; handlers use it to see where their decision leads, and ``replay`` to apply it, live and on load
+alike. Must not know requests, answers or timers. Invariant: a log from which compaction has dropped superseded records leads to the
+same group; no record is too much or too little for it.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Evolution:
             case SubscriptionWritten(_, member_id, metadata):
                 self._subscription(member_id, metadata)
             case EpochWritten(_, value):
-                if value is not None:  # without one the group is gone, and nobody asks what it has become
+                if value is not None:  # without one the group is deleted, and its new state does not matter
                     self._changed |= {"epoch": value.epoch, "metadata_hash": value.metadata_hash}
             case TargetEpochWritten(_, value):
                 fresh = ConsumerGroup("")
@@ -176,7 +176,7 @@ class Evolution:
         for topic_id, partitions in member.held():
             holders = self._holders(topic_id)
             for partition in partitions:
-                if holders.get(partition) == member.epoch:  # else somebody else's record came first, in a log with gaps
+                if holders.get(partition) == member.epoch:  # else another member's record came first, in a log with gaps
                     del holders[partition]
             if not holders:
                 del self._mine("holders")[topic_id]

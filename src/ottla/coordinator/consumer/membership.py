@@ -1,7 +1,7 @@
-"""Who a heartbeat comes from: a member that is known, a new one, or a static one that takes its own place.
+"""The sender of a heartbeat: a known member, a new one, or a static one that takes its own place.
 
-Owns the checks of identity and epoch, and what a member asks for. Invariant: an instance id belongs to one member; who believes to
-be in an epoch that it is not in is fenced.
+Owns the checks of identity and epoch, and what a member asks for. Invariant: an instance id belongs to one member; a member
+with a wrong epoch is fenced.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def static_member(group: ConsumerGroup, member_id: str, instance_id: str) -> Con
 
 
 def unknown_member(group: ConsumerGroup, member_id: str) -> Refused:
-    """Nobody has this member id."""
+    """No member has this id."""
     return Refused(ErrorCode.unknown_member_id, f"Member {member_id} is not a member of group {group.group_id}.")
 
 

@@ -1,7 +1,7 @@
 """Who may commit and fetch offsets of a consumer group.
 
 Owns the checks; what is done then is the business of ``coordinator.offsets``. Invariant: a member whose partitions may belong to
-somebody else by now changes no offset.
+someone else by now changes no offset.
 
 Source: KIP-848 for epochs; KIP-1251 for commits of an epoch behind.
 """
@@ -28,7 +28,7 @@ def commit_error(
 ) -> ErrorCode | None:
     """Why offsets of these partitions may not be committed; one partition that may not be spoils them all.
 
-    Without members anybody may.
+    Without members any client may.
     """
     if epoch < 0 and not group.members:
         return None
@@ -48,7 +48,7 @@ def may_commit(member: ConsumerMember, epoch: int, partitions: Iterable[TopicPar
 
 
 def fetch_error(group: ConsumerGroup, member_id: str | None, epoch: int) -> ErrorCode | None:
-    """Why a member may not fetch offsets; whoever does not say who it is may."""
+    """Why a member may not fetch offsets; a request without a member id may."""
     if member_id is None and epoch < 0:
         return None
     member = group.members.get(member_id or "")

@@ -1,7 +1,7 @@
 """Reconciliation: one member's next step towards the target assignment.
 
-A pure function. Must not know requests, records or time. Invariants: nobody gets a partition that somebody else holds; a member's
-epoch does not move while it holds anything outside the target; it never moves past the target's.
+A pure function. Must not know requests, records or time. Invariants: no member gets a partition that another member owns; a
+member's epoch does not move while it holds anything outside the target; it never moves past the target's.
 
 Source: KIP-848, "Member epoch" and "Assignment reconciliation"; KIP-1251 for the epochs of single partitions.
 """
@@ -30,7 +30,7 @@ TRANSITIONS: dict[MemberState, frozenset[MemberState]] = {
 
 
 class UnknownStateError(Exception):
-    """Only a newer broker would know what the member waits for; it must begin anew, with nothing."""
+    """Only a newer broker would know what the member waits for; it must start again without partitions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Question:
     subscribed: Set[UUID]
     """Topics that the member wants now. The target may have been made before it changed its mind."""
     holders: Holding
-    """Every partition that somebody holds."""
+    """Every partition that a member owns."""
     owned: Owned | None = None
     """What the client says it has; ``None`` if it does not say."""
     resubscribed: bool = False

@@ -51,6 +51,6 @@ def _re2() -> ModuleType:
     except ImportError:
         raise Refused(
             ErrorCode.invalid_regular_expression,
-            "This broker can not match regular expressions: RE2 is missing. Install it with: pip install 'ottla[broker]'",
+            "This broker cannot match regular expressions: RE2 is missing. Install it with: pip install 'ottla[broker]'",
         ) from None
     return re2  # type: ignore[no-any-return]

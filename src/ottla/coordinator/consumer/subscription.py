@@ -83,7 +83,7 @@ def match_if_due(draft: ConsumerDraft, around: Surroundings) -> None:
 
 
 def regexes_matched(around: Surroundings, group: ConsumerGroup, matches: RegexMatches | None, now: Now) -> Result:
-    """Take up what expressions match now. ``None``: nobody knows, so the next heartbeat asks again."""
+    """Apply what expressions match now. ``None``: unknown, so the next heartbeat resolves them again."""
     draft = ConsumerDraft(group, now)
     draft.happen(RegexesMatched(group.group_id))
     if matches is None:

@@ -1,8 +1,8 @@
-"""The target assignment: when it is made anew, by which assignor, and what of it must be written.
+"""The target assignment: when it is computed, by which assignor, and which part of it must be written.
 
 Owns the question that is put to an assignor, and who answers it: an assignor of the server's, or a member. Must not know any
-assignor. Invariants: an assignor that fails changes nothing; one member at most is asked at a time; who does not deliver in time
-loses that and nothing else, and a group in which nobody delivers is left to the server's assignors.
+assignor. Invariants: an assignor that fails changes nothing; at most one member is asked at a time; a member that does not answer
+in time loses only that task, and if no member answers, the server's assignors assign.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from ottla.coordinator.consumer.settings import assignment_interval
 from ottla.coordinator.events import RunStarted, TargetEpochWritten, TargetWritten
 from ottla.coordinator.ports import Surroundings, TopicImage
 from ottla.coordinator.timers import run_timer
+from ottla.errors import AssignmentError
 from ottla.protocol import ErrorCode
 from ottla.protocol.group_records import ConsumerGroupMemberMetadataValue, ConsumerGroupTargetAssignmentMetadataValue
 from ottla.types import Now
@@ -40,7 +41,7 @@ def assign_if_due(draft: ConsumerDraft, around: Surroundings) -> None:
 
 
 def write_target(draft: ConsumerDraft, targets: Mapping[str, Assignment], epoch: int) -> None:
-    """Let these be what members shall have in an epoch; who is not among them keeps its target."""
+    """Set the targets of members in an epoch; other members keep their targets."""
     group = draft.group
     draft.happen(
         *(
@@ -67,7 +68,7 @@ def assignor_name(around: Surroundings, group: ConsumerGroup) -> str:
 
 
 def _client_assignor(around: Surroundings, group: ConsumerGroup) -> str | None:
-    """The one that all members can run themselves, if there is one and this broker lets them."""
+    """The assignor that all members can run themselves, if there is one and this broker allows it."""
     if not around.config.group_consumer_client_assignors_enable:
         return None
     return common_assignor([member.metadata.client_assignors for member in group.members.values()])
@@ -95,7 +96,7 @@ def _ask_a_member(draft: ConsumerDraft, around: Surroundings) -> bool:
 
 
 def _whom_to_ask(group: ConsumerGroup) -> ConsumerMember | None:
-    """Who did it before, else a member that is settled, else any: of those who are there and have not failed to deliver."""
+    """The member that did it before, else a stable member, else any: of those that are present and have not failed."""
     able = [
         member
         for member_id, member in group.members.items()
@@ -119,14 +120,15 @@ def _assigned(around: Surroundings, group: ConsumerGroup) -> dict[str, Assignmen
         answer = assignor(spec)
         if SERVER_ASSIGNORS.get(name) is assignor:
             return dict(answer)  # type: ignore[arg-type]  # one of our own, whose answers are in order
-        return checked(spec, answer)
+        return checked(spec, answer, "it")
     except Exception as error:  # the user's code may raise anything
-        message = f"Failed to compute a new target assignment for epoch {group.epoch}: assignor {name} failed: {error}"
+        why = error if isinstance(error, AssignmentError) else repr(error)
+        message = f"Failed to compute a new target assignment for epoch {group.epoch}: assignor {name} failed: {why}"
         raise Refused(ErrorCode.unknown_server_error, message) from error
 
 
 def group_spec(group: ConsumerGroup, image: TopicImage) -> GroupSpec:
-    """Members who want the same share one set of topics: there may be ten thousand of them."""
+    """Members with equal subscriptions share one set of topics: there may be ten thousand of them."""
     kinds: dict[_Kind, MemberSpec] = {}
     topics_of: dict[tuple[tuple[str, ...], str | None], frozenset[UUID]] = {}
     members: dict[str, MemberSpec] = {}

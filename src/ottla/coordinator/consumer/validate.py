@@ -1,4 +1,4 @@
-"""What is wrong with a ConsumerGroupHeartbeat by itself, before anybody looks at its group.
+"""Checks of a ConsumerGroupHeartbeat by itself, before looking at its group.
 
 Owns the rules for fields and their combinations. Source: KIP-848, "ConsumerGroupHeartbeat"; KIP-1082 for member ids; the answers
 are those of Apache Kafka 4.3.
@@ -78,4 +78,4 @@ _RULES: tuple[tuple[str, Callable[[RequestContext, _Heartbeat], bool]], ...] = (
     ),
     ("MemberEpoch is invalid.", lambda context, request: request.member_epoch < LEAVE_FOR_A_WHILE),
 )
-"""What a client is told -> when."""
+"""The error message -> its condition."""

@@ -1,6 +1,6 @@
-"""A consumer group becomes a classic group again, because nobody is left in it who speaks the newer protocol.
+"""A consumer group becomes a classic group again, because no member with the newer protocol is left.
 
-Owns the conversion, and when it takes place. Must not know why members are gone. Invariant: everybody keeps what it has until
+Owns the conversion, and when it takes place. Must not know why members have left. Invariant: every member keeps what it has until
 the round that follows.
 
 Source: KIP-848, "Online migration"; what is written is what Apache Kafka 4.3 writes.

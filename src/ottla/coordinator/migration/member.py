@@ -1,7 +1,7 @@
 """A member of the classic protocol in a consumer group: JoinGroup, SyncGroup and Heartbeat take the place of its heartbeats.
 
-Owns these three requests where the group is a consumer group. Must not know parked requests: nobody waits for others here.
-Invariant: the generation that such a member is told is its member epoch, and it leads nobody.
+Owns these three requests where the group is a consumer group. Must not know parked requests: no member waits for others here.
+Invariant: the generation in answers to such a member is its member epoch, and it is never the leader.
 
 Source: KIP-848, "Consumer protocol upgrade/downgrade"; the checks and their order are those of Apache Kafka 4.3.
 """
@@ -43,7 +43,7 @@ _TYPE = "consumer"
 def join_consumer_group(
     group: ConsumerGroup, around: Surroundings, context: RequestContext, request: join_group_request.JoinGroupRequest, now: Now
 ) -> Result:
-    """A member of the classic protocol joins, or joins again because it was told to."""
+    """A member of the classic protocol joins, or joins again on request."""
     member_id = request.member_id
     protocols = tuple((protocol.name, protocol.metadata) for protocol in request.protocols)
     try:
@@ -163,7 +163,7 @@ def sync_consumer_group(
 def beat_consumer_group(
     group: ConsumerGroup, around: Surroundings, request: heartbeat_request.HeartbeatRequest, now: Now
 ) -> Result:
-    """A member of the classic protocol is alive; it is told to join again where a JoinGroup of its would have an effect."""
+    """A member of the classic protocol is alive; the answer asks it to join again if a JoinGroup would have an effect."""
     try:
         member = _known(group, request.member_id, request.group_instance_id, request.generation_id)
     except Refused as refused:
@@ -208,6 +208,6 @@ def _alive(group: ConsumerGroup, member: ConsumerMember, now: Now) -> SetTimer:
 
 
 def _await_rejoin(group: ConsumerGroup, member: ConsumerMember, now: Now) -> SetTimer:
-    """However often it is told, it has its rebalance timeout once."""
+    """However often it is asked to join, its rebalance timeout starts only once."""
     timeout = member.metadata.rebalance_timeout_ms
     return SetTimer(rejoin_timer(group.group_id, member.member_id), now.mono + timeout, unless_set=True)

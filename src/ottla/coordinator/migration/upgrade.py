@@ -1,7 +1,7 @@
-"""A classic group becomes a consumer group, because somebody who speaks the newer protocol joins it.
+"""A classic group becomes a consumer group, because a member with the newer protocol joins it.
 
-Owns the conversion, and when it is refused. Must not know heartbeats. Invariant: nobody loses a partition by it; whoever waited for
-an answer is told to join again.
+Owns the conversion, and when it is refused. Must not know heartbeats. Invariant: no member loses a partition by it; waiting
+requests are answered with a request to join again.
 
 Source: KIP-848, "Online migration"; what is written is what Apache Kafka 4.3 writes.
 """
@@ -96,7 +96,7 @@ def _member(around: Surroundings, group: ClassicGroup, member: Member, epoch: in
             session_timeout=member.session_timeout,
         )
     except ProtocolError as error:
-        raise _refused(group, f"what member {member.member_id} says can not be read ({error})") from error
+        raise _refused(group, f"what member {member.member_id} says cannot be read ({error})") from error
     if assignment.user_data:
         raise _refused(group, "its assignor is one of its own, and what that keeps in assignments would be lost")
     assigned: dict[UUID, dict[int, int]] = {}
@@ -111,7 +111,8 @@ def _member(around: Surroundings, group: ClassicGroup, member: Member, epoch: in
 
 
 def _end(group: ClassicGroup, now: Now) -> Result:
-    """Who waits is told to join again; who was given an id and has not joined yet will find the group as it is then."""
+    """Waiting requests are answered with a request to join again; a member that has an id and has not joined yet finds the new
+    group."""
     effects: list[GroupEffect] = [CancelTimer(join_timer(group.group_id)), CancelTimer(sync_timer(group.group_id))]
     for member in group.members.values():
         if member.join is not None:

@@ -33,7 +33,7 @@ def producer_id_answer(
 
 
 def end_answer(error: ErrorCode, producer_id: int = NONE, epoch: int = NONE) -> end_txn_response.EndTxnResponse:
-    """The answer to an EndTxn; the producer is told who it is from now on where its version knows that."""
+    """The answer to an EndTxn; it includes the producer's new id and epoch if its version has them."""
     return end_txn_response.EndTxnResponse(
         throttle_time=NO_THROTTLE, error_code=error, producer_id=producer_id, producer_epoch=epoch
     )

@@ -20,4 +20,4 @@ class TransactionConfig:
     id_expiration_ms: int = 604_800_000
     """How long a transactional id is remembered that begins no transaction."""
     append_retry_backoff_ms: int = 500
-    """How long until a step is tried again whose record could not be appended, where nobody is there to ask again."""
+    """How long until a step whose record could not be appended is retried, if no client will repeat the request."""

@@ -38,7 +38,7 @@ logger = logging.getLogger("ottla.broker")
 
 
 class _Absence(enum.Enum):
-    """Why a partition's ids are not served; the values are what clients are told."""
+    """Why a partition's ids are not served; the values are the answers to clients."""
 
     NOT_HERE = ErrorCode.not_coordinator
     LOADING = ErrorCode.coordinator_load_in_progress
@@ -163,11 +163,11 @@ class TransactionCoordinator:
         return self._given_up(transactional_id, is_open.operation, not_available, now) + self._go_on(transactional_id, now)
 
     def start_loading(self, partition: int) -> None:
-        """The log of a partition is being read: its ids are told to wait."""
+        """The log of a partition is being read: requests for its ids are answered with "loading"."""
         self._partitions[partition] = _Absence.LOADING
 
     def unload(self, partition: int) -> list[Effect]:
-        """Do not serve a partition's ids any more: who waits is told NOT_COORDINATOR, and no timer stays."""
+        """Stop serving a partition's ids: waiting requests are answered with NOT_COORDINATOR, and timers are removed."""
         self._partitions[partition] = _Absence.NOT_HERE
         effects: list[Effect] = []
         for key in [key for key in self._timers if self.partition_for(str(key[1])) == partition]:
@@ -242,7 +242,7 @@ class TransactionCoordinator:
         except ProtocolError:  # something in the request is longer than a record can hold
             return self._answered(operation, self._refusal(operation, ErrorCode.invalid_request))
         except Exception:
-            # A decision writes nothing, so one that fails leaves no trace: what waits behind it and other ids go on.
+            # A decision writes nothing, so a failed one leaves no trace: queued requests and other ids go on.
             logger.exception("transactional id %r: %s failed", transactional_id, type(operation).__name__)
             return self._given_up(transactional_id, operation, ErrorCode.unknown_server_error, now)
         if not durable:
@@ -270,11 +270,11 @@ class TransactionCoordinator:
         return self._noted(decision.effects)
 
     def _noted(self, effects: Iterable[DecisionEffect]) -> list[Effect]:
-        """The effects that must go out: not a timer that the shell will report early enough."""
+        """The effects that must go out: without timers that the shell will report early enough anyway."""
         return [effect for effect in effects if not isinstance(effect, SetTimer | CancelTimer) or self._timers.note(effect)]
 
     def _given_up(self, transactional_id: str, operation: Operation, error: ErrorCode, now: Now) -> list[Effect]:
-        """A request is asked again by its client; what nobody asks for is tried again by itself."""
+        """A client repeats its request; work without a request is retried by a timer."""
         if isinstance(operation, _Request):
             return self._answered(operation, self._refusal(operation, error))
         key = operation.key if isinstance(operation, _TimerFired) else completion_timer(transactional_id)

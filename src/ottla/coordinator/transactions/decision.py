@@ -40,7 +40,7 @@ class ProducerIdSource(Protocol):
     """Where producer ids come from."""
 
     def new_producer_id(self) -> int | None:
-        """An id that was never given out; ``None`` where that can not be stored now."""
+        """An id that was never given out; ``None`` where that cannot be stored now."""
         ...
 
 
@@ -115,5 +115,5 @@ def completion_timer(transactional_id: str) -> TimerKey:
 
 
 def expiration_timer(transactional_id: str) -> TimerKey:
-    """The time after which an id that nobody uses is forgotten."""
+    """The time after which an unused id expires."""
     return (TRANSACTIONS, transactional_id, "expire")

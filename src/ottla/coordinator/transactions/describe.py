@@ -1,6 +1,6 @@
 """DescribeTransactions and ListTransactions: what the coordinator knows, for operators.
 
-Owns what of a transactional id is told to whom. Reads state, writes none.
+Owns the descriptions of transactional ids. Reads state, writes none.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NAMES = {state.value for state in STATUS}
 def describe_transaction(
     transactional_id: str, transaction: Transaction | None, refused: ErrorCode | None
 ) -> describe_transactions_response.TransactionState:
-    """One transactional id, or why it can not be told."""
+    """One transactional id, or why it cannot be described."""
     if transaction is None:
         return describe_transactions_response.TransactionState(
             error_code=refused or ErrorCode.transactional_id_not_found,

@@ -139,7 +139,7 @@ def write_markers(draft: Draft, around: Surroundings) -> None:
 
 
 def _prepare(draft: Draft, around: Surroundings, commit: bool, epoch_each_time: bool) -> bool:
-    """Fix the outcome; ``False`` where the next producer id that this needs can not be had now."""
+    """Fix the outcome; ``False`` where the next producer id that this needs cannot be had now."""
     known = draft.transaction
     changes: dict[str, Any] = {"version": _EPOCH_EACH_TIME if epoch_each_time else 0}
     if epoch_each_time:
@@ -172,7 +172,7 @@ def _sender_error(transaction: Transaction, request: end_txn_request.EndTxnReque
     if transaction.state is TransactionState.DEAD:
         return ErrorCode.invalid_producer_id_mapping
     if repeated:
-        # What has not ended, or has been begun anew, can not have been ended by the epoch before.
+        # A transaction that has not ended, or was begun again, cannot have been ended by the previous epoch.
         others = (TransactionState.ONGOING, TransactionState.EMPTY)
         return ErrorCode.producer_fenced if transaction.state in others else None
     if request.producer_id != transaction.producer_id:

@@ -42,7 +42,7 @@ class ProducerFenced:
 
 @dataclass(frozen=True, slots=True)
 class LastEpochKept:
-    """The epoch before the present one, to recognise who asks again."""
+    """The previous epoch, to recognise repeated requests."""
 
     transactional_id: str
     epoch: int
@@ -53,12 +53,12 @@ Event = DurableEvent | ProducerFenced | LastEpochKept
 
 
 def record_of(event: DurableEvent) -> tuple[bytes, bytes | None]:
-    """The record of a durable event. Raises ``ProtocolError`` if the record can not hold what the event says."""
+    """The record of a durable event. Raises ``ProtocolError`` if the record cannot hold what the event says."""
     return encode_record(event.transactional_id, event.value if isinstance(event, TransactionWritten) else None)
 
 
 def event_of(key: bytes, value: bytes | None) -> DurableEvent | None:
-    """The event of a record; ``None`` for a type of record that is not known here. Raises ``ProtocolError`` for bad bytes."""
+    """The event of a record; ``None`` for a type of record that is unknown. Raises ``ProtocolError`` for bad bytes."""
     decoded = decode_record(key, value)
     if decoded is None:
         return None

@@ -26,13 +26,13 @@ from ottla.coordinator.transactions.transaction import STATE, Transaction, Trans
 class TransactionInput(enum.Enum):
     """What moves a transactional id from state to state."""
 
-    INITIALIZED = "a producer has been given its epoch"
+    INITIALIZED = "a producer got its epoch"
     PARTITIONS_ADDED = "the transaction has new partitions"
-    FENCED = "the coordinator takes the transaction over"
-    COMMIT = "the transaction shall be committed"
-    ABORT = "the transaction shall be aborted"
+    FENCED = "the coordinator takes over the transaction"
+    COMMIT = "the transaction is to be committed"
+    ABORT = "the transaction is to be aborted"
     MARKERS_WRITTEN = "all partitions have their marker"
-    EXPIRED = "nobody has used the id for long"
+    EXPIRED = "the id has not been used for a long time"
 
 
 _STATE, _INPUT = TransactionState, TransactionInput

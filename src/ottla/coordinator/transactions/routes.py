@@ -1,4 +1,4 @@
-"""The one table of the APIs that are decided for one transactional id: who decides, what a refusal looks like, whose it is.
+"""The one table of the APIs that are decided for one transactional id: the handler, the form of a refusal, the id.
 
 Owns the mapping; must not know partitions or appends.
 """
@@ -23,7 +23,7 @@ from ottla.types import Now
 
 @dataclass(frozen=True, slots=True)
 class TransactionRoute:
-    """A request that concerns one transactional id; ``refuse`` makes the answer when the coordinator can not serve it."""
+    """A request that concerns one transactional id; ``refuse`` makes the answer when the coordinator cannot serve it."""
 
     decide: Callable[[Surroundings, Transaction, RequestContext, Any, Now], Decision]
     refuse: Callable[[Any, ErrorCode], Any]

@@ -23,21 +23,21 @@ class TransactionState(enum.Enum):
     """Where a transactional id stands; the values are the names that DescribeTransactions and ListTransactions use."""
 
     EMPTY = "Empty"
-    """It has a producer, which has begun no transaction."""
+    """It has a producer, which has not begun a transaction."""
     ONGOING = "Ongoing"
     """The transaction has partitions."""
     PREPARE_COMMIT = "PrepareCommit"
-    """It will be committed whatever happens: markers are on their way."""
+    """The outcome is commit: markers are being written."""
     PREPARE_ABORT = "PrepareAbort"
-    """It will be aborted whatever happens: markers are on their way."""
+    """The outcome is abort: markers are being written."""
     COMPLETE_COMMIT = "CompleteCommit"
-    """The last transaction was committed, everywhere."""
+    """The last transaction was committed in all partitions."""
     COMPLETE_ABORT = "CompleteAbort"
-    """The last transaction was aborted, everywhere."""
+    """The last transaction was aborted in all partitions."""
     PREPARE_EPOCH_FENCE = "PrepareEpochFence"
-    """The coordinator aborts the transaction by itself: its producer has no say any more. Passed through, never written."""
+    """The coordinator aborts the transaction by itself: its producer is fenced. A transient state, never written."""
     DEAD = "Dead"
-    """The id is not there (any more)."""
+    """The id does not exist, or no longer exists."""
 
 
 STATUS = MappingProxyType(

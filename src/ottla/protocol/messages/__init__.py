@@ -6,8 +6,8 @@ the classes behind it are made on first use, because making all of them costs mo
 Owns the choice of the neutral class; must not know sockets or cores. Invariant: a neutral class has every field that any spoken
 version has a use for. For the few APIs whose newest version dropped such a field (``MERGED``) the versions are merged.
 
-Durations and times of 64 bits are whole numbers of milliseconds here, with Kafka's own names: ``timedelta`` and ``datetime``, which
-kio takes for them, end long before 64 bits do, and a peer may send any number.
+64-bit durations and times are whole milliseconds here, with Kafka's own names: ``timedelta`` and ``datetime``, which kio uses for
+them, have a smaller range than 64 bits, and a peer may send any number.
 
 The ``.pyi`` files beside this one are made by ``tools/make_message_stubs.py`` from the same classes (a test keeps them in step);
 they spell kio's bounded integers as plain ``int`` and its durations of 32 bits as ``timedelta``.
@@ -83,7 +83,8 @@ _CLASS_ATTRIBUTES = ("__type__", "__version__", "__flexible__", "__api_key__", "
 
 
 def _in_milliseconds(cls: type[Any], replaced: dict[str, type[Any]]) -> type[Any]:
-    """kio's class with whole numbers for times of 64 bits; itself if it and the classes inside, ``replaced`` before, have none."""
+    """kio's class with whole numbers for 64-bit times; the class itself if it and the classes inside, already ``replaced``, have
+    none."""
     fields = [_in_whole_milliseconds(field, replaced) for field in dataclasses.fields(cls)]
     if [annotation for _, annotation, _ in fields] == [field.type for field in dataclasses.fields(cls)]:
         return cls

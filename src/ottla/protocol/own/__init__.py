@@ -1,8 +1,10 @@
-"""Messages that Apache Kafka does not have: client-side assignors of consumer groups, which KIP-848 planned and nobody shipped.
+"""Messages that Apache Kafka does not have: client-side assignors of consumer groups, which KIP-848 planned and Apache Kafka never
+shipped.
 
 Owns those messages, one module each, in kio's vocabulary, so that everything that reads kio's classes reads these too. Must not
 know what they mean. Invariants: an API of ours has a key above 20000, which no Kafka will ever use; a message of Kafka's is added
-to, never changed, and by tagged fields alone, with tags from 20000 on, which everybody else skips and whose defaults nobody writes.
+to, never changed, and by tagged fields alone, with tags from 20000 on, which other implementations skip and whose defaults are
+never written.
 
 No ``from __future__ import annotations`` in these modules: kio reads the types of the fields.
 """

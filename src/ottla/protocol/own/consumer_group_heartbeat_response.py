@@ -29,7 +29,7 @@ class Assignment:
 @of(68, 1, "response", whole=True)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupHeartbeatResponse:
-    """Kafka's message; the last six fields are ours.
+    """Kafka's message; the last six fields are Ottla's.
 
     ``should_compute_assignment``: the member is asked to prepare and install the group's next assignment. The others describe an
     assignment that a member computed: the assignor's name (empty: the coordinator computed it), its error (0: none) with the text

@@ -33,7 +33,7 @@ class Member:
 class ConsumerGroupInstallAssignmentRequest:
     """The assignment for ``group_epoch``.
 
-    With an ``error`` of the assignor (0: none) every member keeps what it has, and is told the error and ``error_message``.
+    With an ``error`` of the assignor (0: none) every member keeps its partitions, and receives the error and ``error_message``.
     """
 
     group_id: str = field(metadata=wire("string"))

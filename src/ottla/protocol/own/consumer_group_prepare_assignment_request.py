@@ -10,7 +10,7 @@ from ottla.protocol.own import of, wire
 @of(20_001, 0, "request", whole=True)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupPrepareAssignmentRequest:
-    """Who asks, and in which epoch it believes to be."""
+    """The member, and the epoch in which it believes to be."""
 
     group_id: str = field(metadata=wire("string"))
     member_id: str = field(metadata=wire("string"))

@@ -37,7 +37,7 @@ class Member:
 @of(20_001, 0, "response")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicMetadata:
-    """A topic that somebody subscribed to."""
+    """A topic that a member subscribed to."""
 
     topic_id: uuid.UUID | None = field(metadata=wire("uuid"))
     topic_name: str = field(metadata=wire("string"))

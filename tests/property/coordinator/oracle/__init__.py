@@ -19,7 +19,7 @@ __all__ = ["Oracle", "Reading", "commit_error"]
 
 
 class Oracle:
-    """Watches one harness. ``forget`` tells it that another coordinator may begin to count anew."""
+    """Watches one harness. ``forget`` tells it that another coordinator may begin to count again."""
 
     def __init__(self, harness: Harness, readings: Callable[[], list[Reading]] = list) -> None:
         self.harness = harness

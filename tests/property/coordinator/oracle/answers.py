@@ -38,7 +38,7 @@ class Answers:
         self.harness = harness
         self.log = log
         self.stale: set[int] = set()
-        """Commits of somebody who was no member when they were asked, or one of another epoch or generation."""
+        """Commits of someone who was no member when they were asked, or one of another epoch or generation."""
         self._refused: set[int] = set()
         self._memberships: dict[tuple[str, int, str], frozenset[str]] = {}
         self._looked_at: set[int] = set()

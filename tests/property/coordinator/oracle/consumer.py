@@ -50,7 +50,7 @@ class ConsumerGroups:
             assert known == holders
 
     def who_reads_holds(self) -> None:
-        """What a member reads nobody else is given before it says that it reads it no more, or is a member no more."""
+        """What a member reads no one else is given before it says that it reads it no more, or is a member no more."""
         groups = {group.group_id: group for group in self.groups()}
         name_of = self.harness.topics.name_of
         for group_id, member_id, partitions in self._readings():
@@ -87,7 +87,7 @@ class ConsumerGroups:
             assert group.target.keys() <= group.members.keys()
 
     def the_target_is_complete(self) -> None:
-        """Each partition that is there and that somebody wants is given, to somebody who wants it, and no other."""
+        """Each partition that is there and that someone wants is given, to someone who wants it, and no other."""
         for group in self._up_to_date():
             counts, image = self.harness.topics.counts, self.harness.topics
             given = {(topic_id, n) for target in group.target.values() for topic_id, numbers in target.items() for n in numbers}
@@ -97,7 +97,7 @@ class ConsumerGroups:
                 assert {image.name_of(topic_id) for topic_id in target} <= group.topics_of(group.members[member_id].metadata)
 
     def the_target_is_even(self) -> None:
-        """Where all want the same, nobody has two partitions more than another: of all together, or of each topic in one piece."""
+        """Where all want the same, no one has two partitions more than another: of all together, or of each topic in one piece."""
         for group in self._up_to_date():
             wishes = {frozenset(group.topics_of(member.metadata)) for member in group.members.values()}
             if len(wishes) == 1:

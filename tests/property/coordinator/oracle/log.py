@@ -48,7 +48,7 @@ class LogOfGroups:
     def __init__(self, harness: Harness) -> None:
         self.harness = harness
         self.removals: set[Place] = set()
-        """Offsets that somebody has asked to remove, in this step or while it was open."""
+        """Offsets that someone has asked to remove, in this step or while it was open."""
         self.written_offsets: set[int] = set()
         self.reached: set[tuple[str, str, int]] = set()
         """Groups, members and member epochs."""
@@ -82,7 +82,7 @@ class LogOfGroups:
             assert self.harness.reloaded(log).durable_state() == live
 
     def what_was_written_last_counts(self) -> None:
-        """The committed offset is the last in the log that no marker has aborted and nobody has deleted."""
+        """The committed offset is the last in the log that no marker has aborted and no one has deleted."""
         self.read_on()
         stored = {
             (group_id, partition): value

@@ -1,4 +1,4 @@
-"""What must hold of timers: who is alive has them, nobody else has, and none has an effect before its time.
+"""What must hold of timers: who is alive has them, no one else has, and none has an effect before its time.
 
 Owns which timers a state needs. Must not know what they do. Invariant: looks, and changes nothing, but for ``report_early``.
 """
@@ -24,7 +24,7 @@ class ArmedTimers:
         self._seen = 0
 
     def everybody_alive_has_one_session(self) -> None:
-        """And nobody who is not."""
+        """And no one who is not."""
         for group in self._at_rest():
             pending = group.pending if isinstance(group, ClassicGroup) else ()
             expected = {session_timer(group.group_id, member_id) for member_id in (*group.members, *pending)}

@@ -248,15 +248,69 @@ def test_what_is_taken_back_counts_as_not_handed_out() -> None:
     assert collecting.collector.positions(with_current=True)[T0].offset == 0
 
 
-@pytest.mark.parametrize(("committed", "left"), [(1, 1), (3, 3), (4, 4), (5, 0)])
-def test_what_the_application_has_committed_is_not_taken_back(committed: int, left: int) -> None:
+@pytest.mark.parametrize("committed", [1, 3, 4, 5, 1_000])
+def test_what_the_application_has_committed_is_not_taken_back(committed: int) -> None:
     collecting = Collecting()
     collecting.arrive((T0, 0, batch(0, 4)))
     collecting.collect()
-    collecting.collector.on_commit({T0: OffsetAndMetadata(committed, "mine"), T1: OffsetAndMetadata(7)})
+    mine, theirs = OffsetAndMetadata(committed, "mine"), OffsetAndMetadata(7)
+    collecting.collector.on_commit({T0: mine, T1: theirs})
+    handed_out = collecting.collector.positions(with_current=True)
+    assert {tp: position.offset for tp, position in handed_out.items()} == {T0: 4, T1: 0}
+    assert collecting.collector.everything() == handed_out, "which is what is asked for"
+    ahead = mine if committed > 4 else handed_out[T0]
+    assert collecting.collector.to_commit(with_current=True) == {T0: ahead, T1: theirs}
     collecting.collector.take_back()
-    found = collecting.collector.positions(with_current=True)[T0]
-    assert found == (OffsetAndMetadata(left, "mine") if left else OffsetAndMetadata(0))
+    assert collecting.collector.to_commit(with_current=True) == {T0: mine, T1: theirs}
+    assert collecting.collector.everything() == {T0: mine, T1: theirs}
+    assert collecting.offset(T0) == 0
+
+
+@pytest.mark.parametrize("with_current", [True, False])
+@pytest.mark.parametrize("committed", [3, 1_000])
+def test_what_the_application_has_committed_in_a_walk_is_not_taken_back(committed: int, with_current: bool) -> None:
+    collecting = Collecting()
+    collecting.arrive((T0, 0, batch(0, 4)))
+    next(walk(collecting))
+    collecting.collector.on_commit({T0: OffsetAndMetadata(committed)})
+    assert collecting.collector.to_commit(with_current=with_current)[T0].offset == committed
+    assert collecting.offset(T0) == 1
+
+
+def test_a_seek_goes_back_behind_what_the_application_has_committed() -> None:
+    collecting = Collecting()
+    collecting.arrive((T0, 0, batch(0, 4)))
+    collecting.collect()
+    collecting.collector.on_commit({T0: OffsetAndMetadata(1_000)})
+    collecting.show({T0: view(2, epoch=5)})
+    assert collecting.collector.to_commit(with_current=True) == {T0: OffsetAndMetadata(2)}
+
+
+def paused(offset: int, epoch: int, since: int) -> PartitionView:
+    return PartitionView(epoch, OffsetAndMetadata(offset), paused=True, fetchable=False, since=since)
+
+
+@pytest.mark.parametrize("committed", [0, 3, 1_000])
+def test_what_is_in_hand_is_not_done_with_because_its_partition_was_paused(committed: int) -> None:
+    collecting = Collecting()
+    collecting.arrive((T0, 0, batch(0, 4)))
+    collecting.collect()
+    if committed:
+        collecting.collector.on_commit({T0: OffsetAndMetadata(committed)})
+    collecting.show({T0: paused(4, epoch=5, since=1)})
+    assert collecting.offset(T0) == 4
+    collecting.collector.take_back()
+    assert collecting.offset(T0) == 0
+    assert collecting.collector.to_commit(with_current=True)[T0].offset == committed
+
+
+def test_the_record_in_hand_of_a_walk_is_not_done_with_because_its_partition_was_paused() -> None:
+    collecting = Collecting()
+    collecting.arrive((T0, 0, batch(0, 4)))
+    next(walk(collecting))
+    collecting.show({T0: paused(1, epoch=5, since=1)})
+    assert collecting.collector.to_commit(with_current=False)[T0].offset == 0
+    assert collecting.collector.to_commit(with_current=True)[T0].offset == 1
 
 
 def test_a_commit_says_nothing_of_what_is_handed_out_after_it() -> None:
@@ -266,7 +320,7 @@ def test_a_commit_says_nothing_of_what_is_handed_out_after_it() -> None:
     collecting.collector.on_commit({T0: OffsetAndMetadata(3)})
     collecting.collect(2)
     collecting.collector.take_back()
-    assert collecting.collector.positions(with_current=True)[T0].offset == 2
+    assert collecting.collector.to_commit(with_current=True)[T0].offset == 2
 
 
 def walk(collecting: Collecting, limit: int = 500) -> Any:

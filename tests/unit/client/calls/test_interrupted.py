@@ -163,7 +163,7 @@ def test_nothing_is_handed_out_before_a_pause_that_was_cancelled_is_known_to_be_
     next(pausing)
     pausing.close()
     (pause,) = one.of(commands.Pause)
-    assert pause.positions == {TP: OffsetAndMetadata(0)}
+    assert pause.positions == {TP: (1, OffsetAndMetadata(0))}
     assert one.poll() == [], "and the deadline of the poll holds"
     one.show(0, 2)
     one.told.append(Completed(pause.completion))

@@ -10,8 +10,16 @@ import pytest
 from ottla.client import commands
 from ottla.client.calls.calls import ConsumerCalls
 from ottla.client.calls.rebalancing import Listeners
-from ottla.client.notifications import AssignmentReceived, Completed, Published, RebalanceNeeded
+from ottla.client.notifications import (
+    AssignmentReceived,
+    Completed,
+    ErrorNotification,
+    Published,
+    RebalanceNeeded,
+    TopicErrorNotification,
+)
 from ottla.client.subscription import Mode, Snapshot
+from ottla.errors import error_class
 from ottla.types import Now
 from tests.unit.client.managers import T0, config, now, subscribed
 
@@ -73,6 +81,74 @@ def test_what_crosses_a_request_to_leave_whose_call_was_cancelled_is_nobodys_any
     told.append(AssignmentReceived(5, frozenset({T0})))
     poll(calls, now(4))
     assert heard == [[T0]]
+
+
+class Leaving:
+    """A consumer that is subscribed, and asks to leave. The call is cancelled, or is over before the coordinator has answered."""
+
+    def __init__(self, *, cancelled: bool) -> None:
+        self.sent: list[Any] = []
+        self.told: list[Any] = [Published(SUBSCRIBED)]
+        self.calls = ConsumerCalls(config(), self.sent.append, lambda: self.told)
+        subscribed(self.calls)
+        poll(self.calls, now(0))
+        leaving = self.calls.unsubscribe(now(1))
+        next(leaving)
+        if cancelled:
+            leaving.close()
+        else:
+            with pytest.raises(StopIteration):
+                leaving.send(now(60_001))
+        self.now = now(60_001)
+
+    def tell(self, *told: Any) -> None:
+        self.told.extend(told)
+        poll(self.calls, self.now)
+
+    def begin(self, call: Any, kind: type[commands.Command], mode: Mode) -> commands.Completion:
+        """Ask for something else to read."""
+        next(call)
+        (request,) = [one for one in self.sent if isinstance(one, kind)]
+        self.told += [Published(Snapshot(mode, frozenset({"t"}))), Completed(request.completion)]
+        with pytest.raises(StopIteration):
+            call.send(self.now)
+        return request.completion
+
+
+SUBSCRIBED = Snapshot(Mode.TOPICS, frozenset({"t"}))
+REFUSED = error_class(30)("not for you")
+OLD = [ErrorNotification(REFUSED), TopicErrorNotification("t", REFUSED)]
+
+
+@pytest.mark.parametrize("cancelled", [True, False])
+@pytest.mark.parametrize("late", OLD)
+def test_an_error_that_crosses_the_request_to_leave_is_nobodys_any_more(late: Any, cancelled: bool) -> None:
+    one = Leaving(cancelled=cancelled)
+    one.tell(late)
+    one.told.append(late)
+    one.begin(one.calls.subscribe(["t"], Listeners(), one.now), commands.Subscribe, Mode.TOPICS)
+    one.tell()
+    with pytest.raises(type(REFUSED)):
+        one.tell(late)
+
+
+@pytest.mark.parametrize("late", OLD)
+def test_an_error_that_crosses_the_request_to_leave_does_not_concern_what_is_assigned_instead(late: Any) -> None:
+    one = Leaving(cancelled=True)
+    one.told.append(Published(Snapshot()))
+    one.calls.take_news()
+    one.told.append(late)
+    one.begin(one.calls.assign([T0], one.now), commands.Assign, Mode.MANUAL)
+    one.tell()
+    with pytest.raises(type(REFUSED)):
+        one.tell(late)
+
+
+def test_once_the_coordinator_has_answered_errors_count_again() -> None:
+    one = Leaving(cancelled=True)
+    (request,) = [one for one in one.sent if isinstance(one, commands.Unsubscribe)]
+    with pytest.raises(type(REFUSED)):
+        one.tell(OLD[0], Completed(request.completion), OLD[0])
 
 
 def test_what_was_given_before_everything_was_lost_is_not_taken() -> None:

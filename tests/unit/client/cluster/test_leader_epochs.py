@@ -80,3 +80,13 @@ def test_another_epoch_and_an_answer_begin_the_count_anew() -> None:
     assert not refused.refused(TP, 6, 20, now(PATIENCE))
     refused.accepted(TP)
     assert not refused.refused(TP, 6, 30, now(2 * PATIENCE))
+
+
+def test_a_partition_that_is_not_described_any_more_begins_the_count_anew() -> None:
+    refused = RefusedEpochs()
+    refused.refused(TP, 5, 10, now(0))
+    refused.keep({TP})
+    assert refused.refused(TP, 5, 10 + REFRESHES, now(PATIENCE))
+    refused.refused(TP, 5, 10, now(0))
+    refused.keep(())
+    assert not refused.refused(TP, 5, 10 + REFRESHES, now(PATIENCE))

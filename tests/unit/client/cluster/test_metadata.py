@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from ottla.client.cluster.leader_epochs import REFRESHES
 from ottla.client.cluster.metadata import Metadata, MetadataManager
 from ottla.client.effects import AnyNode, Poll
 from ottla.client.notifications import TopicErrorNotification
@@ -229,6 +230,20 @@ def test_the_leader_is_asked_with_an_epoch_seen_elsewhere_until_metadata_follows
     assert metadata.current.leader(A0) == (Node(2, "host2", 9092), 7), "an answer that is behind another is not believed"
     metadata.refresh(topic("a", (2, 7)))
     assert metadata.current.leader(A0) == (Node(2, "host2", 9092), 7)
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_refusals_of_an_epoch_are_counted_while_the_partition_is_described(leaves: bool) -> None:
+    metadata = Metadatas()
+    metadata.manager.set_topics(frozenset({"a"}))
+    metadata.refresh(topic("a", (1, 5)))
+    metadata.manager.epoch_refused(A0, 5, metadata.now)
+    if leaves:
+        metadata.refresh()
+    for _ in range(REFRESHES):
+        metadata.refresh(topic("a", (1, 5)))
+    metadata.manager.epoch_refused(A0, 5, metadata.now)
+    assert metadata.current.leader(A0) == (Node(1, "host1", 9092), 5 if leaves else None)
 
 
 def test_a_snapshot_never_changes() -> None:

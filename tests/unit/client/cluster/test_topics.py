@@ -49,7 +49,7 @@ def test_all_topics_are_those_that_may_be_seen(topics: Topics) -> None:
 
 
 @pytest.mark.parametrize("code", [3, 17, 29])
-def test_a_topic_that_can_not_be_described_is_an_error_at_once(topics: Topics, code: int) -> None:
+def test_a_topic_that_cannot_be_described_is_an_error_at_once(topics: Topics, code: int) -> None:
     replies = topics.describe("t")
     topics.answer(topics.one(Api.METADATA), metadata_answer({}, errors={"t": code}))
     assert type(replies.error) is error_class(code)

@@ -7,6 +7,7 @@ from datetime import timedelta
 from itertools import pairwise
 from typing import Any
 
+import pytest
 from hypothesis import given, settings, strategies as st
 
 from ottla.client.connections.connections import MAX_IN_FLIGHT, STAGGER, Connections
@@ -23,7 +24,7 @@ from ottla.errors import (
     UnsupportedApiError,
 )
 from ottla.protocol import ErrorCode
-from ottla.protocol.apis import Api
+from ottla.protocol.apis import Api, VersionRange
 from ottla.protocol.messages import heartbeat_request, heartbeat_response
 from ottla.types import Node, Now
 from tests.unit.client.virtual_network import NoAnswer, Peer, VirtualNetwork
@@ -72,8 +73,10 @@ class World:
                 request.manager.on_failure(request.send.tag, error, now)
         return effects, wake_at
 
-    def send(self, tag: Any, target: Target | None = None, timeout: int = 30_000, api: Api = Api.HEARTBEAT) -> None:
-        self.connections.enqueue(self.manager, Send(api, REQUEST, target or AnyNode(), tag, timeout), self.network.now)
+    def send(
+        self, tag: Any, target: Target | None = None, timeout: int = 30_000, api: Api = Api.HEARTBEAT, request: Any = REQUEST
+    ) -> None:
+        self.connections.enqueue(self.manager, Send(api, request, target or AnyNode(), tag, timeout), self.network.now)
 
     def know(self, *nodes: Node) -> None:
         self.connections.set_nodes({node.node_id: node for node in nodes}, self.network.now)
@@ -134,7 +137,7 @@ def test_a_failed_bootstrap_lists_every_address_and_why() -> None:
         "10.0.0.5:80",
         "10.0.0.6:1",
     }
-    assert "can not be resolved: Name or service not known" in error.attempts["nowhere:9092"]
+    assert "cannot be resolved: Name or service not known" in error.attempts["nowhere:9092"]
     assert error.attempts["two:9092 (10.1.0.2:9092)"] == "Connection refused"
     assert "no TCP connection" in error.attempts["10.0.0.3:1"]
     assert "no answer to ApiVersions" in error.attempts["10.0.0.4:1"]
@@ -151,6 +154,79 @@ def test_an_address_that_says_nothing_is_named_even_before_its_set_up_time_is_ov
     error = world.manager.failed["a"]
     assert isinstance(error, ConnectionFailedError)
     assert error.attempts == {"10.0.0.4:1": "connected, but no answer to ApiVersions: is it a Kafka port?"}
+
+
+@pytest.mark.parametrize(
+    ("mode", "doubts", "says"),
+    [
+        ("mute", " s: is it a Kafka port?", "connected, but no answer to ApiVersions after "),
+        ("hang up", "before it answered ApiVersions: is it a Kafka port, and is security.protocol right?", "answered ApiVersions"),
+    ],
+)
+def test_settings_are_doubted_only_where_the_address_has_never_been_of_use(
+    mode: str, doubts: str, says: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World(socket_connection_setup_timeout=1)
+    peer = world.network.peer("10.0.0.1:9092", mode=mode)
+    world.send("a", timeout=1_200)
+    world.network.advance(1_300)
+    assert doubts in caplog.text
+    peer.mode, peer.answer = "accept", answers
+    world.network.advance(2_000)
+    world.send("b")
+    world.network.advance(2_000)
+    assert world.manager.answered == ["b"]
+    caplog.clear()
+    peer.mode = mode
+    world.network.hang_up(world.network.open[0])
+    world.send("c", timeout=10_000)
+    world.network.advance(3_000)
+    assert "?" not in caplog.text
+    assert says in str(world.connections.links.connection_failure())
+    assert "?" not in str(world.connections.links.connection_failure())
+
+
+def test_a_broker_that_hangs_up_before_it_answers_and_had_worked_wants_no_login(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    peer = world.network.peer("10.0.0.1:9092", answer=answers)
+    world.send("a")
+    world.network.settle()
+    world.network.hang_up(world.network.open[0])
+    peer.answer = None
+    caplog.set_level("DEBUG")
+    world.send("b")
+    world.network.advance(1_000)
+    world.network.hang_up(world.network.open[0])
+    assert "the peer closed the connection at the first request" in caplog.text
+    assert "login" not in caplog.text
+
+
+def test_what_cannot_be_sent_is_not_blamed_on_the_port() -> None:
+    world = World()
+    peer = world.network.peer("10.0.0.1:9092", answer=answers)
+    peer.versions[Api.HEARTBEAT] = VersionRange(0, 3)
+    world.send("a", request=heartbeat_request.HeartbeatRequest(group_id="g" * 40_000, generation_id=1, member_id="m"))
+    world.network.settle()
+    error = world.manager.failed["a"]
+    assert isinstance(error, ProtocolError)
+    assert error.hint == "something in it is longer than this version can carry"
+
+
+def test_bytes_that_are_no_answer_are_blamed_on_the_port_only_where_it_has_never_been_of_use() -> None:
+    garbage = b"\0\0\0\5hello"
+    for answered, hint in ((False, "is it a Kafka port, and does anything"), (True, "does anything between here and the broker")):
+        world = World()
+        peer = world.network.peer("10.0.0.1:9092", answer=answers)
+        if answered:
+            world.send("first")
+            world.network.settle()
+        peer.answer = None
+        world.send("a")
+        world.network.settle()
+        world.connections.receive(world.network.open[0], garbage, world.network.now)
+        world.network.settle()
+        assert isinstance(world.manager.failed["a"], ProtocolError)
+        assert (world.manager.failed["a"].hint or "").startswith(hint)
 
 
 def test_a_server_that_does_not_answer_holds_nobody_up() -> None:
@@ -208,7 +284,7 @@ def test_a_broken_connection_fails_what_was_in_flight_and_says_where() -> None:
     assert world.connections.lost == 1
 
 
-def test_what_waits_for_a_broker_that_can_not_be_reached_fails_at_once() -> None:
+def test_what_waits_for_a_broker_that_cannot_be_reached_fails_at_once() -> None:
     world = World()
     world.know(NODE)
     world.send("a", ToNode(1))

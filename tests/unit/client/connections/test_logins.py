@@ -216,7 +216,7 @@ def test_a_login_that_never_ends_is_given_up() -> None:
     world.network.advance(6_000)
     error = world.manager.outcomes["a"]
     assert isinstance(error, ConnectionFailedError)
-    assert "the login has not come to an end" in str(error)
+    assert "the login has not finished" in str(error)
 
 
 def test_a_renewal_happens_in_time_on_the_same_connection_and_requests_wait_for_it() -> None:

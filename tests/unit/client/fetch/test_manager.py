@@ -551,7 +551,7 @@ def test_out_of_range_at_a_replica_is_asked_of_the_leader_and_resets_nothing() -
     assert fetches.state(T0).phase is Phase.FETCHING
 
 
-def test_a_replica_that_can_not_be_reached_leads_back_to_the_leader() -> None:
+def test_a_replica_that_cannot_be_reached_leads_back_to_the_leader() -> None:
     fetches = Fetches(T0)
     fetches.answer(fetches.one(Api.FETCH), fetched(data(T0, replica=2)))
     fetches.fail(fetches.one(Api.FETCH), DisconnectedError("broke"))

@@ -1,4 +1,4 @@
-"""The bound on what is fetched and not consumed: whatever brokers and application do, it holds, and nobody starves."""
+"""The bound on what is fetched and not consumed: whatever brokers and application do, it holds, and no one starves."""
 
 from __future__ import annotations
 

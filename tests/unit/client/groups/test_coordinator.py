@@ -110,7 +110,7 @@ def test_a_doubted_coordinator_is_hung_up_on_and_looked_up_after_a_pause(look_up
 
 @pytest.mark.parametrize(("found", "hung_up"), [(4, []), (5, [ToCoordinator(4)])])
 def test_a_broker_that_answers_is_hung_up_on_only_for_another(look_up: LookUp, found: int, hung_up: list[ToCoordinator]) -> None:
-    """What it was sent it may still act upon: sent anew over another connection, that could overtake."""
+    """What it was sent it may still act upon: sent again over another connection, that could overtake."""
     look_up.manager.target()
     look_up.answer(look_up.one(Api.FIND_COORDINATOR), look_up.found(4))
     look_up.manager.mark_moved("it said so")

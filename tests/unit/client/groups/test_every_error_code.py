@@ -151,6 +151,7 @@ class Commits(Asked):
                 Cluster().manager,
                 backoff(),
                 lambda *_: None,
+                lambda _: None,
             )
         )
 
@@ -193,7 +194,7 @@ def test_a_look_up_of_commits_that_is_refused_for_ever(code: int, of_partition: 
 
 
 @pytest.mark.parametrize("code", CODES)
-def test_a_coordinator_that_can_not_be_looked_up(code: int) -> None:
+def test_a_coordinator_that_cannot_be_looked_up(code: int) -> None:
     settings = config()
     told: list[Any] = []
     manager = CoordinatorManager(settings, ExponentialBackoff(100, 1_000, NoJitter()), lambda *_: None, lambda *_: None)

@@ -116,7 +116,7 @@ def test_a_connection_that_is_gone_when_the_answer_is_read_means_another_questio
     auto.one(Api.CONSUMER_GROUP_HEARTBEAT)
 
 
-def test_a_question_that_got_no_answer_is_asked_again_and_one_that_can_not_be_asked_means_classic() -> None:
+def test_a_question_that_got_no_answer_is_asked_again_and_one_that_cannot_be_asked_means_classic() -> None:
     auto = Auto()
     auto.fail(auto.one(Api.DESCRIBE_GROUPS), DisconnectedError("gone"))
     assert auto.coordinator.doubts

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import uuid
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -37,9 +39,16 @@ class Commits(Asked):
         self.coordinator = FixedCoordinator()
         self.membership = FixedMembership()
         self.cluster = Cluster()
+        self.read_in: dict[TopicPartition, uuid.UUID] = {}
         settings = {"auto_commit_interval_ms": 5_000, **settings}
         manager = CommitManager(
-            config(**settings), self.coordinator, self.membership, self.cluster.manager, backoff(), lambda *_: None
+            config(**settings),
+            self.coordinator,
+            self.membership,
+            self.cluster.manager,
+            backoff(),
+            lambda *_: None,
+            lambda tp: self.read_in.get(tp),
         )  # type: ignore[arg-type]
         super().__init__(manager)
         self.manager: CommitManager
@@ -102,6 +111,37 @@ def test_a_commit_is_signed_and_names_everything(commits: Commits) -> None:
     assert (part.partition_index, part.committed_offset, part.committed_leader_epoch, part.committed_metadata) == (0, 5, 2, "note")
     commits.answer(send, committed((T0, 0)))
     assert replies.value == AT_5
+
+
+@pytest.mark.parametrize("retry", [True, False])
+def test_a_position_in_a_topic_that_was_deleted_is_not_committed_to_another_one_of_its_name(commits: Commits, retry: bool) -> None:
+    commits.read_in = {T0: uuid.UUID(int=4), T1: TOPIC_ID}
+    alone = commits.commit(retry=retry)
+    both = commits.commit({**AT_5, T1: OffsetAndMetadata(6)}, retry=retry)
+    commits.read_in = {T0: TOPIC_ID, T1: TOPIC_ID}  # it is read there by now
+    send = commits.one(Api.OFFSET_COMMIT)
+    assert isinstance(alone.error, error_class(100))
+    assert "deleted and recreated" in str(alone.error)
+    assert [part.partition_index for part in send.message.topics[0].partitions] == [T1.partition]
+    commits.answer(send, committed((T1, 0)))
+    assert commits.poll(900) == []
+    assert isinstance(both.error, error_class(100))
+    again = commits.commit()
+    commits.answer(commits.one(Api.OFFSET_COMMIT), committed((T0, 0)))
+    assert again.value == AT_5
+
+
+def test_a_commit_names_the_topic_that_was_read_while_no_topic_of_its_name_is_known(commits: Commits) -> None:
+    commits.read_in = {T0: uuid.UUID(int=4)}
+    commits.cluster.manager.current = replace(commits.cluster.manager.current, topics={})
+    refused = commits.commit(retry=False)
+    send = commits.one(Api.OFFSET_COMMIT)
+    (topic,) = send.message.topics
+    assert topic.topic_id == uuid.UUID(int=4), "by its name alone it would be the one that the broker knows already"
+    part = offset_commit_response.OffsetCommitResponsePartition(partition_index=0, error_code=ErrorCode(100))
+    answered = offset_commit_response.OffsetCommitResponseTopic(topic_id=topic.topic_id, partitions=(part,))
+    commits.answer(send, offset_commit_response.OffsetCommitResponse(throttle_time=NO_THROTTLE, topics=(answered,)))
+    assert "committing t-0" in str(refused.error)
 
 
 def test_nothing_leaves_while_the_coordinator_is_unknown(commits: Commits) -> None:
@@ -230,7 +270,7 @@ def test_a_silent_coordinator_is_doubted(commits: Commits) -> None:
     assert commits.coordinator.doubts == ["broke"]
 
 
-def test_a_look_up_that_can_not_succeed_leaves_nobody_waiting(commits: Commits) -> None:
+def test_a_look_up_that_cannot_succeed_leaves_nobody_waiting(commits: Commits) -> None:
     commits.coordinator.node_id = None
     replies, found = commits.commit(), commits.fetch(T0)
     commits.poll()

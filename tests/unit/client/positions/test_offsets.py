@@ -333,7 +333,7 @@ def test_nothing_asked_is_answered_at_once() -> None:
     assert offsets.list({}).value == {}
 
 
-def test_a_request_that_can_not_be_made_ends_a_question_and_is_a_problem_of_a_reset() -> None:
+def test_a_request_that_cannot_be_made_ends_a_question_and_is_a_problem_of_a_reset() -> None:
     offsets = Offsets()
     replies = offsets.list({T0: EARLIEST})
     offsets.fail(offsets.one(Api.LIST_OFFSETS), UnsupportedApiError("too old"))

@@ -1,4 +1,4 @@
-"""Positions and new leaders: who is asked about what, what a log that was cut or made anew leads to, and every row of errors."""
+"""Positions and new leaders: who is asked about what, what a log that was cut or recreated leads to, and every row of errors."""
 
 from __future__ import annotations
 
@@ -33,6 +33,10 @@ class Validating(Asked):
         self.subscription.assign(partitions)
         for tp in partitions:
             self.subscription.found(tp, self.state(tp).epoch, OffsetAndMetadata(10, leader_epoch=leader_epoch), TOPIC_ID)
+
+    def pause(self, offset: int) -> None:
+        """Pause T0 at an offset that the application has reached in the present epoch."""
+        self.subscription.pause([T0], {T0: (self.state().epoch, OffsetAndMetadata(offset, leader_epoch=2))})
 
     def seek(self, positions: dict[TopicPartition, OffsetAndMetadata]) -> None:
         self.subscription.seek(positions)
@@ -103,7 +107,7 @@ def test_another_leader_and_another_epoch_are_asked_anew_and_the_same_are_not() 
 def test_a_pause_does_not_ask_again() -> None:
     validating = Validating(T0)
     validating.confirmed()
-    validating.subscription.pause([T0], {T0: OffsetAndMetadata(9, leader_epoch=2)})
+    validating.pause(9)
     validating.subscription.resume([T0])
     assert validating.poll() == []
 
@@ -111,7 +115,7 @@ def test_a_pause_does_not_ask_again() -> None:
 def test_a_pause_in_the_middle_asks_about_the_new_position() -> None:
     validating = Validating(T0)
     late = validating.one(ASKED)
-    validating.subscription.pause([T0], {T0: OffsetAndMetadata(9, leader_epoch=2)})
+    validating.pause(9)
     send = validating.one(ASKED)
     validating.answer(late, end((T0, 2, 5)))
     assert validating.phase() is Phase.VALIDATING
@@ -251,7 +255,7 @@ def test_a_topic_made_anew_without_a_policy_is_an_error_until_a_seek() -> None:
     validating.poll()
     validating.cluster.tell(topic_id=uuid.UUID(int=77), epoch=0)
     validating.poll()
-    with pytest.raises(LogTruncationError, match="deleted and made anew"):
+    with pytest.raises(LogTruncationError, match="deleted and recreated"):
         raise validating.state().problem
     validating.seek({T0: OffsetAndMetadata(0)})
     validating.poll()
@@ -324,7 +328,7 @@ def test_an_epoch_that_the_leader_never_learns_is_dropped_and_the_position_is_ke
     assert 2_000 <= validating.mono < 5_000
     assert (validating.state().fetch, validating.state().position) == (10, OffsetAndMetadata(10))
     assert len(caplog.messages) == 1
-    # Named once more, it is passed over: nobody is asked, nothing is logged.
+    # Named once more, it is passed over: no one is asked, nothing is logged.
     validating.cluster.manager.observe_epoch(T0, 1_000)
     validating.seek({T0: OffsetAndMetadata(7, leader_epoch=1_000)})
     assert validating.poll() == []

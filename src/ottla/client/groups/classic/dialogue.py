@@ -52,7 +52,7 @@ JOIN_LAPSE = 5_000
 """Milliseconds that a JoinGroup is given beyond the rebalance timeout."""
 
 AT_ONCE = 3
-"""Refusals in a row after which even those that call for another join at once wait for a while."""
+"""Refusals in a row after which a member waits even before a join that is normally sent at once."""
 
 _INT_MAX = 2**31 - 1
 
@@ -180,7 +180,8 @@ class Dialogue:
         try:
             assignment = decode_assignment(message.assignment)
         except ProtocolError as error:
-            return self._fail(error)
+            text = f"what the leader of the group assigned cannot be read: {error.args[0]}"
+            return self._fail(ProtocolError(text, hint="which client does the leader run?", cause=error))
         if not self._pattern.allows(assignment.partitions):
             self._reason = "the subscription has changed"
             return self._move(Input.REJOIN)
@@ -194,7 +195,7 @@ class Dialogue:
         self._handover.hand_over(self.generation.protocol or "", self.metadata())
 
     def _send_leave(self) -> list[Send]:
-        # Only who waits in LEAVING wants to know the answer.
+        # Only a member in LEAVING waits for the answer.
         sends = self._leaving.poll(self.generation, self._round if self.state is State.LEAVING else -1)
         self._in_flight = bool(sends) and self.state is State.LEAVING
         return sends
@@ -224,7 +225,7 @@ class Dialogue:
                 error.hint = "the brokers may be too old for static members: leave group_instance_id out"
             self._fail(error, removed=True)
             return
-        # A group of many members may rebalance for as long as it waits for the slowest of them.
+        # A large group may rebalance for as long as it waits for its slowest member.
         self._refusals.refused(error, now, self._config.poll_interval("classic") if reaction is Reaction.REJOIN else 0)
         if reaction is Reaction.LOOK_UP:
             self._coordinator.mark_moved(error.name)
@@ -239,10 +240,10 @@ class Dialogue:
         self._move(Input.REJOIN)
 
     def _fail(self, error: OttlaError, *, removed: bool = False) -> None:
-        """Tell the application, and let its next poll try again.
+        """Report the error to the application; its next poll tries again.
 
-        ``removed``: the coordinator refuses the member, so the group goes on without it, and what it kept through the rebalance is
-        lost. Otherwise it stays until the coordinator says so.
+        ``removed``: the coordinator refuses the member, so the group goes on without it, and the partitions that it kept through
+        the rebalance are lost. Otherwise it keeps them until the coordinator removes it.
         """
         self._attempts += 1
         self._notify(ErrorNotification(error))
@@ -275,12 +276,13 @@ class Dialogue:
         return self.failure
 
     def _lookup_failed(self, error: OttlaError, now: Now) -> None:
-        """Nobody says who the coordinator is, and waiting does not help: the application has to know. The look-up goes on."""
+        """The coordinator cannot be found, and waiting does not help: the application has to know. The look-up goes on."""
         del now
         if self.state is not State.UNJOINED:
             self._notify(ErrorNotification(error))
         if isinstance(error, BrokerError) and error.code == GROUP_AUTHORIZATION_FAILED and self.generation.number >= 0:
-            # No heartbeat can leave any more: the group goes on without this member when its session is over, and nobody would say.
+            # No more heartbeats can be sent: the group goes on without this member when its session expires, and nothing reports
+            # that.
             self._dropped(Reaction.OUTDATED, str(error))
 
     def _try_later(self, now: Now) -> None:
@@ -290,7 +292,7 @@ class Dialogue:
     # -- what the member is --------------------------------------------------------------------------------------------
 
     def _forget(self, generation: Generation) -> None:
-        """Be somebody else from now on: whatever is on its way concerns nobody."""
+        """Change the identity: answers to earlier requests no longer matter."""
         self.generation = generation
         self._round += 1
         self._in_flight = False
@@ -301,7 +303,7 @@ class Dialogue:
         try:
             state = TRANSITIONS[self.state][cause]
         except KeyError:
-            raise RuntimeError(f"a member that is {self.state.name} can not be moved by {cause.name}") from None
+            raise RuntimeError(f"a member that is {self.state.name} cannot be moved by {cause.name}") from None
         _log.debug("group %r: %s -> %s (%s)", self._config.group_id, self.state.name, state.name, cause.name)
         if state is State.JOINING:
             self._pattern.look_again()

@@ -1,4 +1,4 @@
-"""What the leader of a classic group does besides: it knows what all members want, and says who reads what.
+"""The extra work of a classic group's leader: it knows all members' subscriptions, and assigns the partitions.
 
 Owns the wishes of the group's members and the partitions that the last assignment was made for. Must not know requests, states or
 timers. Invariants: an assignment is made with metadata that is newer than the join it belongs to, and that names every topic of the
@@ -12,15 +12,15 @@ from typing import Any
 
 from ottla.assignors import ASSIGNORS, Cluster, MemberAssignment, MemberSubscription, Strategy
 from ottla.client.cluster.metadata import Metadata, MetadataManager
-from ottla.errors import AssignmentError
-from ottla.protocol.consumer_protocol import Assignment, decode_subscription, encode_assignment
+from ottla.errors import AssignmentError, ProtocolError
+from ottla.protocol.consumer_protocol import Assignment, Subscription, decode_subscription, encode_assignment
 from ottla.types import TopicPartition
 
 _UNKNOWN_TOPIC_OR_PARTITION = 3
 
 
 class Leadership:
-    """One generation's leadership. Raises ``ProtocolError`` for a member whose wish can not be read.
+    """One generation's leadership. Raises ``ProtocolError`` for a member whose wish cannot be read.
 
     ``follows_racks``: whether it matters when replicas move to other racks.
     """
@@ -28,7 +28,7 @@ class Leadership:
     def __init__(
         self, assignor: str, members: Any, metadata: MetadataManager, strategy: Strategy, *, follows_racks: bool = False
     ) -> None:
-        wishes = {item.member_id: (item.group_instance_id, decode_subscription(item.metadata)) for item in members}
+        wishes = {item.member_id: (item.group_instance_id, _wish(item)) for item in members}
         self.members = {
             member_id: MemberSubscription(wish.topics, instance_id, wish.rack, wish.owned, wish.generation, wish.user_data)
             for member_id, (instance_id, wish) in wishes.items()
@@ -94,7 +94,7 @@ class Leadership:
         self._suits = self._metadata.current
 
     def outdated(self) -> bool:
-        """Whether there are partitions that nobody was assigned, or assigned ones that are gone, or have moved to other racks."""
+        """Whether there are unassigned partitions, or assigned ones that were deleted or have moved to other racks."""
         current = self._metadata.current
         if self._assigned_for is None or self._suits is current:
             return False  # in nearly every pass
@@ -105,6 +105,14 @@ class Leadership:
             return True
         self._suits = current
         return False
+
+
+def _wish(member: Any) -> Subscription:
+    try:
+        return decode_subscription(member.metadata)
+    except ProtocolError as error:
+        text = f"what member {member.member_id} subscribes to cannot be read: {error.args[0]}"
+        raise ProtocolError(text, hint="which client does that member run?", cause=error) from error
 
 
 def _cluster(metadata: Metadata, topics: frozenset[str], *, with_racks: bool) -> Cluster:

@@ -1,7 +1,7 @@
 """How a classic member leaves its group: LeaveGroup, once.
 
-Owns the good-bye that is still to be said, and who waits for its answer. Must not know states. Invariants: it is sent only to a
-coordinator that is known, and never again (who does not hear it notices when the session times out); whoever waits is told.
+Owns the pending LeaveGroup, and the calls that wait for its answer. Must not know states. Invariants: it is sent only to a
+coordinator that is known, and only once (if it is lost, the session times out); waiting calls get the outcome.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ class Leaving:
         return self._farewell is not None
 
     def owe(self, member_id: str, reason: str, operation: GroupMembershipOperation = DEFAULT) -> bool:
-        """Say good-bye as soon as possible. False where there is none to be said: who remains is given up when its session ends."""
+        """Send LeaveGroup as soon as possible. False if none is to be sent: a member that remains is removed when its session
+        expires."""
         if not member_id or not leaves(self._config, operation):
             return False
         self._farewell = (member_id, reason)
@@ -59,7 +60,7 @@ class Leaving:
         return [Send(Api.LEAVE_GROUP, message, target, Tag(Api.LEAVE_GROUP, generation, round_), self._config.request_timeout_ms)]
 
     def over(self, answer: Any = None) -> None:
-        """Answered, or it can not be."""
+        """Answered, or it cannot be."""
         if answer is not None:
             code = int(answer.error_code) or next((int(item.error_code) for item in answer.members if item.error_code), 0)
             if code:

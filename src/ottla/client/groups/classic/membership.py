@@ -1,7 +1,7 @@
 """The classic membership: JoinGroup, SyncGroup, Heartbeat and LeaveGroup, with the liveness of KIP-62.
 
 Owns the member's state, its generation and the timers of the session. Must not know commits, positions or user code: what the
-application has to do in a rebalance it is told by a notification, and it answers with a command. Invariants: all transitions are
+application has to do in a rebalance comes in a notification, and it answers with a command. Invariants: all transitions are
 those of ``TRANSITIONS``; JoinGroup leaves only when the application, inside ``poll()``, has committed and given its partitions
 up; an answer that belongs to an earlier generation changes nothing; ``max.poll.interval.ms`` is the only deadline that the
 application has.
@@ -90,7 +90,7 @@ class ClassicMembership(Dialogue):
         if self._subscription.mode is not Mode.TOPICS:
             return
         if self.state is State.UNJOINED:
-            self._refusals.accepted()  # what was refused before was asked in another membership
+            self._refusals.accepted()  # earlier refusals belong to another membership
         if self.state in (State.UNJOINED, State.FAILED):
             self._move(Input.POLLED)
             self._retry_at = now.mono + (self._backoff.delay(self._attempts - 1) if self._attempts else 0)
@@ -140,7 +140,7 @@ class ClassicMembership(Dialogue):
             self._move(Input.ASSIGNED)
 
     def leave(self, reason: str, reply: Reply, now: Now, operation: GroupMembershipOperation = DEFAULT) -> None:
-        """See ``Membership``. Who remains is a member until its session times out."""
+        """See ``Membership``. A member that remains stays a member until its session times out."""
         self._subscription.set_partitions(())
         member = self.generation.member_id
         self._leaving.wait(reply)
@@ -167,7 +167,7 @@ class ClassicMembership(Dialogue):
         raise not_a_member(self._config, expired=self._polls.expired_once)
 
     def reader(self) -> MemberIdentity:
-        """See ``Membership``. Anybody may look up the commits of a classic group."""
+        """See ``Membership``. Any client may look up the commits of a classic group."""
         return NOBODY
 
     def commit_refused(self, code: int, sent_by: MemberIdentity, now: Now) -> OttlaError:
@@ -239,7 +239,7 @@ class ClassicMembership(Dialogue):
             self._dropped(reaction, f"{broker_error(int(message.error_code)).name} in answer to a heartbeat")
 
     def _watch_poll_interval(self, now: Now) -> None:
-        """KIP-62: an application that does not poll gives its place up, and is told so in one line."""
+        """KIP-62: a member whose application does not poll leaves the group, and logs one line."""
         joined = self.generation.member_id != "" or self.state is State.JOINING
         if not joined or self._in_flight or self.state in (State.FAILED, State.FENCED) or not self._polls.expired(now):
             return
@@ -251,7 +251,7 @@ class ClassicMembership(Dialogue):
         self._handover.prepare(lost=True)
 
     def _watch_metadata(self, now: Now) -> None:
-        """The leader answers for it that new partitions are read by somebody."""
+        """The leader is responsible for assigning new partitions."""
         if self._leadership is not None and self.state is State.STABLE and self._leadership.outdated():
             self._begin_rebalance("the partitions of the group's topics have changed")
 

@@ -24,7 +24,7 @@ Told = Mapping[str, bytes | None]
 
 
 class Tag(NamedTuple):
-    """What a request was about, and who the member was when it was sent; ``round`` tells answers that nobody waits for any more."""
+    """What a request was about, and who the member was when it was sent; ``round`` identifies answers that no longer matter."""
 
     api: Api
     generation: Generation

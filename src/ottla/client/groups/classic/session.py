@@ -84,14 +84,15 @@ class Session:
         if reaction in (Reaction.LATER, Reaction.LOOK_UP):
             self._refusals.refused(error, now)
             if reaction is Reaction.LATER and self._refusals.count == 1:
-                _log.warning("%s; heartbeats are tried again", error)
+                _log.warning("%s; heartbeats are retried", error)
             return None
         if reaction is Reaction.FATAL:
             self._notify(ErrorNotification(error))
         return reaction
 
     def on_failure(self, error: OttlaError, now: Now) -> None:
-        """A heartbeat that nobody answered. The application is told what waiting does not mend, such as a login that is refused."""
+        """A heartbeat without an answer. Errors that are not retriable, such as a refused login, are reported to the
+        application."""
         if not error.retriable:
             self._notify(ErrorNotification(error))
         self.liveness.heartbeat_failed(now, self._backoff)

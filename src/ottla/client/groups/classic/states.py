@@ -1,7 +1,7 @@
 """The states of a classic member, what moves it from one to the next, and what error codes mean to it.
 
 Owns the tables and nothing else: the diagram in the documentation is drawn from ``TRANSITIONS``. Must not know requests, timers
-or who moves a member. Invariant: what is not in a table does not happen.
+or which code moves a member. Invariant: what is not in a table does not happen.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ REBALANCE_IN_PROGRESS, GROUP_AUTHORIZATION_FAILED, UNSUPPORTED_VERSION, FENCED_I
 
 
 class State(enum.Enum):
-    """Where the member stands."""
+    """The state of the member."""
 
     UNJOINED = "no member of the group"
-    PREPARING = "the application has to commit and to give its partitions up"
+    PREPARING = "the application has to commit and to give up its partitions"
     JOINING = "JoinGroup is sent, or about to be"
     ASSIGNING = "leader of the group: waits for fresh metadata of all its topics"
     SYNCING = "SyncGroup is sent, or about to be"
-    REVOKING = "cooperative: the application has to give up what goes to others"
+    REVOKING = "cooperative: the application has to give up partitions that go to others"
     STABLE = "has its partitions until the next rebalance"
     LEAVING = "LeaveGroup is sent, or about to be"
-    FAILED = "an error that waiting does not mend: the next poll tries again"
-    FENCED = "somebody else runs with this instance id: over"
+    FAILED = "an error that is not retriable: the next poll tries again"
+    FENCED = "another member uses this instance id: final"
 
 
 class Input(enum.Enum):
@@ -36,18 +36,18 @@ class Input(enum.Enum):
 
     POLLED = "the application polls and wants to be a member"
     REBALANCE = "the group, or the subscription, has changed"
-    DROPPED = "the coordinator does not know the member, or its generation, any more"
+    DROPPED = "the coordinator no longer knows the member or its generation"
     EXPIRED = "the application did not poll in time"
-    PREPARED = "the application has given its partitions up"
+    PREPARED = "the application has given up its partitions"
     JOINED = "JoinGroup succeeded"
     LEADS = "JoinGroup succeeded and made this member the leader"
     ASSIGNED = "the leader has assigned the partitions"
     SYNCED = "SyncGroup succeeded"
     TAKEN = "SyncGroup succeeded, and takes partitions away"
     REJOIN = "JoinGroup has to be sent again"
-    LEAVE = "the application wants out"
-    LEFT = "LeaveGroup was answered, or can not be"
-    FAIL = "an error that waiting does not mend"
+    LEAVE = "the application leaves the group"
+    LEFT = "LeaveGroup was answered, or cannot be sent"
+    FAIL = "an error that is not retriable"
     FENCE = "the instance id belongs to another member"
 
 
@@ -93,19 +93,19 @@ IN_GENERATION = frozenset({State.PREPARING, State.ASSIGNING, State.SYNCING, Stat
 """States in which a member with a generation sends heartbeats; in JOINING its parked JoinGroup keeps it alive."""
 
 REBALANCING = frozenset({State.PREPARING, State.JOINING, State.ASSIGNING, State.SYNCING, State.REVOKING})
-"""States on the way to other partitions."""
+"""States in which the partitions change."""
 
 
 class Reaction(enum.Enum):
     """What an error code calls for."""
 
     LATER = "send again after a while"
-    LOOK_UP = "the coordinator is another one: look it up, then again"
-    UNKNOWN = "forget the member id and join anew"
-    OUTDATED = "forget the generation, keep the member id and join anew"
+    LOOK_UP = "the coordinator is another broker: look it up, then send again"
+    UNKNOWN = "forget the member id and join again"
+    OUTDATED = "forget the generation, keep the member id and join again"
     REJOIN = "join again at once"
     ADOPT = "take the member id of the answer and join again at once"
-    FENCED = "somebody else has the instance id"
+    FENCED = "another member has the instance id"
     FATAL = "the application has to know, and its next poll joins again"
 
 
@@ -121,7 +121,7 @@ SYNC_REACTIONS: Mapping[int, Reaction] = {
 """Error codes of SyncGroup -> what to do; after another one that is retriable ``LATER``, after any other ``FATAL``."""
 
 JOIN_REACTIONS: Mapping[int, Reaction] = {**SYNC_REACTIONS, 79: Reaction.ADOPT}
-"""The same of JoinGroup, which may also ask for another JoinGroup with the member id that it gives."""
+"""The same for JoinGroup, which may also ask for another JoinGroup with a new member id."""
 
 HEARTBEAT_REACTIONS: Mapping[int, Reaction] = {
     -1: Reaction.LATER,
@@ -145,7 +145,7 @@ def reaction_to(error: BrokerError, table: Mapping[int, Reaction]) -> Reaction:
 
 
 class Generation(NamedTuple):
-    """Which incarnation of the group the member belongs to, as whom, and by which assignor."""
+    """The generation of the group, the member's id in it, and the assignor."""
 
     number: int = -1
     member_id: str = ""

@@ -1,10 +1,9 @@
-"""The assignors that a member of a consumer group runs itself: what it offers, and the assignment that it is asked to compute.
+"""The assignors that a member of a consumer group runs itself: its offers, and the assignment that it has to compute.
 
-Owns ConsumerGroupPrepareAssignment and ConsumerGroupInstallAssignment, and the question whether the coordinator serves them. Must
-not know heartbeats, nor what becomes of an assignment. Invariants: an assignor of the user's runs on the application's thread; an
-assignment is sent only in the member epoch, and for the group epoch, that it was computed in, and only within the rebalance timeout
-of the member; an answer to an earlier request changes nothing; an error of an assignor is told to the coordinator, which tells
-every member.
+Owns ConsumerGroupPrepareAssignment and ConsumerGroupInstallAssignment, and the check whether the coordinator serves them. Must not
+know heartbeats, nor what happens to an assignment. Invariants: a user's assignor runs on the application's thread; an assignment is
+sent only in the member epoch, and for the group epoch, in which it was computed, and only within the member's rebalance timeout; an
+answer to an earlier request changes nothing; the error of an assignor is sent to the coordinator, which sends it to every member.
 
 Source: KIP-848, "Client side mode". Apache Kafka does not serve these APIs; Ottla's broker does (``docs/client-assignors.md``).
 """
@@ -41,38 +40,38 @@ from ottla.version import __version__
 _log = logging.getLogger(__name__)
 
 NEEDED = frozenset({Api.CONSUMER_GROUP_PREPARE_ASSIGNMENT, Api.CONSUMER_GROUP_INSTALL_ASSIGNMENT})
-"""What a coordinator must serve."""
+"""The APIs that a coordinator must serve."""
 
 ASSIGNOR_FAILED = 1
 """The error of an assignor that raised, or whose answer breaks the rules. KIP-848 leaves the numbers to assignors; 0 is none."""
 
 FIRST_RETRY, LAST_RETRY = 1_000, 60_000
-"""Milliseconds after which the group is asked to assign again where this member's assignor has failed: twice as long each time."""
+"""Milliseconds until the group is asked to assign again after this member's assignor failed: doubled each time."""
 
 _REASONS = 128
-"""Values of a reason: a signed byte that is not negative."""
+"""The number of values of a reason, a signed byte that must not be negative."""
 
 _LONGEST_TEXT = 4_096
-"""Characters of an error that are sent to other members."""
+"""Maximum number of characters of an error that are sent to other members."""
 
 
 _NOTHING = MemberAssignment(())
 
 
 class AssignorTag(NamedTuple):
-    """What a request was about, and in which run it was sent; of ApiVersions, which coordinator was meant."""
+    """The subject of a request, and its run; for ApiVersions, the coordinator."""
 
     api: Api
     run: int
 
 
 class ClientAssignorManager:
-    """See the module. A part of the membership, which is asked first and hands on what concerns this."""
+    """See the module. A part of the membership, which is called first and passes on what concerns this."""
 
     def __init__(self, neighbours: Neighbours, member_id: str) -> None:
         self.state = RunState.IDLE
         self.offers: tuple[Any, ...] | None = None
-        """What heartbeats say that the member can run; ``None``: nothing, as the coordinator would not use it."""
+        """The assignors that heartbeats list; ``None``: none, since the coordinator would not use them."""
         self._config = neighbours.config
         self._coordinator = neighbours.coordinator
         self._metadata = neighbours.metadata
@@ -83,52 +82,54 @@ class ClientAssignorManager:
         self._user_data: dict[str, bytes | None] = {}
         self._member_id = member_id
         self._asked_apis_of: int | None = None
-        """Which coordinator was asked last what it serves, counted by look-ups; ``None``: none has answered yet."""
+        """The coordinator that was last asked what it serves, counted by look-ups; ``None``: none has answered yet."""
         self._serves = self._warned = False
         self.undecided = bool(self._strategy.assignors)
-        """Whether no coordinator has said yet if it would use the assignors: a member must know before it joins."""
+        """Whether it is not known yet if a coordinator would use the assignors: a member must know before it joins."""
         self._versions_in_flight = False
         self._versions_attempts = self._versions_at = 0
         self._run = 0
-        """Counts what the application is asked, and the runs."""
+        """Counts the requests to the application, and the runs."""
         self._epoch = self._deadline = 0
         self._in_flight = False
         self._attempts = self._retry_at = 0
         self._question: Any = None
-        """The group as the coordinator has shown it."""
+        """The group as the coordinator described it."""
         self._shares: Mapping[str, MemberAssignment] = {}
         self._error: OttlaError | None = None
         self._told = ""
-        """The latest error that the application of this member has been told, and the group is told."""
+        """The latest error that was reported to this member's application and is sent to the group."""
         self._failures = self._reason = 0
         self._assign_again_at: int | None = None
 
     def __repr__(self) -> str:
         return f"<ClientAssignorManager {self.state.name} {', '.join(self._strategy.assignors) or 'without assignors'}>"
 
-    # -- what the membership tells --------------------------------------------------------------------------------------------
+    # -- events from the membership ------------------------------------------------------------------------------------------
 
     def user_data(self, by_assignor: Mapping[str, bytes | None]) -> None:
-        """What the application's assignors tell the member that assigns. Who failed to say keeps what it said before."""
+        """The user data of the application's assignors for the member that assigns. An assignor that failed keeps its earlier
+        data."""
         self._user_data.update(by_assignor)
         self._offer()
 
     def asked(self, epoch: int, deadline: int) -> None:
         """An answer to a heartbeat asks for an assignment, until ``deadline`` (monotonic ms).
 
-        It is repeated until the group was shown. After that it means that the coordinator has forgotten what it has shown.
+        It is repeated until the group was described. After that it means that the coordinator has forgotten the description.
         """
         if self.state is not RunState.PREPARING:
             self._deadline = deadline
             self._begin(RunInput.ASKED, epoch)
 
     def moved(self, epoch: int) -> None:
-        """The member has a new epoch: what was computed in the one before is void."""
+        """The member has a new epoch: what was computed in the previous one is void."""
         if self.state is not RunState.IDLE:
             self._begin(RunInput.OUTDATED, epoch)
 
     def heard(self, text: str, *, failed: bool) -> bool:
-        """The group has a new assignment, or the error with this text. Whether the application has to be told the error."""
+        """The group has a new assignment, or the error with this text. Returns whether the error must be reported to the
+        application."""
         if not failed:
             self._failures, self._assign_again_at = 0, None
             return False
@@ -136,20 +137,20 @@ class ClientAssignorManager:
         return text != told
 
     def assigned(self, command: Assigned) -> None:
-        """The application's assignor has answered. An answer to an earlier question is void."""
+        """The application's assignor has answered. An answer to an earlier request is void."""
         if self.state is RunState.COMPUTING and command.generation == self._run:
             self._computed(command.shares, command.error)
 
     def forget(self) -> None:
-        """The member is out of the group: it computes nothing."""
+        """The member has left the group: it computes nothing."""
         self._assign_again_at = None
         if self.state is not RunState.IDLE:
-            self._void("it is out of the group")
+            self._void("it has left the group")
 
-    # -- the two shapes -------------------------------------------------------------------------------------------------------
+    # -- the request manager -----------------------------------------------------------------------------------------------------
 
     def poll(self, now: Now) -> Poll:
-        """The next request of a run, and the question what a new coordinator serves."""
+        """The next request of a run, or the ApiVersions request to a new coordinator."""
         if not self._strategy.assignors:
             return Poll()
         if self._assign_again_at is not None and now.mono >= self._assign_again_at:
@@ -175,7 +176,7 @@ class ClientAssignorManager:
                 self._installed(now)
 
     def on_failure(self, tag: AssignorTag, error: OttlaError, now: Now) -> None:
-        """No answer: look the coordinator up again, and send the request again."""
+        """No answer: look up the coordinator again, and send the request again."""
         if isinstance(error, DisconnectedError | OttlaTimeoutError):
             self._coordinator.mark_unknown(str(error), now)
         if tag.api is Api.API_VERSIONS:
@@ -193,7 +194,7 @@ class ClientAssignorManager:
     # -- what the coordinator serves --------------------------------------------------------------------------------------------
 
     def _ask_versions(self, now: Now) -> Poll:
-        """Once for each coordinator that is found: it may be another broker, or a newer one at the same place."""
+        """Once for each coordinator that is found: it may be another broker, or a newer one at the same address."""
         target = self._coordinator.target()
         if target is None or self._versions_in_flight or self._asked_apis_of == self._coordinator.found:
             return Poll()
@@ -245,7 +246,7 @@ class ClientAssignorManager:
     # -- a run ------------------------------------------------------------------------------------------------------------------
 
     def _begin(self, cause: RunInput, epoch: int) -> None:
-        """From the start: whatever was asked before, of the coordinator or of the application, is void."""
+        """Start again: earlier requests to the coordinator or to the application are void."""
         self._end_of_run()
         self._epoch = epoch
         self._move(cause)
@@ -271,7 +272,7 @@ class ClientAssignorManager:
         return Send(api, message, target, AssignorTag(api, run), self._config.request_timeout_ms)
 
     def _shown(self, message: Any) -> None:
-        """The group is known: at once by an assignor of ours, by the application by one of its own."""
+        """The group is known: run Ottla's own assignor at once, or ask the application to run its own."""
         self._question = message
         self._attempts = 0
         self._move(RunInput.SHOWN)
@@ -297,7 +298,7 @@ class ClientAssignorManager:
             self._report(error)
 
     def _report(self, error: OttlaError) -> None:
-        """Tell the application here; the group is told by the request that is sent now."""
+        """Report the error to the application; the request that is sent now reports it to the group."""
         self._error, self._told = error, _text(error)
         self._notify(ErrorNotification(error))
 
@@ -349,7 +350,7 @@ class ClientAssignorManager:
         try:
             state = TRANSITIONS[self.state][cause]
         except KeyError:
-            raise RuntimeError(f"an assignment that is {self.state.name} can not be moved by {cause.name}") from None
+            raise RuntimeError(f"an assignment in state {self.state.name} cannot be moved by {cause.name}") from None
         _log.debug("group %r: %s -> %s (%s)", self._config.group_id, self.state.name, state.name, cause.name)
         self.state = state
 
@@ -393,7 +394,7 @@ class ClientAssignorManager:
         )
 
     def _cluster(self, shown: Any) -> Cluster:
-        """The topics as the coordinator shows them; the racks of those that this member knows to be the same."""
+        """The topics as the coordinator describes them; the racks of those that this member knows to be the same topics."""
         known = self._metadata.current
         partitions = {topic.topic_name: topic.num_partitions for topic in shown.topics}
         ids = {topic.topic_name: topic.topic_id for topic in shown.topics}
@@ -402,7 +403,7 @@ class ClientAssignorManager:
 
 
 def _members(shown: Any) -> dict[str, MemberSubscription]:
-    """The members as the coordinator shows them: ``owned`` is what the last assignment gave them."""
+    """The members as the coordinator describes them: ``owned`` is from the last assignment."""
     names = {topic.topic_id: topic.topic_name for topic in shown.topics}
     return {
         member.member_id: MemberSubscription(
@@ -435,7 +436,7 @@ def _check(shown: Any, shares: Mapping[str, MemberAssignment]) -> None:
     for member_id, share in shares.items():
         by_topic = _by_topic(share.partitions)
         if strange := sorted(by_topic.keys() - ids.keys()):
-            raise AssignmentError(f"{who} gave member {member_id} partitions of {', '.join(strange)}: nobody subscribed to that")
+            raise AssignmentError(f"{who} gave member {member_id} partitions of {', '.join(strange)}: no member subscribes to that")
         answer[member_id] = {ids[topic]: numbers for topic, numbers in by_topic.items()}
     checked(group, answer, who)
 
@@ -448,5 +449,5 @@ def _by_topic(partitions: tuple[TopicPartition, ...]) -> dict[str, tuple[int, ..
 
 
 def _text(error: OttlaError) -> str:
-    """An error in words that can be sent: user code may put anything into one."""
+    """The text of an error in a form that can be sent: user code may put anything into it."""
     return str(error)[:_LONGEST_TEXT].encode("utf-8", "replace").decode()

@@ -75,7 +75,7 @@ class ConsumerMembership:
     """See the module."""
 
     group_topics: frozenset[str] = frozenset()
-    """See ``Membership``: the coordinator assigns, so nobody else's topics matter."""
+    """See ``Membership``: the coordinator assigns, so no one else's topics matter."""
 
     def __init__(self, neighbours: Neighbours) -> None:
         config, subscription, coordinator, metadata, notify, backoff, polls = neighbours
@@ -99,7 +99,7 @@ class ConsumerMembership:
         self._assignor = ""
         """The assignor of a member that computed what is assigned in this epoch; empty: the coordinator computed it."""
         self._failed_in = JOIN
-        """The epoch in which the failure of an assignor was heard of last."""
+        """The epoch in which the last failure of an assignor was received."""
         self._was_asked = False
         """Whether the coordinator may know this incarnation."""
         self._expelled = False
@@ -217,7 +217,7 @@ class ConsumerMembership:
         return MemberIdentity(self.epoch, self.member_id) if self._is_member else NOBODY
 
     def commit_refused(self, code: int, sent_by: MemberIdentity, now: Now) -> OttlaError:
-        """See ``Membership``. An epoch that is out of date may be mended by the next heartbeat, so that may be tried again."""
+        """See ``Membership``. The next heartbeat may bring the current epoch, so a commit with an old one may be retried."""
         error = broker_error(code, f"committing offsets of group {self._config.group_id!r}")
         if sent_by == NOBODY:
             return error
@@ -243,7 +243,7 @@ class ConsumerMembership:
         self._reconcile()
         beats = self._heartbeat(now)
         if beats:
-            self._reconcile()  # what was just acknowledged may be less than what was given meanwhile
+            self._reconcile()  # what was just acknowledged may be less than what was assigned meanwhile
         computing = self._assignors.poll(now)
         sends = (*beats, *computing.sends)
         times = (self._polls.deadline, computing.wake_at, None if self._in_flight else self._due_at())
@@ -286,7 +286,7 @@ class ConsumerMembership:
         return self._try_later(error, now)
 
     def _reconcile(self) -> None:
-        """Begin to get to what was given, if the application has polled since."""
+        """Begin to reconcile the assignment, if the application has polled since."""
         application_knows = self.state is State.RECONCILING and self._polled_at >= self._given_at
         if application_knows and self._partitions.begin(self._polls.deadline):
             self._move(Input.RECONCILED)
@@ -294,7 +294,7 @@ class ConsumerMembership:
     # -- heartbeats -------------------------------------------------------------------------------------------------------
 
     def _due_at(self) -> int:
-        """When the next heartbeat is due: at once for who wants in or has to acknowledge, but never within a back-off."""
+        """When the next heartbeat is due: at once to join or to acknowledge, but never within a back-off."""
         urgent = self.state is State.ACKNOWLEDGING or (self.state is State.JOINING and self.epoch == JOIN)
         return self._not_before if urgent else max(self._beat_at, self._not_before)
 
@@ -303,7 +303,7 @@ class ConsumerMembership:
         if target is None or self._in_flight or self._due_at() > now.mono:
             return []
         if self.epoch == JOIN and self._assignors.undecided:
-            return []  # the group would be assigned without the assignors of this member
+            return []  # otherwise the group would be assigned without this member's assignors
         self._in_flight = self._was_asked = True
         if self.state is State.JOINING:
             self._heartbeats.forget()
@@ -337,11 +337,12 @@ class ConsumerMembership:
         if (given is not None or source is not None) and self._partitions.aim(given, source):
             self._given_at = now.mono
             who = "the coordinator" if source is None else f"the assignor {source.assignor!r}"
-            self._reason = self._reason if self.state is State.JOINING else f"{who} has assigned anew"
+            self._reason = self._reason if self.state is State.JOINING else f"{who} has assigned again"
             self._move(Input.TARGET)
 
     def _source(self, message: Any, *, moved: bool) -> AssignmentSource | None:
-        """Which assignor of a member has computed the assignment, where an answer says so; its failure is the application's too."""
+        """Which member's assignor computed the assignment, if the answer says so; its failure is reported to the application,
+        too."""
         name = message.assignor_name
         self._assignor = name if moved or name else self._assignor
         if message.assignment_error:
@@ -408,7 +409,7 @@ class ConsumerMembership:
             reply(None, None)
 
     def _expel(self, now: Now) -> None:
-        """KIP-62: an application that does not poll gives its place up, and is told so in one line."""
+        """KIP-62: a member whose application does not poll leaves the group, and logs one line."""
         self._polls.explain(now)
         self._reason = "the application did not poll in time"
         self._move(Input.EXPIRED)
@@ -446,7 +447,7 @@ class ConsumerMembership:
         self._refusals.accepted()
 
     def _end(self) -> None:
-        """Whatever is on its way concerns nobody."""
+        """Answers to earlier requests no longer matter."""
         self._incarnation += 1
         self._in_flight = False
         self.epoch = self._failed_in = JOIN
@@ -454,18 +455,18 @@ class ConsumerMembership:
         self._assignors.forget()
 
     def _lookup_failed(self, error: OttlaError, now: Now) -> None:
-        """Nobody says who the coordinator is, and waiting does not help: the application has to know. The look-up goes on."""
+        """The coordinator cannot be found, and waiting does not help: the application has to know. The look-up goes on."""
         del now
         if self.state in BEATING:
             self._notify(ErrorNotification(error))
         if self._is_member and isinstance(error, BrokerError) and error.code == GROUP_AUTHORIZATION_FAILED:
-            self._fence(error)  # no heartbeat can leave any more: the group goes on without this member, and nobody would say so
+            self._fence(error)  # no more heartbeats can be sent: the group goes on without this member, and nothing reports that
 
     def _move(self, cause: Input) -> None:
         try:
             state = TRANSITIONS[self.state][cause]
         except KeyError:
-            raise RuntimeError(f"a member that is {self.state.name} can not be moved by {cause.name}") from None
+            raise RuntimeError(f"a member that is {self.state.name} cannot be moved by {cause.name}") from None
         _log.debug("group %r: %s -> %s (%s)", self._config.group_id, self.state.name, state.name, cause.name)
         self.state = state
         self._subscription.version += 1

@@ -2,7 +2,7 @@
 
 Owns what is held, what is to be held, and the one step between them that is under way. Must not know requests or states.
 Invariants: one reconciliation at a time, and it ends in the assignment that it began with, whatever is given meanwhile; what goes
-is marked before the application is asked to commit it; an answer to an older question changes nothing; a topic that was made anew
+is marked before the application is asked to commit it; an answer to an older question changes nothing; a topic that was recreated
 under its old name is another topic: its partitions go and come.
 """
 
@@ -79,9 +79,9 @@ class Reconciliation:
         return self._target is not None and self._names.unknown(self._target)
 
     def aim(self, partitions: Mapping[uuid.UUID, frozenset[int]] | None, source: AssignmentSource | None = None) -> bool:
-        """These were given; ``None``: the same as before. False: that is no news.
+        """These were assigned; ``None``: the same as before. Returns whether that is new.
 
-        What an assignor of a member has to say with the same partitions is news as well.
+        A new result of a member's assignor with the same partitions counts as new, too.
         """
         if partitions is None and self._target is not None:
             partitions = self._target.partitions
@@ -102,7 +102,7 @@ class Reconciliation:
             self._ask_for_names()
         unheard = found.assignment.source is not None and self.held is not None and found.assignment.source != self.held.source
         if self.held is not None and found.assignment.partitions == self.held.partitions and not unheard:
-            # What can not be named yet was acknowledged once; to do it again would only make heartbeats.
+            # What cannot be named yet was acknowledged once; to do it again would only make heartbeats.
             news, self.held = self.held != found.assignment, found.assignment
             return news
         if self.held is None and not found.complete and not found.partitions:
@@ -143,7 +143,7 @@ class Reconciliation:
         return True
 
     def forget(self) -> None:
-        """Begin anew: what is under way concerns nobody."""
+        """Begin again: what is under way concerns no one."""
         self._token += 1
         self.held = self._target = self._running = None
 
@@ -162,7 +162,7 @@ class Reconciliation:
             self._notify(AssignmentReceived(self._token, added, source.assignor, whole, source.group, "consumer"))
 
     def _ask_for_names(self) -> None:
-        """Once for each state of the metadata: who is asked backs off by itself."""
+        """Once for each state of the metadata: the metadata manager itself backs off."""
         if self._metadata.current.version != self._asked_at:
             self._asked_at = self._metadata.current.version
             self._metadata.request_update()

@@ -24,11 +24,11 @@ JOIN, LEAVE, LEAVE_FOR_A_WHILE = 0, -1, -2
 """Member epochs that ask for something. The last is a static member's: its partitions wait for it."""
 
 _UNCHANGED = -1
-"""What stands for "as before" where a number can not be left out."""
+"""What stands for "as before" where a number cannot be left out."""
 
 
 class AssignmentSource(NamedTuple):
-    """The assignor of a member that computed an assignment, and what it tells this member in which epoch of the group."""
+    """The member's assignor that computed an assignment, its user data for this member, and the epoch of the group."""
 
     assignor: str
     user_data: bytes | None
@@ -36,7 +36,7 @@ class AssignmentSource(NamedTuple):
 
 
 class Assignment(NamedTuple):
-    """Partitions by topic id. ``number`` tells assignments of the same partitions apart: each is acknowledged.
+    """Partitions by topic id. ``number`` distinguishes assignments of the same partitions: each is acknowledged.
 
     ``source``: which member's assignor computed it; ``None``: the coordinator did.
     """
@@ -58,7 +58,7 @@ class Heartbeats:
     def __init__(
         self, config: ConsumerConfig, subscription: Subscription, member_id: str, offers: Callable[[], tuple[Any, ...] | None]
     ) -> None:
-        """``offers``: the assignors that the member can run; ``None``: nothing is said of them."""
+        """``offers``: the assignors that the member can run; ``None``: the field is not sent."""
         self._config = config
         self._offers = offers
         self._subscription = subscription

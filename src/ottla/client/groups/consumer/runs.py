@@ -1,7 +1,7 @@
 """The states of a member that computes its group's assignment, what moves it from one to the next, and what error codes mean to it.
 
-Owns the tables and nothing else. Must not know requests, timers or who moves a member. Invariant: what is not in a table does not
-happen.
+Owns the tables and nothing else. Must not know requests, timers or which code moves a member. Invariant: what is not in a table
+does not happen.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Mapping
 
 
 class RunState(enum.Enum):
-    """How far the member is with the assignment."""
+    """The state of the member's assignment."""
 
     IDLE = "not asked for an assignment"
     PREPARING = "asks the coordinator for the members and topics of the group"
-    COMPUTING = "the assignor is at work"
+    COMPUTING = "the assignor is running"
     INSTALLING = "sends the assignment, or the assignor's error, to the coordinator"
 
 
@@ -27,8 +27,8 @@ class RunInput(enum.Enum):
     SHOWN = "the coordinator has described the group"
     COMPUTED = "the assignor has answered or failed"
     INVALID = "the coordinator refuses the assignment: an error is sent instead"
-    INSTALLED = "the coordinator has taken the assignment or the error"
-    VOID = "the member is out of the group, the time is over, or the coordinator does not wait for this member"
+    INSTALLED = "the coordinator has accepted the assignment or the error"
+    VOID = "the member has left, the timeout has passed, or the coordinator does not wait for this member"
 
 
 _ASKED_AGAIN = {RunInput.ASKED: RunState.PREPARING, RunInput.OUTDATED: RunState.PREPARING, RunInput.VOID: RunState.IDLE}
@@ -50,11 +50,11 @@ class RunReaction(enum.Enum):
     """What an error code calls for."""
 
     LATER = "send again after a while"
-    LOOK_UP = "the coordinator is another one: look it up, then again"
+    LOOK_UP = "the coordinator is another broker: look it up, then send again"
     PREPARE = "ask for the group again: the assignment is for another epoch"
     INVALID = "the assignment breaks the rules: send an error instead"
     VOID = "the coordinator does not wait for this member's assignment"
-    FAIL = "the application has to know; the coordinator asks another member when the time is over"
+    FAIL = "the application has to know; the coordinator asks another member after the timeout"
 
 
 INVALID_REQUEST = 42

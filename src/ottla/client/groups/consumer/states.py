@@ -1,7 +1,7 @@
 """The states of a member of a consumer group (KIP-848), what moves it from one to the next, and what error codes mean to it.
 
-Owns the tables and nothing else. Must not know requests, timers or who moves a member. Invariant: what is not in a table does not
-happen.
+Owns the tables and nothing else. Must not know requests, timers or which code moves a member. Invariant: what is not in a table
+does not happen.
 """
 
 from __future__ import annotations
@@ -14,34 +14,34 @@ FENCED_INSTANCE_ID, STALE_MEMBER_EPOCH = 82, 113
 
 
 class State(enum.Enum):
-    """Where the member stands."""
+    """The state of the member."""
 
     UNSUBSCRIBED = "no member of the group"
-    JOINING = "a heartbeat asks to be let in, or is about to"
-    RECONCILING = "was given partitions other than those it has"
-    ACKNOWLEDGING = "has what it was given, and is about to say so"
-    STABLE = "has what it was given, and the coordinator knows"
-    FENCED = "the coordinator has removed it: the application has to be told before it joins again"
-    PREPARE_LEAVING = "on its way out: what it had is given up"
-    LEAVING = "a last heartbeat says good-bye, or is about to"
+    JOINING = "a heartbeat to join was sent, or will be"
+    RECONCILING = "was assigned partitions that differ from those it has"
+    ACKNOWLEDGING = "has its assignment, and will acknowledge it"
+    STABLE = "has its assignment, and the coordinator knows it"
+    FENCED = "the coordinator has removed it: `on_lost` has to run before it joins again"
+    PREPARE_LEAVING = "leaving: it gives up its partitions"
+    LEAVING = "a last heartbeat to leave was sent, or will be"
     STALE = "left because the application did not poll; its next poll joins again"
-    FATAL = "an error that waiting does not mend: over"
+    FATAL = "a permanent error: final"
 
 
 class Input(enum.Enum):
     """What moves a member."""
 
     POLLED = "the application polls and wants to be a member"
-    TARGET = "the coordinator gave it partitions other than those it has"
-    RECONCILED = "the application has let go and taken on what it was to"
-    ACKNOWLEDGED = "the coordinator was told, and nothing else is to be done"
-    FENCED = "the coordinator does not know the member, or its epoch, any more"
-    RELEASED = "the application has given its partitions up"
-    LEAVE = "the application wants out"
+    TARGET = "the coordinator assigned partitions that differ from those it has"
+    RECONCILED = "the application has given up and taken over what it had to"
+    ACKNOWLEDGED = "the coordinator has the acknowledgement, and nothing else is to be done"
+    FENCED = "the coordinator no longer knows the member or its epoch"
+    RELEASED = "the application has given up its partitions"
+    LEAVE = "the application leaves the group"
     EXPIRED = "the application did not poll in time"
-    LEFT = "the good-bye was said, or can not be"
-    LEFT_STALE = "the good-bye of a member whose application did not poll was said, or can not be"
-    FAIL = "an error that waiting does not mend"
+    LEFT = "the last heartbeat was answered, or cannot be sent"
+    LEFT_STALE = "the same, for a member whose application did not poll"
+    FAIL = "a permanent error"
 
 
 _MEMBER = {
@@ -66,21 +66,21 @@ TRANSITIONS: Mapping[State, Mapping[Input, State]] = {
 """State -> input -> next state. What is not in here does not happen."""
 
 BEATING = frozenset({State.JOINING, State.RECONCILING, State.ACKNOWLEDGING, State.STABLE})
-"""States in which heartbeats are sent: the member is in the group, or on its way in."""
+"""States in which heartbeats are sent: the member is in the group, or is joining it."""
 
 REBALANCING = frozenset({State.JOINING, State.RECONCILING, State.FENCED, State.STALE})
-"""States on the way to other partitions."""
+"""States in which the partitions change."""
 
 
 class Reaction(enum.Enum):
     """What an error code calls for."""
 
     LATER = "send again after a while"
-    LOOK_UP = "the coordinator is another one: look it up, then again"
-    FENCED = "the coordinator has removed the member: lose everything, join anew"
-    GONE = "there is no such consumer group: who was a member of it is none now, and who wants in may have the wrong protocol"
+    LOOK_UP = "the coordinator is another broker: look it up, then send again"
+    FENCED = "the coordinator has removed the member: lose everything, join again"
+    GONE = "there is no such consumer group: a member has been removed, and a new one may use the wrong protocol"
     TELL = "the application has to know, and the member goes on"
-    FATAL = "the application has to know, and the member can not go on"
+    FATAL = "the application has to know, and the member cannot go on"
 
 
 HEARTBEAT_REACTIONS: Mapping[int, Reaction] = {
@@ -97,14 +97,14 @@ HEARTBEAT_REACTIONS: Mapping[int, Reaction] = {
 
 HINTS: Mapping[int, str] = {
     UNSUPPORTED_VERSION: 'the cluster does not offer the consumer protocol: set group_protocol="classic", or leave it out',
-    42: "the broker's message says what it does not like; a new Consumer can try again",
-    GROUP_ID_NOT_FOUND: 'the group is a classic one that can not be converted: set group_protocol="classic", or leave it out',
+    42: "the broker's message says what is wrong; a new Consumer can try again",
+    GROUP_ID_NOT_FOUND: 'the group is a classic group that cannot be converted: set group_protocol="classic", or leave it out',
     112: "group_remote_assignor must be one of the broker's group.consumer.assignors",
-    128: "a pattern of the consumer protocol is the broker's to match: it must be RE2's, without back references or look-around",
+    128: "in the consumer protocol the broker matches patterns: use RE2 syntax, without back references or look-around",
 }
 """What to do about errors that end a membership, where the error itself does not say."""
 
 ASSIGNOR_HINT = "another member ran it: every member keeps its partitions until a later assignment succeeds"
-"""What follows where the assignor of another member has failed."""
+"""The hint when the assignor of another member has failed."""
 
-UNKNOWN_HINT = "the membership of this Consumer is over: mend the cause (the broker's log may say more), then make a new Consumer"
+UNKNOWN_HINT = "this Consumer cannot join again: fix the cause (the broker's log may say more), then create a new Consumer"

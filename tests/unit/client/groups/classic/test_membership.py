@@ -468,7 +468,7 @@ def test_other_heartbeat_errors_are_tried_again_after_a_while(member: Member, co
     member.beaten(member.one(Api.HEARTBEAT, member.mono + 1), code)
     assert member.state is State.STABLE
     assert member.told == []
-    assert len([line for line in caplog.messages if "heartbeats are tried again" in line]) == 1
+    assert len([line for line in caplog.messages if "heartbeats are retried" in line]) == 1
 
 
 @pytest.mark.parametrize("code", [30, 24, 42])
@@ -572,7 +572,7 @@ def test_a_join_that_comes_through_after_the_deadline_is_left_again(member: Memb
     member.one(Api.JOIN_GROUP)
 
 
-def test_leaving_is_done_when_it_is_answered_or_can_not_be(member: Member) -> None:
+def test_leaving_is_done_when_it_is_answered_or_cannot_be(member: Member) -> None:
     before = Replies()
     for ending in ("answer", "failure"):
         member.join()
@@ -743,7 +743,7 @@ def test_a_refused_commit_of_a_manual_assignment_is_no_business_of_the_group(mem
     assert member.told == []
 
 
-def test_a_look_up_that_can_not_succeed_is_told(member: Member) -> None:
+def test_a_look_up_that_cannot_succeed_is_told(member: Member) -> None:
     denied = error_class(30)("group g")
     member.coordinator.observers[0](denied, member.now)
     assert member.told == []
@@ -772,7 +772,7 @@ def cooperative() -> Member:
 
 
 def rejoined(member: Member, *partitions: Any, generation: int = 5) -> None:
-    """A rebalance of somebody else's, up to the answer of SyncGroup."""
+    """A rebalance of someone else's, up to the answer of SyncGroup."""
     member.beat(27)
     needed = member.tell(RebalanceNeeded)
     assert (needed.partitions, needed.lost) == (frozenset(), False)

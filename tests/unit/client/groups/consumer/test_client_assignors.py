@@ -290,7 +290,7 @@ def test_racks_are_those_of_the_topics_that_the_member_knows_to_be_the_same() ->
     assert member.needed().cluster.racks == {}, "it has more partitions now than the member knows of"
     other = Computing(racks={1: "r1", 2: "r2"}, topic_id=uuid.UUID(int=9))
     other.shows(other.asks(), 3)
-    assert other.needed().cluster.racks == {}, "the topic was made anew"
+    assert other.needed().cluster.racks == {}, "the topic was recreated"
 
 
 def test_every_state_and_every_input_is_in_the_table() -> None:

@@ -231,7 +231,7 @@ def test_the_same_partitions_once_more_are_acknowledged_without_a_word_to_the_ap
     assert (member.told, member.state) == ([], State.STABLE)
 
 
-def test_topics_that_can_not_be_named_wait_for_metadata_and_are_acknowledged_once(member: Member) -> None:
+def test_topics_that_cannot_be_named_wait_for_metadata_and_are_acknowledged_once(member: Member) -> None:
     member.join(0, 1)
     member.beaten(member.next_beat(), {TOPIC_ID: {0, 1}, OTHER_ID: {0}})
     member.polled()
@@ -274,7 +274,7 @@ def renamed(topic_id: uuid.UUID) -> Any:
 # -- errors ---------------------------------------------------------------------------------------------------------------
 
 
-def test_a_group_that_can_not_be_converted_ends_a_join_unless_the_choice_can_be_made_again() -> None:
+def test_a_group_that_cannot_be_converted_ends_a_join_unless_the_choice_can_be_made_again() -> None:
     chosen, auto = Member(), Member(group_protocol="auto")
     for one in (chosen, auto):
         one.polled()

@@ -189,7 +189,7 @@ def test_a_topic_whose_name_is_not_known_is_waited_for_and_the_rest_goes_on(memb
     member.given(first, epoch=5)
     for _ in range(5):
         member.polled()
-        assert member.poll() == [], "what can not be named was acknowledged once"
+        assert member.poll() == [], "what cannot be named was acknowledged once"
     unnamed = T0._replace(topic="u")
     member.cluster.tell(leaders={unnamed: 1}, topic_id=OTHER)
     member.polled()
