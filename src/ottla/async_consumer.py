@@ -203,7 +203,11 @@ class AsyncConsumer(ConsumerBase[K_co, V_co]):
     # -- positions --------------------------------------------------------------------------------------------------------
 
     async def seek(self, partition: TopicPartition, offset: Offset) -> None:
-        """As ``Consumer.seek``."""
+        """As ``Consumer.seek``.
+
+        If it is cancelled, the new position counts if it was already requested, and otherwise the old one: ``position()`` returns
+        it, and ``commit()`` and ``close()`` commit it.
+        """
         wanted = {arguments.partition(partition): arguments.position(offset)}
         await self._run(lambda now: self._calls.seek(wanted, now))
 

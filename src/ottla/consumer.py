@@ -195,7 +195,8 @@ class Consumer(ConsumerBase[K_co, V_co]):
         """Read a partition from ``offset`` on, with the next ``poll()``. It is not checked whether the offset exists.
 
         For an ``OffsetAndMetadata`` with a ``leader_epoch`` it is checked that the log still has what came before (KIP-320).
-        Raises ``IllegalStateError`` if the partition is not assigned.
+        After a ``seek()`` that Ctrl-C interrupted, ``position()`` returns the new position or the old one, and ``commit()`` and
+        ``close()`` commit that one. Raises ``IllegalStateError`` if the partition is not assigned.
         """
         wanted = {arguments.partition(partition): arguments.position(offset)}
         self._run(lambda now: self._calls.seek(wanted, now))

@@ -501,3 +501,23 @@ def test_the_failure_of_a_task_that_nobody_awaits_is_reported(reader: Reader, ca
     run(a_service_fails, reader)
     assert "which polled last, has failed" in caplog.text
     assert "raise Broken" in caplog.text
+
+
+@pytest.mark.parametrize("turns", range(4))
+def test_close_commits_what_position_returns_after_a_cancelled_seek(reader: Reader, turns: int) -> None:
+    """Cancelled after so many turns of the event loop: before the seek has begun, or while it waits."""
+    positions: list[int] = []
+
+    async def cancel_a_seek(reader: Reader) -> None:
+        async with await reader.ready() as consumer:
+            await reader.poll()
+            seeking = asyncio.create_task(consumer.seek(reader.tp, 7))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            seeking.cancel()
+            await asyncio.wait([seeking])
+            if turns % 2:
+                positions.append(await consumer.position(reader.tp))
+
+    run(cancel_a_seek, reader)
+    assert reader.committed() in (positions or [7, 10])

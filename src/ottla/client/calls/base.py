@@ -10,11 +10,11 @@ from collections.abc import Iterable
 
 from ottla.client import commands
 from ottla.client.calls.collector import Collector
-from ottla.client.calls.mailbox import Mailbox
+from ottla.client.calls.mailbox import Call, Mailbox
 from ottla.client.calls.pace import Pace
 from ottla.client.subscription import Snapshot
 from ottla.config import ConsumerConfig
-from ottla.errors import IllegalStateError, NoOffsetForPartitionError, OttlaError, error_class
+from ottla.errors import IllegalStateError, NoOffsetForPartitionError, OttlaError, OttlaTimeoutError, error_class
 from ottla.types import TopicPartition
 
 
@@ -36,6 +36,11 @@ class CallBase:
 
     def _deadline(self) -> int:
         return self._mailbox.now.mono + self._config.default_api_timeout_ms
+
+    def _catch_up(self, what: str, deadline: int) -> Call[None]:
+        """A call that was cancelled may have asked for a seek: know the positions that are valid now, or raise a time-out."""
+        if not (yield from self._mailbox.catch_up(deadline)):
+            raise OttlaTimeoutError(f"{what} was not done in time")
 
     def _raise_failure(self) -> None:
         if self.snapshot.failure is not None:

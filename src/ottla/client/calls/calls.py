@@ -337,7 +337,7 @@ class ConsumerCalls(CommitCalls, LookupCalls):
             yield from self.unsubscribe(now)
             return
         self._mailbox.now = now
-        self._mailbox.take()
+        yield from self._catch_up("assign()", self._deadline())
         if self.snapshot.mode is Mode.TOPICS:
             raise IllegalStateError("the partitions come from the group", hint="call unsubscribe() before assign()")
         if self._config.enable_auto_commit:

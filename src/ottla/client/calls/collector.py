@@ -34,6 +34,8 @@ class HandedOut(NamedTuple):
     epoch: int
     start: OffsetAndMetadata
     records: PartitionRecords
+    number: int
+    """The response that the records came with."""
 
     @property
     def end(self) -> OffsetAndMetadata:
@@ -165,6 +167,8 @@ class Collector:
         """What was set aside and may be looked at again."""
         self._corrupt: list[_Open] = []
         self._leftover: deque[HandedOut] = deque()
+        self._read_out: list[int] = []
+        """The response of each partition that was read to its end and whose last records the application may still hold."""
 
     def __repr__(self) -> str:
         return f"<Collector {len(self._positions)} positions, {self.buffer}>"
@@ -284,6 +288,7 @@ class Collector:
             leftover = self._leftover + deque(self.delivery.rest())
             self._interrupt_walk()
             self._leftover, self.delivery, self._committed = leftover, None, {}
+        self._release_read_out()
 
     def start_over(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Drop all that has arrived; from these positions on it is to be fetched again. The application came back."""
@@ -293,7 +298,7 @@ class Collector:
         self._interrupt_walk()
         self._positions, self._leftover, self.delivery = known, nothing, None
         self._open = None
-        for held in (self._aside, self._ready, self._corrupt):
+        for held in (self._aside, self._ready, self._corrupt, self._read_out):
             held.clear()
         self.buffer.drop()
         return positions
@@ -314,6 +319,7 @@ class Collector:
             left -= self._read(opened, left, delivery)
         if not delivery.parts:
             self.delivery = None
+            self._release_read_out()  # without a record: the memory is needed for the next response
             self._raise_corrupt()
             return None
         return delivery
@@ -431,16 +437,26 @@ class Collector:
             self._corrupt.append(opened)
             return 0
         end = OffsetAndMetadata(reader.next_offset, leader_epoch=reader.next_leader_epoch)
-        read: list[HandedOut] = [] if records is None else [HandedOut(part.tp, part.epoch, start, records)]
+        read: list[HandedOut] = [] if records is None else [HandedOut(part.tp, part.epoch, start, records, number)]
         delivery.parts += read
         self._positions[part.tp] = (part.epoch, end)
         count = 0 if records is None else len(records)
         if count:
             self.consumption.read(number, part.tp.topic, count, reader.bytes_read - before)
         if reader.exhausted:
+            # Not released yet: until the application has processed these records, its position in the log must not be moved
+            # by a truncation or a reset, which would skip the rest of them, or commit behind them.
             self._open = None
-            self.buffer.release(number)
+            self._read_out.append(number)
         return count
+
+    def _release_read_out(self) -> None:
+        """The application holds none of the records that were read, except those that are left over."""
+        held = {left.number for left in self._leftover}
+        read_out, self._read_out = self._read_out, [number for number in self._read_out if number in held]
+        for number in read_out:
+            if number not in held:
+                self.buffer.release(number)
 
     def _raise_corrupt(self) -> None:
         """Nothing else is left: say what is damaged, the next partition each time."""

@@ -61,7 +61,7 @@ class CommitCalls(CallBase):
         self._mailbox.now = now
         self._require_group("commit()")
         deadline = now.mono + timeout
-        self._mailbox.take()
+        yield from self._catch_up("commit()", deadline)
         self._raise_failure()
         if offsets is None:
             offsets = self.collector.everything()
@@ -83,7 +83,7 @@ class CommitCalls(CallBase):
         """See ``Consumer.commit_async``."""
         self._mailbox.now = now
         self._require_group("commit_async()")
-        self._mailbox.take()
+        yield from self._catch_up("commit_async()", self._deadline())
         self._raise_failure()
         yield from self._run_commit_callbacks()
         if offsets is None:
@@ -137,6 +137,9 @@ class CommitCalls(CallBase):
         return len(self._async_commits) - automatic
 
     def _commit_on_close(self, deadline: int) -> Call[None]:
+        if not (yield from self._mailbox.catch_up(self._before(deadline))):
+            _log.warning("the last commit of group %r failed: a seek() before it was not done in time", self._config.group_id)
+            return
         offsets = self.collector.to_commit(with_current=True)
         if not offsets:
             return

@@ -121,6 +121,19 @@ class Mailbox:
             del self._unsettled[0]
         return not self._unsettled
 
+    def catch_up(self, until: int) -> Call[bool]:
+        """Wait until the network thread has executed what cancelled calls asked it for, a seek for example.
+
+        False: it has not by ``until``, so it is not known which positions are valid.
+        """
+        self.take()
+        while not self.settled():
+            if self.now.mono >= until + ANSWER_GRACE:
+                return False
+            yield from self.wait("a turn of the network thread", until + ANSWER_GRACE)
+            self.take()
+        return True
+
     def settle(self, command: Command, what: str, deadline: int, *, wakeable: bool = True, grace: int = ANSWER_GRACE) -> Call[Any]:
         """Wait for the outcome of a command that was sent. The network thread knows the deadline, too, and the error.
 

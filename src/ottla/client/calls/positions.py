@@ -64,6 +64,7 @@ class PositionCalls(CallBase):
         """See ``Consumer.position``."""
         self._mailbox.now = now
         deadline = now.mono + timeout
+        yield from self._catch_up("position()", deadline)
         while True:
             self._mailbox.take()
             self._require_assigned((tp,))

@@ -135,6 +135,8 @@ def test_memory_that_was_not_reported_as_free_is_reported_later() -> None:
     one.show(0, 1)
     one.arrive(1, 0, 1)
     assert one.poll() == [0, 1, 2, 3]
+    assert one.calls.collector.delivery is not None
+    one.calls.collector.delivery.whole = True
     one.at = commands.Drained
     with pytest.raises(KeyboardInterrupt):
         one.poll()

@@ -1,0 +1,217 @@
+"""What ``close()`` and ``commit()`` take for the position after a seek that was cancelled, and after the log has lost records that
+the application still holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ottla.errors import OttlaTimeoutError
+from ottla.records import Record
+from ottla.types import OffsetAndMetadata
+from tests.scenarios.reading import TP0, TP1
+from tests.scenarios.world import App, Program, Sleep, World
+
+BUSY = 20
+"""Milliseconds before the network thread executes what it is asked for."""
+
+
+def reader(world: World, **settings: Any) -> App:
+    """An application that has been assigned both partitions, has a group to commit for, and never commits by itself in time."""
+    app = world.app("a", group_id="g", **settings)
+    world.call(app, app.calls.assign((TP0, TP1), world.now))
+    return app
+
+
+def cancelled(call: Program) -> None:
+    """Begin a call, which asks the network thread for something, and cancel it while it waits."""
+    next(call)
+    call.close()
+
+
+def ten_polled_then(app: App, step: Callable[[], Program]) -> Program:
+    """Poll ten records, then another step."""
+    records = yield from app.calls.poll(5_000, app.now)
+    assert len(records) == 10
+    app.lag = BUSY
+    return (yield from step())
+
+
+@pytest.fixture
+def app(world: World) -> App:
+    world.produce("t", 0, 100)
+    return reader(world, max_poll_records=10)
+
+
+# -- a seek that is cancelled -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("target", [3, 50])
+@pytest.mark.parametrize("done", [True, False])
+def test_close_commits_the_position_of_a_cancelled_seek(world: World, app: App, target: int, done: bool) -> None:
+    def step() -> Program:
+        cancelled(app.calls.seek({TP0: OffsetAndMetadata(target)}, app.now))
+        yield from app.calls.close(5_000, app.now, done_with_last=done)
+
+    world.call(app, ten_polled_then(app, step))
+    assert world.committed("g", "t", 1) == {0: target}
+
+
+def test_a_commit_after_a_cancelled_seek_commits_the_position_that_was_sought(world: World, app: App) -> None:
+    def step() -> Program:
+        cancelled(app.calls.seek({TP0: OffsetAndMetadata(50)}, app.now))
+        return (yield from app.calls.commit(None, 5_000, app.now))
+
+    assert world.call(app, ten_polled_then(app, step)) == {TP0: OffsetAndMetadata(50), TP1: OffsetAndMetadata(0)}
+
+
+def test_an_asynchronous_commit_after_a_cancelled_seek_commits_the_position_that_was_sought(world: World, app: App) -> None:
+    def step() -> Program:
+        cancelled(app.calls.seek({TP0: OffsetAndMetadata(50)}, app.now))
+        yield from app.calls.commit_async(None, None, app.now)
+        yield Sleep(1_000)
+
+    world.call(app, ten_polled_then(app, step))
+    assert world.committed("g", "t", 1) == {0: 50}
+
+
+def test_the_position_after_a_cancelled_seek_is_the_one_that_was_sought(world: World, app: App) -> None:
+    def step() -> Program:
+        cancelled(app.calls.seek({TP0: OffsetAndMetadata(50)}, app.now))
+        return (yield from app.calls.position(TP0, 5_000, app.now))
+
+    assert world.call(app, ten_polled_then(app, step)) == 50
+
+
+def test_another_assignment_after_a_cancelled_seek_commits_the_position_that_was_sought(world: World, app: App) -> None:
+    def step() -> Program:
+        cancelled(app.calls.seek({TP0: OffsetAndMetadata(50)}, app.now))
+        yield from app.calls.assign((TP1,), app.now)
+        yield Sleep(1_000)
+
+    world.call(app, ten_polled_then(app, step))
+    assert world.committed("g", "t", 1) == {0: 50}
+
+
+def test_a_close_without_time_never_commits_the_position_before_a_cancelled_seek(world: World, app: App) -> None:
+    def step() -> Program:
+        app.lag = 10_000
+        cancelled(app.calls.seek({TP0: OffsetAndMetadata(50)}, app.now))
+        began = app.now.mono
+        yield from app.calls.close(0, app.now)
+        return app.now.mono - began
+
+    assert world.call(app, ten_polled_then(app, step)) <= 100
+    world.run(20_000)
+    assert world.committed("g", "t", 1) in ({}, {0: 50})
+
+
+def test_a_commit_without_time_fails_after_a_seek_that_may_not_be_done(world: World, app: App) -> None:
+    def step() -> Program:
+        app.lag = 10_000
+        cancelled(app.calls.seek({TP0: OffsetAndMetadata(50)}, app.now))
+        yield from app.calls.commit(None, 0, app.now)
+
+    with pytest.raises(OttlaTimeoutError):
+        world.call(app, ten_polled_then(app, step))
+    world.run(20_000)
+    assert world.committed("g", "t", 1) == {}
+
+
+def test_an_unsubscribe_that_was_cancelled_commits_nothing_at_close(world: World) -> None:
+    """As one that was not: docs/consumer.md says so."""
+    world.produce("t", 0, 10)
+    app = world.app("a", group_id="g")
+
+    def program() -> Program:
+        yield from app.calls.subscribe(["t"], app.listeners(), app.now)
+        while not (yield from app.calls.poll(500, app.now)):
+            pass
+        app.lag = BUSY
+        cancelled(app.calls.unsubscribe(app.now))
+        yield from app.calls.close(5_000, app.now)
+
+    world.call(app, program())
+    assert world.committed("g", "t", 1) == {}
+
+
+# -- a log that loses what the application holds ------------------------------------------------------------------------------
+
+
+def lose(world: World, path: Path) -> None:
+    """The broker dies, and comes back without the second half of the log: its leader epoch has moved."""
+    world.broker.kill()
+    (log,) = path.glob("**/t-0/*.log")
+    data = log.read_bytes()
+    log.write_bytes(data[: len(data) // 2 + 20])
+    world.broker.start()
+    world.produced[TP0] = 5
+
+
+def walking(app: App, after: Callable[[], None], seen: list[Record]) -> Program:
+    """Take two records of ten, one by one; something happens; go on as an iteration does that has much to do in between."""
+    delivery = None
+    while delivery is None:
+        delivery = yield from app.calls.deliver(1_000, app.now)
+    walk = app.calls.collector.walk(delivery)
+    seen += [next(walk), next(walk)]
+    after()
+    for _ in range(30):
+        yield from app.calls.service(app.now)
+        yield Sleep(200)
+    return walk
+
+
+@pytest.fixture
+def two_batches(tmp_path: Path) -> World:
+    world = World(tmp_path)
+    world.create_topic("t", 2)
+    world.produce("t", 0, 5)
+    world.produce("t", 0, 5)
+    return world
+
+
+def test_close_does_not_commit_records_in_hand_that_a_truncation_has_spared(two_batches: World, tmp_path: Path) -> None:
+    world, app, seen = two_batches, reader(two_batches), list[Record]()
+
+    def program() -> Program:
+        yield from walking(app, lambda: lose(world, tmp_path), seen)
+        yield from app.calls.close(5_000, app.now, done_with_last=False)
+
+    world.call(app, program())
+    assert [record.offset for record in seen] == [0, 1]
+    assert world.committed("g", "t", 1) == {0: 2}
+
+
+def test_an_iteration_goes_on_after_a_truncation_and_skips_nothing(two_batches: World, tmp_path: Path) -> None:
+    world, app, seen = two_batches, reader(two_batches), list[Record]()
+
+    def program() -> Program:
+        walk = yield from walking(app, lambda: lose(world, tmp_path), seen)
+        seen.extend(walk)
+        world.produce("t", 0, 3)
+        while len(seen) < 13:
+            seen.extend((yield from app.calls.poll(500, app.now)))
+
+    world.call(app, program())
+    assert [record.offset for record in seen] == [*range(10), 5, 6, 7]
+
+
+def test_what_an_iteration_left_over_is_committed_by_no_truncation(two_batches: World, tmp_path: Path) -> None:
+    """The rest of an iteration comes with the next poll. If that is not processed, none of it is committed."""
+    world, app, seen = two_batches, reader(two_batches), list[Record]()
+
+    def program() -> Program:
+        yield from walking(app, lambda: None, seen)
+        records = yield from app.calls.poll(500, app.now)
+        assert [record.offset for record in records] == list(range(2, 10))
+        lose(world, tmp_path)
+        yield Sleep(5_000)
+        yield from app.calls.close(5_000, app.now, done_with_last=False)
+
+    world.call(app, program())
+    assert world.committed("g", "t", 1) == {0: 2}
