@@ -384,6 +384,17 @@ def it_is_not_closed_at_all(reader: Reader) -> None:
     thread.join(PATIENCE)
 
 
+def assign_in_except(reader: Reader) -> None:
+    with suppress(Broken):
+        try:
+            reader.ready()
+            reader.fail_at_the_third(Broken)
+        except Broken:
+            reader.consumer.assign([reader.tp])
+            reader.consumer.close()
+            raise
+
+
 def unsubscribe(reader: Reader) -> None:
     with reader.ready() as consumer:
         reader.poll()
@@ -412,6 +423,7 @@ def unsubscribe(reader: Reader) -> None:
         a_signal_ends_a_question_while_a_record_is_processed,
         a_poll_that_is_refused_inside_a_job,
         it_is_not_closed_at_all,
+        assign_in_except,
         unsubscribe,
     ],
 )

@@ -224,6 +224,29 @@ def test_a_listener_that_fails_in_close_is_heard_and_the_member_leaves_all_the_s
     world.run_until(lambda: len(other.calls.owned) == 2, 3_000)
 
 
+@pytest.mark.parametrize("failures", [1, 2])
+def test_a_commit_callback_that_fails_in_close_is_heard_and_the_member_leaves_all_the_same(
+    world: World, failures: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(offsets: object, error: object) -> None:
+        raise ValueError("cannot note that")
+
+    called: list[object] = []
+    app = app_of(world)
+    joined(world, app, app.listeners())
+    for _ in range(failures):
+        world.call(app, app.calls.commit_async({T0: OffsetAndMetadata(1)}, fail, app.now))
+    world.call(app, app.calls.commit_async({T0: OffsetAndMetadata(2)}, lambda *answer: called.append(answer), app.now))
+    with pytest.raises(ValueError, match="cannot note that"):
+        world.call(app, app.calls.close(5_000, app.now))
+    assert app.told[-1][0] == "revoke"
+    assert len(called) == 1, "the callbacks behind it are called"
+    assert caplog.text.count("another error besides the one raised: cannot note that") == failures - 1
+    other = app_of(world, "b")
+    other.start(member(other))
+    world.run_until(lambda: len(other.calls.owned) == 2, 3_000)
+
+
 def test_a_question_without_time_ends_at_once_and_says_so(world: World) -> None:
     """``None`` would say that there is no such offset, so it is no answer to a question that was not asked."""
     app = by_hand(world)

@@ -293,8 +293,7 @@ class ConsumerCalls(CommitCalls, LookupCalls):
         if self._errors:
             first, *others = self._errors
             self._errors.clear()
-            for other in others:
-                _log.error("another error besides the one raised: %s", other)
+            _log_others(others)
             raise first.afresh()
         self._raise_failure()
         for problem in self._problems:
@@ -340,9 +339,12 @@ class ConsumerCalls(CommitCalls, LookupCalls):
         yield from self._catch_up("assign()", self._deadline())
         if self.snapshot.mode is Mode.TOPICS:
             raise IllegalStateError("the partitions come from the group", hint="call unsubscribe() before assign()")
+        is_done = True
         if self._config.enable_auto_commit:
-            self._commit_in_background(done_with_last=done_with_last())
-        self.collector.acknowledge()
+            is_done = done_with_last()
+            self._commit_in_background(done_with_last=is_done)
+        if is_done:  # otherwise close() would commit what is left out here
+            self.collector.acknowledge()
         yield from self._begin(commands.Assign(wanted), "assign()")
 
     def _begin(self, command: commands.Command, what: str) -> Call[None]:
@@ -400,17 +402,17 @@ class ConsumerCalls(CommitCalls, LookupCalls):
         self._mailbox.take()
         if self._config.enable_auto_commit and not self._rebalancing.lost and self.snapshot.failure is None:
             yield from self._commit_on_close(deadline)
-        yield from self._await_async_commits(self._before(deadline), wakeable=False)
+        failures = yield from self._end_async_commits(self._before(deadline))
         unfinished = self._unanswered_commits()
-        failure: Exception | None = None
         if self.snapshot.mode is not Mode.NONE:
             try:
                 yield from self._leave("the consumer is being closed", self._before(deadline), operation)
             except Exception as error:
-                failure = error
+                failures.append(error)
             yield from self._end_fetches(deadline)
-        if failure is not None:
-            raise failure
+        if failures:
+            _log_others(failures[1:])
+            raise failures[0]
         if unfinished:
             raise OttlaTimeoutError(f"{unfinished} asynchronous commits were not answered before the consumer was closed")
 
@@ -426,3 +428,9 @@ class ConsumerCalls(CommitCalls, LookupCalls):
         while not command.completion.done and self._mailbox.now.mono < until:
             yield from self._mailbox.wait(command.completion, until)
             self._mailbox.take()
+
+
+def _log_others(errors: Iterable[Exception]) -> None:
+    """A call can raise only one error."""
+    for error in errors:
+        _log.error("another error besides the one raised: %s", error)

@@ -115,6 +115,17 @@ class CommitCalls(CallBase):
                     self._mailbox.raise_wakeup()
                 yield from self._mailbox.wait(self._async_commits[0].completion, deadline)
 
+    def _end_async_commits(self, deadline: int) -> Call[list[Exception]]:
+        """As ``_await_async_commits``, for ``close()``: what callbacks raise is returned, and keeps no later step from being begun."""
+        raised: list[Exception] = []
+        for _ in range(len(self._async_commits)):  # one is done with each failure
+            try:
+                yield from self._await_async_commits(deadline, wakeable=False)
+                break
+            except Exception as error:
+                raised.append(error)
+        return raised
+
     @property
     def _has_commit_callback(self) -> bool:
         """Whether an asynchronous commit was answered and its callback has not run yet."""
