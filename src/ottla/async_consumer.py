@@ -163,8 +163,10 @@ class AsyncConsumer(ConsumerBase[K_co, V_co]):
         delivery = await self._run_alone(lambda now: self._calls.deliver(wait, now))
         if delivery is None:
             return Records.empty()
+        records = delivery.records()
+        # At the very end: if anything is raised before this, the records do not count as returned.
         delivery.caller, delivery.whole = caller, True
-        return delivery.records()
+        return records
 
     def __aiter__(self) -> AsyncIterator[Record[K_co, V_co]]:
         """Records one by one, until the consumer is closed.
@@ -406,10 +408,11 @@ class AsyncConsumer(ConsumerBase[K_co, V_co]):
     async def _drive(self, call: Call[T], check: Callable[[], None] = _go_on) -> T:
         """``check`` raises when the call must not wait any longer."""
         network = self._network_thread()
+        failure: BaseException | None = None
         try:
             step = next(call)
             while True:
-                failure: BaseException | None = None
+                failure = None
                 if isinstance(step, Await):
                     failure = await self._listeners.run(step.awaitable, check, call.close)
                 else:
@@ -421,8 +424,11 @@ class AsyncConsumer(ConsumerBase[K_co, V_co]):
         except WakeupError:
             self._on_interrupted("a call of the consumer was interrupted by wakeup()")
             raise
-        except (KeyboardInterrupt, SystemExit):
-            self._calls.interrupted = True
+        except (OttlaError, asyncio.CancelledError):
+            raise
+        except BaseException as error:
+            if error is not failure:  # otherwise a listener has raised it, and the call had ended in order
+                self._calls.interrupted = True
             raise
 
     async def _wait_for(self, wait: Wait, call: Call[T], network: NetworkThread, check: Callable[[], None]) -> None:

@@ -6,6 +6,7 @@ again. A first run notes all these points of the package on the application's th
 
 from __future__ import annotations
 
+import asyncio
 import dis
 import functools
 import inspect
@@ -22,7 +23,7 @@ import pytest
 from confluent_kafka import Producer
 
 import ottla
-from ottla import Consumer, TopicPartition
+from ottla import AsyncConsumer, Consumer, TopicPartition
 
 PACKAGE = os.path.dirname(ottla.__file__)
 PARTITIONS, RECORDS = 3, 60
@@ -48,8 +49,9 @@ def operations(code: CodeType) -> dict[int, str]:
 class Interruptions:
     """Counts the points that are passed, and raises at ``target`` when it is passed for the ``hit``-th time."""
 
-    def __init__(self, target: Point | None = None, hit: int = 1) -> None:
+    def __init__(self, target: Point | None = None, hit: int = 1, error: type[BaseException] = KeyboardInterrupt) -> None:
         self.passed: Counter[Point] = Counter()
+        self._error = error
         self.raised = False
         self._target, self._hit = target, hit
         self._called_at: dict[int, int | None] = {}
@@ -67,7 +69,7 @@ class Interruptions:
         if point == self._target and self.passed[point] == self._hit:
             sys.settrace(None)
             self.raised = True
-            raise KeyboardInterrupt(point)
+            raise self._error(point)
 
     def _on_call(self, frame: FrameType, event: str, argument: Any) -> Any:
         code, caller = frame.f_code, frame.f_back
@@ -169,6 +171,15 @@ def committed(served: str, topic: str, group: str) -> dict[int, int]:
     return {tp.partition: 0 if position is None else position.offset for tp, position in found.items()}
 
 
+def filled(served: str, topic: Callable[..., str]) -> str:
+    name = topic(PARTITIONS)
+    producer = Producer({"bootstrap.servers": served, "batch.size": 600})
+    for number in range(ALL):
+        producer.produce(name, b"%d" % number, partition=number % PARTITIONS)
+    assert producer.flush(60) == 0
+    return name
+
+
 @pytest.mark.parametrize("manner", MANNERS)
 @pytest.mark.parametrize(
     "share", [pytest.param(150, id="some"), pytest.param(10, id="many", marks=[pytest.mark.slow, pytest.mark.timeout(1800)])]
@@ -176,11 +187,7 @@ def committed(served: str, topic: str, group: str) -> dict[int, int]:
 def test_what_is_interrupted_anywhere_loses_and_repeats_nothing(
     served: str, topic: Callable[..., str], manner: str, share: int
 ) -> None:
-    name = topic(PARTITIONS)
-    producer = Producer({"bootstrap.servers": served, "batch.size": 600})
-    for number in range(ALL):
-        producer.produce(name, b"%d" % number, partition=number % PARTITIONS)
-    assert producer.flush(60) == 0
+    name = filled(served, topic)
     first = Interruptions()
     consume(served, name, f"{name}-first", manner, first)
     threads = threading.active_count()
@@ -197,3 +204,42 @@ def test_what_is_interrupted_anywhere_loses_and_repeats_nothing(
             assert position <= RECORDS, (point, hit, partition)
     assert raised > len(chances) // share // 4
     assert threading.active_count() <= threads
+
+
+async def consume_in_a_task(served: str, topic: str, group: str, interruptions: Interruptions) -> Seen:
+    seen: Seen = Counter()
+    settings = {"auto_offset_reset": "earliest", "max_poll_records": 17, "auto_commit_interval": 0.02, "fetch_max_wait": 0.05}
+    until = time.monotonic() + PATIENCE
+    consumer = AsyncConsumer(bootstrap_servers=served, group_id=group, **settings)
+    try:
+        await consumer.subscribe([topic])
+        while len(seen) < ALL and time.monotonic() < until:
+            try:
+                with interruptions:
+                    records = await consumer.poll(0.5)
+                seen.update((record.partition, record.offset) for record in records)
+            except MemoryError:
+                await asyncio.sleep(0.03)
+    finally:
+        await consumer.close()
+    return seen
+
+
+@pytest.mark.parametrize(
+    "share", [pytest.param(30, id="some"), pytest.param(2, id="many", marks=[pytest.mark.slow, pytest.mark.timeout(1800)])]
+)
+def test_a_task_that_runs_out_of_memory_in_the_middle_of_a_poll_loses_and_repeats_nothing(
+    served: str, topic: Callable[..., str], share: int
+) -> None:
+    """The same for an error that is not the program's end: it leaves a poll anywhere, and the next poll goes on."""
+    name = filled(served, topic)
+    first = Interruptions()
+    asyncio.run(consume_in_a_task(served, name, f"{name}-first", first))
+    points = [point for point in first.passed if point.file.startswith("/client/")]
+    for number, point in enumerate(points[::share]):
+        group = f"{name}-{number}"
+        interruptions = Interruptions(point, min(2, first.passed[point]), MemoryError)
+        seen = asyncio.run(consume_in_a_task(served, name, group, interruptions))
+        assert len(seen) == ALL, (point, ALL - len(seen))
+        assert set(seen.values()) == {1}, point
+        assert all(position <= RECORDS for position in committed(served, name, group).values()), point

@@ -116,7 +116,7 @@ class CommitCalls(CallBase):
                 yield from self._mailbox.wait(self._async_commits[0].completion, deadline)
 
     def _end_async_commits(self, deadline: int) -> Call[list[Exception]]:
-        """As ``_await_async_commits``, for ``close()``: what callbacks raise is returned, and keeps no later step from being begun."""
+        """As ``_await_async_commits``, for ``close()``, which has more to do: what callbacks raise is returned."""
         raised: list[Exception] = []
         for _ in range(len(self._async_commits)):  # one is done with each failure
             try:
