@@ -164,10 +164,13 @@ class Logs:
             if self._logs.get(log.topic_partition) is not log:
                 continue  # deleted since the round began
             log.producers.expire(now.wall - producer_expiration)
+            swap = log.swap
             try:
                 log.drop_expired(now.wall)
             except (OSError, InvalidBatchError) as error:
                 log.complain(f"retention of {log.topic_partition} failed and will be tried again the next time: {error}")
+            if log.swap is not swap:  # its old files were renamed
+                self._remove_later(log, now)
             self._seal_rolled(log)
             if log.surplus:
                 tag = self._tag("set-aside")
@@ -190,7 +193,10 @@ class Logs:
         log, base_offsets = self._set_aside.pop(tag)
         if not isinstance(outcome, Exception):
             log.surplus_gone(base_offsets)
-            self._outbox.put(SetTimer(("remove-files", log.topic_partition), now.mono + log.config.file_delete_delay_ms))
+            self._remove_later(log, now)
+
+    def _remove_later(self, log: PartitionLog, now: Now) -> None:
+        self._outbox.put(SetTimer(("remove-files", log.topic_partition), now.mono + log.config.file_delete_delay_ms))
 
     def remove_set_aside(self, topic_partition: TopicPartition) -> None:
         """Now remove the files that were given up a while ago."""

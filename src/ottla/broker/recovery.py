@@ -184,12 +184,21 @@ def _rebuild_producers(log: PartitionLog, now: int) -> None:
         segment.aborted = AbortedTransactions.from_bytes(stored[segment], before=start) or AbortedTransactions()
         if segment.next_offset <= start or not segment.size:
             continue
-        first = segment.locate(start) or 0
-        with segment.file.view() as data:
-            for position, header in iter_headers(data, first, segment.size):
-                if header.producer_id >= 0 and header.base_offset >= start:
-                    batch = bytes(data[position : position + header.size]) if header.is_control else b""
-                    log.note_producer(segment, batch, header, now)
+        try:
+            _note_producers(log, segment, start, now)
+        except InvalidBatchError as error:  # readers are told, too; the other logs must be readable
+            unknown = f"what producers wrote from offset {max(start, segment.base_offset)} to {segment.next_offset} is not known"
+            log.complain(f"{log.topic_partition} is damaged: {error}; {unknown}")
     for segment, content in stored.items():
         segment.aborted.compare(content)
         log.store_aborted(segment)
+
+
+def _note_producers(log: PartitionLog, segment: Segment, start: int, now: int) -> None:
+    """Take note of the producers of a segment's batches from offset ``start`` on. Raises ``InvalidBatchError``."""
+    first = segment.locate(start) or 0
+    with segment.file.view() as data:
+        for position, header in iter_headers(data, first, segment.size):
+            if header.producer_id >= 0 and header.base_offset >= start:
+                batch = bytes(data[position : position + header.size]) if header.is_control else b""
+                log.note_producer(segment, batch, header, now)

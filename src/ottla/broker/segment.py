@@ -88,7 +88,7 @@ class Segment:
         """
         if not 0 <= last_offset - self.base_offset <= _MAX_RELATIVE:
             raise InvalidBatchError(f"offset {last_offset} cannot be in the segment that begins with {self.base_offset}")
-        if self._first_timestamp is None:
+        if position == 0:
             self._first_timestamp = max_timestamp
         if max_timestamp > self.max_timestamp:
             self.max_timestamp, self.offset_of_max_timestamp = max_timestamp, last_offset
@@ -124,7 +124,11 @@ class Segment:
             return False
         if self.size + size > limit or (len(self.index) + 1) * OFFSET_ENTRY_SIZE > index_limit:
             return True
-        return self.first_timestamp >= 0 and max_timestamp - self.first_timestamp > age
+        try:
+            first = self.first_timestamp
+        except InvalidBatchError:
+            return True  # what is damaged stays as it is, and the log goes on behind it
+        return first >= 0 and max_timestamp - first > age
 
     @property
     def first_timestamp(self) -> int:

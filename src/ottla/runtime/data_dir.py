@@ -129,9 +129,9 @@ class DataDir:
             version, count, *lines = (self.path / name).read_text("ascii").splitlines()
             rows = [line.rsplit(" ", 2) for line in lines]
             offsets = {TopicPartition(topic, int(partition)): int(offset) for topic, partition, offset in rows}
+            return offsets if version == "0" and int(count) == len(offsets) else {}
         except (OSError, ValueError):
             return {}
-        return offsets if version == "0" and int(count) == len(offsets) else {}
 
     def write_checkpoint(self, name: str, offsets: Mapping[TopicPartition, int]) -> Callable[[], object]:
         """Replace a checkpoint of offsets."""
@@ -181,13 +181,20 @@ class DataDir:
             rows = {"version": 1, "cluster.id": cluster_id, "node.id": node_id, "directory.id": uuid_text(uuid.uuid4())}
             replace_file(path, "".join(f"{name}={value}\n" for name, value in rows.items()).encode())
             return cluster_id
-        stored = dict(line.split("=", 1) for line in path.read_text().splitlines() if "=" in line and line[0] != "#")
-        if stored.get("node.id") != str(node_id):
+        lines = path.read_text("utf-8", "replace").splitlines()
+        stored = dict(line.split("=", 1) for line in lines if "=" in line and line[0] != "#")
+        for name in ("node.id", "cluster.id"):
+            if name not in stored:
+                raise StorageError(
+                    f"{path} is damaged: it has no {name}",
+                    hint="move it away: the broker creates a new one, with another cluster.id, and keeps its topics",
+                )
+        if stored["node.id"] != str(node_id):
             raise StorageError(
-                f"data directory {self.path} belongs to node.id {stored.get('node.id')}, the settings say {node_id}",
+                f"data directory {self.path} belongs to node.id {stored['node.id']}, the settings say {node_id}",
                 hint="set node.id to what meta.properties says, or use another directory",
             )
-        return stored.get("cluster.id", "")
+        return stored["cluster.id"]
 
     def _open_catalog(self) -> CatalogFile:
         path = self.path / CATALOG

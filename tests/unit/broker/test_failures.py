@@ -211,6 +211,34 @@ def test_a_swap_that_fails_halfway_loses_nothing_and_is_completed(
 # The logs of a broker.
 
 
+def test_what_a_swap_that_retention_completes_has_replaced_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = CoreUnderTest(tmp_path, **{"log.cleaner.backoff.ms": 200_000, "log.retention.check.interval.ms": 300_000})
+    create(broker, "t", 1, cleanup_policy="compact,delete", min_cleanable_dirty_ratio="0.0", **ROLLING)
+    for number in range(4):
+        produce(broker, stamped(number), topic="t")
+    broker.run_jobs()
+    real = os.rename
+
+    def rename(source: Any, target: Any, **keywords: Any) -> None:
+        if str(source).endswith(".log.swap"):
+            raise EIO
+        real(source, target, **keywords)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", rename)
+        broker.pass_time(200_000)
+        broker.run_jobs()
+    assert broker.core.log("t", 0).swap is not None
+    assert list((tmp_path / "t-0").glob("*.deleted"))
+    broker.pass_time(100_000)
+    broker.run_jobs()
+    assert broker.core.log("t", 0).swap is None
+    broker.pass_time(60_000)
+    broker.run_jobs()
+    assert not list((tmp_path / "t-0").glob("*.deleted"))
+    broker.close()
+
+
 def test_retention_goes_on_after_a_failure_and_for_other_logs_at_once(
     broker: CoreUnderTest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

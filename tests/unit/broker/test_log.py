@@ -83,6 +83,30 @@ def test_a_log_rolls_by_age_as_the_records_are_stamped(tmp_path: Path) -> None:
     assert [segment.base_offset for segment in log.segments] == [0, 2]
 
 
+def test_the_age_of_a_segment_counts_from_its_first_record_after_a_restart_too(tmp_path: Path) -> None:
+    log = open_log(tmp_path, segment_ms=HOUR, index_interval_bytes=0)
+    for timestamp in (0, HOUR // 2, HOUR):
+        append(log, batch(timestamp=START.wall + timestamp))
+    log.seal().job()
+    again, _ = reload(log, clean=True)
+    append(again, batch(timestamp=START.wall + HOUR + 1))
+    assert [segment.base_offset for segment in again.segments] == [0, 3]
+
+
+def test_a_segment_that_begins_with_damage_is_followed_by_another(tmp_path: Path) -> None:
+    log = open_log(tmp_path, segment_ms=HOUR, index_interval_bytes=0)
+    for _ in range(3):
+        append(log, batch())
+    log.seal().job()
+    path = tmp_path / "t-0" / f"{0:020d}.log"
+    damaged = bytearray(path.read_bytes())
+    damaged[16] = 9
+    path.write_bytes(damaged)
+    again, _ = reload(log, clean=True)
+    assert append(again, batch()) == 3
+    assert [segment.base_offset for segment in again.segments] == [0, 3]
+
+
 def test_jitter_takes_from_the_age_of_a_segment_always_the_same(tmp_path: Path) -> None:
     ages = []
     for folder in ("a", "a", "b"):

@@ -181,6 +181,24 @@ def test_a_damaged_segment_is_told_to_readers_and_does_not_keep_the_log_from_loa
     assert cut is not None
 
 
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_damaged_segment_does_not_keep_a_log_without_snapshots_from_loading(
+    tmp_path: Path, clean: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = _log(tmp_path)
+    log.seal().job()
+    path = _segment(tmp_path, 4)
+    path.write_bytes(b"\x7f" * path.stat().st_size)
+    for snapshot in (tmp_path / "t-0").glob("*.snapshot"):
+        snapshot.unlink()
+    again, cut = reload(log, clean=clean, recovery_point=12)
+    assert cut is None
+    assert again.end_offset == 12
+    assert "t-0 is damaged: record format 127" in caplog.text
+    assert "what producers wrote from offset 4 to 8 is not known" in caplog.text
+    assert again.producers.known[9].batches[-1].last_offset == 11
+
+
 class Transactions:
     """A log in which one producer after the other aborts, each with one batch and its marker."""
 

@@ -202,7 +202,7 @@ def test_files_and_folders_of_others_in_the_data_directory_are_left_alone(tmp_pa
     assert (tmp_path / "build.tmp").is_dir()
 
 
-@pytest.mark.parametrize("content", ["", "0\n", "1\n1\na 0 5\n", "0\n2\na 0 5\n", "0\n1\na 0\n", "0\n1\na b c\n", "0\n1\n\xff"])
+@pytest.mark.parametrize("content", ["", "0\n", "0\nx\n", "1\n1\na 0 5\n", "0\n2\na 0 5\n", "0\n1\na 0\n", "0\n1\na b c\n", "0\n1\n\xff"])
 def test_a_damaged_checkpoint_is_an_empty_one(tmp_path: Path, content: str) -> None:
     data = _opened(tmp_path)
     (tmp_path / "points").write_text(content, "latin-1")
@@ -217,6 +217,15 @@ def test_a_checkpoint_is_kafka_s(tmp_path: Path) -> None:
     assert (tmp_path / "points").read_text() == "0\n2\na 0 5\nb-c 12 7\n"
     assert data.read_checkpoint("points") == offsets
     data.release()
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"version=1\nnode.id=1\n", b"version=1\ncluster.id=x\n"])
+def test_damaged_properties_are_named_and_left_as_they_are(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "meta.properties").write_bytes(content)
+    with pytest.raises(StorageError, match=r"meta\.properties is damaged: it has no (node|cluster)\.id") as refused:
+        _opened(tmp_path)
+    assert "move it away" in (refused.value.hint or "")
+    assert (tmp_path / "meta.properties").read_bytes() == content
 
 
 def test_a_lock_is_let_go(tmp_path: Path) -> None:
