@@ -202,7 +202,9 @@ def test_files_and_folders_of_others_in_the_data_directory_are_left_alone(tmp_pa
     assert (tmp_path / "build.tmp").is_dir()
 
 
-@pytest.mark.parametrize("content", ["", "0\n", "0\nx\n", "1\n1\na 0 5\n", "0\n2\na 0 5\n", "0\n1\na 0\n", "0\n1\na b c\n", "0\n1\n\xff"])
+@pytest.mark.parametrize(
+    "content", ["", "0\n", "0\nx\n", "1\n1\na 0 5\n", "0\n2\na 0 5\n", "0\n1\na 0\n", "0\n1\na b c\n", "0\n1\n\xff"]
+)
 def test_a_damaged_checkpoint_is_an_empty_one(tmp_path: Path, content: str) -> None:
     data = _opened(tmp_path)
     (tmp_path / "points").write_text(content, "latin-1")
