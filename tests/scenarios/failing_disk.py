@@ -22,7 +22,7 @@ import pytest
 
 OF_OS = ("open", "fsync", "ftruncate", "listdir", "mkdir", "pread", "rename", "replace")
 OF_OS += ("scandir", "stat", "statvfs", "truncate", "unlink", "write", "writev")
-_OF_FILES = ("runtime/log_files.py", "runtime/data_dir.py")
+_OF_FILES = ("runtime/folders.py", "runtime/log_files.py", "runtime/data_dir.py")
 _DEPTH = 16
 """Frames between the broker's code for files and the operating system: those of ``pathlib`` and ``shutil``."""
 

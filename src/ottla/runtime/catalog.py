@@ -18,7 +18,8 @@ from typing import Any
 
 from ottla.broker.ports import Catalog, CatalogChange, NextProducerId, StoredSettings, StoredTopic, TopicDeleted
 from ottla.errors import StorageError
-from ottla.runtime.log_files import DiskSegment, OpenFiles, replace_file, uuid_of, uuid_text
+from ottla.runtime.folders import PinnedFolder
+from ottla.runtime.log_files import DiskSegment, OpenFiles, uuid_of, uuid_text
 
 VERSION = 1
 _WHOLE_DOCUMENT = 0
@@ -83,7 +84,7 @@ class CatalogFile:
 
     def _replace(self, rows: dict[Key, bytes]) -> None:
         content = b"".join([_line({"version": VERSION}), *rows.values()])
-        replace_file(self._path, content)
+        PinnedFolder(self._path.parent, self._open.check).write_small(self._path.name, content)
         self._open.forget([self._path])
         self._file = DiskSegment(self._path, self._open, len(content))
         self._rows, self._lines = rows, len(rows)

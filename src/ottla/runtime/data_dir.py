@@ -1,47 +1,34 @@
 """The data directory of a broker: whose it is, which topics are in it, and how it was left.
 
-Owns the lock, ``meta.properties``, the checkpoints and the marker of a clean shutdown. Must not know what a topic is for, nor the
+Owns ``meta.properties``, the checkpoints and the marker of a clean shutdown. Must not know what a topic is for, nor the
 format of the catalog (``catalog``). Invariants: one process at a time; a folder that belongs to no topic is set aside, never
 adopted and never silently removed.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import os
 import re
-import shutil
 import uuid
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from pathlib import Path
 
 from ottla.broker.logs import CLEANED, LOG_STARTS, RECOVERY_POINTS
 from ottla.broker.ports import Catalog, CatalogChange, DiskUsage, StoredTopic
 from ottla.errors import StorageError
 from ottla.runtime.catalog import CatalogFile
-from ottla.runtime.log_files import (
-    PARTITION_METADATA,
-    SET_ASIDE,
-    STRAY,
-    UNFINISHED,
-    OpenFiles,
-    PartitionFolder,
-    rename_folder,
-    replace_file,
-    sync_file,
-    topic_id_in,
-    uuid_text,
-)
+from ottla.runtime.folders import SET_ASIDE, UNFINISHED, DirectoryLock, PinnedFolder, sync_file
+from ottla.runtime.log_files import PARTITION_METADATA, STRAY, OpenFiles, PartitionFolder, given_up_name, topic_id_in, uuid_text
 from ottla.types import TopicPartition
 
-LOCK, META, CATALOG, CLEAN_END = ".lock", "meta.properties", "topics.json", ".kafka_cleanshutdown"
+META, CATALOG, CLEAN_END = "meta.properties", "topics.json", ".kafka_cleanshutdown"
 _REPLACED = (META, CATALOG, CLEAN_END, RECOVERY_POINTS, LOG_STARTS, CLEANED)
-"""The files that ``replace_file`` writes."""
+"""The small files in the directory itself."""
 
 _DELETED = "-delete"
+_GIVEN_UP = re.compile(rf".+-\d+\.[0-9a-f]{{32}}{_DELETED}")
 _DAMAGED = ".damaged"
 _FOLDER = re.compile(r"(?P<topic>.+)-(?P<partition>\d+)")
 
@@ -55,18 +42,18 @@ class DataDir:
     """
 
     def __init__(self, path: Path, node_id: int, *, durable: bool = True) -> None:
-        self.path = path
+        self.path = path = path.absolute()  # the process may go to another directory
         self._durable = durable
-        self._open = OpenFiles()
         try:
             path.mkdir(parents=True, exist_ok=True)
-            self._lock = _locked(path / LOCK)
+            self._lock = DirectoryLock(path)
         except OSError as error:
             raise StorageError(f"data directory {path} cannot be used: {error.strerror or error}") from error
+        self._open = OpenFiles(self._lock.check)
         try:
             self.log_dir = str(path.resolve())
-            for name in _REPLACED:  # and no other: files of the user's may lie here, too
-                (path / (name + UNFINISHED)).unlink(missing_ok=True)
+            # These and no others: files of the user's may be here, too.
+            self._pin().discard([name + UNFINISHED for name in _REPLACED])
             self.cluster_id = self._read_meta(node_id)
             self._catalog = self._open_catalog()
             self._set_strays_aside()
@@ -80,23 +67,20 @@ class DataDir:
             raise
 
     def release(self) -> None:
-        """Let others use the directory at once. Closed only, the lock would last until a child just forked comes to run."""
-        if self._lock >= 0:
-            fcntl.flock(self._lock, fcntl.LOCK_UN)
-        self.abandon()
+        """Let others use the directory at once."""
+        self._open.clear()
+        self._lock.release()
 
     def abandon(self) -> None:
         """Close what is open; in a forked child, the child's copies of it: the lock is the parent's."""
         self._open.clear()
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
+        self._lock.abandon()
 
     def end_well(self) -> None:
         """Leave the marker that says: every log was brought to disk, nothing needs a scan."""
-        replace_file(self.path / CLEAN_END, json.dumps({"version": 0, "brokerEpoch": -1}).encode())
-        if self._durable:
-            sync_file(self.path)
+        folder = self._pin()
+        folder.write_small(CLEAN_END, json.dumps({"version": 0, "brokerEpoch": -1}).encode())
+        folder.sync_names()
 
     # Store
 
@@ -138,7 +122,7 @@ class DataDir:
 
         def job() -> None:
             lines = [f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()]
-            replace_file(self.path / name, "\n".join(["0", str(len(lines)), *lines, ""]).encode())
+            self._pin().write_small(name, "\n".join(["0", str(len(lines)), *lines, ""]).encode())
 
         return job
 
@@ -157,29 +141,34 @@ class DataDir:
             try:
                 if folder.is_dir():
                     self._open.forget_folder(folder)
-                    renamed.append(rename_folder(folder, topic_id, _DELETED))
+                    name = given_up_name(folder.name, topic_id, _DELETED)
+                    self._pin().rename_folder(folder.name, name)
+                    renamed.append(name)
             except OSError as error:
                 log.error("the folder of the deleted topic could not be renamed: %s", error)
-        return partial(_remove_all, renamed) if renamed else None
+        return (lambda: self._pin().remove_folders(renamed)) if renamed else None
 
     def leftovers(self) -> Callable[[], object]:
-        """Remove what the last broker had given up and not removed yet."""
-        folders = list(self.path.glob(f"*{_DELETED}"))
-        files = list(self.path.glob(f"*/*{SET_ASIDE}"))
+        """Remove what the last broker had given up and not removed yet, and nothing that may be the user's."""
+        folders = [folder.name for folder in self.path.glob(f"*{_DELETED}") if _GIVEN_UP.fullmatch(folder.name)]
+        ours = [folder for *_, folder in self._partition_folders()]
+        files = [f"{folder.name}/{file.name}" for folder in ours for file in folder.glob(f"*{SET_ASIDE}")]
 
         def job() -> None:
-            _remove_all(folders)
-            for file in files:
-                file.unlink(missing_ok=True)
+            self._pin().remove_folders(folders)
+            self._pin().discard(files)
 
         return job
+
+    def _pin(self) -> PinnedFolder:
+        return PinnedFolder(self.path, self._lock.check, durable=self._durable)
 
     def _read_meta(self, node_id: int) -> str:
         path = self.path / META
         if not path.exists():
             cluster_id = uuid_text(uuid.uuid4())
             rows = {"version": 1, "cluster.id": cluster_id, "node.id": node_id, "directory.id": uuid_text(uuid.uuid4())}
-            replace_file(path, "".join(f"{name}={value}\n" for name, value in rows.items()).encode())
+            self._pin().write_small(META, "".join(f"{name}={value}\n" for name, value in rows.items()).encode())
             return cluster_id
         lines = path.read_text("utf-8", "replace").splitlines()
         stored = dict(line.split("=", 1) for line in lines if "=" in line and line[0] != "#")
@@ -237,22 +226,6 @@ class DataDir:
         for name, partition, topic_id, folder in self._partition_folders():
             topic = known.get(name)
             if topic is None or topic.topic_id != topic_id or partition >= topic.partitions:
-                stray = rename_folder(folder, topic_id, STRAY)
-                log.warning("%s belongs to no topic of this broker: it is now %s", folder, stray.name)
-
-
-def _remove_all(folders: Iterable[Path]) -> None:
-    for folder in folders:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _locked(path: Path) -> int:
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(fd)
-        raise StorageError(
-            f"data directory {path.parent} is in use by another broker", hint="stop that one, or give this one another directory"
-        ) from None
-    return fd
+                stray = given_up_name(folder.name, topic_id, STRAY)
+                self._pin().rename_folder(folder.name, stray)
+                log.warning("%s belongs to no topic of this broker: it is now %s", folder, stray)

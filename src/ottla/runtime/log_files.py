@@ -1,8 +1,8 @@
 """The folders of partitions on disk: segment files, indexes, snapshots, in Kafka's names and layout.
 
-Owns file descriptors of segments and the way in which each file is written. Must not know what is in a batch, nor decide
-anything. Invariants: a failed append leaves the file as it was; small files are replaced, never half written; a range that was
-handed out stays readable until it is dropped, whatever happens to the log.
+Owns file descriptors of segments and the order of the steps in which files are changed. Must not know what is in a batch, nor
+decide anything. Invariants: a failed append leaves the file as it was; a range that was handed out stays readable until it is
+dropped, whatever happens to the log; nothing is written to the files of another broker at the same path (``folders``).
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import errno
 import mmap
 import os
 import resource
-import shutil
 import uuid
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections import OrderedDict
@@ -22,12 +21,10 @@ from weakref import WeakSet
 
 from ottla.broker.log import file_name
 from ottla.records.header import Buffer
+from ottla.runtime.folders import UNFINISHED, Check, PinnedFolder
 
 SEGMENT_SUFFIXES = ("log", "index", "timeindex", "txnindex")
-SET_ASIDE, DRAFT, SWAP = ".deleted", ".cleaned", ".swap"
-UNFINISHED = ".tmp"
-"""What small files are written under before they get their names."""
-
+DRAFT, SWAP = ".cleaned", ".swap"
 STRAY = "-stray"
 PARTITION_METADATA = "partition.metadata"
 _MAX_OPEN = 256
@@ -56,10 +53,15 @@ class Handle:
             os.close(self.fd)
 
 
-class OpenFiles:
-    """The segment files that are open now, the least recently used ones closed. For one thread."""
+def _unchecked() -> None:
+    """Files in no data directory have no lock."""
 
-    def __init__(self) -> None:
+
+class OpenFiles:
+    """The segment files that are open now, the least recently used ones closed. For one thread, apart from ``check``."""
+
+    def __init__(self, check: Check = _unchecked) -> None:
+        self.check = check
         self._limit = _max_open()
         self._handles: OrderedDict[Path, Handle] = OrderedDict()
         self._alive: WeakSet[Handle] = WeakSet()
@@ -71,6 +73,7 @@ class OpenFiles:
         handle = self._handles.get(path)
         if handle is None:
             handle = Handle(path)
+            self.check()
             if self.is_crowded:
                 return handle  # not kept: it would take the place of one that a range keeps open anyway
             self._handles[path] = handle
@@ -199,7 +202,7 @@ class DiskSegment:
 
     def truncate(self, size: int) -> None:
         """Cut the file to ``size``."""
-        os.truncate(self.path, size)
+        os.ftruncate(self._open.get(self.path).fd, size)
         self.size = size
 
     def repair(self) -> None:
@@ -207,77 +210,6 @@ class DiskSegment:
         if self._torn:
             os.ftruncate(self._open.get(self.path).fd, self.size)
             self._torn = False
-
-
-class PinnedFolder:
-    """An open folder: files in it are found however it is called by now, and not those of another that has its old name.
-
-    ``durable`` False: it goes away anyway and is never forced to disk.
-    """
-
-    def __init__(self, path: Path, *, durable: bool) -> None:
-        self._parent = path.parent
-        self._durable = durable
-        self.fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-
-    def __del__(self) -> None:
-        if hasattr(self, "fd"):
-            os.close(self.fd)
-
-    def write_small(self, name: str, content: bytes) -> None:
-        """Replace a small file atomically."""
-        draft = name + UNFINISHED
-        try:
-            fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644, dir_fd=self.fd)
-            with os.fdopen(fd, "wb") as file:
-                file.write(content)
-            os.replace(draft, name, src_dir_fd=self.fd, dst_dir_fd=self.fd)
-        except OSError:
-            with suppress(OSError):
-                self.remove_small(draft)
-            raise
-
-    def append_small(self, name: str, content: bytes) -> None:
-        """Write at the end of a small file."""
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        with os.fdopen(os.open(name, flags, 0o644, dir_fd=self.fd), "wb", buffering=0) as file:
-            written = file.write(content)
-        if written != len(content):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), name)
-
-    def flush(self, base_offset: int) -> None:
-        """Force a segment, its list of aborted transactions and the names that lead to them to disk."""
-        if not self._durable:
-            return
-        self._sync(file_name(base_offset, "log"))
-        with suppress(FileNotFoundError):
-            self._sync(file_name(base_offset, "txnindex"))
-        os.fsync(self.fd)
-        sync_file(self._parent)
-
-    def remove_small(self, name: str) -> None:
-        """Remove a small file, if it is there."""
-        with suppress(FileNotFoundError):
-            os.unlink(name, dir_fd=self.fd)
-
-    def set_aside(self, names: Iterable[str]) -> None:
-        """Rename files to ``.deleted``."""
-        for name in names:
-            with suppress(FileNotFoundError):
-                os.rename(name, name + SET_ASIDE, src_dir_fd=self.fd, dst_dir_fd=self.fd)
-
-    def remove_set_aside(self) -> None:
-        """Remove what was set aside."""
-        for name in os.listdir(self.fd):
-            if name.endswith(SET_ASIDE):
-                self.remove_small(name)
-
-    def _sync(self, name: str) -> None:
-        fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self.fd)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
 
 
 class PartitionFolder:
@@ -296,7 +228,7 @@ class PartitionFolder:
 
     def pin(self) -> PinnedFolder:
         """The folder, to be used at once."""
-        return PinnedFolder(self.path, durable=self._durable)
+        return PinnedFolder(self.path, self._open.check, durable=self._durable)
 
     def give_up(self) -> None:
         """The topic was deleted: another one may have this folder's name from now on."""
@@ -329,6 +261,8 @@ class PartitionFolder:
 
     def make(self) -> None:
         """Create the folder, unless it exists. A folder left by a deleted topic of the same name is renamed first."""
+        # No parents: if the data directory was removed, a new one of the same name would have no lock.
+        parent = PinnedFolder(self.path.parent, self._open.check)
         if self.path.is_dir():
             metadata = self.read_small(PARTITION_METADATA)
             owner = topic_id_in(metadata) if metadata is not None else None
@@ -336,16 +270,15 @@ class PartitionFolder:
                 return
             if owner is not None or self.segments():
                 self._open.forget_folder(self.path)
-                rename_folder(self.path, owner or self._topic_id, STRAY)
-        # No parents: if the data directory was removed, a new one of the same name would have no lock.
-        self.path.mkdir(exist_ok=True)
+                parent.rename_folder(self.path.name, given_up_name(self.path.name, owner or self._topic_id, STRAY))
+        parent.make_folder(self.path.name)
         self.pin().write_small(PARTITION_METADATA, partition_metadata(self._topic_id))
 
     def create(self, base_offset: int) -> DiskSegment:
         """A new, empty segment in an existing folder."""
-        path = self.path / file_name(base_offset, "log")
-        _create_empty(path)
-        return DiskSegment(path, self._open, 0)
+        name = file_name(base_offset, "log")
+        self.pin().create(name)
+        return DiskSegment(self.path / name, self._open, 0)
 
     def open(self, base_offset: int) -> DiskSegment:
         """A segment that is there."""
@@ -374,25 +307,26 @@ class PartitionFolder:
 
     def draft(self, base_offset: int) -> DiskSegment:
         """A segment to be written beside the others."""
+        folder, name = self.pin(), file_name(base_offset, "log") + DRAFT
         for suffix in SEGMENT_SUFFIXES[1:]:  # from an earlier draft that could not be discarded
             for mark in (DRAFT, SWAP):
-                (self.path / (file_name(base_offset, suffix) + mark)).unlink(missing_ok=True)
-        path = self.path / (file_name(base_offset, "log") + DRAFT)
-        _create_empty(path)
-        return DiskSegment(path, OpenFiles(), 0)
+                folder.remove_small(file_name(base_offset, suffix) + mark)
+        folder.create(name)
+        return DiskSegment(self.path / name, OpenFiles(self._open.check), 0)
 
     def finish_draft(self, base_offset: int, small: Mapping[str, bytes]) -> None:
         """Force a draft to disk, with its indexes."""
+        folder = self.pin()
         for suffix, content in small.items():
-            (self.path / (file_name(base_offset, suffix) + DRAFT)).write_bytes(content)
-        if self._durable:
-            for suffix in ("log", *small):
-                sync_file(self.path / (file_name(base_offset, suffix) + DRAFT))
+            folder.write_new(file_name(base_offset, suffix) + DRAFT, content)
+        for suffix in ("log", *small):
+            folder.sync(file_name(base_offset, suffix) + DRAFT)
 
     def discard_draft(self, base_offset: int) -> None:
         """Remove a draft."""
+        folder = self.pin()
         for suffix in SEGMENT_SUFFIXES:
-            (self.path / (file_name(base_offset, suffix) + DRAFT)).unlink(missing_ok=True)
+            folder.remove_small(file_name(base_offset, suffix) + DRAFT)
 
     def begin_swap(self, base_offset: int) -> DiskSegment:
         """Make a draft final: the last of these renames, of its ``.log`` to ``.swap``, is the point of no return."""
@@ -421,23 +355,22 @@ class PartitionFolder:
     def discard_drafts(self) -> None:
         """Remove what was left of drafts whose swap never began."""
         names = [name for name in self._names() if name.endswith((DRAFT, SWAP))]
-        begun = {file_name(base, suffix) + SWAP for base in self.swaps() for suffix in SEGMENT_SUFFIXES} if names else set()
-        for name in names:
-            if name not in begun:
-                (self.path / name).unlink()
+        if names:
+            begun = {file_name(base, suffix) + SWAP for base in self.swaps() for suffix in SEGMENT_SUFFIXES}
+            self.pin().discard(name for name in names if name not in begun)
 
     def discard_unfinished(self) -> None:
         """Remove what was left of small files that were to be replaced. For a log that is not in use yet."""
-        for name in self._names():
-            if name.endswith(UNFINISHED):
-                (self.path / name).unlink()
+        names = [name for name in self._names() if name.endswith(UNFINISHED)]
+        if names:
+            self.pin().discard(names)
 
     def _rename_all(self, base_offset: int, old: str, new: str) -> None:
         """Rename the files of a segment, its ``.log`` last."""
+        folder = self.pin()
         for suffix in reversed(SEGMENT_SUFFIXES):
             name = file_name(base_offset, suffix)
-            with suppress(FileNotFoundError):
-                (self.path / (name + old)).rename(self.path / (name + new))
+            folder.rename(name + old, name + new)
 
     def _offsets(self, suffix: str) -> list[int]:
         stems = [name.removesuffix(suffix) for name in self._names() if name.endswith(suffix)]
@@ -456,33 +389,9 @@ def _max_open() -> int:
     return _MAX_OPEN if descriptors == resource.RLIM_INFINITY else max(1, min(_MAX_OPEN, descriptors // _SHARE_OF_DESCRIPTORS))
 
 
-def replace_file(path: Path, content: bytes) -> None:
-    """Write a file whole under another name, then give it its own."""
-    draft = path.with_name(path.name + UNFINISHED)
-    try:
-        draft.write_bytes(content)
-        draft.replace(path)
-    except OSError:
-        with suppress(OSError):
-            draft.unlink(missing_ok=True)
-        raise
-
-
-def rename_folder(folder: Path, topic_id: uuid.UUID, suffix: str) -> Path:
-    """Rename the folder of a partition to a name that no topic has; anything with that name is removed."""
-    target = folder.with_name(f"{folder.name}.{topic_id.hex}{suffix}")
-    if target.exists():
-        shutil.rmtree(target)
-    return folder.rename(target)
-
-
-def sync_file(path: Path) -> None:
-    """Force a file to disk; of a folder, the names in it."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+def given_up_name(folder: str, topic_id: uuid.UUID, suffix: str) -> str:
+    """The new name of the folder of a partition that is given up; no topic has such a name."""
+    return f"{folder}.{topic_id.hex}{suffix}"
 
 
 def partition_metadata(topic_id: uuid.UUID) -> bytes:
@@ -510,13 +419,3 @@ def uuid_of(text: str) -> uuid.UUID | None:
         return uuid.UUID(bytes=urlsafe_b64decode(text + "=="))
     except ValueError:
         return None
-
-
-def _create_empty(path: Path) -> None:
-    """Create a file, or empty it. If that fails, no file is left: an empty segment would end the log at the next start."""
-    try:
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644))
-    except OSError:
-        with suppress(OSError):
-            path.unlink(missing_ok=True)
-        raise

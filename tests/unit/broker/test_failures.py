@@ -22,7 +22,8 @@ from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import delete_records_request, delete_topics_request, describe_log_dirs_request, produce_request
 from ottla.records import NewRecord, encode_batch, iter_records
-from ottla.runtime.log_files import PartitionFolder, PinnedFolder
+from ottla.runtime.folders import PinnedFolder
+from ottla.runtime.log_files import PartitionFolder
 from tests.unit.broker.harness import START, CoreUnderTest, append, batch, clean, header_of, open_log, reload, stored
 from tests.unit.broker.test_apis import create, delete, fetch_message, fetched, produce, produce_message
 from tests.unit.broker.test_groups import commit, committed, started
@@ -429,7 +430,7 @@ def test_a_deletion_of_records_that_could_not_be_stored_is_stored_when_it_is_ask
     topic = delete_records_request.DeleteRecordsTopic(name="orders", partitions=(partition,))
     request = delete_records_request.DeleteRecordsRequest(topics=(topic,), timeout=timedelta(seconds=1))
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "replace", failing)
+        patch.setattr(os, "replace", failing)
         (answer,) = broker.ask(Api.DELETE_RECORDS, request).topics[0].partitions
     assert answer.error_code is ErrorCode.kafka_storage_error
     (answer,) = broker.ask(Api.DELETE_RECORDS, request).topics[0].partitions

@@ -145,11 +145,11 @@ def test_a_change_that_cannot_be_written_changes_nothing(tmp_path: Path, monkeyp
         os.write(fd, b"".join(pieces)[:30])
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    def full(self: Path, content: bytes) -> int:
+    def full(*args: object, **keywords: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "write_bytes", full)
+        patch.setattr(os, "replace", full)
         with pytest.raises(OSError, match="No space"):
             catalog.change([topic("first")])
     assert not path.exists()

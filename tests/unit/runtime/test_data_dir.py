@@ -7,6 +7,7 @@ import logging
 import os
 import shutil
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -142,18 +143,18 @@ def test_a_folder_that_could_not_be_renamed_is_set_aside_when_a_new_topic_needs_
     _with_topic(tmp_path)
     data = _opened(tmp_path)
 
-    def failing(self: Path, target: Path) -> Path:
+    def failing(*args: object, **keywords: object) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "rename", failing)
+        patch.setattr(os, "rename", failing)
         assert data.set_aside_topic("orders", ID, [0, 1, 7]) is None
     assert caplog.text.count("could not be renamed") == 2
     fresh = uuid.UUID(int=12)
     data.change_catalog(TopicDeleted("orders"), TOPIC._replace(topic_id=fresh))
     files = data.log_files("orders", fresh, 0)
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "rename", failing)
+        patch.setattr(os, "rename", failing)
         with pytest.raises(OSError, match="Input/output"):
             files.make()
     _with_segment(files)
@@ -197,9 +198,14 @@ def test_files_and_folders_of_others_in_the_data_directory_are_left_alone(tmp_pa
     """A user may start a broker in a folder with work of their own."""
     (tmp_path / "thesis.tmp").write_bytes(b"chapter one")
     (tmp_path / "build.tmp").mkdir()
-    _opened(tmp_path).release()
+    (tmp_path / "to-delete").mkdir()
+    (tmp_path / "to-delete" / "1.deleted").touch()
+    data = _opened(tmp_path)
+    data.leftovers()()
+    data.release()
     assert (tmp_path / "thesis.tmp").read_bytes() == b"chapter one"
     assert (tmp_path / "build.tmp").is_dir()
+    assert (tmp_path / "to-delete" / "1.deleted").exists()
 
 
 @pytest.mark.parametrize(
@@ -282,3 +288,127 @@ def test_nothing_is_written_to_a_removed_file_whose_name_another_one_has(tmp_pat
         segment.append([b"after"])
     other.release()
     data.release()
+
+
+def _contents(path: Path) -> dict[str, bytes]:
+    """Every file below a folder, and every folder."""
+    return {str(one.relative_to(path)): one.read_bytes() if one.is_file() else b"" for one in path.rglob("*")}
+
+
+class _Replaced:
+    """A broker's data directory that was removed while it was in use; a second broker has the same topics in a new one."""
+
+    def __init__(self, path: Path, *, keeps_folder: bool = False) -> None:
+        self.path = path
+        self.data = _opened(path)
+        self._fill(self.data)
+        self.files = self.data.log_files("orders", ID, 0)
+        self.segment = self.files.open(0)
+        self.prepared = self.files.job(lambda folder: folder.write_small("00000000000000000000.index", b"old"))
+        self.checkpoint = self.data.write_checkpoint("points", {TopicPartition("orders", 0): 7})
+        if keeps_folder:
+            for one in path.iterdir():
+                shutil.rmtree(one) if one.is_dir() else one.unlink()
+        else:
+            shutil.rmtree(path)
+        self.other = _opened(path)
+        self._fill(self.other)
+
+    @staticmethod
+    def _fill(data: DataDir) -> None:
+        data.change_catalog(TOPIC)
+        files = data.log_files("orders", ID, 0)
+        files.make()
+        files.create(0).append([b"content"])
+        files.create(5)  # and not opened
+        files.draft(9)
+        data.write_checkpoint("points", {TopicPartition("orders", 0): 1})()
+
+
+WRITES: dict[str, Callable[[_Replaced], object]] = {
+    "append": lambda old: old.segment.append([b"after"]),
+    "append to a file that is not open": lambda old: old.files.open(5).append([b"after"]),
+    "roll": lambda old: old.files.create(1),
+    "roll onto a segment": lambda old: old.files.create(0),
+    "small file": lambda old: old.files.pin().write_small("00000000000000000000.index", b"old"),
+    "job": lambda old: old.prepared(),
+    "make": lambda old: old.data.log_files("orders", ID, 1).make(),
+    "make in place of another topic": lambda old: old.data.log_files("orders", uuid.UUID(int=12), 0).make(),
+    "set aside": lambda old: old.files.set_aside([0])(),
+    "draft": lambda old: old.files.draft(0),
+    "finish draft": lambda old: old.files.finish_draft(9, {"index": b""}),
+    "discard draft": lambda old: old.files.discard_draft(9),
+    "swap": lambda old: old.files.begin_swap(9),
+    "truncate a file that is not open": lambda old: old.files.open(5).truncate(1),
+    "checkpoint": lambda old: old.checkpoint(),
+    "catalog": lambda old: old.data.change_catalog(TopicDeleted("orders")),
+    "clean end": lambda old: old.data.end_well(),
+}
+
+
+@pytest.mark.parametrize("keeps_folder", [False, True], ids=["folder", "content"])
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+def test_nothing_is_written_to_the_data_directory_of_a_second_broker(
+    tmp_path: Path, write: Callable[[_Replaced], object], keeps_folder: bool
+) -> None:
+    """Also where no file is open: the names of the first broker lead to files of the second."""
+    old = _Replaced(tmp_path / "data", keeps_folder=keeps_folder)
+    before = _contents(old.path)
+    with pytest.raises(FileNotFoundError):
+        write(old)
+    assert _contents(old.path) == before
+    old.other.release()
+    old.data.release()
+
+
+def test_a_deleted_topic_does_not_take_that_of_a_second_broker_with_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    old = _Replaced(tmp_path / "data")
+    before = _contents(old.path)
+    assert old.data.set_aside_topic("orders", ID, [0]) is None
+    assert "could not be renamed" in caplog.text
+    assert _contents(old.path) == before
+    old.other.release()
+    old.data.release()
+
+
+def test_a_lock_that_was_removed_and_not_replaced_stops_nothing(tmp_path: Path) -> None:
+    """A cleaning script may remove it. No other broker is here, so that records go on to be stored."""
+    data = _opened(tmp_path)
+    data.change_catalog(TOPIC)
+    (tmp_path / ".lock").unlink()
+    _with_segment(data.log_files("orders", ID, 0))
+    data.end_well()
+    data.release()
+
+
+def test_another_working_directory_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    data = _opened(Path("data"))
+    data.change_catalog(TOPIC)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    _with_segment(data.log_files("orders", ID, 0))
+    data.end_well()
+    data.release()
+    assert (tmp_path / "data" / "orders-0" / "00000000000000000000.log").exists()
+
+
+def test_folders_of_others_among_the_files_of_a_partition_are_left_and_named_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    _with_topic(tmp_path)
+    names = ["build.tmp", "old.cleaned", "old.swap", "old.deleted", "notes.log", "notes.snapshot"]
+    for name in names:
+        (tmp_path / "orders-0" / name).mkdir()
+        (tmp_path / "orders-0" / name / "thesis").write_bytes(b"chapter one")
+    (tmp_path / "orders-0" / "00000000000000000000.index.tmp").write_bytes(b"half")
+    (tmp_path / "orders-0" / "00000000000000000000.index.deleted").write_bytes(b"old")
+    broker = CoreUnderTest(tmp_path)
+    broker.store.leftovers()()
+    broker.core.log("orders", 0).files.remove_set_aside()()
+    broker.close()
+    for name in names:
+        assert (tmp_path / "orders-0" / name / "thesis").read_bytes() == b"chapter one"
+    for name in names[:3]:
+        assert [name in record.getMessage() for record in caplog.records].count(True) == 1
+    assert not list((tmp_path / "orders-0").glob("0*.index.*"))

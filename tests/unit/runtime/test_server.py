@@ -614,7 +614,7 @@ def test_a_child_that_has_not_come_to_run_does_not_keep_them_either(tmp_path: Pa
     port = int(broker.bootstrap_servers.rsplit(":", 1)[1])
     node = broker._node
     assert node is not None
-    copies = (node._server._listener.fileno(), node._data._lock)
+    copies = (node._server._listener.fileno(), node._data._lock.fileno())
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=copies) as child:
         broker.close()
         with Broker(tmp_path, port=port) as again, RawClient(again.bootstrap_servers) as client:

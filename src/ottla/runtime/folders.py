@@ -1,0 +1,227 @@
+"""Folders of the data directory while they are open, and the lock that says whose the directory is.
+
+Owns the lock, and every call that creates, replaces, renames or removes a file by its name. Must not know what is in a file.
+Invariants: a name is used only in a folder that is open, and only after a check, made when the folder was open, that the directory
+is still this broker's, so that nothing is done to the files of another broker at the same path; small files are replaced, never
+half written.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import logging
+import os
+import shutil
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from ottla.broker.log import file_name
+from ottla.errors import StorageError
+
+LOCK = ".lock"
+SET_ASIDE = ".deleted"
+UNFINISHED = ".tmp"
+"""What small files are written under before they get their names."""
+
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+
+Check = Callable[[], object]
+"""Raises ``FileNotFoundError`` where names no longer lead to this broker's files."""
+
+log = logging.getLogger("ottla.broker")
+
+
+class DirectoryLock:
+    """The lock of a data directory. Raises ``StorageError`` where another process has it, ``OSError`` where there can be none."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / LOCK
+        self._folder = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            self._fd = _locked(self._path)
+        except BaseException:
+            os.close(self._folder)
+            raise
+
+    def fileno(self) -> int:
+        """The descriptor that holds the lock; -1 after ``release``."""
+        return self._fd
+
+    def check(self) -> None:
+        """Raise ``FileNotFoundError`` if the directory was removed, also where a second broker has made a new one of its name.
+
+        From any thread. The removal is final, so what was opened by its name before a check that passes is this broker's.
+        """
+        try:
+            ours, found = os.fstat(self._fd), os.stat(self._path)
+        except FileNotFoundError:
+            # The lock alone may have been removed, by hand. Nobody else has one then.
+            ours, found = os.fstat(self._folder), os.stat(self._path.parent)
+        if not os.path.samestat(ours, found):
+            raise FileNotFoundError(
+                errno.ENOENT, "the data directory was removed while it was in use; another has its name", str(self._path.parent)
+            )
+
+    def release(self) -> None:
+        """Let others use the directory at once. Closed only, the lock would last until a child just forked comes to run."""
+        if self._fd >= 0:
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Close the descriptors; in a forked child, the child's copies of them: the lock is the parent's."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            os.close(self._folder)
+            self._fd = self._folder = -1
+
+
+class PinnedFolder:
+    """An open folder: files in it are found however it is called by now, and not those of another that has its old name.
+
+    ``durable`` False: it goes away anyway and is never forced to disk.
+    """
+
+    def __init__(self, path: Path, check: Check, *, durable: bool = True) -> None:
+        self._path = path
+        self._durable = durable
+        self.fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        check()
+
+    def __del__(self) -> None:
+        if hasattr(self, "fd"):
+            os.close(self.fd)
+
+    # Small files
+
+    def write_small(self, name: str, content: bytes) -> None:
+        """Replace a small file atomically."""
+        draft = name + UNFINISHED
+        try:
+            self.write_new(draft, content)
+            os.replace(draft, name, src_dir_fd=self.fd, dst_dir_fd=self.fd)
+        except OSError:
+            with suppress(OSError):
+                self.remove_small(draft)
+            raise
+
+    def write_new(self, name: str, content: bytes) -> None:
+        """Write a file whole, from its beginning."""
+        with os.fdopen(os.open(name, _NEW, 0o644, dir_fd=self.fd), "wb") as file:
+            file.write(content)
+
+    def append_small(self, name: str, content: bytes) -> None:
+        """Write at the end of a small file."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        with os.fdopen(os.open(name, flags, 0o644, dir_fd=self.fd), "wb", buffering=0) as file:
+            written = file.write(content)
+        if written != len(content):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), name)
+
+    def remove_small(self, name: str) -> None:
+        """Remove a small file, if it is there."""
+        with suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=self.fd)
+
+    def discard(self, names: Iterable[str]) -> None:
+        """Remove files by their names. A folder is not this broker's: the log names it, and it stays."""
+        for name in names:
+            try:
+                self.remove_small(name)
+            except OSError:  # IsADirectoryError on Linux, PermissionError on macOS
+                if not (self._path / name).is_dir():
+                    raise
+                log.warning("%s is a folder, which this broker has not made: it is left as it is", self._path / name)
+
+    # Segments
+
+    def create(self, name: str) -> None:
+        """Create a file, or empty it. If that fails, no file is left: an empty segment would end the log at the next start."""
+        try:
+            os.close(os.open(name, _NEW, 0o644, dir_fd=self.fd))
+        except OSError:
+            with suppress(OSError):
+                self.remove_small(name)
+            raise
+
+    def rename(self, old: str, new: str) -> None:
+        """Rename a file, if it is there."""
+        with suppress(FileNotFoundError):
+            os.rename(old, new, src_dir_fd=self.fd, dst_dir_fd=self.fd)
+
+    def set_aside(self, names: Iterable[str]) -> None:
+        """Rename files to ``.deleted``."""
+        for name in names:
+            self.rename(name, name + SET_ASIDE)
+
+    def remove_set_aside(self) -> None:
+        """Remove what was set aside."""
+        self.discard(name for name in os.listdir(self.fd) if name.endswith(SET_ASIDE))
+
+    def flush(self, base_offset: int) -> None:
+        """Force a segment, its list of aborted transactions and the names that lead to them to disk."""
+        if not self._durable:
+            return
+        self.sync(file_name(base_offset, "log"))
+        with suppress(FileNotFoundError):
+            self.sync(file_name(base_offset, "txnindex"))
+        self.sync_names()
+        sync_file(self._path.parent)
+
+    def sync(self, name: str) -> None:
+        """Force a file to disk."""
+        if self._durable:
+            fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self.fd)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+
+    def sync_names(self) -> None:
+        """Force the names of the files to disk."""
+        if self._durable:
+            os.fsync(self.fd)
+
+    # Folders in it
+
+    def make_folder(self, name: str) -> None:
+        """Create a folder, unless it exists."""
+        with suppress(FileExistsError):
+            os.mkdir(name, dir_fd=self.fd)
+
+    def rename_folder(self, old: str, new: str) -> None:
+        """Rename a folder to a name that no topic has; anything with that name is removed."""
+        with suppress(FileNotFoundError):
+            shutil.rmtree(new, dir_fd=self.fd)
+        os.rename(old, new, src_dir_fd=self.fd, dst_dir_fd=self.fd)
+
+    def remove_folders(self, names: Iterable[str]) -> None:
+        """Remove folders, as far as that is possible."""
+        for name in names:
+            shutil.rmtree(name, ignore_errors=True, dir_fd=self.fd)
+
+
+def sync_file(path: Path) -> None:
+    """Force a file to disk; of a folder, the names in it."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _locked(path: Path) -> int:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        raise StorageError(
+            f"data directory {path.parent} is in use by another broker", hint="stop that one, or give this one another directory"
+        ) from None
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
