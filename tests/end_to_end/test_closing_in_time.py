@@ -30,7 +30,7 @@ DEFAULT = 5.0
 OVERSHOOT = 0.1
 """Seconds that it may take beyond its time-out."""
 SLACK = 10.0
-"""Seconds that a busy machine may take beyond what is allowed, where something is measured once. Without the time-out it took 29."""
+"""Seconds that a busy machine may take beyond the limit, where something is measured once. Without the time-out it took 29."""
 TRIES = 3
 """Where it counts in hundredths of a second, the quickest of so many is taken: the machine may be busy."""
 TIMEOUTS = (0.0, 0.05, 0.3)
