@@ -15,6 +15,7 @@ from typing import Any
 
 from ottla.assignors import PartitionAssignor
 from ottla.broker.api import HANDLERS, fetch, produce
+from ottla.broker.checkpoints import CHECKPOINT
 from ottla.broker.config import BrokerConfig
 from ottla.broker.delayed import Parked
 from ottla.broker.effects import (
@@ -329,6 +330,7 @@ _ON_JOB: dict[Any, Callable[[BrokerCore, Key, Outcome, Now], None]] = {
     "answer": BrokerCore._answered,
     SYNC_CATALOG[0]: BrokerCore._catalog_synced,
     "clean": BrokerCore._cleaned,
+    CHECKPOINT: lambda core, tag, outcome, now: core.logs.on_checkpoint(tag[0], tag[1], outcome),
     "set-aside": BrokerCore._set_aside,
     EXPIRE: BrokerCore._go_on_expiring,
     RESEAL: BrokerCore._go_on_resealing,

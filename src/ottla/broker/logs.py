@@ -2,7 +2,7 @@
 
 Owns the map of logs and the jobs that belong to them. Must not know requests or replies. Invariants: a log exists for every
 requested partition, with or without files; each job's outcome reaches its log; a log whose files fail does not keep other logs from
-their work, and is tried again the next time.
+their work, and is tried again the next time; what a checkpoint says of a deleted topic's log is never applied to another log.
 
 Apache Kafka takes a whole log directory offline after one ``IOException``, and relies on other replicas. This broker has the only
 copy, so it goes on: a failed request is answered with KAFKA_STORAGE_ERROR, background work is retried later.
@@ -10,8 +10,9 @@ copy, so it goes on: a failed request is answered with KAFKA_STORAGE_ERROR, back
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
+from ottla.broker.checkpoints import Checkpoint
 from ottla.broker.cleaner import Cleaner
 from ottla.broker.effects import JobTag, RunJob, SetTimer
 from ottla.broker.epochs import LeaderEpochs
@@ -55,6 +56,15 @@ class Logs:
         """The log being forced to disk because of ``flush.ms``, and its end at that time. One at a time, since each needs
         descriptors."""
         self._jobs = 0
+        self._recovery_points = Checkpoint(RECOVERY_POINTS, store)
+        self._starts = Checkpoint(LOG_STARTS, store)
+        self._clean_points = Checkpoint(CLEANED, store)
+        self._checkpoints: dict[Checkpoint, Callable[[], Mapping[TopicPartition, int]]] = {
+            self._recovery_points: lambda: {log.topic_partition: log.recovery_point for log in self if log.segments},
+            self._starts: lambda: {log.topic_partition: log.start_offset for log in self if log.starts_late},
+            self._clean_points: lambda: {log.topic_partition: log.clean_point for log in self if log.clean_point},
+        }
+        """The checkpoints, and their current content."""
         self._cleaner = Cleaner(lambda log: self._logs.get(log.topic_partition) is log, outbox)
 
     def __iter__(self) -> Iterator[PartitionLog]:
@@ -88,8 +98,7 @@ class Logs:
 
     def load(self, topics: Topics, now: Now) -> list[str]:
         """Bring back all logs that have files; returns what was cut, in words."""
-        points, starts = self._store.read_checkpoint(RECOVERY_POINTS), self._store.read_checkpoint(LOG_STARTS)
-        cleaned = self._store.read_checkpoint(CLEANED)
+        points, starts, cleaned = self._recovery_points.read(), self._starts.read(), self._clean_points.read()
         warnings: list[str] = []
         for topic in topics:
             for partition in topic.partitions:
@@ -107,10 +116,14 @@ class Logs:
                 warnings += [cut] if cut is not None else []
                 if log.config.flush_ms != LONG_MAX and log.recovery_point < log.end_offset:
                     self._set_flush(log, now.mono + log.config.flush_ms)
+        for checkpoint in self._checkpoints:
+            checkpoint.forget_others(log.topic_partition for log in self)
         return warnings
 
     def append(self, log: PartitionLog, batch: bytes, header: BatchHeader, now: Now) -> Appended:
         """Write a validated batch; if it raises ``OSError``, nothing was written."""
+        if not log.segments:
+            self._replace_outdated(log.topic_partition)
         try:
             appended = log.append(batch, header, now.wall)
         finally:
@@ -142,11 +155,9 @@ class Logs:
         dropped = [self._logs.pop(topic_partition) for topic_partition in known]
         for log in dropped:
             log.files.give_up()
+        for checkpoint in self._checkpoints:
+            checkpoint.forget(known)
         job = self._store.set_aside_topic(topic.name, topic.topic_id, [partition for _, partition in known])
-        if any(log.starts_late for log in dropped):
-            # A new topic of this name would begin there after a kill, and its first records would be hidden. This comes before the
-            # removal of the files, which may take seconds.
-            self._outbox.put(RunJob(("checkpoint",), self.checkpoint_starts()))
         if job is not None:
             self._outbox.put(RunJob(("delete-topic", topic.name), job))
         return dropped
@@ -184,8 +195,7 @@ class Logs:
     def on_clean_step(self, outcome: object, memory: int, now: Now) -> None:
         """A part of a compaction is done. After the last, another log has its turn."""
         if self._cleaner.on_step(outcome, now):
-            points = {log.topic_partition: log.clean_point for log in self._logs.values() if log.clean_point}
-            self._outbox.put(RunJob(("checkpoint",), self._store.write_checkpoint(CLEANED, points)))
+            self._begin_write(self._clean_points)
             self.clean(memory, now)
 
     def on_set_aside(self, tag: JobTag, outcome: object, now: Now) -> None:
@@ -213,7 +223,8 @@ class Logs:
 
     def checkpoint(self) -> None:
         """Record up to which offset logs are safe on disk, and where they start; failed sealings are retried."""
-        self._outbox.put(*[RunJob(("checkpoint",), job) for job in self._checkpoints()])
+        self._begin_write(self._recovery_points)
+        self._begin_write(self._starts)
         self._reseal(self._resealing.begin([log for log in self._logs.values() if log.is_unsealed]))
 
     def go_on_resealing(self) -> None:
@@ -227,8 +238,13 @@ class Logs:
 
     def checkpoint_starts(self) -> Job:
         """Note where logs start, unless the files say so."""
-        starts = {log.topic_partition: log.start_offset for log in self._logs.values() if log.starts_late}
-        return self._store.write_checkpoint(LOG_STARTS, starts)
+        return self._write(self._starts)
+
+    def on_checkpoint(self, name: str, number: int, outcome: object) -> None:
+        """A checkpoint was replaced, or that failed."""
+        for checkpoint in self._checkpoints:
+            if checkpoint.name == name:
+                checkpoint.on_written(number, outcome)
 
     def close(self) -> Iterator[list[Job]]:
         """Everything that must be done, so that the next start needs no scan. The jobs of a list may be done at the same time; the
@@ -242,7 +258,7 @@ class Logs:
             yield [sealing.job for _, sealing in sealings]
             for log, sealing in sealings:
                 log.recovery_point = sealing.end
-        yield self._checkpoints()
+        yield [self._write(self._recovery_points), self._write(self._starts)]
 
     def on_sealed(self, tag: JobTag, outcome: object) -> None:
         """A sealing ended."""
@@ -276,6 +292,18 @@ class Logs:
         self._jobs += 1
         return (kind, self._jobs)
 
-    def _checkpoints(self) -> list[Job]:
-        points = {log.topic_partition: log.recovery_point for log in self._logs.values() if log.segments}
-        return [self._store.write_checkpoint(RECOVERY_POINTS, points), self.checkpoint_starts()]
+    def _write(self, checkpoint: Checkpoint) -> Job:
+        return checkpoint.write(self._checkpoints[checkpoint]())
+
+    def _begin_write(self, checkpoint: Checkpoint) -> None:
+        self._outbox.put(checkpoint.begin_write(self._checkpoints[checkpoint]()))
+
+    def _replace_outdated(self, partition: TopicPartition) -> None:
+        """Before a log gets files: replace the checkpoints with an offset of an earlier log of its name. Raises ``OSError``.
+
+        A start offset would hide the first records after a kill. This happens once for all topics deleted in a minute, the
+        interval between checkpoints.
+        """
+        for checkpoint, content in self._checkpoints.items():
+            if checkpoint.is_outdated(partition):
+                checkpoint.replace_now(content())

@@ -208,7 +208,10 @@ class Store(Protocol):
         """A checkpoint of offsets; empty where it is missing or damaged."""
 
     def write_checkpoint(self, name: str, offsets: Mapping[TopicPartition, int]) -> Job:
-        """Replace a checkpoint of offsets."""
+        """Replace a checkpoint of offsets; the job may be done on any thread.
+
+        It does nothing if the job of a later call has replaced the same checkpoint before.
+        """
 
     def log_files(self, topic: str, topic_id: uuid.UUID, partition: int) -> LogFiles:
         """The folder of a partition, which need not exist yet."""

@@ -7,10 +7,12 @@ adopted and never silently removed.
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import os
 import re
+import threading
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -50,6 +52,10 @@ class DataDir:
         except OSError as error:
             raise StorageError(f"data directory {path} cannot be used: {error.strerror or error}") from error
         self._open = OpenFiles(self._lock.check)
+        self._numbers = itertools.count(1)
+        self._written: dict[str, int] = {}
+        """The number of the last write of each checkpoint."""
+        self._writing = threading.Lock()
         try:
             self.log_dir = str(path.resolve())
             # These and no others: files of the user's may be here, too.
@@ -118,11 +124,16 @@ class DataDir:
             return {}
 
     def write_checkpoint(self, name: str, offsets: Mapping[TopicPartition, int]) -> Callable[[], object]:
-        """Replace a checkpoint of offsets."""
+        """Replace a checkpoint of offsets. From any thread; an older content never replaces a newer one."""
+        number = next(self._numbers)
 
         def job() -> None:
             lines = [f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()]
-            self._pin().write_small(name, "\n".join(["0", str(len(lines)), *lines, ""]).encode())
+            content = "\n".join(["0", str(len(lines)), *lines, ""]).encode()
+            with self._writing:
+                if number > self._written.get(name, 0):
+                    self._pin().write_small(name, content)
+                    self._written[name] = number
 
         return job
 

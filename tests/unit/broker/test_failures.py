@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -441,21 +441,107 @@ def test_a_deletion_of_records_that_could_not_be_stored_is_stored_when_it_is_ask
     again.close()
 
 
-def test_where_a_deleted_topic_began_says_nothing_of_the_next_one_of_its_name(tmp_path: Path) -> None:
-    broker = CoreUnderTest(tmp_path)
-    create(broker)
-    produce(broker, batch(3))
-    partition = delete_records_request.DeleteRecordsPartition(partition_index=0, offset=2)
+def delete_records(broker: CoreUnderTest, offset: int) -> int:
+    """Have the records of ``orders`` before an offset deleted; returns the ticket."""
+    partition = delete_records_request.DeleteRecordsPartition(partition_index=0, offset=offset)
     topic = delete_records_request.DeleteRecordsTopic(name="orders", partitions=(partition,))
-    broker.ask(Api.DELETE_RECORDS, delete_records_request.DeleteRecordsRequest(topics=(topic,), timeout=timedelta(seconds=1)))
+    request = delete_records_request.DeleteRecordsRequest(topics=(topic,), timeout=timedelta(seconds=1))
+    return broker.send(Api.DELETE_RECORDS, request)
+
+
+def restart_before_recreation(broker: CoreUnderTest, path: Path) -> CoreUnderTest:
+    """Delete the topic and kill the broker; the next broker creates it."""
     delete(broker, "orders")
+    broker.kill()
+    return CoreUnderTest(path)
+
+
+def retention_has_caught_up(broker: CoreUnderTest, path: Path) -> CoreUnderTest:
+    """The files say where the log begins; the checkpoint that also says it has not been replaced yet."""
+    for number in range(1, 5):
+        produce(broker, stamped(number))
+    broker.core.logs.expire(broker.now, 1 << 40)
+    broker.core.log("orders", 0).surplus.clear()
+    assert not broker.core.log("orders", 0).starts_late
+    delete(broker, "orders")
+    return broker
+
+
+def late_checkpoint(broker: CoreUnderTest, path: Path) -> CoreUnderTest:
+    """The disk thread is about to write a checkpoint when the topic is deleted."""
+    broker.run_jobs()
+    broker.take(broker.core.on_timer(("checkpoint",), broker.now))
+    delete(broker, "orders")
+    return broker
+
+
+def at_once(broker: CoreUnderTest, path: Path) -> CoreUnderTest:
+    """Nothing happens in between."""
+    delete(broker, "orders")
+    return broker
+
+
+@pytest.mark.parametrize("jobs", [False, True], ids=["killed at once", "killed later"])
+@pytest.mark.parametrize("how", [at_once, restart_before_recreation, retention_has_caught_up, late_checkpoint])
+def test_where_a_deleted_topic_began_says_nothing_of_the_next_one_of_its_name(
+    tmp_path: Path, how: Callable[[CoreUnderTest, Path], CoreUnderTest], jobs: bool
+) -> None:
+    """Its first records would be hidden."""
+    broker = CoreUnderTest(tmp_path)
+    create(broker, "orders", 1, **ROLLING)
+    produce(broker, batch(3))
+    delete_records(broker, 3)
+    broker.run_jobs()
+    broker = how(broker, tmp_path)
     create(broker)
     produce(broker, batch(3))
-    broker.run_jobs()
+    if jobs:
+        broker.run_jobs()
     broker.kill()
     again = CoreUnderTest(tmp_path)
     log = again.core.log("orders", 0)
     assert (log.start_offset, log.end_offset) == (0, 3)
+    again.close()
+
+
+def test_a_new_topic_waits_for_a_disk_that_cannot_forget_where_the_deleted_one_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = CoreUnderTest(tmp_path)
+    create(broker)
+    produce(broker, batch(3))
+    delete_records(broker, 3)
+    broker.run_jobs()
+    delete(broker, "orders")
+    create(broker)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", failing)
+        assert produce(broker, batch(3)).error_code is ErrorCode.kafka_storage_error
+    assert not (tmp_path / "orders-0").exists()
+    assert produce(broker, batch(3)).base_offset == 0
+    broker.kill()
+    again = CoreUnderTest(tmp_path)
+    assert again.core.log("orders", 0).start_offset == 0
+    again.close()
+
+
+def test_what_was_known_of_a_deleted_log_s_disk_says_nothing_of_the_next_one_of_its_name(tmp_path: Path) -> None:
+    """Neither what was forced to disk nor what was compacted."""
+    broker = CoreUnderTest(tmp_path)
+    create(broker, "orders", 1, **{"cleanup.policy": "compact"})
+    produce(broker, batch(3))
+    log = broker.core.log("orders", 0)
+    log.recovery_point = log.clean_point = 3
+    broker.pass_time(60_000)
+    broker.run_jobs()
+    assert broker.store.read_checkpoint("recovery-point-offset-checkpoint")["orders", 0] == 3
+    delete(broker, "orders")
+    create(broker, "orders", 1, **{"cleanup.policy": "compact"})
+    produce(broker, batch(3))
+    broker.kill()
+    again = CoreUnderTest(tmp_path)
+    log = again.core.log("orders", 0)
+    assert (log.recovery_point, log.clean_point, log.end_offset) == (0, 0, 3)
     again.close()
 
 

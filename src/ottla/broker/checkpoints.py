@@ -1,0 +1,72 @@
+"""The checkpoints: files that map partitions to offsets, for the next start.
+
+Owns which partitions each file may name. Must not know what the offsets mean, nor how a file is written. Invariant: a checkpoint
+with an offset of a deleted topic is replaced before a log of another topic of that name gets files. The format, Kafka's, has no
+topic ids, so the next start would apply the offset to the new log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from ottla.broker.effects import RunJob
+from ottla.broker.ports import Job, Store
+from ottla.types import TopicPartition
+
+CHECKPOINT = "checkpoint"
+"""The first element of the tags of these jobs."""
+
+
+class Checkpoint:
+    """One checkpoint."""
+
+    def __init__(self, name: str, store: Store) -> None:
+        self.name = name
+        self._store = store
+        self._named: set[TopicPartition] = set()
+        """The partitions that the file may name, whichever of the pending writes succeed."""
+        self._outdated: set[TopicPartition] = set()
+        """Those of them whose topic was deleted."""
+        self._writes = 0
+        self._latest: frozenset[TopicPartition] = frozenset()
+
+    def read(self) -> dict[TopicPartition, int]:
+        """The stored offsets."""
+        offsets = self._store.read_checkpoint(self.name)
+        self._named = set(offsets)
+        return offsets
+
+    def write(self, offsets: Mapping[TopicPartition, int]) -> Job:
+        """Replace the stored offsets."""
+        self._writes += 1
+        self._latest = frozenset(offsets)
+        self._named |= self._latest
+        return self._store.write_checkpoint(self.name, offsets)
+
+    def begin_write(self, offsets: Mapping[TopicPartition, int]) -> RunJob:
+        """Replace the stored offsets; ``on_written`` gets the outcome."""
+        job = self.write(offsets)
+        return RunJob((CHECKPOINT, self.name, self._writes), job)
+
+    def on_written(self, number: int, outcome: object) -> None:
+        """A write has ended. Only after the last of them is it known what the file names."""
+        if number == self._writes and not isinstance(outcome, Exception):
+            self._named = set(self._latest)
+            self._outdated &= self._latest
+
+    def forget(self, partitions: Iterable[TopicPartition]) -> None:
+        """The topics of these partitions were deleted."""
+        self._outdated.update(self._named.intersection(partitions))
+
+    def forget_others(self, partitions: Iterable[TopicPartition]) -> None:
+        """Only these partitions have logs."""
+        self._outdated.update(self._named.difference(partitions))
+
+    def is_outdated(self, partition: TopicPartition) -> bool:
+        """Whether the file may have an offset of a deleted topic for this partition."""
+        return partition in self._outdated
+
+    def replace_now(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Replace the stored offsets before anything else happens. Raises ``OSError``."""
+        self.write(offsets)()
+        self._named, self._outdated = set(self._latest), set()
