@@ -128,16 +128,21 @@ class Broker:
         _open.add(self)
 
     def close(self) -> None:
-        """Stop the broker; does nothing the second time, and in a forked child."""
-        if os.getpid() != self._pid or self._node is None:
+        """Stop the broker; does nothing the second time, and in a forked child.
+
+        If Ctrl-C interrupts it, another call, or the end of the process, goes on where it was interrupted.
+        """
+        node = self._node
+        if os.getpid() != self._pid or node is None:
             return
-        node, self._node = self._node, None
         self._faults.forget()
-        _open.discard(self)
         try:
             node.stop()
         finally:
-            self._remove_temporary()
+            if node.has_ended:
+                self._remove_temporary()
+                _open.discard(self)
+                self._node = None
 
     def _running(self) -> BrokerNode:
         if self._node is None:
@@ -146,9 +151,9 @@ class Broker:
         return self._node
 
     def _remove_temporary(self) -> None:
-        folder, self._temporary = self._temporary, None
-        if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
+        if self._temporary is not None:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+            self._temporary = None
 
 
 _open: weakref.WeakSet[Broker] = weakref.WeakSet()

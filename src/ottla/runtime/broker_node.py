@@ -2,7 +2,7 @@
 
 Owns the order of starting and stopping, and the broker's thread. Must not know what a broker answers. Invariants: what
 ``start`` has begun is undone if it fails; ``stop`` leaves a data directory that needs no scan, unless the loop itself has
-failed; a forked child has no part in any of it.
+failed; the directory is released when nothing works on it any more, and not before; a forked child has no part in any of it.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from types import MappingProxyType
 from ottla.assignors import PartitionAssignor
 from ottla.broker.config import BrokerConfig, broker_config
 from ottla.broker.core import BrokerCore
+from ottla.broker.effects import Effect
 from ottla.broker.faults.rules import Command
 from ottla.broker.holdings import Endpoint
 from ottla.errors import ConfigError, ForkedError, IllegalStateError, OttlaError, StorageError
 from ottla.runtime import clock
 from ottla.runtime.collector import FULL_COLLECTIONS
 from ottla.runtime.data_dir import DataDir
-from ottla.runtime.disk import do_all
+from ottla.runtime.disk import Helpers
 from ottla.runtime.server import Server
 
 _BACKLOG = 512
@@ -81,7 +82,12 @@ class BrokerNode:
         self._durable = durable
         self._assignors = assignors
         self._failure: BaseException | None = None
-        self._stopped = False
+        self._helpers = Helpers()
+        self._stopping = threading.RLock()
+        self._is_stopping = False
+        self._stopped = self._is_releasing = False
+        self.has_ended = False
+        """Whether ``stop`` has nothing left to do."""
         self._listener = _bound(host, port)
         try:
             self.endpoint = _advertised(config, host, self._listener.getsockname()[1])
@@ -105,7 +111,7 @@ class BrokerNode:
         if self._failure is not None:
             raise OttlaError(f"the broker has failed: {self._failure!r}", hint="its log says more", cause=self._failure)
         if self._stopped:
-            raise IllegalStateError("this broker is closed")
+            raise IllegalStateError("this broker is closed", hint="if close() was interrupted, call it again")
 
     def command(self, command: Command) -> int:
         """Have a fault set or ended; returns when that is done. Raises if this broker does not run."""
@@ -125,27 +131,48 @@ class BrokerNode:
                 self.check()  # raises where the loop has ended meanwhile
 
     def stop(self) -> None:
-        """End the broker cleanly; does nothing the second time, nor in a forked child."""
-        if self._stopped or os.getpid() != self._pid:
+        """End the broker cleanly; does nothing once that is done, nor in a forked child.
+
+        If Ctrl-C interrupts it, another call goes on. Until then the directory stays locked, since threads may still work on it.
+        """
+        if os.getpid() != self._pid:
             return
+        with self._stopping:
+            if self.has_ended or self._is_stopping:  # a signal's handler calls it while this thread is in it
+                return
+            self._is_stopping = True
+            try:
+                self._stop()
+            finally:
+                self._is_stopping = False
+
+    def _stop(self) -> None:
         self._stopped = True
         self._server.stop()
         self._thread.join()
         try:
-            if self._durable and self._failure is None:
+            if self._durable and self._failure is None and not self._is_releasing:
                 self._do_rest()
                 self._data.end_well()
         except OSError as error:
+            self._release()
             raise StorageError(f"the broker could not shut down cleanly, the next start will scan its logs: {error}") from error
-        finally:
-            self._data.release()
-            _running.discard(self)
+        except Exception:
+            self._release()
+            raise
+        self._release()
+
+    def _release(self) -> None:
+        self._is_releasing = True
+        self._data.release()
+        _running.discard(self)
+        self.has_ended = True
 
     def _do_rest(self) -> None:
         """Do what the core has left to do."""
         said, done = clock.now().mono, 0
         for jobs in self._core.close():
-            do_all(jobs)
+            self._helpers.do_all(jobs)
             done += len(jobs)
             if clock.now().mono - said >= _SAY_EVERY:
                 said = clock.now().mono
@@ -166,13 +193,25 @@ class BrokerNode:
         except OSError as error:
             raise _cannot_listen(host, port, error) from error
         self._server = Server(self._core, self._listener, clock.now, self._on_strike)
+        self._thread = threading.Thread(target=self._run, name="ottla-broker", daemon=True)
+        try:
+            self._serve(effects)
+        except BaseException:
+            # No thread may work on the directory when it is released.
+            self._server.stop()
+            if self._thread.ident is None:
+                self._server.close()
+            else:
+                self._thread.join()
+            raise
+
+    def _serve(self, effects: list[Effect]) -> None:
         FULL_COLLECTIONS.put_off()
         try:
             self._server.perform(effects)
         finally:
             self._server.tidy(FULL_COLLECTIONS.resume)  # when what the effects have ordered is done
         self._server.tidy(self._data.leftovers())
-        self._thread = threading.Thread(target=self._run, name="ottla-broker", daemon=True)
         self._thread.start()
         _running.add(self)
 

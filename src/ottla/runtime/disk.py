@@ -1,7 +1,8 @@
 """Slow work on files: the disk thread, which does one job after the other, away from the event loop; and many jobs at once.
 
 Owns the threads that do it. Must not know what a job does. Invariants: the jobs of the disk thread run in the order in which they
-were given; each is reported exactly once, also when it raised; nothing a job does ends the thread.
+were given; each is reported exactly once, also when it raised; nothing a job does ends the thread; where many jobs at once were
+interrupted, the next ones begin when those have ended.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable
+from functools import partial
 
 Tag = tuple[Hashable, ...]
 Job = Callable[[], object]
@@ -22,33 +24,48 @@ _HELPERS = 7
 log = logging.getLogger("ottla.broker")
 
 
-def do_all(jobs: Iterable[Job]) -> None:
-    """Do jobs in any order, several at a time; returns when all are done. Raises what the first that fails has raised; then some of
-    the others may not have been done."""
-    left, errors = deque(jobs), list[BaseException]()
+class Helpers:
+    """Threads that do many jobs, beside the caller's."""
 
-    def work() -> None:
-        while left and not errors:
-            with contextlib.suppress(IndexError):  # another thread has taken the last one
-                job = left.popleft()
-                try:
-                    job()
-                except BaseException as error:
-                    errors.append(error)
+    def __init__(self) -> None:
+        self._threads: list[threading.Thread] = []
 
-    helpers = [threading.Thread(target=work, name="ottla-broker-disk", daemon=True) for _ in range(min(_HELPERS, len(left) - 1))]
-    with contextlib.suppress(RuntimeError):  # the interpreter is ending and makes no more threads
-        for helper in helpers:
-            helper.start()
-    try:
-        work()
-        for helper in helpers:
-            if helper.ident is not None:
-                helper.join()
-    finally:
-        left.clear()  # after Ctrl-C nothing more is begun
-    if errors:
-        raise errors[0]
+    def do_all(self, jobs: Iterable[Job]) -> None:
+        """Do jobs in any order, several at a time; returns when all are done. Raises what the first that fails has raised; then
+        some of the others may not have been done.
+
+        After Ctrl-C no job is begun. Those that run may do so for a while; the next call waits for them.
+        """
+        self._join()
+        left, errors = deque(jobs), list[BaseException]()
+        work = partial(_work, left, errors)
+        count = min(_HELPERS, len(left) - 1)
+        self._threads = [threading.Thread(target=work, name="ottla-broker-disk", daemon=True) for _ in range(count)]
+        try:
+            with contextlib.suppress(RuntimeError):  # the interpreter is ending and makes no more threads
+                for thread in self._threads:
+                    thread.start()
+            work()
+            self._join()
+        finally:
+            left.clear()
+        if errors:
+            raise errors[0]
+
+    def _join(self) -> None:
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join()
+
+
+def _work(left: deque[Job], errors: list[BaseException]) -> None:
+    while left and not errors:
+        with contextlib.suppress(IndexError):  # another thread has taken the last one
+            job = left.popleft()
+            try:
+                job()
+            except BaseException as error:
+                errors.append(error)
 
 
 class DiskThread:

@@ -72,10 +72,17 @@ class DirectoryLock:
 
     def abandon(self) -> None:
         """Close the descriptors; in a forked child, the child's copies of them: the lock is the parent's."""
+        # Ctrl-C interrupts neither of the two steps: a signal's handler runs after a call, and before the first of a function.
         if self._fd >= 0:
-            os.close(self._fd)
-            os.close(self._folder)
-            self._fd = self._folder = -1
+            fd, self._fd = self._fd, -1
+            os.close(fd)
+        if self._folder >= 0:
+            fd, self._folder = self._folder, -1
+            os.close(fd)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_fd"):
+            self.abandon()
 
 
 class PinnedFolder:
