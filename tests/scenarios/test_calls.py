@@ -9,7 +9,8 @@ import pytest
 from ottla.broker.faults.rules import Delay, Fail
 from ottla.client.calls.rebalancing import Listeners
 from ottla.client.notifications import ErrorNotification
-from ottla.errors import IllegalStateError, OttlaError, OttlaTimeoutError, WakeupError, error_class
+from ottla.errors import BrokerError, IllegalStateError, OttlaError, OttlaTimeoutError, WakeupError, error_class
+from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.types import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from tests.scenarios.world import App, Program, World, member
@@ -97,6 +98,59 @@ def test_a_look_up_of_commits_has_as_long_as_its_request(world: World) -> None:
 
 
 # -- commits --------------------------------------------------------------------------------------------------------------
+
+
+def refused(world: World) -> str:
+    """Every commit is refused from now on; with which words."""
+    world.broker.set_fault(Fail(ErrorCode.offset_metadata_too_large), Api.OFFSET_COMMIT, times=None)
+    return "OFFSET_METADATA_TOO_LARGE"
+
+
+@pytest.mark.parametrize("ended", ["wakeup", "cancelled"])
+def test_the_failure_of_a_commit_whose_call_has_ended_is_logged_once(
+    world: World, caplog: pytest.LogCaptureFixture, ended: str
+) -> None:
+    app, words = by_hand(world), refused(world)
+
+    def program() -> Program:
+        committing = app.calls.commit({T0: OffsetAndMetadata(1)}, 5_000, app.now)
+        if ended == "cancelled":
+            next(committing)
+            committing.close()
+        else:
+            app.wakeup()
+            with pytest.raises(WakeupError):
+                yield from committing
+        for _ in range(3):
+            yield from app.calls.poll(100, app.now)
+
+    world.call(app, program())
+    (line,) = [line for line in caplog.messages if words in line]
+    assert line.startswith("an interrupted commit() of group 'g' failed: committing t-0")
+
+
+def test_a_commit_whose_failure_was_raised_is_not_logged(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    app, words = by_hand(world), refused(world)
+    with pytest.raises(BrokerError, match=words):
+        world.call(app, app.calls.commit({T0: OffsetAndMetadata(1)}, 5_000, app.now))
+    world.call(app, app.calls.close(5_000, app.now))
+    assert words not in caplog.text
+
+
+@pytest.mark.parametrize("raised", [ValueError("from the callback"), IllegalStateError("from the callback")])
+def test_a_commit_that_the_callback_of_an_earlier_one_ends_is_logged_if_it_fails(
+    world: World, caplog: pytest.LogCaptureFixture, raised: Exception
+) -> None:
+    app, words = by_hand(world), refused(world)
+
+    def callback(offsets: object, error: Exception | None) -> None:
+        raise raised
+
+    world.call(app, app.calls.commit_async({T0: OffsetAndMetadata(1)}, callback, app.now))
+    with pytest.raises(type(raised), match="from the callback"):
+        world.call(app, app.calls.commit({T0: OffsetAndMetadata(2)}, 5_000, app.now))
+    world.call(app, app.calls.close(5_000, app.now))
+    assert [words in line for line in caplog.messages] == [True]
 
 
 @pytest.mark.parametrize("nothing", [True, False])

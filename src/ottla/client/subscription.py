@@ -56,20 +56,20 @@ class PartitionView:
 
     ``position`` is where the epoch began, ``None`` while it is not known; ``fetchable`` whether its records may be handed out.
     ``problem`` is why nothing comes of the partition and nothing will until the application does something about it. ``since`` is
-    the oldest epoch from whose records the position has come without a jump, as it has where the partition was only paused;
-    ``None``: this one.
+    the oldest epoch from whose records the position has come without a jump: an older one than ``epoch`` if the partition was only
+    paused.
     """
 
     epoch: int
     position: OffsetAndMetadata | None
     paused: bool
     fetchable: bool
+    since: int
     problem: OttlaError | None = None
-    since: int | None = None
 
     def follows(self, epoch: int) -> bool:
         """Whether what was handed out in an epoch comes right before the position."""
-        return epoch == self.epoch or (self.since is not None and self.since <= epoch)
+        return self.since <= epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ class PartitionState:
     def view(self) -> PartitionView:
         """What the application is to see."""
         deliverable = self.wanted and self.phase in (Phase.FETCHING, Phase.VALIDATING)
-        return PartitionView(self.epoch, self.position, self.paused, deliverable, self.problem, self.since)
+        return PartitionView(self.epoch, self.position, self.paused, deliverable, self.since, self.problem)
 
 
 class Subscription:

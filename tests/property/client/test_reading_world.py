@@ -198,7 +198,7 @@ def test_read_committed_gives_what_was_committed_and_nothing_else(
                 log.finish(producer, commit=what == "commit")
     start = min(start, log.stable)
     collector = Collector(config(isolation_level="read_committed"))
-    view = PartitionView(1, OffsetAndMetadata(start), paused=False, fetchable=True)
+    view = PartitionView(1, OffsetAndMetadata(start), paused=False, fetchable=True, since=1)
     collector.on_snapshot(Snapshot(Mode.MANUAL, frozenset({"t"}), MappingProxyType({T0: view})))
     seen: list[int] = []
     position = start

@@ -43,7 +43,7 @@ class Walker:
 
     def publish(self) -> None:
         views = {
-            tp: PartitionView(number, OffsetAndMetadata(0), paused=False, fetchable=self.wanted[tp])
+            tp: PartitionView(number, OffsetAndMetadata(0), paused=False, fetchable=self.wanted[tp], since=number)
             for number, tp in enumerate(PARTITIONS, 1)
         }
         self.collector.on_snapshot(Snapshot(Mode.TOPICS, frozenset({"t"}), views))

@@ -20,7 +20,7 @@ from ottla.client.calls.collector import Collector
 from ottla.client.calls.mailbox import Call, Mailbox
 from ottla.client.commands import Completion, Offsets
 from ottla.config import ConsumerConfig
-from ottla.errors import OttlaError
+from ottla.errors import OttlaError, WakeupError
 from ottla.types import Now, OffsetAndMetadata, TopicPartition
 
 _log = logging.getLogger(__name__)
@@ -45,6 +45,8 @@ class _AsyncCommit(NamedTuple):
     offsets: Offsets
     completion: Completion
     callback: CommitCallback | None
+    what: str = "an asynchronous commit"
+    """How the log calls it, if it fails and there is no callback."""
     automatic: bool = False
     """Whether the commit is automatic, so that its failure is not the error of any call."""
 
@@ -68,12 +70,15 @@ class CommitCalls(CallBase):
         command = commands.Commit(dict(offsets), deadline)
         self._mailbox.submit(command)
         self.collector.on_commit(offsets)
+        awaited = False
         try:
             yield from self._await_async_commits(deadline)
+            awaited = True
             committed = yield from self._mailbox.settle(command, "commit()", deadline)
-        except GeneratorExit:
-            # No call waits any more. Its outcome is still to be reported.
-            self._async_commits.append(_AsyncCommit(command.offsets, command.completion, None))
+        except BaseException as error:
+            if not awaited or not isinstance(error, OttlaError) or isinstance(error, WakeupError):
+                # Cancelled, woken up, or ended by the callback of an earlier commit: the outcome is still to be reported.
+                self._async_commits.append(_AsyncCommit(command.offsets, command.completion, None, "an interrupted commit()"))
             raise
         finally:
             self.pace.in_commit += self._mailbox.now.mono - now.mono
@@ -133,12 +138,12 @@ class CommitCalls(CallBase):
 
     def _run_commit_callbacks(self) -> Call[None]:
         while self._has_commit_callback:
-            offsets, completion, callback, _ = self._async_commits[0]
+            offsets, completion, callback, what, _ = self._async_commits[0]
             del self._async_commits[0]
             if callback is not None:
                 yield from self._mailbox.outcome(callback(offsets, completion.error))
             elif completion.error is not None:
-                _log.warning("an asynchronous commit of group %r failed: %s", self._config.group_id, completion.error)
+                _log.warning("%s of group %r failed: %s", what, self._config.group_id, completion.error)
 
     def _unanswered_commits(self) -> int:
         """How many asynchronous commits of the application were not answered. Automatic ones are only logged."""

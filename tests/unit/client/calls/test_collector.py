@@ -18,7 +18,8 @@ from tests.unit.client.managers import T0, T1, config
 
 
 def view(offset: int | None = 0, epoch: int = 1, *, fetchable: bool = True) -> PartitionView:
-    return PartitionView(epoch, None if offset is None else OffsetAndMetadata(offset), paused=False, fetchable=fetchable)
+    position = None if offset is None else OffsetAndMetadata(offset)
+    return PartitionView(epoch, position, paused=False, fetchable=fetchable, since=epoch)
 
 
 def snapshot(partitions: Mapping[TopicPartition, PartitionView]) -> Snapshot:

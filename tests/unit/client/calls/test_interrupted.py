@@ -45,7 +45,7 @@ class Interrupted:
             self.told.append(Completed(command.completion, {}))
 
     def show(self, position: int, epoch: int) -> None:
-        view = PartitionView(epoch, OffsetAndMetadata(position), paused=False, fetchable=True)
+        view = PartitionView(epoch, OffsetAndMetadata(position), paused=False, fetchable=True, since=epoch)
         self.told.append(Published(Snapshot(Mode.TOPICS, frozenset({"t"}), MappingProxyType({TP: view}))))
 
     def arrive(self, number: int, offset: int, epoch: int) -> None:

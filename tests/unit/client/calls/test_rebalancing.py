@@ -36,7 +36,7 @@ class Held:
         revoked, lost = (lambda _: self.heard.append("revoke")), (lambda _: self.heard.append("lost"))
         subscribed(self.calls, Listeners(on_revoke=revoked, on_lost=lost))
         self.calls._rebalancing.owned = frozenset({STAYS, GOES})
-        views = {tp: PartitionView(1, OffsetAndMetadata(5), paused=False, fetchable=tp == STAYS) for tp in (STAYS, GOES)}
+        views = {tp: PartitionView(1, OffsetAndMetadata(5), paused=False, fetchable=tp == STAYS, since=1) for tp in (STAYS, GOES)}
         self.told.append(Published(Snapshot(Mode.TOPICS, frozenset({"t"}), views)))
 
     def poll(self, timeout: int = 0) -> int:
@@ -97,7 +97,7 @@ def test_each_of_them_is_a_sign_of_life() -> None:
 
 def test_without_anything_to_commit_the_partitions_go_at_once() -> None:
     one = Held()
-    nowhere = {tp: PartitionView(2, None, paused=False, fetchable=False) for tp in (STAYS, GOES)}
+    nowhere = {tp: PartitionView(2, None, paused=False, fetchable=False, since=2) for tp in (STAYS, GOES)}
     one.told.append(Published(Snapshot(Mode.TOPICS, frozenset({"t"}), nowhere)))
     one.need(1)
     one.poll()
@@ -185,7 +185,7 @@ def test_nothing_is_kept_of_partitions_that_went() -> None:
     one = Held()
     one.poll()
     one.calls._progress_at.update({STAYS: 1, GOES: 1})
-    views = {STAYS: PartitionView(1, OffsetAndMetadata(5), paused=False, fetchable=True)}
+    views = {STAYS: PartitionView(1, OffsetAndMetadata(5), paused=False, fetchable=True, since=1)}
     one.told.append(Published(Snapshot(Mode.TOPICS, frozenset({"t"}), views)))
     one.poll()
     assert one.calls._progress_at == {STAYS: 1}
@@ -193,7 +193,7 @@ def test_nothing_is_kept_of_partitions_that_went() -> None:
 
 def test_the_commit_before_a_revocation_has_the_record_behind_which_the_application_asks_for_the_next() -> None:
     one = Held()
-    view = PartitionView(1, OffsetAndMetadata(0), paused=False, fetchable=True)
+    view = PartitionView(1, OffsetAndMetadata(0), paused=False, fetchable=True, since=1)
     one.told = [Published(Snapshot(Mode.TOPICS, frozenset({"t"}), {GOES: view}))]
     data = bytes(encode_batch([NewRecord(None, b"v")] * 9, base_offset=0))
     one.told.append(Fetched(FetchedResponse(1, 1, (FetchedPartition(GOES, 1, 0, data, end=9),), len(data))))
