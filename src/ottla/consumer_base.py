@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, Unpack
+from typing import TYPE_CHECKING, Any, Generic, Never, NoReturn, Unpack
 
 from ottla.arguments import LONGEST_POLL, Timeout, duration, milliseconds
 from ottla.client.assembly import ConsumerAssembly
@@ -64,11 +64,14 @@ class ConsumerBase(Generic[K_co, V_co]):
         self,
         config: Mapping[str, Any] | None = None,
         /,
-        *,
+        *too_many: Never,
         key_deserializer: Callable[[bytes], K_co] | None = None,
         value_deserializer: Callable[[bytes], V_co] | None = None,
         **settings: Unpack[ConsumerSettings],
     ) -> None:
+        if too_many:
+            name = type(self).__name__
+            raise TypeError(f"{name}() takes one mapping of settings, or settings by name: {name}(bootstrap_servers=...)")
         self._pid = os.getpid()
         deserializers = {"key_deserializer": key_deserializer, "value_deserializer": value_deserializer}
         given = {name: value for name, value in deserializers.items() if value is not None}

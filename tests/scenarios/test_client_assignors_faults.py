@@ -110,6 +110,10 @@ TWICE = "the assignor 'mine' gave member .* partitions \\[0\\] of t, which it ga
         (lambda members: {"stranger": ALL}, "the assignor 'mine' named members that are not in the group: stranger"),
         (lambda members: {one: [ALL[0]] for one in members}, TWICE),
         (lambda members: dict.fromkeys(members, (TopicPartition("t", 4),)), r"partitions \[4\] of t, which has partitions 0 to 3"),
+        (
+            lambda members: dict.fromkeys(members, (TopicPartition("t", -1),)),
+            "gave member .* partition -1 of t: partitions are numb",
+        ),
         (lambda members: dict.fromkeys(members, (TopicPartition("x", 0),)), "partitions of x: no member subscribes to that"),
         (lambda members: dict.fromkeys(members, 3), "the assignor 'mine' gave member .* 3, not a collection of TopicPartitions"),
         (lambda members: dict.fromkeys(members, ("t-0",)), "the assignor 'mine' gave member .* 't-0', which is no TopicPartition"),
@@ -121,7 +125,19 @@ TWICE = "the assignor 'mine' gave member .* partitions \\[0\\] of t, which it ga
         ),
         (lambda members: None, r"the assignor 'mine' returned None from assign\(\), not a mapping"),
     ],
-    ids=["stranger", "twice", "absent", "unknown topic", "no list", "no partition", "no number", "no id", "no bytes", "no mapping"],
+    ids=[
+        "stranger",
+        "twice",
+        "absent",
+        "negative",
+        "unknown topic",
+        "no list",
+        "no partition",
+        "no number",
+        "no id",
+        "no bytes",
+        "no mapping",
+    ],
 )
 def test_an_answer_that_makes_no_sense_is_an_error_of_every_member(world: World, answer: Any, message: str) -> None:
     class Mine(ConsumerPartitionAssignor):

@@ -21,7 +21,7 @@ Members = Mapping[str, MemberSubscription]
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    return filled(tmp_path, records=10)
+    return filled(tmp_path, records=10, **{"auto.create.topics.enable": False})
 
 
 class Weighted(ConsumerPartitionAssignor):
@@ -154,6 +154,10 @@ def test_user_data_that_cannot_be_sent_is_an_error_of_poll_and_the_rebalance_goe
     assert all(said in str(error) for error in app.errors)
 
 
+def give(members: Members, topic: str, number: int) -> Mapping[str, Sequence[TopicPartition]]:
+    return {min(members): [TopicPartition(topic, number)]}
+
+
 TWICE = "the assignor 'mine' gave t-0 to .* and to "
 
 
@@ -167,17 +171,41 @@ TWICE = "the assignor 'mine' gave t-0 to .* and to "
         (lambda members: {1: ALL}, "the assignor 'mine' named the member 1: a member id is a string"),
         (lambda members: dict.fromkeys(members, (("t", [0]),)), r"gave member .* \('t', \[0\]\), which is no TopicPartition"),
         (lambda members: dict.fromkeys(members, MemberAssignment((), "x")), "user data that is no bytes: 'x'"),
+        (lambda members: give(members, "t", -1), "the assignor 'mine' gave member .* partition -1 of t: partitions are numbered"),
+        (
+            lambda members: give(members, "t", 99),
+            "the assignor 'mine' gave member .* partition 99 of t, which has partitions 0 to 3",
+        ),
+        (
+            lambda members: give(members, "extra", 0),
+            "the assignor 'mine' gave member .* partition 0 of extra, which it did not sub",
+        ),
+        (lambda members: give(members, "none", 0), "the assignor 'mine' gave member .* partition 0 of none, which does not exist"),
     ],
-    ids=["stranger", "twice", "no partitions", "no mapping", "no id", "no number", "no bytes"],
+    ids=[
+        "stranger",
+        "twice",
+        "no partitions",
+        "no mapping",
+        "no id",
+        "no number",
+        "no bytes",
+        "negative",
+        "too high",
+        "unsubscribed",
+        "absent",
+    ],
 )
 def test_an_answer_that_makes_no_sense_is_refused(world: World, answer: Any, message: str) -> None:
+    world.create_topic("extra", 1)
+
     class Mine(ConsumerPartitionAssignor):
         name = "mine"
 
         def assign(self, cluster: Cluster, members: Members) -> Any:
             return answer(members)
 
-    apps = [join(world, "a", Mine()), join(world, "b", Mine())]
+    apps = [join(world, name, Mine(), topics=["t", "none"]) for name in ("a", "b")]
     world.run_until(lambda: any(app.errors for app in apps))
     (error,) = [app.errors[0] for app in apps if app.errors][:1]
     with pytest.raises(AssignmentError, match=message):
@@ -208,15 +236,39 @@ def test_a_cooperative_assignor_may_not_take_and_give_in_one_round(world: World)
     assert second.calls.owned == frozenset()
 
 
-def test_a_topic_that_an_assignor_gives_unasked_is_followed_by_the_leader(world: World) -> None:
+def test_a_topic_of_another_member_is_refused(world: World) -> None:
+    """The member would not take it, and join again and again."""
     world.create_topic("extra", 1)
 
-    class Generous(ConsumerPartitionAssignor):
-        name = "generous"
+    class Mistaken(ConsumerPartitionAssignor):
+        name = "mistaken"
 
         def assign(self, cluster: Cluster, members: Members) -> Any:
-            return {one: [*ALL, TopicPartition("extra", 0)] for one in members}
+            extra = TopicPartition("extra", 0)
+            if len(members) == 1:
+                return dict.fromkeys(members, ALL)
+            return {one: [extra] for one in members if "extra" not in members[one].topics}
 
-    app = join(world, "a", Generous())
-    world.run_until(lambda: app.assembly.membership.state is State.SYNCING)
-    assert app.assembly.membership.group_topics == {"t", "extra"}
+    first = join(world, "a", Mistaken())
+    world.run_until(lambda: settled(first))
+    second = join(world, "b", Mistaken(), topics=["extra"])
+    world.run_until(lambda: bool(first.errors))
+    with pytest.raises(AssignmentError, match="gave member .* partition 0 of extra, which it did not subscribe to"):
+        raise first.errors[0]
+    assert not second.errors
+
+
+def test_partitions_that_are_added_while_an_assignor_works_are_assigned_as_well(world: World) -> None:
+    class Slow(Weighted):
+        def assign(self, cluster: Cluster, members: Members) -> Any:
+            shares = super().assign(cluster, members)
+            if len(self.clusters) == 1:
+                world.grow("t", PARTITIONS + 2)
+                world.apps["a"].busy(5_000)
+            return shares
+
+    slow = Slow()
+    app = world.app("a", group_id="g", metadata_max_age_ms=1_000, partition_assignment_strategy=[slow])
+    app.start(member(app))
+    world.run_until(lambda: len(app.calls.owned) == PARTITIONS + 2)
+    assert [cluster.partitions["t"] for cluster in slow.clusters] == [PARTITIONS, PARTITIONS + 2]

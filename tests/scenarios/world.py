@@ -576,6 +576,16 @@ class World:
         )
         assert not answer.topics[0].error_code, answer
 
+    def grow(self, topic: str, partitions: int) -> None:
+        """Let a topic have so many partitions."""
+        from ottla.protocol import duration
+        from ottla.protocol.messages import create_partitions_request as messages
+
+        wanted = messages.CreatePartitionsTopic(name=topic, count=partitions, assignments=None)
+        message = messages.CreatePartitionsRequest(topics=(wanted,), timeout=duration(1000), validate_only=False)
+        answer = self.broker.ask(Api.CREATE_PARTITIONS, message)
+        assert not answer.results[0].error_code, answer
+
     def delete_topic(self, topic: str) -> None:
         from ottla.protocol import duration
         from ottla.protocol.messages import delete_topics_request as messages

@@ -417,3 +417,19 @@ class WantsWeight(ConsumerPartitionAssignor):
 def test_a_class_of_assignors_that_wants_arguments_is_to_be_given_as_an_instance() -> None:
     with pytest.raises(ConfigError, match=r"expected an instance of WantsWeight, since WantsWeight\(\) raises: .*'weight'"):
         consumer(partition_assignment_strategy=[WantsWeight])
+
+
+class Unwilling(WantsWeight):
+    name = "unwilling"
+
+    def __init__(self) -> None:
+        raise RuntimeError("no weights today")
+
+
+@pytest.mark.parametrize("setting", ["partition_assignment_strategy", "group_client_assignors"])
+def test_what_a_class_of_assignors_raises_names_the_setting(setting: str) -> None:
+    with pytest.raises(
+        ConfigError, match=rf"^{setting}=.* since Unwilling\(\) raises: RuntimeError\('no weights today'\)"
+    ) as raised:
+        consumer(**{setting: [Unwilling]})
+    assert isinstance(raised.value.cause, RuntimeError)

@@ -508,3 +508,11 @@ def test_an_assignor_of_the_broker_that_is_none_is_a_wrong_setting(assignor: Any
 def test_a_setting_of_kafkas_servers_is_answered_with_what_to_do(name: str, said: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(said)):
         Broker(settings={name: "1"})
+
+
+@pytest.mark.parametrize("kind", [Consumer, AsyncConsumer])
+def test_a_consumer_with_too_many_arguments_says_what_it_takes(kind: Any) -> None:
+    with pytest.raises(
+        TypeError, match=rf"^{kind.__name__}\(\) takes one mapping of settings, or settings by name: {kind.__name__}"
+    ):
+        kind("localhost:9092", "topic")

@@ -81,6 +81,9 @@ def _topic_partition(member_id: str, value: Any) -> TopicPartition:
             plain = whole(number)
             if plain is not None and 0 <= plain <= _INT32:
                 return TopicPartition(topic, plain)
+            if plain is not None:
+                numbers = f"partitions are numbered from 0 to {_INT32}"
+                raise UnusableAnswer(f"gave member {member_id} partition {plain} of {topic}: {numbers}")
     raise UnusableAnswer(f"gave member {member_id} {value!r}, which is no TopicPartition")
 
 

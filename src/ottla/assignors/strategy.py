@@ -6,8 +6,9 @@ strategy of a classic group has at least one assignor, and a protocol that all o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from ottla.assignors.interface import ConsumerPartitionAssignor, RebalanceProtocol
 from ottla.assignors.range import RangeAssignor
@@ -15,6 +16,8 @@ from ottla.assignors.roundrobin import RoundRobinAssignor
 from ottla.assignors.sticky import CooperativeStickyAssignor, StickyAssignor
 from ottla.errors import ConfigError
 from ottla.types import is_utf8, shown
+
+_T = TypeVar("_T")
 
 OWN: Mapping[str, type[ConsumerPartitionAssignor]] = {
     kind.name: kind for kind in (RangeAssignor, RoundRobinAssignor, StickyAssignor, CooperativeStickyAssignor)
@@ -73,7 +76,7 @@ def client_strategy(configured: Iterable[object]) -> Strategy:
     """
     setting = "group.client.assignors"
     assignors, foreign = _by_name(setting, configured)
-    versions = {name: assignor.version() for name, assignor in assignors.items()}
+    versions = {name: _asked(f"{setting}: version() of {name!r}", assignor.version) for name, assignor in assignors.items()}
     for assignor in assignors.values():
         _supported_protocols(setting, assignor)
     for name, version in versions.items():
@@ -84,12 +87,20 @@ def client_strategy(configured: Iterable[object]) -> Strategy:
 
 
 def _supported_protocols(setting: str, assignor: ConsumerPartitionAssignor) -> frozenset[RebalanceProtocol]:
-    said = assignor.supported_protocols()
+    said = _asked(f"{setting}: supported_protocols() of {assignor.name!r}", assignor.supported_protocols)
     try:
         return frozenset(map(RebalanceProtocol, said))
     except (TypeError, ValueError):
         text = f"{setting}: supported_protocols() of {assignor.name!r} returned {shown(said)}, not a list of RebalanceProtocols"
         raise ConfigError(text) from None
+
+
+def _asked(what: str, method: Callable[[], _T]) -> _T:
+    """What a method of an assignor returns. Raises ``ConfigError`` for what it raises."""
+    try:
+        return method()
+    except Exception as error:
+        raise ConfigError(f"{what} raises: {error!r}", cause=error) from error
 
 
 def _by_name(setting: str, configured: Iterable[object]) -> tuple[dict[str, ConsumerPartitionAssignor], frozenset[str]]:

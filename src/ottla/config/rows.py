@@ -177,8 +177,8 @@ def assignors(value: Any) -> tuple[Any, ...]:
 def _instance(kind: type[Any]) -> Any:
     try:
         return kind()
-    except TypeError as error:  # its __init__ wants arguments, or it has no assign()
-        raise ValueError(f"an instance of {kind.__name__}, since {kind.__name__}() raises: {error}") from error
+    except Exception as error:  # its __init__ wants arguments, or fails; or it has no assign()
+        raise ValueError(f"an instance of {kind.__name__}, since {kind.__name__}() raises: {error!r}") from error
 
 
 def assignors_or_none(value: Any) -> tuple[Any, ...]:

@@ -101,8 +101,8 @@ async def _later() -> None:
         ({"a": None}, "gave member a None, not a collection of TopicPartitions"),
         ({"a": "t-0"}, "gave member a 't-0', not a collection of TopicPartitions"),
         ({"a": T0}, "gave member a 't', which is no TopicPartition"),
-        ({"a": [("t", -1)]}, r"gave member a \('t', -1\), which is no TopicPartition"),
-        ({"a": [("t", 2**31)]}, r"gave member a \('t', 2147483648\), which is no TopicPartition"),
+        ({"a": [("t", -1)]}, "gave member a partition -1 of t: partitions are numbered from 0 to 2147483647"),
+        ({"a": [("t", 2**31)]}, "gave member a partition 2147483648 of t: partitions are numbered"),
         ({"a": [("\ud800", 0)]}, "which is no TopicPartition"),
         ({"a": MemberAssignment((), "x")}, "gave member a user data that is no bytes: 'x'"),  # type: ignore[arg-type]
         ({1: [T0]}, "named the member 1: a member id is a string"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -98,3 +98,20 @@ def test_members_of_a_consumer_group_need_no_rebalance_protocol_in_common() -> N
 def test_what_cannot_be_offered_is_refused(configured: tuple[object, ...], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         client_strategy(configured)
+
+
+@pytest.mark.parametrize(
+    ("method", "choose"),
+    [("supported_protocols", strategy), ("supported_protocols", client_strategy), ("version", client_strategy)],
+)
+def test_what_the_methods_of_an_assignor_raise_names_the_setting(
+    monkeypatch: pytest.MonkeyPatch, method: str, choose: Callable[[Sequence[object]], object]
+) -> None:
+    def fail(self: object) -> None:
+        raise RuntimeError("not today")
+
+    monkeypatch.setattr(Mine, method, fail)
+    setting = "partition.assignment.strategy" if choose is strategy else "group.client.assignors"
+    with pytest.raises(ConfigError, match=rf"^{setting}: {method}\(\) of 'mine' raises: RuntimeError\('not today'\)") as raised:
+        choose((Mine(),))
+    assert isinstance(raised.value.cause, RuntimeError)

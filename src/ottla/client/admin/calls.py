@@ -20,7 +20,7 @@ from ottla.client.admin.results import (
     GroupListing,
     TopicDescription,
 )
-from ottla.errors import BrokerError, OttlaError, broker_error, error_class
+from ottla.errors import BrokerError, OffsetOutOfRangeError, OttlaError, broker_error, error_class
 from ottla.protocol import duration
 from ottla.protocol.apis import Api
 from ottla.types import IsolationLevel, Node, OffsetAndMetadata, OffsetAndTimestamp, PartitionInfo, TopicPartition
@@ -240,6 +240,10 @@ def delete_records(offsets: Mapping[TopicPartition, int], timeout: int) -> Call:
         for answer in answers:
             for topic in answer.topics:
                 for part in topic.partitions:
+                    if part.error_code == OffsetOutOfRangeError.code:
+                        tp = TopicPartition(topic.name, part.partition_index)
+                        hint = 'the offset is beyond the end of the log; "latest" deletes all records'
+                        raise Refused(OffsetOutOfRangeError(f"the records of {tp} before offset {offsets[tp]}", hint=hint))
                     check(part.error_code, f"the records of {topic.name}-{part.partition_index}")
                     found[TopicPartition(topic.name, part.partition_index)] = part.low_watermark
         return {tp: found[tp] for tp in offsets}

@@ -34,7 +34,7 @@ class Leadership:
             for member_id, (instance_id, wish) in wishes.items()
         }
         self.topics = frozenset(topic for wish in self.members.values() for topic in wish.topics)
-        """All topics that any member wants, or is given."""
+        """All topics that any member wants."""
         self.foreign = assignor in strategy.foreign
         """Whether it is the user's assignor that has to be asked."""
         self.asked = False
@@ -66,7 +66,8 @@ class Leadership:
     def check(self, shares: Mapping[str, MemberAssignment]) -> dict[str, bytes]:
         """For each member id its assignment, as the user's assignor said.
 
-        Raises ``AssignmentError`` for an answer that would let two members read the same partition.
+        Raises ``AssignmentError`` for an answer that would let two members read the same partition, or that a member could not
+        follow: it would join again and again, or wait for a partition that does not exist.
         """
         name = self._assignor
         if strangers := shares.keys() - self.members.keys():
@@ -74,6 +75,8 @@ class Leadership:
         given: dict[TopicPartition, str] = {}
         for member_id, share in shares.items():
             for tp in share.partitions:
+                if wrong := self._wrong(member_id, tp):
+                    raise AssignmentError(f"the assignor {name!r} gave member {member_id} partition {tp.partition} of {wrong}")
                 if given.setdefault(tp, member_id) is not member_id:
                     raise AssignmentError(f"the assignor {name!r} gave {tp} to {given[tp]} and to {member_id}")
         owners = {tp: member_id for member_id, member in self.members.items() for tp in member.owned} if self._cooperative else {}
@@ -83,10 +86,16 @@ class Leadership:
                     f"the assignor {name!r} gave {tp} to {member_id} while {owners[tp]} owns it",
                     hint="a cooperative assignor leaves a partition out until its owner has given it up",
                 )
-        # What is assigned without being subscribed to is followed as well.
-        self.topics |= frozenset(tp.topic for tp in given)
-        self.let_stand()
         return _encoded({**{member_id: MemberAssignment(()) for member_id in self.members}, **shares})
+
+    def _wrong(self, member_id: str, tp: TopicPartition) -> str | None:
+        """Why a member cannot be given a partition."""
+        if tp.topic not in self.members[member_id].topics:
+            return f"{tp.topic}, which it did not subscribe to"
+        count = 0 if self._assigned_for is None else self._assigned_for.partitions.get(tp.topic, 0)
+        if tp.partition < count:
+            return None
+        return f"{tp.topic}, which has partitions 0 to {count - 1}" if count else f"{tp.topic}, which does not exist"
 
     def let_stand(self) -> None:
         """What is assigned stands for the partitions that there are now; new ones are this leader's business (KIP-814, too)."""
