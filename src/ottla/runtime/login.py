@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ottla.config import ClientConfig
-from ottla.errors import AuthenticationError, ConfigError, OttlaError
+from ottla.errors import AuthenticationError, ConfigError, DisconnectedError, OttlaError
 from ottla.protocol.sasl import Proof, Prove
 from ottla.runtime.tokens import Tokens
 from ottla.types import OAuthToken
@@ -113,10 +113,14 @@ class Logins:
         self._begin = begin
 
     def prove_in_background(self, connection_id: int, question: Prove, report: Report) -> None:
-        """Answer a question on a separate thread, and call ``report`` there with the outcome."""
-        threading.Thread(
+        """Answer a question on a separate thread, and call ``report`` there with the outcome; here, if no thread can be started."""
+        thread = threading.Thread(
             target=lambda: report(self._outcome(connection_id, question)), name=f"ottla-login-{connection_id}", daemon=True
-        ).start()
+        )
+        try:
+            thread.start()
+        except RuntimeError as error:
+            report(NotProved(connection_id, DisconnectedError(f"the login could not begin: {error}", cause=error)))
 
     def _outcome(self, connection_id: int, question: Prove) -> Proved | NotProved:
         try:

@@ -1,7 +1,7 @@
 """Names to addresses, on helper threads: ``getaddrinfo`` may block for many seconds.
 
-Owns the look-ups; must not know what an address is for. Invariant: each look-up is reported exactly once, from a helper
-thread, and none keeps the process from ending.
+Owns the look-ups; must not know what an address is for. Invariant: each look-up is reported exactly once, and none
+keeps the process from ending.
 """
 
 from __future__ import annotations
@@ -36,9 +36,19 @@ Report = Callable[[Resolved | ResolveFailed], None]
 
 
 def resolve_in_background(host: str, port: int, report: Report) -> None:
-    """Look a name up on a separate thread and call ``report`` there with the outcome."""
-    name = f"ottla-resolve-{host}"
-    threading.Thread(target=lambda: report(resolve(host, port)), name=name, daemon=True).start()
+    """Look a name up on a separate thread and call ``report`` there with the outcome; here, if no thread can be started."""
+
+    def look_up() -> None:
+        try:
+            outcome = resolve(host, port)
+        except BaseException as error:  # whatever ends this thread, connections wait for its report
+            outcome = ResolveFailed(host, port, repr(error))
+        report(outcome)
+
+    try:
+        threading.Thread(target=look_up, name=f"ottla-resolve-{host}", daemon=True).start()
+    except RuntimeError as error:
+        report(ResolveFailed(host, port, str(error)))
 
 
 def resolve(host: str, port: int) -> Resolved | ResolveFailed:
