@@ -193,6 +193,8 @@ class DiskSegment:
             yield b""
             return
         with self.path.open("rb") as file:
+            if os.fstat(file.fileno()).st_size < size:  # mmap would raise a ValueError; compaction may just have replaced the file
+                raise OSError(errno.EIO, "the file ends before it should", str(self.path))
             mapped = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
         try:
             yield mapped

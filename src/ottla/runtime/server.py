@@ -203,7 +203,10 @@ class Server:
                 self._next_connection, sock, str(address[0]), self._core.config.socket_request_max_bytes, self._clock().mono
             )
             self._connections[connection.number] = connection
-            self._watch(connection)
+            try:
+                self._watch(connection)
+            except OSError as error:  # for example, all watches that a user may have are in use
+                self._close(connection, f"it cannot be watched: {error.strerror}")
 
     def _ready(self, connection: Connection, events: int) -> None:
         """A socket can be read from or written to."""

@@ -251,6 +251,18 @@ def test_a_folder_without_permission_is_named(tmp_path: Path) -> None:
         _opened(tmp_path)
 
 
+def test_a_file_that_became_shorter_is_an_error_of_the_disk(tmp_path: Path) -> None:
+    data = _opened(tmp_path)
+    files = data.log_files("orders", ID, 0)
+    files.make()
+    segment = files.create(0)
+    segment.append([b"0123456789"])
+    os.truncate(tmp_path / "orders-0" / f"{0:020d}.log", 5)
+    with pytest.raises(OSError, match="the file ends before it should"), segment.view():
+        pass
+    data.release()
+
+
 def test_nothing_is_written_once_the_directory_was_removed(tmp_path: Path) -> None:
     """Appends to files that no one can open any more would be acknowledged and lost, and a new folder would have no lock."""
     path = tmp_path / "data"

@@ -6,6 +6,7 @@ import errno
 import gc
 import logging
 import os
+import selectors
 import socket
 import struct
 import subprocess
@@ -637,3 +638,22 @@ def test_more_connections_than_descriptors_are_survived(
     with RawClient(broker.bootstrap_servers) as client:
         assert client.ask(Api.METADATA, METADATA).error_code is ErrorCode.none
     assert "no new connection can be accepted for a second: Too many open files" in caplog.text
+
+
+def test_a_connection_that_cannot_be_watched_is_closed_and_the_next_is_served(
+    broker: Broker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = iter([OSError(errno.ENOSPC, "No space left on device")])
+    real = selectors.DefaultSelector.register
+
+    def register(self: Any, *args: Any) -> Any:
+        for failure in failures:
+            raise failure
+        return real(self, *args)
+
+    monkeypatch.setattr(selectors.DefaultSelector, "register", register)
+    with RawClient(broker.bootstrap_servers) as unlucky:
+        assert unlucky.is_closed()
+    with RawClient(broker.bootstrap_servers) as client:
+        assert client.ask(Api.METADATA, METADATA).error_code is ErrorCode.none
+    assert "it cannot be watched: No space left on device" in caplog.text
