@@ -28,6 +28,7 @@ from ottla.client.admin.results import (
     LogDirDescription,
     TopicDescription,
 )
+from ottla.client.calls.mailbox import ANSWER_GRACE
 from ottla.client.core import ClientCore
 from ottla.config import AdminConfig
 from ottla.errors import ClosedError, OttlaError, OttlaTimeoutError
@@ -50,9 +51,6 @@ __all__ = [
     "TopicDescription",
 ]
 
-_GRACE = 5_000
-"""Milliseconds that a network thread gets beyond a call's own timeout before the call ends without it."""
-
 _CLOSE_TIMEOUT = 5.0
 
 _MOST_REPLICAS = 2**15 - 1
@@ -63,9 +61,9 @@ _TIMES: Mapping[str, int] = {"earliest": calls.EARLIEST, "latest": calls.LATEST}
 class Admin:
     """A client for administration, with the settings of Kafka's own admin client: ``Admin(bootstrap_servers="localhost:9092")``.
 
-    The constructor does no I/O. Several threads may call it; calls are executed one after the other.
-    ``timeout`` of a call is in seconds or a ``timedelta``, ``None`` means ``default_api_timeout``. An invalid argument
-    raises a ``TypeError`` or a ``ValueError``. All calls raise:
+    The constructor does no I/O. Several threads may call it; calls are executed one after the other, and the timeout of a call
+    includes the wait for its turn. ``timeout`` of a call is in seconds or a ``timedelta``, ``None`` means ``default_api_timeout``.
+    An invalid argument raises a ``TypeError`` or a ``ValueError``. All calls raise:
 
     * ``ConnectionFailedError`` if no broker could be reached: every address that was tried, and why it failed;
     * ``OttlaTimeoutError`` if there was no successful answer in time, with the last error as its cause;
@@ -74,7 +72,9 @@ class Admin:
 
     def __init__(self, settings: Mapping[str, Any] | None = None, /, **keywords: Unpack[AdminSettings]) -> None:
         self._config = AdminConfig.parse(settings, **keywords)
-        self._lock = threading.Lock()
+        self._turn = threading.Condition()
+        self._caller: object | None = None
+        """Whose turn it is."""
         self._ids = itertools.count(1)
         self._thread: NetworkThread | None = None
         self._closed = False
@@ -250,11 +250,25 @@ class Admin:
         milliseconds = arguments.milliseconds(timeout, self._config.default_api_timeout_ms)
         if not needed:
             return None
-        with self._lock:
+        deadline = clock.now().mono + milliseconds
+        me = object()
+        try:
+            with self._turn:
+                if not self._turn.wait_for(lambda: self._caller is None, min(milliseconds / 1000, threading.TIMEOUT_MAX)):
+                    raise OttlaTimeoutError(
+                        f"{name} was not begun in {milliseconds / 1000:g} s: another thread's call was in progress",
+                        hint="use an Admin for each thread",
+                    )
+                self._caller = me
             thread = self._running()
             call_id = next(self._ids)
-            thread.submit(BeginCall(call_id, name, call, milliseconds))
-            return self._outcome(thread, call_id, name, clock.now().mono + milliseconds + _GRACE)
+            thread.submit(BeginCall(call_id, name, call, max(0, deadline - clock.now().mono)))
+            return self._outcome(thread, call_id, name, deadline + ANSWER_GRACE)
+        finally:
+            with self._turn:
+                if self._caller is me:
+                    self._caller = None
+                    self._turn.notify()
 
     def _running(self) -> NetworkThread:
         if self._closed:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import random
+import socket
 import threading
+import time
 import uuid
 import weakref
 from collections.abc import Callable
@@ -48,7 +50,7 @@ from ottla.protocol.messages import (
     offset_commit_response,
     offset_fetch_response,
 )
-from ottla.types import IsolationLevel, OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
+from ottla.types import IsolationLevel, Now, OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
 from tests.unit.client.virtual_network import NoAnswer, VirtualNetwork
 
 ZERO = timedelta(0)
@@ -485,10 +487,56 @@ def test_mistakes_are_told_before_anybody_is_asked(call: Callable[[Admin], Any],
         call(admin)
 
 
+def test_a_network_thread_that_is_stuck_does_not_keep_a_call_beyond_its_timeout() -> None:
+    with Admin(bootstrap_servers="127.0.0.1:1") as admin:
+        with pytest.raises(ConnectionFailedError):
+            admin.list_topics(timeout=0.5)
+        stuck, go_on = threading.Event(), threading.Event()
+
+        class Hang:
+            """A command during which the thread hangs."""
+
+        def hang(command: Hang, now: Now) -> None:
+            stuck.set()
+            go_on.wait(60)
+
+        thread = admin._thread
+        assert thread is not None
+        thread._core.register(Hang, hang)
+        thread.submit(Hang())
+        assert stuck.wait(60)
+        begun = time.monotonic()
+        with pytest.raises(OttlaTimeoutError, match="no outcome from the network thread"):
+            admin.list_topics(timeout=0)
+        assert time.monotonic() - begun < 4, "it took five seconds"
+        go_on.set()
+        with pytest.raises(ConnectionFailedError):
+            admin.list_topics(timeout=0.5)
+
+
+def test_the_timeout_of_a_call_includes_the_wait_for_another_thread_s_call() -> None:
+    def interrupted() -> None:
+        with pytest.raises(OttlaError):
+            admin.list_topics(timeout=60)
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        with Admin(bootstrap_servers=f"127.0.0.1:{silent.getsockname()[1]}") as admin:
+            first = threading.Thread(target=interrupted)
+            first.start()
+            silent.accept()
+            begun = time.monotonic()
+            with pytest.raises(OttlaTimeoutError, match=r"not begun in 0\.1 s: another thread's call") as raised:
+                admin.list_topics(timeout=0.1)
+            assert raised.value.hint == "use an Admin for each thread"
+            assert time.monotonic() - begun < 30
+        first.join(60)
+        assert not first.is_alive()
+
+
 def test_an_admin_that_was_forgotten_leaves_no_thread_behind() -> None:
     admin = Admin(bootstrap_servers="127.0.0.1:1")
     with pytest.raises(ConnectionFailedError):
-        admin.list_topics(timeout=0.05)
+        admin.list_topics(timeout=0.5)
     (thread,) = (thread for thread in threading.enumerate() if thread.name == "ottla-admin")
     gone = weakref.ref(admin)
     del admin
@@ -500,7 +548,7 @@ def test_an_admin_that_was_forgotten_leaves_no_thread_behind() -> None:
 def test_a_forked_child_is_told_so() -> None:
     with Admin(bootstrap_servers="127.0.0.1:1") as admin:
         with pytest.raises(ConnectionFailedError):
-            admin.list_topics(timeout=0.05)
+            admin.list_topics(timeout=0.5)
         child = os.fork()
         if not child:
             try:
