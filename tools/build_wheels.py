@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -20,6 +22,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 CONSTRAINTS = ROOT / "constraints.txt"
+README = ROOT / "README.md"
 
 
 def run(*command: str | Path) -> None:
@@ -66,11 +69,20 @@ def build_wheel(python: str, sdist: Path, work: Path) -> Path:
     return only(tagged, "*.whl")
 
 
+def installed_with_ottla() -> list[str]:
+    """What the README's first ``pip install`` installs beside Ottla, for its first program."""
+    line = re.search(r"^pip install (.*)$", README.read_text(encoding="utf-8"), re.MULTILINE)
+    packages = shlex.split(line[1], comments=True) if line is not None else []
+    if "ottla" not in packages:
+        sys.exit(f"the first `pip install` of {README} installs {packages}, not ottla")
+    return [package for package in packages if package != "ottla"]
+
+
 def check(python: str, wheel: Path, work: Path) -> None:
     """Install the wheel as the README says and run its first program."""
     print(f"testing {wheel.name}", flush=True)
     fresh = new_environment(python, work / "check")
-    run(fresh, "-m", "pip", "install", "--quiet", wheel, "confluent-kafka")
+    run(fresh, "-m", "pip", "install", "--quiet", wheel, *installed_with_ottla())
     run(fresh, ROOT / "tools" / "check_wheel.py")
 
 

@@ -3,8 +3,9 @@
     python tools/check_wheel.py
 
 It checks that the hot modules run compiled, that no C source was installed, and that the first program of the README prints what it
-should and nothing to stderr. ``cibuildwheel`` and ``tools/build_wheels.py`` run it in an environment that holds the wheel and
-confluent-kafka, and nothing of this checkout. Must not import Ottla from the checkout. Invariant: exit code 0 means all of it held.
+should and nothing to stderr. ``cibuildwheel`` and ``tools/build_wheels.py`` run it in an environment that holds the wheel and what
+the README installs with it, and nothing of this checkout. Must not import Ottla from the checkout. Invariant: exit code 0 means all
+of it held.
 """
 
 from __future__ import annotations
