@@ -251,7 +251,11 @@ class Consumer(ConsumerBase[K_co, V_co]):
 
         An offset is that of the *next* record to read. Retries until ``timeout`` (seconds). Raises ``CommitFailedError`` when the
         partitions may belong to another member by now, ``RebalanceInProgressError`` when a ``poll()`` is needed first,
-        ``OttlaTimeoutError``, ``WakeupError``.
+        ``OttlaTimeoutError``, ``WakeupError``. A commit that ``wakeup()`` or Ctrl-C interrupts was requested nevertheless; if it
+        fails, the log says so.
+
+        Offsets of a topic that was deleted and recreated raise ``UnknownTopicIdError`` until the consumer reads the new topic. From
+        then on they count for the new topic: an offset does not say which topic it belongs to.
         """
         wanted, wait = arguments.offsets(offsets), self._timeout(timeout)
         return self._run(lambda now: self._calls.commit(wanted, wait, now))

@@ -253,7 +253,7 @@ def test_a_topic_of_another_member_is_refused(world: World) -> None:
     world.run_until(lambda: settled(first))
     second = join(world, "b", Mistaken(), topics=["extra"])
     world.run_until(lambda: bool(first.errors))
-    with pytest.raises(AssignmentError, match="gave member .* partition 0 of extra, which it did not subscribe to"):
+    with pytest.raises(AssignmentError, match=r"gave member .* partition 0 of extra, which it did not subscribe to"):
         raise first.errors[0]
     assert not second.errors
 

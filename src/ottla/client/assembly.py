@@ -106,6 +106,7 @@ class ConsumerAssembly:
             commands.ProcessingEnded: lambda _, now: self.polls.end(now),
             commands.Inspect: lambda command, now: command.reply(self.inspection.view(now)),
             commands.Seek: self._seek,
+            commands.Rewind: self._rewind,
             commands.ResetPositions: self._reset,
             commands.LookUpAgain: self._look_up_again,
             commands.Pause: self._pause,
@@ -210,6 +211,11 @@ class ConsumerAssembly:
             if position.leader_epoch is not None:
                 self.core.metadata_manager.observe_epoch(tp, position.leader_epoch)
         self.subscription.seek(command.positions)
+        self._done(command)
+
+    def _rewind(self, command: commands.Rewind, now: Now) -> None:
+        del now
+        self.subscription.rewind(command.positions)
         self._done(command)
 
     def _reset(self, command: commands.ResetPositions, now: Now) -> None:

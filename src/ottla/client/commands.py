@@ -177,6 +177,13 @@ class Seek(Command):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Rewind(Command):
+    """Fetch again what the application has dropped: read on from these positions, each with its epoch, in the same topics."""
+
+    positions: Mapping[TopicPartition, tuple[int, OffsetAndMetadata]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class ResetPositions(Command):
     """Read on from the first (-2) or behind the last (-1) offset of these partitions."""
 

@@ -276,11 +276,15 @@ class Subscription:
             if state is None or state.paused:
                 continue
             state.paused = True
-            if state.phase in (Phase.FETCHING, Phase.VALIDATING):
-                known = (state.leader if state.phase is Phase.FETCHING else None), state.topic_id, state.since
-                epoch, position = positions.get(tp, (-1, None))
-                self._set_position(state, position if epoch == state.epoch else state.position)
-                state.leader, state.topic_id, state.since = known
+            self._rewind(state, *positions.get(tp, (-1, None)))
+        self._changed()
+
+    def rewind(self, positions: Mapping[TopicPartition, tuple[int, OffsetAndMetadata]]) -> None:
+        """Forget what was fetched beyond ``positions``, each with its epoch; one of an older epoch does not count."""
+        for tp, (epoch, position) in positions.items():
+            state = self.partitions.get(tp)
+            if state is not None:
+                self._rewind(state, epoch, position)
         self._changed()
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
@@ -382,6 +386,13 @@ class Subscription:
         state.phase, state.position = Phase.FETCHING, position
         state.fetch, state.leader_epoch = position.offset, position.leader_epoch
         state.leader = state.topic_id = None
+
+    def _rewind(self, state: PartitionState, epoch: int, position: OffsetAndMetadata | None) -> None:
+        """The position moves back within what was fetched, so it remains one of the same topic and the same log."""
+        if state.phase in (Phase.FETCHING, Phase.VALIDATING):
+            known = (state.leader if state.phase is Phase.FETCHING else None), state.topic_id, state.since
+            self._set_position(state, position if epoch == state.epoch else state.position)
+            state.leader, state.topic_id, state.since = known
 
     def _renew(self, state: PartitionState) -> None:
         state.epoch = state.since = self._next_epoch()

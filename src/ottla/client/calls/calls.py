@@ -210,7 +210,7 @@ class ConsumerCalls(CommitCalls, LookupCalls):
         """A call was interrupted anywhere: whatever it had in its hands is fetched again, from behind what the application has."""
         positions = self.collector.start_over()
         if positions:
-            self._mailbox.submit_unattended(commands.Seek(positions))
+            self._mailbox.submit_unattended(commands.Rewind(positions))
         self.interrupted = False
 
     def _post(self) -> None:

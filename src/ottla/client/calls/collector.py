@@ -290,8 +290,9 @@ class Collector:
             self._leftover, self.delivery, self._committed = leftover, None, {}
         self._release_read_out()
 
-    def start_over(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Drop all that has arrived; from these positions on it is to be fetched again. The application came back."""
+    def start_over(self) -> dict[TopicPartition, tuple[int, OffsetAndMetadata]]:
+        """Drop all that has arrived; it is to be fetched again from these positions, each with its epoch. The application came
+        back."""
         positions = self.positions(with_current=True)
         known = {tp: (self.snapshot.partitions[tp].epoch, position) for tp, position in positions.items()}
         nothing: deque[HandedOut] = deque()
@@ -301,7 +302,7 @@ class Collector:
         for held in (self._aside, self._ready, self._corrupt, self._read_out):
             held.clear()
         self.buffer.drop()
-        return positions
+        return known
 
     # -- records ----------------------------------------------------------------------------------------------------------
 

@@ -121,8 +121,8 @@ def test_what_was_collected_and_did_not_come_out_is_fetched_again() -> None:
     assert one.poll() == [0, 1, 2, 3]
     one.calls.interrupted = True
     assert one.poll() == []
-    (seek,) = one.of(commands.Seek)
-    assert seek.positions == {TP: OffsetAndMetadata(0)}
+    (rewind,) = one.of(commands.Rewind)
+    assert rewind.positions == {TP: (1, OffsetAndMetadata(0))}
     one.show(0, 2)
     one.arrive(2, 0, 2)
     assert one.poll() == [0, 1, 2, 3]
