@@ -30,7 +30,7 @@ _REPLACED = (META, CATALOG, CLEAN_END, RECOVERY_POINTS, LOG_STARTS, CLEANED)
 """The small files in the directory itself."""
 
 _DELETED = "-delete"
-_GIVEN_UP = re.compile(rf".+-\d+\.[0-9a-f]{{32}}{_DELETED}")
+_GIVEN_UP = re.compile(rf".+-\d+\.[0-9a-f]{{32}}{_DELETED}(\.\d+)?")
 _DAMAGED = ".damaged"
 _FOLDER = re.compile(r"(?P<topic>.+)-(?P<partition>\d+)")
 
@@ -153,15 +153,14 @@ class DataDir:
                 if folder.is_dir():
                     self._open.forget_folder(folder)
                     name = given_up_name(folder.name, topic_id, _DELETED)
-                    self._pin().rename_folder(folder.name, name)
-                    renamed.append(name)
+                    renamed.append(self._pin().rename_folder(folder.name, name))
             except OSError as error:
                 log.error("the folder of the deleted topic could not be renamed: %s", error)
         return (lambda: self._pin().remove_folders(renamed)) if renamed else None
 
     def leftovers(self) -> Callable[[], object]:
         """Remove what the last broker had given up and not removed yet, and nothing that may be the user's."""
-        folders = [folder.name for folder in self.path.glob(f"*{_DELETED}") if _GIVEN_UP.fullmatch(folder.name)]
+        folders = [folder.name for folder in self.path.glob(f"*{_DELETED}*") if _GIVEN_UP.fullmatch(folder.name)]
         ours = [folder for *_, folder in self._partition_folders()]
         files = [f"{folder.name}/{file.name}" for folder in ours for file in folder.glob(f"*{SET_ASIDE}")]
 
@@ -237,6 +236,5 @@ class DataDir:
         for name, partition, topic_id, folder in self._partition_folders():
             topic = known.get(name)
             if topic is None or topic.topic_id != topic_id or partition >= topic.partitions:
-                stray = given_up_name(folder.name, topic_id, STRAY)
-                self._pin().rename_folder(folder.name, stray)
+                stray = self._pin().rename_folder(folder.name, given_up_name(folder.name, topic_id, STRAY))
                 log.warning("%s belongs to no topic of this broker: it is now %s", folder, stray)

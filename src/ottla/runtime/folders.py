@@ -198,11 +198,14 @@ class PinnedFolder:
         with suppress(FileExistsError):
             os.mkdir(name, dir_fd=self.fd)
 
-    def rename_folder(self, old: str, new: str) -> None:
-        """Rename a folder to a name that no topic has; anything with that name is removed."""
-        with suppress(FileNotFoundError):
-            shutil.rmtree(new, dir_fd=self.fd)
-        os.rename(old, new, src_dir_fd=self.fd, dst_dir_fd=self.fd)
+    def rename_folder(self, old: str, new: str) -> str:
+        """Rename a folder to a name that no topic has, and return that: if ``new`` is taken, a number is added."""
+        name, number = new, 1
+        while os.path.lexists(self._path / name):
+            number += 1
+            name = f"{new}.{number}"
+        os.rename(old, name, src_dir_fd=self.fd, dst_dir_fd=self.fd)
+        return name
 
     def remove_folders(self, names: Iterable[str]) -> None:
         """Remove folders, as far as that is possible."""

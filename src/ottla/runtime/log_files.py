@@ -149,7 +149,7 @@ class DiskSegment:
             while written < total:
                 written += os.write(fd, memoryview(b"".join(pieces))[written:])
             self._check_there(fd)
-        except OSError:
+        except BaseException:
             self._torn = True
             with suppress(OSError):  # tried again before the next append
                 self.repair()

@@ -191,18 +191,21 @@ def test_the_broker_s_time_needs_a_new_checksum(tmp_path: Path) -> None:
     assert log.find_time(START.wall) == (0, START.wall)
 
 
-def test_a_write_that_fails_halfway_leaves_the_log_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), MemoryError("No space left in memory")])
+def test_a_write_that_fails_halfway_leaves_the_log_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
     log = open_log(tmp_path)
     append(log, batch())
     before = (tmp_path / "t-0" / "00000000000000000000.log").read_bytes()
 
     def half(fd: int, pieces: list[bytes]) -> int:
         os.write(fd, b"".join(pieces)[:30])
-        raise OSError(errno.ENOSPC, "No space left on device")
+        raise error
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "writev", half)
-        with pytest.raises(OSError, match="No space"):
+        with pytest.raises(type(error), match="No space"):
             append(log, batch())
     assert (tmp_path / "t-0" / "00000000000000000000.log").read_bytes() == before
     assert append(log, batch()) == 1

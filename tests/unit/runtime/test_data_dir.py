@@ -97,6 +97,20 @@ def test_a_folder_of_no_topic_is_set_aside_and_said(tmp_path: Path, caplog: pyte
     again.release()
 
 
+def test_a_folder_that_was_set_aside_before_is_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """For example, a user has copied it back under its old name."""
+    _with_topic(tmp_path)
+    for number in range(3):
+        data = _opened(tmp_path)
+        _with_segment(data.log_files("gone", ID, 0))
+        (tmp_path / "gone-0" / "number").write_text(f"{number}")
+        data.release()
+    _opened(tmp_path).release()
+    strays = [f"gone-0.{ID.hex}-stray", f"gone-0.{ID.hex}-stray.2", f"gone-0.{ID.hex}-stray.3"]
+    assert [(tmp_path / stray / "number").read_text() for stray in strays] == ["0", "1", "2"]
+    assert all(f"it is now {stray}" in caplog.text for stray in strays)
+
+
 def test_a_folder_of_an_earlier_topic_of_the_same_name_is_not_adopted(tmp_path: Path) -> None:
     _with_topic(tmp_path)
     data = _opened(tmp_path)
