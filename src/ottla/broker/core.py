@@ -166,7 +166,7 @@ class BrokerCore(BrokerState):
         """Serve requests that had to wait. A failure closes the connection of the request, and drops what that has sent since."""
         failed: set[int] = set()
         for context, message in requests:
-            if context.connection in failed:
+            if context.connection in failed or self.sliced.put_behind((context, message)):
                 continue
             try:
                 self._serve(context, message, now)
@@ -295,7 +295,9 @@ class BrokerCore(BrokerState):
         self.on_catalog_synced(outcome)
 
     def _go_on_slice(self, key: Key, now: Now) -> None:
-        self.outbox.put(*self.sliced.go_on(key[0], now))
+        effects, behind = self.sliced.go_on(key[0], now)
+        self.outbox.put(*effects)
+        self._serve_each(behind, now)
 
     def _answered(self, tag: Key, outcome: Outcome, now: Now) -> None:
         response, failure = self.answers.pop(tag[0])

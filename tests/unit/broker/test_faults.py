@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from ottla.broker import slices
 from ottla.broker.api import HANDLERS
 from ottla.broker.effects import CloseConnection, HalfReply, Place, Struck
 from ottla.broker.faults import rules, table
@@ -20,6 +21,7 @@ from ottla.protocol import ErrorCode, duration
 from ottla.protocol.apis import SPOKEN, Api
 from ottla.protocol.codec import decode_request, decode_response, encode_response
 from ottla.protocol.messages import (
+    create_topics_request,
     end_txn_request,
     fetch_request,
     find_coordinator_request,
@@ -297,6 +299,61 @@ def test_a_frozen_broker_does_nothing_and_then_everything_in_its_order(broker: C
     remove(broker, 1)
     assert [code_of(broker.replies[ticket]) for ticket in tickets] == [ErrorCode.none] * 2
     assert committed(broker)[0] == 2
+
+
+def creating(count: int) -> create_topics_request.CreateTopicsRequest:
+    topics = tuple(
+        create_topics_request.CreatableTopic(name=f"n{number}", num_partitions=1, replication_factor=1, assignments=(), configs=())
+        for number in range(count)
+    )
+    return create_topics_request.CreateTopicsRequest(topics=topics)
+
+
+def test_a_request_that_is_served_in_slices_stands_still_while_the_broker_is_frozen(broker: CoreUnderTest) -> None:
+    ticket = broker.send(Api.CREATE_TOPICS, creating(4 * slices.SIZE))
+    broker.pass_time(1)
+    made = len(broker.core.topics)
+    add(broker, rules.Freeze(), times=None)
+    broker.pass_time(100_000)
+    assert (ticket in broker.replies, len(broker.core.topics)) == (False, made)
+    remove(broker, 1)
+    assert len(broker.core.topics) == made, "the event loop has its turn between two slices as before"
+    broker.pass_time(3)
+    assert len(broker.replies[ticket].topics) == 4 * slices.SIZE
+
+
+@pytest.mark.parametrize("first", [slices.SIZE, 3 * slices.SIZE], ids=["one slice", "several"])
+def test_what_waited_behind_a_request_in_slices_is_served_after_it(broker: CoreUnderTest, first: int) -> None:
+    """A client that does not wait for answers sends CreateTopics and Produce, and the broker is frozen meanwhile."""
+    add(broker, rules.Freeze(), times=None)
+    long = broker.send(Api.CREATE_TOPICS, creating(first))
+    behind = [produce(broker, f"n{first - 1}"), broker.send(Api.CREATE_TOPICS, creating(first)), produce(broker, "n0")]
+    other = send_commit(broker, connection=2)
+    remove(broker, 1)
+    assert other in broker.replies, "other connections do not wait"
+    if first > slices.SIZE:
+        assert not broker.replies.keys() & {long, *behind}
+        broker.pass_time(100)
+    for ticket in (behind[0], behind[2]):
+        (row,) = broker.replies[ticket].responses[0].partition_responses
+        assert row.error_code is ErrorCode.none
+    assert {row.error_code for row in broker.replies[long].topics} == {ErrorCode.none}
+    assert {row.error_code for row in broker.replies[behind[1]].topics} == {ErrorCode.topic_already_exists}
+    assert [ticket for ticket in broker.replies if ticket != other][-4:] == [long, *behind]
+
+
+def test_what_waited_behind_a_request_in_slices_that_fails_goes_with_its_connection(
+    broker: CoreUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(broker, rules.Freeze(), times=None)
+    long = broker.send(Api.CREATE_TOPICS, creating(3 * slices.SIZE))
+    behind = produce(broker, "t")
+    remove(broker, 1)
+    monkeypatch.setattr(broker.core, "create_topic", None)
+    broker.pass_time(100)
+    assert closed(broker) == [long]
+    assert behind not in broker.replies
+    assert end_offset(broker) == 0
 
 
 def test_an_answer_that_cannot_be_changed_takes_no_other_effect_with_it(

@@ -27,7 +27,7 @@ def alter_configs(
     core: BrokerState, context: RequestContext, request: alter_configs_request.AlterConfigsRequest, now: Now
 ) -> list[Effect]:
     """Give each resource the settings named and no others."""
-    return core.sliced.begin(context.ticket, _slices(core, context, request), now)
+    return core.sliced.begin(context, _slices(core, context, request), now)
 
 
 def _slices(core: BrokerState, context: RequestContext, request: alter_configs_request.AlterConfigsRequest) -> Slices:

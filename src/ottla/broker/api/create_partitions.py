@@ -23,7 +23,7 @@ def create_partitions(
     core: BrokerState, context: RequestContext, request: create_partitions_request.CreatePartitionsRequest, now: Now
 ) -> list[Effect]:
     """Give each topic more partitions; a name that stands in the request twice is refused once."""
-    return core.sliced.begin(context.ticket, _slices(core, context, request), now)
+    return core.sliced.begin(context, _slices(core, context, request), now)
 
 
 def _slices(core: BrokerState, context: RequestContext, request: create_partitions_request.CreatePartitionsRequest) -> Slices:

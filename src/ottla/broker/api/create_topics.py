@@ -29,7 +29,7 @@ def create_topics(
     core: BrokerState, context: RequestContext, request: create_topics_request.CreateTopicsRequest, now: Now
 ) -> list[Effect]:
     """Create each topic if possible; a name that occurs twice in the request is refused once."""
-    return core.sliced.begin(context.ticket, _slices(core, context, request), now)
+    return core.sliced.begin(context, _slices(core, context, request), now)
 
 
 def _slices(core: BrokerState, context: RequestContext, request: create_topics_request.CreateTopicsRequest) -> Slices:

@@ -24,7 +24,7 @@ def delete_topics(
     core: BrokerState, context: RequestContext, request: delete_topics_request.DeleteTopicsRequest, now: Now
 ) -> list[Effect]:
     """Delete each topic, named by name or by id."""
-    return core.sliced.begin(context.ticket, _slices(core, context, request), now)
+    return core.sliced.begin(context, _slices(core, context, request), now)
 
 
 def _slices(core: BrokerState, context: RequestContext, request: delete_topics_request.DeleteTopicsRequest) -> Slices:

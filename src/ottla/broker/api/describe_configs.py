@@ -23,7 +23,7 @@ def describe_configs(
     core: BrokerState, context: RequestContext, request: describe_configs_request.DescribeConfigsRequest, now: Now
 ) -> list[Effect]:
     """The settings of each resource; those asked for by name, or all."""
-    return core.sliced.begin(context.ticket, _slices(core, context, request), now)
+    return core.sliced.begin(context, _slices(core, context, request), now)
 
 
 def _slices(core: BrokerState, context: RequestContext, request: describe_configs_request.DescribeConfigsRequest) -> Slices:

@@ -23,7 +23,7 @@ def incremental_alter_configs(
     core: BrokerState, context: RequestContext, request: incremental_alter_configs_request.IncrementalAlterConfigsRequest, now: Now
 ) -> list[Effect]:
     """Set, delete, append to or subtract from settings."""
-    return core.sliced.begin(context.ticket, _slices(core, context, request), now)
+    return core.sliced.begin(context, _slices(core, context, request), now)
 
 
 def _slices(

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @serves(Api.METADATA)
 def metadata(core: BrokerState, context: RequestContext, request: metadata_request.MetadataRequest, now: Now) -> list[Effect]:
     """All topics, or those asked for. In a request that holds any id, only ids are looked at, as Kafka does it."""
-    return core.sliced.begin(context.ticket, _slices(core, context, request), now)
+    return core.sliced.begin(context, _slices(core, context, request), now)
 
 
 def _slices(core: BrokerState, context: RequestContext, request: metadata_request.MetadataRequest) -> Slices:
