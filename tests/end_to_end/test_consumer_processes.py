@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from tests.end_to_end.programs import broker, environment, free_port, ottla
 
 LONG = 120.0
@@ -21,7 +23,7 @@ from ottla import Consumer
 from ottla.errors import ConnectionFailedError
 from ottla.signals import stop_on_signals
 
-servers, topic, group, pause, session = *sys.argv[1:4], *map(float, sys.argv[4:])
+servers, topic, group, pause, session, protocol = *sys.argv[1:4], *map(float, sys.argv[4:6]), sys.argv[6]
 
 def say(**what):
     print(json.dumps(what), flush=True)
@@ -29,7 +31,9 @@ def say(**what):
 def told(what):
     return lambda consumer, partitions: say(**{what: [tp.partition for tp in partitions]})
 
-settings = {"group_protocol": "classic", "session_timeout": session, "heartbeat_interval": 0.3}
+settings = {"group_protocol": protocol}
+if protocol == "classic":
+    settings |= {"session_timeout": session, "heartbeat_interval": 0.3}
 settings |= {"max_poll_records": 5, "auto_offset_reset": "earliest"}
 with Consumer(bootstrap_servers=servers, group_id=group, enable_auto_commit=False, **settings) as consumer, \\
         stop_on_signals(consumer) as stop:
@@ -62,21 +66,21 @@ class Member:
         return {(item["partition"], item["offset"]) for item in self.said() if "offset" in item}
 
     def owns(self) -> list[int]:
-        held: list[int] = []
+        held: set[int] = set()
         for item in self.said():
-            if "assigned" in item:
-                held = list(item["assigned"])  # type: ignore[call-overload]
-            elif "revoked" in item or "lost" in item:
-                held = []
-        return held
+            held |= set(item.get("assigned", ()))  # type: ignore[call-overload]
+            held -= {*item.get("revoked", ()), *item.get("lost", ())}  # type: ignore[misc]
+        return sorted(held)
 
 
 @contextmanager
-def member(tmp_path: Path, servers: str, topic: str, group: str, pause: float = 0.05, session: float = 6) -> Iterator[Member]:
+def member(
+    tmp_path: Path, servers: str, topic: str, group: str, pause: float = 0.05, session: float = 6, protocol: str = "classic"
+) -> Iterator[Member]:
     """A member that runs while the ``with`` lasts."""
     said = tmp_path / f"member-{len(list(tmp_path.iterdir()))}"
     with said.open("w") as out, (tmp_path / f"{said.name}-errors").open("w") as errors:
-        command = [sys.executable, "-c", MEMBER, servers, topic, group, str(pause), str(session)]
+        command = [sys.executable, "-c", MEMBER, servers, topic, group, str(pause), str(session), protocol]
         process = subprocess.Popen(command, stdout=out, stderr=errors, env=environment())
         try:
             yield Member(process, said)  # type: ignore[arg-type]
@@ -137,6 +141,44 @@ def test_a_consumer_survives_its_brokers_death(tmp_path: Path) -> None:
                 described = ottla("group", "describe", "g", "--format", "json", bootstrap_servers=servers)
                 wait(lambda: _lag(servers) == 0)
                 assert json.loads(described.stdout)["state"] == "Stable"
+
+
+SHORT_SESSIONS = {
+    "group.min.session.timeout.ms": 3_000,
+    "group.consumer.session.timeout.ms": 3_000,
+    "group.consumer.min.session.timeout.ms": 3_000,
+    "group.consumer.heartbeat.interval.ms": 300,
+    "group.consumer.min.heartbeat.interval.ms": 300,
+}
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_member_that_stands_still_beyond_its_session_comes_back_and_nothing_is_lost(tmp_path: Path, protocol: str) -> None:
+    """As a laptop that sleeps, or a virtual machine that is moved."""
+    settings = [part for name, value in SHORT_SESSIONS.items() for part in ("--set", f"{name}={value}")]
+    with broker("--data-dir", str(tmp_path / "data"), *settings) as (_, servers):
+        fill(servers, "stopped", 200)
+        with (
+            member(tmp_path, servers, "stopped", "g", session=3, protocol=protocol) as first,
+            member(tmp_path, servers, "stopped", "g", session=3, protocol=protocol) as second,
+        ):
+            wait(lambda: bool(first.owns()) and bool(second.owns()))
+            fill(servers, "stopped", 200, partitions=0)
+            first.process.send_signal(signal.SIGSTOP)
+            stopped_at = time.monotonic()
+            wait(lambda: second.owns() == [0, 1])
+            assert time.monotonic() - stopped_at > 1.5, "when its session is over"
+            wait(lambda: _lag(servers) == 0)
+            first.process.send_signal(signal.SIGCONT)
+            wait(lambda: len(first.owns()) == len(second.owns()) == 1)
+            fill(servers, "stopped", 200, partitions=0)
+            wait(lambda: len(first.handled() | second.handled()) == 600)
+            wait(lambda: _lag(servers) == 0)
+            assert any("lost" in item for item in first.said())
+            for one in (first, second):
+                one.process.send_signal(signal.SIGINT)
+                assert one.process.wait(60) == 0
+                assert one.said()[-1] == {"ended": True}
 
 
 def _lag(servers: str) -> int:

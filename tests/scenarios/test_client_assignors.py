@@ -28,7 +28,7 @@ from tests.scenarios.client_assignors import (
     run_state,
     start,
 )
-from tests.scenarios.groups import ALL, PARTITIONS, check_told, filled, new, sent, settle
+from tests.scenarios.groups import ALL, PARTITIONS, check_told, filled, join, new, sent, settle
 from tests.scenarios.world import Program, Sleep, World
 
 
@@ -84,6 +84,22 @@ def test_the_assignors_are_in_a_heartbeat_only_when_they_change(world: World) ->
     settle(world, first)
     world.run(3_000)
     assert [one for one in said()[count:] if one is not None] == [[b"1 t"]], "a member that joins again says everything"
+
+
+@pytest.mark.parametrize("other", [{"group_client_assignors": ["range"]}, {"group_remote_assignor": "range"}, {}])
+def test_members_without_an_assignor_in_common_have_one_of_the_broker(world: World, other: dict[str, Any]) -> None:
+    mine = Weighted()
+    first = start(world, "a", mine)
+    settle(world, first)
+    assert assignor_of(first) == "weighted"
+    second = join(world, "b", **other)
+    settle(world, first, second)
+    assert [assignor_of(app) for app in (first, second)] == ["", ""], "the broker does not name its own"
+    assert len(mine.asked) == 1
+    second.stop = True
+    settle(world, first)
+    assert assignor_of(first) == "weighted"
+    assert not first.errors + second.errors
 
 
 def test_an_assignor_is_told_of_the_assignment_before_the_listener_is(world: World) -> None:
