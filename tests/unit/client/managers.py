@@ -6,11 +6,16 @@ unless the test answers it.
 
 from __future__ import annotations
 
+import errno
+import itertools
 import random
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
+
+import pytest
 
 from ottla.client import commands
 from ottla.client.backoff import ExponentialBackoff
@@ -242,3 +247,18 @@ __all__ = [
     "metadata_answer",
     "now",
 ]
+
+
+@contextmanager
+def unmade(module: Any, name: str, number: int) -> Iterator[None]:
+    """The request of a class that is made as the ``number``-th cannot be made: for example, its module cannot be imported."""
+    real, made = getattr(module, name), itertools.count(1)
+
+    def make(**fields: Any) -> Any:
+        if next(made) == number:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return real(**fields)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, name, make)
+        yield

@@ -251,8 +251,9 @@ class MetadataManager:
         due_at = self._not_before if self._wanted or self._refresh_at is None else max(self._refresh_at, self._not_before)
         if now.mono < due_at:
             return Poll(wake_at=due_at)
+        send = Send(Api.METADATA, self._request(), AnyNode(), None, self._config.request_timeout_ms)
         self._in_flight, self._wanted, self._urgent = True, False, False
-        return Poll((Send(Api.METADATA, self._request(), AnyNode(), None, self._config.request_timeout_ms),))
+        return Poll((send,))
 
     def on_response(self, tag: Any, message: Any, now: Now) -> None:
         """Make the next snapshot of an answer."""

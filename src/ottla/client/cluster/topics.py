@@ -53,9 +53,10 @@ class TopicsManager:
         sends = []
         for question in self._questions:
             if not question.in_flight and question.not_before <= now.mono:
-                question.in_flight = True
                 timeout = max(1, min(self._config.request_timeout_ms, question.deadline - now.mono))
                 sends.append(Send(Api.METADATA, _request(question.topics), AnyNode(), question, timeout))
+        for send in sends:
+            send.tag.in_flight = True
         times = [at for item in self._questions if not item.in_flight for at in (item.deadline, item.not_before) if at > now.mono]
         return Poll(tuple(sends), min(times, default=None))
 

@@ -116,6 +116,8 @@ class FetchManager:
         self._ending = 0
         """Sessions that brokers were asked to end, without an answer yet."""
         self._when_ended: list[Callable[[], None]] = []
+        self._unsent: list[Send] = []
+        """What was noted as sent. The next step may raise; then these leave with the next poll."""
 
     def __repr__(self) -> str:
         in_flight = sorted(node_id for node_id, node in self._nodes.items() if node.in_flight)
@@ -141,24 +143,23 @@ class FetchManager:
         wake_at = [now.mono] if self._reset_out_of_range() else []
         self._starved = False
         if not self._subscription.partitions:
-            sends = self._end_sessions()
+            self._end_sessions()
             self._tell_ended()
-            return Poll(tuple(sends))
+            return Poll(self._take_unsent())
         self._plan(now)
         wanted = [node for node in self._nodes.values() if node.session.wanted]
-        sends = []
         for node in wanted:
             if node.in_flight:
                 continue
             if node.retry_at > now.mono:
                 wake_at.append(node.retry_at)
             elif room := self.memory.room(node.node_id, len(wanted)):
-                sends.append(self._fetch(node, room))
+                self._unsent.append(self._fetch(node, room))
             else:
                 self._starved = True
         if self._plan_until is not None:
             wake_at.append(self._plan_until)
-        return Poll(tuple(sends), min(wake_at, default=None))
+        return Poll(self._take_unsent(), min(wake_at, default=None))
 
     def on_response(self, tag: _Asked | None, message: Any, now: Now) -> None:
         """Hand the records over; note what went wrong."""
@@ -243,24 +244,29 @@ class FetchManager:
     def _fetch(self, node: _Node, room: int) -> Send:
         self._number += 1
         request = node.session.request()
+        try:
+            message = fetch_request(self._config, request, room)
+        except Exception:
+            node.session.failed()
+            raise
         node.in_flight = True
         self.memory.ask(node.node_id, room)
         tag = _Asked(self._number, node, node.session, request)
-        message = fetch_request(self._config, request, room)
         return Send(Api.FETCH, message, ToNode(node.node_id), tag, self._config.request_timeout_ms)
 
-    def _end_sessions(self) -> list[Send]:
+    def _end_sessions(self) -> None:
         """Nothing is read any more: tell the brokers."""
-        ending = {node: node.session.end() for node in self._nodes.values()}
         self._planned = None
-        for node in ending:
+        for node in self._nodes.values():
+            last = node.session.end()
+            if last is not None:
+                message = fetch_request(self._config, last, 0)
+                self._ending += 1
+                self._unsent.append(Send(Api.FETCH, message, ToNode(node.node_id), None, self._config.request_timeout_ms))
             node.session = FetchSession()
-        sends = [
-            Send(Api.FETCH, fetch_request(self._config, last, 0), ToNode(node.node_id), None, self._config.request_timeout_ms)
-            for node, last in ending.items()
-            if last is not None
-        ]
-        self._ending += len(sends)
+
+    def _take_unsent(self) -> tuple[Send, ...]:
+        sends, self._unsent = tuple(self._unsent), []
         return sends
 
     def when_ended(self, tell: Callable[[], None]) -> None:

@@ -108,8 +108,8 @@ class CoordinatorManager:
             return Poll(wake_at=self._not_before)
         from ottla.protocol.messages import find_coordinator_request
 
-        self._in_flight = True
         message = find_coordinator_request.FindCoordinatorRequest(key_type=_GROUP, coordinator_keys=(self._group_id,))
+        self._in_flight = True
         return Poll((Send(Api.FIND_COORDINATOR, message, AnyNode(), None, self._request_timeout),))
 
     def on_response(self, tag: Any, message: Any, now: Now) -> None:

@@ -138,10 +138,10 @@ class AutoMembership:
         target = self._coordinator.target()
         if target is None:
             return Poll()
-        self._in_flight = True
         message = describe_groups_request.DescribeGroupsRequest(
             groups=(self._config.group_id or "",), include_authorized_operations=False
         )
+        self._in_flight = True
         return Poll((Send(Api.DESCRIBE_GROUPS, message, target, target, self._config.request_timeout_ms),))
 
     def _decide_by_settings(self, now: Now) -> None:

@@ -173,6 +173,8 @@ class CommitManager:
         self._auto_failure: str | None = None
         """The error of the latest automatic commit: it is logged when it changes."""
         self._auto_in_flight = False
+        self._unsent: list[Send] = []
+        """What was noted as sent. The next step may raise; then these leave with the next poll."""
         coordinator.on_fatal(self._give_up)
 
     def __repr__(self) -> str:
@@ -261,25 +263,28 @@ class CommitManager:
         if not (self._queue or self._in_flight or self._lookups):
             return Poll()  # in nearly every pass
         self._expire(now)
-        if not self._queue and not self._lookups:
-            return Poll(wake_at=self._wake_at(now))
-        target = self._coordinator.target()
-        if target is None:
-            return Poll(wake_at=self._wake_at(now))
-        sends: list[Send] = []
+        if (self._queue or self._lookups) and (target := self._coordinator.target()) is not None:
+            self._send_commits(target, now)
+            self._send_lookups(target, now)
+        sends, self._unsent = tuple(self._unsent), []
+        return Poll(sends, self._wake_at(now))
+
+    def _send_commits(self, target: ToCoordinator, now: Now) -> None:
         while self._queue and self._queue[0].not_before <= now.mono and self._order.may_leave(self._queue[0].number):
-            job = self._queue.pop(0)
+            job = self._queue[0]
             message = self._commit_request(job)
+            del self._queue[0]
             if message is not None:
                 self._order.sent(job.number)
                 self._in_flight[job.number] = job
-                sends.append(Send(Api.OFFSET_COMMIT, message, target, job, self._config.request_timeout_ms))
+                self._unsent.append(Send(Api.OFFSET_COMMIT, message, target, job, self._config.request_timeout_ms))
+
+    def _send_lookups(self, target: ToCoordinator, now: Now) -> None:
         for partitions, lookup in self._lookups.items():
             if partitions not in self._asked and lookup.not_before <= now.mono:
-                self._asked.add(partitions)
                 message = self._fetch_request(partitions)
-                sends.append(Send(Api.OFFSET_FETCH, message, target, lookup, self._config.request_timeout_ms))
-        return Poll(tuple(sends), self._wake_at(now))
+                self._asked.add(partitions)
+                self._unsent.append(Send(Api.OFFSET_FETCH, message, target, lookup, self._config.request_timeout_ms))
 
     def on_response(self, tag: _Job, message: Any, now: Now) -> None:
         """Settle a job, or have it tried again."""

@@ -95,6 +95,8 @@ class OffsetsManager:
         self._queries: list[Query] = []
         self._looking_up: dict[TopicPartition, int] = {}
         self._resetting: dict[TopicPartition, int] = {}
+        self._unsent: list[Send] = []
+        """What was noted as sent. The next step may raise; then these leave with the next poll."""
         metadata.on_fatal(self._give_up)
 
     def __repr__(self) -> str:
@@ -121,11 +123,11 @@ class OffsetsManager:
         self._initialize(now)
         self._reset(now)
         self._expire(now)
-        sends: list[Send] = []
         for query in list(self._queries):
             if query.missing and (query.not_before <= now.mono or self._metadata.current.version > query.waits_for_version):
-                sends += self._ask(query, now)
-        return Poll(tuple(sends), self._wake_at(now))
+                self._ask(query, now)
+        sends, self._unsent = tuple(self._unsent), []
+        return Poll(sends, self._wake_at(now))
 
     def on_response(self, tag: _Asked, message: Any, now: Now) -> None:
         """Note what was found, and what has to be asked for again."""
@@ -224,7 +226,7 @@ class OffsetsManager:
 
     # -- requests ---------------------------------------------------------------------------------------------------------
 
-    def _ask(self, query: Query, now: Now) -> list[Send]:
+    def _ask(self, query: Query, now: Now) -> None:
         from ottla.protocol.messages import list_offsets_request
 
         self._forget_stale(query)
@@ -245,7 +247,6 @@ class OffsetsManager:
             asked.setdefault(leader.node.node_id, {})[tp] = leader.epoch
         if query.missing and not by_node:
             self._back_off(query, now)
-        sends = []
         for node_id, topics in by_node.items():
             message = list_offsets_request.ListOffsetsRequest(
                 replica_id=_CONSUMER,
@@ -257,8 +258,7 @@ class OffsetsManager:
             )
             query.in_flight |= asked[node_id].keys()
             tag = _Asked(query, asked[node_id])
-            sends.append(Send(Api.LIST_OFFSETS, message, ToNode(node_id), tag, self._config.request_timeout_ms))
-        return sends
+            self._unsent.append(Send(Api.LIST_OFFSETS, message, ToNode(node_id), tag, self._config.request_timeout_ms))
 
     def _without_leader(self, query: Query, tp: TopicPartition) -> None:
         """No leader to ask: find out whether there will be one."""

@@ -78,6 +78,8 @@ class PositionValidator:
         """Version of the subscription and metadata for which leaders were compared last."""
         self._in_flight: dict[TopicPartition, _Question] = {}
         self._misfits: dict[TopicPartition, _Misfit] = {}
+        self._unsent: list[Send] = []
+        """What was noted as sent. The next step may raise; then these leave with the next poll."""
 
     def __repr__(self) -> str:
         return f"<PositionValidator {len(self._in_flight)} asked about, {len(self._misfits)} do not fit>"
@@ -102,7 +104,9 @@ class PositionValidator:
                 wake_at.append(state.retry_at)
             else:
                 by_leader.setdefault(state.leader, {})[tp] = state
-        sends = tuple(self._ask(leader, states) for leader, states in by_leader.items())
+        for leader, states in by_leader.items():
+            self._unsent.append(self._ask(leader, states))
+        sends, self._unsent = tuple(self._unsent), []
         return Poll(sends, min(wake_at, default=None))
 
     def on_response(self, tag: _Asked, message: Any, now: Now) -> None:

@@ -16,10 +16,10 @@ from ottla.client.subscription import EARLIEST, Phase, Subscription
 from ottla.errors import DisconnectedError, UnsupportedApiError, error_class
 from ottla.protocol import ErrorCode, milliseconds
 from ottla.protocol.apis import Api
-from ottla.protocol.messages import fetch_response
+from ottla.protocol.messages import fetch_request, fetch_response
 from ottla.records import NewRecord, encode_batch
 from ottla.types import OffsetAndMetadata, TopicPartition
-from tests.unit.client.managers import NO_THROTTLE, T0, T1, T2, TOPIC_ID, Asked, Cluster, backoff, config
+from tests.unit.client.managers import NO_THROTTLE, T0, T1, T2, TOPIC_ID, Asked, Cluster, backoff, config, unmade
 
 
 class Fetches(Asked):
@@ -578,3 +578,19 @@ def test_a_transient_error_is_logged_once(caplog: pytest.LogCaptureFixture) -> N
     for number in range(3):
         fetches.answer(fetches.one(Api.FETCH, 100 * number), fetched(data(T0, code=-1)))
     assert len([line for line in caplog.messages if "t-0" in line]) == 1
+
+
+def test_a_fetch_that_was_noted_as_sent_leaves_though_the_next_one_cannot_be_made() -> None:
+    fetches = Fetches(T0, T1)
+    with unmade(fetch_request, "FetchRequest", 2), pytest.raises(OSError, match="Too many open files"):
+        fetches.poll()
+    assert {send.target for send in fetches.poll()} == {ToNode(1), ToNode(2)}
+
+
+def test_a_session_that_could_not_be_ended_is_ended_later() -> None:
+    fetches = Fetches(T0)
+    fetches.answer(fetches.one(Api.FETCH), fetched(data(T0), session=7))
+    fetches.subscription.unsubscribe()
+    with unmade(fetch_request, "FetchRequest", 1), pytest.raises(OSError, match="Too many open files"):
+        fetches.poll()
+    assert fetches.one(Api.FETCH).message.session_epoch == -1

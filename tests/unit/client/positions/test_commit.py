@@ -14,7 +14,7 @@ from ottla.client.positions.commit import CommitManager
 from ottla.errors import CommitFailedError, DisconnectedError, OttlaTimeoutError, error_class
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
-from ottla.protocol.messages import offset_commit_response, offset_fetch_response
+from ottla.protocol.messages import offset_commit_request, offset_commit_response, offset_fetch_request, offset_fetch_response
 from ottla.types import OffsetAndMetadata, TopicPartition
 from tests.unit.client.managers import (
     NO_THROTTLE,
@@ -29,6 +29,7 @@ from tests.unit.client.managers import (
     Replies,
     backoff,
     config,
+    unmade,
 )
 
 AT_5 = {T0: OffsetAndMetadata(5, "note", 2)}
@@ -539,3 +540,20 @@ def test_a_commit_that_is_sent_again_takes_no_later_one_back(commits: Commits) -
     on_purpose = commits.commit(AT_5)
     commits.answer(commits.one(Api.OFFSET_COMMIT, 999), committed((T0, 0)))
     assert on_purpose.value == AT_5
+
+
+def test_a_commit_that_was_noted_as_sent_leaves_though_the_next_request_cannot_be_made() -> None:
+    commits = Commits()
+    commits.commit()
+    commits.fetch(T0)
+    with unmade(offset_fetch_request, "OffsetFetchRequest", 1), pytest.raises(OSError, match="Too many open files"):
+        commits.poll()
+    assert [send.api for send in commits.poll()] == [Api.OFFSET_COMMIT, Api.OFFSET_FETCH]
+
+
+def test_a_commit_that_could_not_be_made_is_made_later() -> None:
+    commits = Commits()
+    commits.commit()
+    with unmade(offset_commit_request, "OffsetCommitRequest", 1), pytest.raises(OSError, match="Too many open files"):
+        commits.poll()
+    commits.one(Api.OFFSET_COMMIT)

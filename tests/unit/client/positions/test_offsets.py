@@ -20,9 +20,9 @@ from ottla.errors import (
 )
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
-from ottla.protocol.messages import list_offsets_response
+from ottla.protocol.messages import list_offsets_request, list_offsets_response
 from ottla.types import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
-from tests.unit.client.managers import NO_THROTTLE, T0, T1, T2, Asked, Cluster, Replies, backoff, config
+from tests.unit.client.managers import NO_THROTTLE, T0, T1, T2, Asked, Cluster, Replies, backoff, config, unmade
 
 
 class FixedStore:
@@ -380,3 +380,11 @@ def test_a_look_up_under_way_is_not_repeated_and_what_comes_meanwhile_gets_its_o
     assert [offsets.phase(tp) for tp in (T0, T1)] == [Phase.FETCHING, Phase.INITIALIZING]
     second_reply({T1: None}, None)
     offsets.one(Api.LIST_OFFSETS)
+
+
+def test_a_request_that_was_noted_as_sent_leaves_though_the_next_one_cannot_be_made() -> None:
+    offsets = Offsets()
+    offsets.subscription.assign([T0, T1])
+    with unmade(list_offsets_request, "ListOffsetsRequest", 2), pytest.raises(OSError, match="Too many open files"):
+        offsets.poll()
+    assert {send.target for send in offsets.poll()} == {ToNode(1), ToNode(2)}

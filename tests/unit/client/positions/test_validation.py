@@ -13,9 +13,9 @@ from ottla.client.subscription import EARLIEST, LATEST, Phase, Reset, Subscripti
 from ottla.errors import DisconnectedError, LogTruncationError, ProtocolError, UnsupportedApiError, error_class
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
-from ottla.protocol.messages import offset_for_leader_epoch_response as messages
+from ottla.protocol.messages import offset_for_leader_epoch_request, offset_for_leader_epoch_response as messages
 from ottla.types import OffsetAndMetadata, TopicPartition
-from tests.unit.client.managers import NO_THROTTLE, T0, T1, T2, TOPIC_ID, Asked, Cluster, backoff, config
+from tests.unit.client.managers import NO_THROTTLE, T0, T1, T2, TOPIC_ID, Asked, Cluster, backoff, config, unmade
 
 ASKED = Api.OFFSET_FOR_LEADER_EPOCH
 
@@ -359,3 +359,10 @@ def test_metadata_that_is_behind_does_not_drop_an_epoch_that_another_leader_has(
     validating.cluster.tell(5_000, leaders={T0: 2}, epoch=4)
     send = validating.one(ASKED, 5_000)
     assert (send.target, about(send)) == (ToNode(2), {T0: (4, 4)})
+
+
+def test_a_question_that_was_noted_as_sent_leaves_though_the_next_one_cannot_be_made() -> None:
+    check = Validating(T0, T1)
+    with unmade(offset_for_leader_epoch_request, "OffsetForLeaderEpochRequest", 2), pytest.raises(OSError, match="Too many"):
+        check.poll()
+    assert sorted(tp for send in check.poll() for tp in about(send)) == [T0, T1]

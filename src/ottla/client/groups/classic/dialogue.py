@@ -113,13 +113,15 @@ class Dialogue:
         target = self._coordinator.target()
         if target is None or (self.state is State.JOINING and self._pattern.awaits_metadata()):
             return []
-        self._in_flight = True
         if self.state is State.SYNCING:
-            return [self._send(Api.SYNC_GROUP, requests.sync_group(self._config, self.generation, self._assignments), target)]
-        self._joined_topics = self._subscription.topics
-        timeout = max(self._config.request_timeout_ms, min(self._config.poll_interval("classic") + JOIN_LAPSE, _INT_MAX))
-        message = requests.join_group(self._config, self.generation, self._wish(), self._told, self._reason)
-        return [self._send(Api.JOIN_GROUP, message, target, timeout)]
+            send = self._send(Api.SYNC_GROUP, requests.sync_group(self._config, self.generation, self._assignments), target)
+        else:
+            self._joined_topics = self._subscription.topics
+            timeout = max(self._config.request_timeout_ms, min(self._config.poll_interval("classic") + JOIN_LAPSE, _INT_MAX))
+            message = requests.join_group(self._config, self.generation, self._wish(), self._told, self._reason)
+            send = self._send(Api.JOIN_GROUP, message, target, timeout)
+        self._in_flight = True
+        return [send]
 
     def _wish(self) -> Wish:
         """What this member wants and still holds."""

@@ -55,8 +55,8 @@ class Leaving:
         target = self._coordinator.target()
         if target is None or self._farewell is None:
             return []
-        (member_id, reason), self._farewell = self._farewell, None
-        message = requests.leave_group(self._config, member_id, reason)
+        message = requests.leave_group(self._config, *self._farewell)
+        self._farewell = None
         return [Send(Api.LEAVE_GROUP, message, target, Tag(Api.LEAVE_GROUP, generation, round_), self._config.request_timeout_ms)]
 
     def over(self, answer: Any = None) -> None:

@@ -61,9 +61,9 @@ class Session:
             return []
         if not self.liveness.heartbeat_due(now):
             return []
+        message, tag = requests.heartbeat(self._config, generation), Tag(Api.HEARTBEAT, generation)
         self.liveness.heartbeat_sent(now)
-        tag = Tag(Api.HEARTBEAT, generation)
-        return [Send(Api.HEARTBEAT, requests.heartbeat(self._config, generation), target, tag, self._config.request_timeout_ms)]
+        return [Send(Api.HEARTBEAT, message, target, tag, self._config.request_timeout_ms)]
 
     def on_answer(self, tag: Tag, message: Any, generation: Generation | None, now: Now) -> Reaction | None:
         """What the member, now in ``generation``, has to do because of an answer."""

@@ -202,8 +202,8 @@ class ClientAssignorManager:
             return Poll(wake_at=self._versions_at)
         from ottla.protocol.messages import api_versions_request
 
-        self._versions_in_flight = True
         message = api_versions_request.ApiVersionsRequest(client_software_name="ottla", client_software_version=__version__)
+        self._versions_in_flight = True
         return Poll((self._send(Api.API_VERSIONS, message, target, self._coordinator.found),))
 
     def _on_versions(self, tag: AssignorTag, served: set[int]) -> None:
@@ -261,11 +261,11 @@ class ClientAssignorManager:
         if target is None or self._retry_at > now.mono:
             later = self._retry_at if self._retry_at > now.mono and target is not None else self._deadline
             return Poll(wake_at=min(later, self._deadline))
-        self._in_flight = True
         if self.state is RunState.PREPARING:
             send = self._send(Api.CONSUMER_GROUP_PREPARE_ASSIGNMENT, self._prepare_request(), target, self._run)
         else:
             send = self._send(Api.CONSUMER_GROUP_INSTALL_ASSIGNMENT, self._install_request(), target, self._run)
+        self._in_flight = True
         return Poll((send,), self._deadline)
 
     def _send(self, api: Api, message: Any, target: ToCoordinator, run: int) -> Send:

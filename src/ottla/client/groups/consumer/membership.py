@@ -304,10 +304,10 @@ class ConsumerMembership:
             return []
         if self.epoch == JOIN and self._assignors.undecided:
             return []  # otherwise the group would be assigned without this member's assignors
-        self._in_flight = self._was_asked = True
         if self.state is State.JOINING:
             self._heartbeats.forget()
         message = self._heartbeats.beat(self.epoch, self._partitions.held)
+        self._in_flight = self._was_asked = True
         if self.state is State.ACKNOWLEDGING:
             self._move(Input.ACKNOWLEDGED if self._partitions.reached else Input.TARGET)
         tag = _Tag(self._incarnation, now.mono)
@@ -393,9 +393,9 @@ class ConsumerMembership:
     def _farewell(self, now: Now) -> list[Send]:
         """Said once, beside a heartbeat that is under way, and only to a coordinator that is known."""
         target = self._coordinator.target() if self._coordinator.node_id is not None else None
+        message = self._heartbeats.farewell(self._operation)
         expelled, self._expelled = self._expelled, False
         self._move(Input.LEFT_STALE if expelled else Input.LEFT)
-        message = self._heartbeats.farewell(self._operation)
         if target is None or message is None:
             self._left()
             return []

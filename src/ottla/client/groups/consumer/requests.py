@@ -79,10 +79,11 @@ class Heartbeats:
         """The next heartbeat of a member that holds this; ``None``: nothing was taken on yet."""
         values = {"rebalance_timeout": duration(self._config.max_poll_interval_ms), **self._wish(), "topic_partitions": held}
         news = {name: value for name, value in values.items() if name not in self._said or self._said[name] != value}
-        self._said.update(values)
         if "topic_partitions" in news:
             news["topic_partitions"] = _topic_partitions(held)
-        return self._message(epoch, **news)
+        message = self._message(epoch, **news)
+        self._said.update(values)
+        return message
 
     def farewell(self, operation: GroupMembershipOperation) -> Any | None:
         """The last heartbeat; ``None`` where there is none. For a static member that remains its partitions are kept."""
