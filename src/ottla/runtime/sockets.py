@@ -113,11 +113,12 @@ class Sockets:
             code = sock.connect_ex((address.ip, address.port))
             if code not in _UNDER_WAY:
                 raise OSError(code, os.strerror(code))
+            link = _Socket(connection_id, sock, connection, host)
+            self._selector.register(sock, link.interest, link)
         except OSError as error:
             sock.close()
             return self._connections.on_connect_failed(connection_id, _reason(error), self._clock())
-        link = self._sockets[connection_id] = _Socket(connection_id, sock, connection, host)
-        self._selector.register(sock, link.interest, link)
+        self._sockets[connection_id] = link
         return None
 
     def write(self, connection_id: int, pieces: list[Piece]) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import random
+import selectors
 import socket
 import struct
 import time
@@ -158,3 +160,25 @@ def test_buffers_are_the_operating_systems_unless_set() -> None:
     assert receive_buffer(small) < receive_buffer(usual)
     usual.close()
     small.close()
+
+
+def test_a_socket_that_cannot_be_watched_is_closed_and_has_not_connected(monkeypatch: pytest.MonkeyPatch) -> None:
+    def register(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        config = ClientConfig.parse(bootstrap_servers=f"127.0.0.1:{server.getsockname()[1]}")
+        connections = Connections(config, random.Random(1))
+        mine = Sockets(config, connections, clock.now)
+        message = heartbeat_request.HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
+        connections.enqueue(Nobody(), Send(Api.HEARTBEAT, message, AnyNode(), None, 10_000), clock.now())
+        (effect,) = connections.poll(clock.now()).effects
+        assert isinstance(effect, Connect)
+        monkeypatch.setattr(selectors.DefaultSelector, "register", register)
+        mine.connect(effect.connection_id, effect.address, effect.connection, effect.host)
+        mine.close_all()
+        assert "No space left on device" in str(connections.links.unreachable())
+        server.settimeout(30)
+        peer, _ = server.accept()
+        with peer:
+            assert peer.recv(1) == b""
