@@ -50,10 +50,13 @@ class DirectoryLock:
         return self._fd
 
     def check(self) -> None:
-        """Raise ``FileNotFoundError`` if the directory was removed, also where a second broker has made a new one of its name.
+        """Raise ``FileNotFoundError`` if the directory was removed, also where a second broker has made a new one of its name, and
+        another ``OSError`` after ``release``.
 
         From any thread. The removal is final, so what was opened by its name before a check that passes is this broker's.
         """
+        if self._fd < 0:
+            raise OSError(errno.EBADF, "the data directory was released: another broker may use it", str(self._path.parent))
         try:
             ours, found = os.fstat(self._fd), os.stat(self._path)
         except FileNotFoundError:

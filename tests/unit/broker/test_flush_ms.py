@@ -86,11 +86,11 @@ def test_a_log_that_was_deleted_meanwhile_is_left_alone(broker: CoreUnderTest) -
     assert log.recovery_point == 2
 
 
-def test_what_a_killed_broker_has_not_forced_to_disk_does_not_wait_for_the_next_record(
-    broker: CoreUnderTest, tmp_path: Path
-) -> None:
-    written(broker)
-    broker.store.release()
+def test_what_a_killed_broker_has_not_forced_to_disk_does_not_wait_for_the_next_record(tmp_path: Path) -> None:
+    killed = CoreUnderTest(tmp_path)
+    create(killed, flush_ms="500")
+    written(killed)
+    killed.kill()
     again = CoreUnderTest(tmp_path)
     (log,) = again.core.logs
     assert (log.recovery_point, log.end_offset) == (0, 2)

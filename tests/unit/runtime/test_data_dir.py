@@ -387,6 +387,18 @@ def test_nothing_is_written_to_the_data_directory_of_a_second_broker(
     old.data.release()
 
 
+def test_nothing_is_written_to_a_data_directory_that_was_released(tmp_path: Path) -> None:
+    data = _opened(tmp_path)
+    files = data.log_files("orders", ID, 0)
+    _with_segment(files)
+    data.release()
+    before = _contents(tmp_path)
+    for write in (data.end_well, data.write_checkpoint("points", {}), lambda: files.create(1)):
+        with pytest.raises(OSError, match="the data directory was released"):
+            write()
+    assert _contents(tmp_path) == before
+
+
 def test_a_deleted_topic_does_not_take_that_of_a_second_broker_with_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     old = _Replaced(tmp_path / "data")
     before = _contents(old.path)
