@@ -120,6 +120,11 @@ class Holdings:
         """This broker as clients see it."""
         return Place(self.node_id, self.endpoint.host, self.endpoint.port)
 
+    @property
+    def is_crowded(self) -> bool:
+        """Whether so many files are open that answers to fetches are read into memory."""
+        return self._store.is_crowded
+
     def disk_usage(self) -> DiskUsage:
         """The disk that the logs are on. Raises ``OSError`` where it does not say."""
         return self._store.usage()

@@ -192,6 +192,10 @@ class Store(Protocol):
     clean: bool
     """Whether the last broker on it shut down cleanly: its logs need no scan."""
 
+    @property
+    def is_crowded(self) -> bool:
+        """Whether so many files are open that ranges are read into memory."""
+
     def read_catalog(self) -> Catalog:
         """The content when the data directory was opened."""
 

@@ -90,6 +90,11 @@ class DataDir:
 
     # Store
 
+    @property
+    def is_crowded(self) -> bool:
+        """Whether so many files are open that ranges are read into memory."""
+        return self._open.is_crowded
+
     def read_catalog(self) -> Catalog:
         """The content when the data directory was opened."""
         return self._catalog.catalog

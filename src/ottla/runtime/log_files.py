@@ -69,7 +69,8 @@ class OpenFiles:
         self._in_folder: dict[Path, set[Path]] = {}
 
     def get(self, path: Path) -> Handle:
-        """The open file of a path."""
+        """The open file of a path. Hold it as long as its descriptor is used: one that is not kept here is closed with the last
+        reference, and another thread may get the same descriptor for another file."""
         handle = self._handles.get(path)
         if handle is None:
             handle = Handle(path)
@@ -84,6 +85,10 @@ class OpenFiles:
         else:
             self._handles.move_to_end(path)
         return handle
+
+    def keeps(self, handle: Handle) -> bool:
+        """Whether a file counts as open. One that was opened while there were too many does not: it is closed after its use."""
+        return handle in self._alive
 
     @property
     def is_crowded(self) -> bool:
@@ -142,13 +147,13 @@ class DiskSegment:
     def append(self, pieces: Sequence[bytes | memoryview]) -> None:
         """Write all pieces at the end, or nothing at all and raise ``OSError``."""
         self.repair()
-        fd = self._open.get(self.path).fd
+        handle = self._open.get(self.path)
         total = sum(map(len, pieces))
         try:
-            written = os.writev(fd, pieces)
+            written = os.writev(handle.fd, pieces)
             while written < total:
-                written += os.write(fd, memoryview(b"".join(pieces))[written:])
-            self._check_there(fd)
+                written += os.write(handle.fd, memoryview(b"".join(pieces))[written:])
+            self._check_there(handle.fd)
         except BaseException:
             self._torn = True
             with suppress(OSError):  # tried again before the next append
@@ -172,13 +177,14 @@ class DiskSegment:
 
     def read(self, position: int, size: int) -> bytes:
         """Up to ``size`` bytes from ``position``."""
-        return os.pread(self._open.get(self.path).fd, min(size, self.size - position), position)
+        handle = self._open.get(self.path)
+        return os.pread(handle.fd, min(size, self.size - position), position)
 
     def range(self, position: int, size: int) -> DiskRange | bytes:
-        """A part of the file to be sent as it is. A small one is read at once, and so is any while too many files are open: one
-        answer may hold ranges of thousands of files, and many answers may wait for their sockets."""
+        """A part of the file to be sent as it is. A small one is read at once, and so is any of a file that would be one too many
+        to be open: one answer may hold ranges of thousands of files, and many answers may wait for their sockets."""
         handle = self._open.get(self.path)
-        if size > _COPIED and not self._open.is_crowded:
+        if size > _COPIED and self._open.keeps(handle):
             return DiskRange(handle, position, size)
         data = os.pread(handle.fd, size, position)
         if len(data) != size:
@@ -204,13 +210,15 @@ class DiskSegment:
 
     def truncate(self, size: int) -> None:
         """Cut the file to ``size``."""
-        os.ftruncate(self._open.get(self.path).fd, size)
+        handle = self._open.get(self.path)
+        os.ftruncate(handle.fd, size)
         self.size = size
 
     def repair(self) -> None:
         """Truncate what a failed append may have left."""
         if self._torn:
-            os.ftruncate(self._open.get(self.path).fd, self.size)
+            handle = self._open.get(self.path)
+            os.ftruncate(handle.fd, self.size)
             self._torn = False
 
 

@@ -28,6 +28,7 @@ from ottla.protocol.messages import (
     metadata_request,
     produce_request,
 )
+from ottla.runtime import log_files
 from tests.counting import work
 from tests.unit.broker.harness import START, CoreUnderTest, batch
 from tests.unit.broker.test_apis import IN_TIME, ask_metadata, create, produce
@@ -391,3 +392,62 @@ def test_answers_on_their_way_keep_few_files_open(tmp_path: Path) -> None:
     assert [len(topic.partitions[0].records) for topic in answer.responses] == [len(batch(size=40_000))] * len(wanted)
     assert len(os.listdir("/dev/fd")) <= before + 2 * 256
     broker.close()
+
+
+def test_while_files_are_scarce_an_answer_is_short_and_nobody_waits_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is read into memory keeps other clients waiting, and takes as much memory for each slow client."""
+    monkeypatch.setattr(log_files, "_MAX_OPEN", 2)
+    broker = CoreUnderTest(tmp_path)
+    wanted = names(8)
+    broker.ask(Api.CREATE_TOPICS, creating(wanted))
+    for _ in range(5):
+        broker.ask(Api.PRODUCE, producing(wanted, batch(size=900_000)), version=12)
+
+    def fetched(*topics: str, wait: int = 0) -> list[Any]:
+        partition = fetch_request.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 30)
+        fetching = fetch_request.FetchRequest(
+            max_wait=timedelta(milliseconds=wait),
+            min_bytes=20_000_000 if wait else 1,
+            topics=tuple(fetch_request.FetchTopic(topic=name, partitions=(partition,)) for name in topics),
+            forgotten_topics_data=(),
+        )
+        ticket = broker.send(Api.FETCH, fetching, version=12)
+        return [topic.partitions[0].records for topic in broker.replies.pop(ticket).responses]
+
+    whole = 5 * len(batch(size=900_000))
+    on_their_way = fetched(*wanted[:3])
+    on_their_way += fetched(*wanted[3:])
+    assert sum(isinstance(one, log_files.DiskRange) for one in on_their_way) == 4
+    copied = [one for one in on_their_way if isinstance(one, bytes)]
+    assert sum(map(len, copied)) <= 8 << 20
+    assert len(copied[0]) == whole, "what comes first is whole"
+    short = fetched(*wanted, wait=1_000)
+    assert [len(short[0]), *map(len, short[2:])] == [whole, *[0] * 6]
+    assert 0 < len(short[1]) < whole
+    del on_their_way
+    assert list(map(len, fetched(*wanted[:3]))) == [whole] * 3
+    broker.close()
+
+
+def test_records_are_written_and_read_while_files_are_scarce(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that is closed after its use is not closed before."""
+    monkeypatch.setattr(log_files, "_MAX_OPEN", 2)
+    open_files = log_files.OpenFiles()
+    segments = []
+    for number in range(6):
+        path = tmp_path / str(number)
+        path.touch()
+        segments.append(log_files.DiskSegment(path, open_files))
+        segments[-1].append([b"first" * 10_000])
+    ranges = [segment.range(0, segment.size) for segment in segments]
+    assert open_files.is_crowded
+    torn = log_files.DiskSegment(segments[0].path, open_files)
+    for segment in segments:
+        segment.append([b"second"])
+        assert segment.read(50_000, 6) == b"second"
+        segment.truncate(50_003)
+        assert segment.path.read_bytes()[50_000:] == b"sec"
+    torn._torn = True
+    torn.repair()
+    assert torn.path.stat().st_size == torn.size
+    assert sum(isinstance(one, log_files.DiskRange) for one in ranges) == 4

@@ -23,6 +23,11 @@ if TYPE_CHECKING:
     from ottla.broker.state import BrokerState
 
 
+_COPIED = 1 << 23
+"""The number of bytes that an answer reads into memory where too many files are open: other clients wait meanwhile, and each client
+that is slow to read its answer takes as much memory."""
+
+
 class _Answer(NamedTuple):
     """What could be answered now: ``enough`` if there is no reason to wait. ``logs``: one for each partition, unless one failed."""
 
@@ -101,7 +106,7 @@ def _read(
         logs = iter(before.answer.logs)
         known = before.answer.response.responses
         topics = [reading.again(*pair, logs, before.changed) for pair in zip(request.topics, known, strict=True)]
-    enough = reading.failed or reading.taken >= min(request.min_bytes, request.max_bytes) or not reading.logs
+    enough = reading.failed or reading.is_cut or reading.taken >= min(request.min_bytes, request.max_bytes) or not reading.logs
     return _Answer(_response(ErrorCode.none, tuple(topics)), enough, tuple(reading.logs))
 
 
@@ -114,11 +119,14 @@ class _Reading:
     def __init__(self, core: BrokerState, request: fetch_request.FetchRequest, *, by_id: bool) -> None:
         self.taken = 0
         self.failed = False
+        self.is_cut = False
+        """Whether there may be more, which does not come by waiting."""
         self.logs: list[PartitionLog] = []
         self._core = core
         self._by_id = by_id
         self._committed = request.isolation_level == IsolationLevel.READ_COMMITTED
         self._budget = min(request.max_bytes, core.config.fetch_max_bytes)
+        self._copied = 0
 
     def topic(self, asked: fetch_request.FetchTopic) -> fetch_response.FetchableTopicResponse:
         """What there is of one topic."""
@@ -167,9 +175,12 @@ class _Reading:
                 ErrorCode.offset_out_of_range, f"Offset {wanted.fetch_offset} is not between {log.start_offset} and {end}."
             )
         limit = max(0, min(wanted.partition_max_bytes, self._budget - self.taken))
+        if limit > _COPIED - self._copied and self._core.is_crowded:
+            limit, self.is_cut = max(0, _COPIED - self._copied), True
         # A batch larger than every limit is still returned if it is the first: otherwise readers would be stuck before it.
         data, aborted = _data(log, wanted.fetch_offset, limit, at_least_one=not self.taken, committed=self._committed)
         self.taken += len(data)
+        self._copied += len(data) if isinstance(data, bytes) else 0
         return _partition(log, wanted.partition, data, aborted)
 
 
