@@ -288,6 +288,7 @@ class PartitionFolder:
         """A new, empty segment in an existing folder."""
         name = file_name(base_offset, "log")
         self.pin().create(name)
+        self._open.forget([self.path / name])  # the open file of this name, if any, was removed by hand
         return DiskSegment(self.path / name, self._open, 0)
 
     def open(self, base_offset: int) -> DiskSegment:

@@ -277,6 +277,24 @@ def test_a_file_that_became_shorter_is_an_error_of_the_disk(tmp_path: Path) -> N
     data.release()
 
 
+def test_a_topic_whose_folder_was_removed_by_hand_can_be_deleted_and_created_again(tmp_path: Path) -> None:
+    data = _opened(tmp_path)
+    old = data.log_files("orders", ID, 0)
+    old.make()
+    segment = old.create(0)
+    segment.append([b"old"])
+    shutil.rmtree(tmp_path / "orders-0")
+    with pytest.raises(FileNotFoundError):
+        segment.append([b"lost"])
+    old.give_up()
+    data.set_aside_topic("orders", ID, [0])
+    new = data.log_files("orders", uuid.UUID(int=12), 0)
+    new.make()
+    new.create(0).append([b"new"])
+    assert (tmp_path / "orders-0" / f"{0:020d}.log").read_bytes() == b"new"
+    data.release()
+
+
 def test_nothing_is_written_once_the_directory_was_removed(tmp_path: Path) -> None:
     """Appends to files that no one can open any more would be acknowledged and lost, and a new folder would have no lock."""
     path = tmp_path / "data"
