@@ -408,13 +408,14 @@ class AsyncConsumer(ConsumerBase[K_co, V_co]):
     async def _drive(self, call: Call[T], check: Callable[[], None] = _go_on) -> T:
         """``check`` raises when the call must not wait any longer."""
         network = self._network_thread()
-        failure: BaseException | None = None
+        of_listener: BaseException | None = None
         try:
             step = next(call)
             while True:
-                failure = None
+                failure: BaseException | None = None
                 if isinstance(step, Await):
                     failure = await self._listeners.run(step.awaitable, check, call.close)
+                    of_listener = of_listener if failure is None else failure
                 else:
                     await self._wait_for(step, call, network, check)
                 step = call.send(clock.now()) if failure is None else call.throw(failure)
@@ -427,7 +428,7 @@ class AsyncConsumer(ConsumerBase[K_co, V_co]):
         except (OttlaError, asyncio.CancelledError):
             raise
         except BaseException as error:
-            if error is not failure:  # otherwise a listener has raised it, and the call had ended in order
+            if error is not of_listener:  # a call that raises what a listener has raised was not interrupted
                 self._calls.interrupted = True
             raise
 

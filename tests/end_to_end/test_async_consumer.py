@@ -227,6 +227,24 @@ def test_what_a_listener_raises_whose_call_was_cancelled_is_raised_by_the_next(s
     run(cancelled())
 
 
+def test_what_a_listener_raises_costs_no_fetched_records(served: str, topic: MakeTopic) -> None:
+    """After any other exception in the middle of a call everything is fetched again."""
+    name = filled(topic, 2, 10)
+
+    async def on_assign(member: AsyncConsumer, partitions: list[TopicPartition]) -> None:
+        await asyncio.sleep(0)
+        raise ValueError("no use")
+
+    async def main() -> None:
+        async with consumer(served, f"of-{name}") as member:
+            await member.subscribe([name], on_assign=on_assign)
+            with pytest.raises(ValueError, match="no use"):
+                await member.poll(PATIENCE / 2)
+            assert not member._calls.interrupted
+
+    run(main())
+
+
 def test_closing_waits_for_a_listener_only_as_long_as_there_is_time(served: str, topic: MakeTopic) -> None:
     name = filled(topic, 1, 1)
     begun, ended = asyncio.Event(), asyncio.Event()
