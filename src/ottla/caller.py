@@ -13,6 +13,8 @@ import logging
 import sys
 import threading
 from contextvars import ContextVar, Token
+from inspect import CO_VARARGS
+from types import FrameType
 from typing import Any
 
 _log = logging.getLogger(__name__)
@@ -53,6 +55,8 @@ class Caller:
             return "the program has ended, perhaps by sys.exit() while they were processed"
         if self.interrupted is not None:
             return self.interrupted
+        if _in_signal_handler():
+            return "a signal handler closes, perhaps while they are processed"
         if self._task is not None:
             return _unfinished(self._task, self._cancelling)
         return None if self._is_same_context() else "another thread, or another context, polled"
@@ -105,3 +109,32 @@ def _at_exit() -> bool:
     """
     main = threading.main_thread()
     return threading.current_thread() is main and not main.is_alive()
+
+
+def _in_signal_handler() -> bool:
+    """Whether this thread runs a signal handler, on top of the code that it interrupts.
+
+    A handler is called with the frame that it interrupts, which is then also the frame below its own. ``signal.getsignal()`` would
+    not know a handler that has replaced itself, as many do in their first line.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return False  # Python runs signal handlers only on the main thread
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if _is_called_with(frame, frame.f_back):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _is_called_with(frame: FrameType, wanted: object) -> bool:
+    """Whether ``wanted`` is among the positional arguments of this call."""
+    code = frame.f_code
+    more = bool(code.co_flags & CO_VARARGS)
+    if wanted is None or (code.co_argcount < 2 and not more):
+        return False  # no signal handler; before Python 3.13 ``f_locals`` is a copy that lives as long as the frame
+    given = frame.f_locals
+    arguments = [given.get(name) for name in code.co_varnames[: code.co_argcount]]
+    if more:
+        arguments += given.get(code.co_varnames[code.co_argcount + code.co_kwonlyargcount], ())
+    return any(argument is wanted for argument in arguments)

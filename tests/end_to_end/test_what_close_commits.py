@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import os
 import signal
 import subprocess
 import sys
@@ -16,12 +17,13 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
 
 from ottla import Consumer, Record, Records, TopicPartition
-from ottla.errors import IllegalStateError, WakeupError
+from ottla.errors import ClosedError, IllegalStateError, WakeupError
 from ottla.signals import stop_on_signals
 from tests.end_to_end.programs import environment
 
@@ -160,6 +162,15 @@ def a_signal_ends_the_next_poll(reader: Reader) -> None:
                     signal.raise_signal(signal.SIGTERM)
 
 
+def a_signal_handler_closes_during_the_next_poll(reader: Reader) -> None:
+    with handling_sigterm(lambda *arguments: reader.consumer.close()):
+        reader.ready()
+        reader.poll()
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        with suppress(ClosedError):
+            reader.consumer.poll(PATIENCE)
+
+
 def a_signal_between_two_records_of_a_walk(reader: Reader) -> None:
     with reader.ready() as consumer, stop_on_signals(consumer):
         for record in consumer:
@@ -207,6 +218,7 @@ def an_asynchronous_commit_and_then_an_error(reader: Reader) -> None:
         a_walk_over_all,
         a_wakeup_ends_the_next_poll,
         a_signal_ends_the_next_poll,
+        a_signal_handler_closes_during_the_next_poll,
         a_signal_between_two_records_of_a_walk,
         another_thread_commits_and_closes,
         one_thread_for_everything,
@@ -368,6 +380,36 @@ def a_signal_ends_a_question_while_a_record_is_processed(reader: Reader) -> None
                 consumer.end_offsets([reader.tp])
 
 
+def a_signal_handler_closes_while_a_record_is_processed(reader: Reader) -> None:
+    def stop(number: int, frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_IGN)  # so signal.getsignal() no longer knows this handler
+        reader.consumer.close()
+
+    with handling_sigterm(stop):
+        signal_at_the_third(reader)
+
+
+def a_handler_with_any_arguments_closes_while_a_record_is_processed(reader: Reader) -> None:
+    with handling_sigterm(lambda *arguments: reader.consumer.close()):
+        signal_at_the_third(reader)
+
+
+def signal_at_the_third(reader: Reader) -> None:
+    reader.ready()
+    for record in reader.poll():
+        if record.offset == 3:
+            signal.raise_signal(signal.SIGTERM)
+
+
+@contextmanager
+def handling_sigterm(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
+    before = signal.signal(signal.SIGTERM, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def a_poll_that_is_refused_inside_a_job(reader: Reader) -> None:
     with suppress(IllegalStateError), reader.ready() as consumer:
         reader.poll()
@@ -421,6 +463,8 @@ def unsubscribe(reader: Reader) -> None:
         a_thread_that_is_gone_has_polled,
         calls_by_to_thread,
         a_signal_ends_a_question_while_a_record_is_processed,
+        a_signal_handler_closes_while_a_record_is_processed,
+        a_handler_with_any_arguments_closes_while_a_record_is_processed,
         a_poll_that_is_refused_inside_a_job,
         it_is_not_closed_at_all,
         assign_in_except,
