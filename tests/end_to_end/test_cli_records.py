@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -95,6 +96,24 @@ def test_a_reader_that_has_had_enough_is_no_error(served: str, topic: Topic) -> 
         env=environment(served),
     )
     assert (piped.returncode, piped.stdout, piped.stderr) == (0, "x" * 1000 + "\n", "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has /dev/full")
+def test_a_full_disk_ends_it_with_one_line_and_commits_nothing(served: str, topic: Topic) -> None:
+    name = topic(1, "k:v")
+    group = f"group-of-{name}"
+    with open("/dev/full", "wb") as full:
+        ended = subprocess.run(
+            [OTTLA, "consume", "-t", name, "-g", group, "-e"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            env=environment(served),
+        )
+    assert (ended.returncode, ended.stderr) == (1, "error: cannot write to stdout: No space left on device\n")
+    described = json.loads(ottla("group", "describe", group, "--format", "json", bootstrap_servers=served).stdout)
+    assert described["partitions"] == []
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from ottla import OffsetAndMetadata, TopicPartition
 from ottla.cli.connecting import patient
 from ottla.cli.escapes import BadFormat, Piece, compiled
 from ottla.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Settings, client_settings
+from ottla.cli.output import CommandFailed
 from ottla.errors import WakeupError
 from ottla.health import serve
 from ottla.signals import stop_on_signals
@@ -61,7 +62,11 @@ class Reading:
     def run(self) -> None:
         """Write records until there are enough."""
         while not self._done():
-            self._write(self._consumer.poll(timeout=POLL))
+            records = self._consumer.poll(timeout=POLL)
+            with _stdout_errors():
+                written = self._write(records)
+            if written and self._in_group:
+                self._commit(written)
 
     def _assigned(self, consumer: ottla.Consumer, partitions: list[TopicPartition]) -> None:
         self._joined = True
@@ -70,7 +75,8 @@ class Reading:
         if self._until_end:
             self._ends = self._consumer.end_offsets(partitions)
 
-    def _write(self, records: Iterable[Any]) -> None:
+    def _write(self, records: Iterable[Any]) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Write and flush what is wanted of these records; where that ends in each partition."""
         done: dict[TopicPartition, OffsetAndMetadata] = {}
         for record in records:
             if self._left == 0:
@@ -81,8 +87,7 @@ class Reading:
                 self._left -= 1
         if done:
             self._out.flush()
-            if self._in_group:
-                self._commit(done)
+        return done
 
     def _commit(self, done: dict[TopicPartition, OffsetAndMetadata]) -> None:
         try:
@@ -196,4 +201,20 @@ def _quiet_pipe() -> Iterator[None]:
     try:
         yield
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes stdout once more when it exits
+        _abandon_stdout()
+
+
+@contextlib.contextmanager
+def _stdout_errors() -> Iterator[None]:
+    """A full disk, for example, ends the command with one line; a closed pipe is not an error (``_quiet_pipe``)."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        _abandon_stdout()
+        raise CommandFailed(f"cannot write to stdout: {error.strerror}") from error
+
+
+def _abandon_stdout() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes stdout once more when it exits
