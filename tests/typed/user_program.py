@@ -184,6 +184,10 @@ def good_settings(location: Path) -> None:
     Consumer(more)
 
 
+class MyRecord(Record[bytes, bytes]):  # type: ignore[misc]  # pyright: ignore[reportGeneralTypeIssues]
+    pass
+
+
 def wrong_settings(anything: str) -> None:
     Consumer(grup_id="billing")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     Consumer(group_id=5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

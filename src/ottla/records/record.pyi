@@ -1,5 +1,5 @@
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Generic
+from typing import Any, Generic, final
 
 from ottla.records.batch import Batch
 from ottla.types import K_co, TimestampType, V_co
@@ -32,6 +32,7 @@ class Origin:
     @property
     def deserialize_nulls(self) -> bool: ...
 
+@final
 class Record(Generic[K_co, V_co]):
     def __init__(
         self,
