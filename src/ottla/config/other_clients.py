@@ -71,7 +71,9 @@ OTHER_CLIENTS: Mapping[str, Answer] = {
     "api_version": _VERSIONS,
     "api_version_auto_timeout_ms": _VERSIONS,
     "api.version.request": _VERSIONS,
-    "api.version.request.timeout.ms": _called("request_timeout_ms", "the request for versions has the same timeout as others"),
+    "api.version.request.timeout.ms": _called(
+        "socket_connection_setup_timeout_ms", "the request for versions is part of connecting"
+    ),
     "api.version.fallback.ms": _VERSIONS,
     "broker.version.fallback": _VERSIONS,
     "proxy_url": _PROXY,
