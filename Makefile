@@ -1,8 +1,8 @@
 # The commands of a checkout. They need python3 (3.11 or newer) and make; everything else goes into .venv.
 PYTHON ?= python3
 PYTEST_ARGS ?=
-# The suite mostly waits for other processes: two test files at a time take half the time.
-parallel := -n 2 --dist loadfile
+# The suite mostly waits for other processes: three test files at a time, in the order of tests/conftest.py.
+parallel := -n 3 --dist loadfile --no-loadscope-reorder
 # Stacks of all threads after 150 s are of no use where a test may take minutes; the test's own time-out prints them.
 patient := -o faulthandler_timeout=0
 

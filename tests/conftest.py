@@ -36,6 +36,24 @@ def refuse_skip(report: pytest.TestReport | pytest.CollectReport, path: Path) ->
         report.longrepr = f"skipped, and OTTLA_NO_SKIPS=1 allows no skip here: {reason.removeprefix('Skipped: ')}"
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Spread the files that mostly wait for other processes among those that compute, so that processes beside each other do both.
+
+    By default pytest-xdist begins with the files that have most tests, which compute: then all processes wait at the end.
+    """
+    if not hasattr(config, "workerinput"):
+        return
+    files: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.path, []).append(item)
+    kinds: tuple[list[Path], list[Path]] = ([], [])
+    for path in files:
+        kinds[any(path.is_relative_to(folder) for folder in NEVER_SKIPPED)].append(path)
+    placed = [((number + 0.5) / len(paths), path) for paths in kinds for number, path in enumerate(paths)]
+    items[:] = [item for _, path in sorted(placed) for item in files[path]]
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
