@@ -304,7 +304,8 @@ class AsyncConsumer(ConsumerBase[K_co, V_co]):
         *,
         group_membership: GroupMembershipOperation | str = GroupMembershipOperation.DEFAULT,
     ) -> Coroutine[Any, Any, None]:
-        """As ``Consumer.close``. If it is cancelled, the consumer is closed nevertheless, but its group may notice later.
+        """As ``Consumer.close``. If it is cancelled, the consumer leaves its group and closes at once; it may do so without the
+        last commit and without calling ``on_revoke``.
 
         The records of the last poll also do not count as processed if the task that polled has failed, is being cancelled, or is
         still working on them while another task closes. That is decided when this is called, so another task may await it:
@@ -334,7 +335,7 @@ class AsyncConsumer(ConsumerBase[K_co, V_co]):
             done = self._calls.collector.delivery in (None, processed)
             await self._drive(self._calls.close(round(left * 1000), clock.now(), operation, done_with_last=done))
         finally:
-            await self._end(self._network, deadline)
+            await self._end(self._network, deadline, operation)
 
     async def _closed_by_another_task(self) -> None:
         """Another ``close()`` is running: wait for it, unless it waits for the calling listener."""
@@ -348,7 +349,7 @@ class AsyncConsumer(ConsumerBase[K_co, V_co]):
         while self._owner is not None and clock.now().mono < until:
             await self._waiters.sleep(until)
 
-    async def _end(self, network: NetworkThread, deadline: float) -> None:
+    async def _end(self, network: NetworkThread, deadline: float, operation: GroupMembershipOperation) -> None:
         """Close for good. If ``close()`` was cancelled, the listener that it left running may still use the consumer."""
         try:
             await self._listeners.end(deadline)
@@ -356,6 +357,7 @@ class AsyncConsumer(ConsumerBase[K_co, V_co]):
             self._closed = True
             self._waiters.wake()
             self._listeners.log_unraised()
+            self._calls.leave_at_once(operation)
             until = round(max(deadline, clock.monotonic() + END_GRACE) * 1000)
             # Calls of other tasks may still be answered. The thread ends a moment after its last notification.
             while not network.close(0) and clock.now().mono < until:

@@ -379,6 +379,7 @@ class Consumer(ConsumerBase[K_co, V_co]):
                 self._drive(self._calls.close(round(timeout * 1000), started, operation, done_with_last=processed))
             finally:
                 self._closed = True
+                self._calls.leave_at_once(operation)
                 self._network.close(max(END_GRACE, timeout - (clock.now().mono - started.mono) / 1000))
         finally:
             if self._inside is call:

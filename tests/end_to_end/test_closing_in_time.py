@@ -21,6 +21,7 @@ import pytest
 from ottla import Admin, AsyncConsumer, Broker, Consumer, TopicPartition
 from ottla.client.commands import Inspect
 from ottla.errors import ClosedError, OttlaTimeoutError
+from ottla.faults import Fault
 from tests.end_to_end.programs import broker as broker_process
 from tests.interop.peers import create_topic
 
@@ -34,6 +35,8 @@ SLACK = 10.0
 TRIES = 3
 """Where it counts in hundredths of a second, the quickest of so many is taken: the machine may be busy."""
 TIMEOUTS = (0.0, 0.05, 0.3)
+SESSION = 45.0
+"""Seconds after which a broker removes a member that did not leave."""
 NUMBERS = itertools.count(1)
 
 
@@ -422,3 +425,58 @@ def test_what_failed_is_not_committed_by_the_assign_that_leaves_it_out(broker: B
         with Consumer(settings(broker.bootstrap_servers, group)) as consumer:
             found = consumer.committed(old)[old]
         assert found is None or found.offset == 0
+
+
+# -- a close() that is ended early -------------------------------------------------------------------------------------------
+
+
+def has_left(broker: Broker, group: str) -> bool:
+    """Whether the group has no members, long before a session expires."""
+    with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
+        deadline = time.monotonic() + SESSION / 3
+        while admin.describe_groups([group])[group].members:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.05)
+    return True
+
+
+@pytest.mark.parametrize("turns", [1, 2, 5])
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_cancelled_close_leaves_the_group(broker: Broker, protocol: str, turns: int) -> None:
+    """The commit comes first and is not answered, so the cancellation arrives before the member has left."""
+
+    async def main() -> str:
+        consumer = await async_reading(broker, group_protocol=protocol)
+        group = consumer.group_metadata().group_id
+        with broker.faults.delay("OffsetCommit", PATIENCE):
+            closing = asyncio.create_task(consumer.close(PATIENCE))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            assert closing.cancel()
+            await asyncio.wait([closing])
+            assert closing.cancelled()
+        return group
+
+    assert has_left(broker, asyncio.run(asyncio.wait_for(main(), PATIENCE)))
+
+
+def interrupt_once_it_strikes(fault: Fault) -> None:
+    while not fault.struck:
+        time.sleep(0.01)
+    main = threading.main_thread().ident
+    assert main is not None
+    signal.pthread_kill(main, signal.SIGINT)
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_close_that_ctrl_c_ends_leaves_the_group(broker: Broker, protocol: str) -> None:
+    group = fresh()
+    consumer = reading(broker.bootstrap_servers, group, group_protocol=protocol)
+    with broker.faults.delay("OffsetCommit", PATIENCE) as unanswered:
+        interrupting = threading.Thread(target=interrupt_once_it_strikes, args=(unanswered,))
+        interrupting.start()
+        with pytest.raises(KeyboardInterrupt):
+            consumer.close(PATIENCE)
+        interrupting.join(PATIENCE)
+    assert has_left(broker, group)

@@ -98,6 +98,8 @@ class ConsumerCalls(CommitCalls, LookupCalls):
         """Everything that keeps records from coming, what concerns all partitions first."""
         self._void_until: tuple[commands.Command, ...] = ()
         """After a request to leave: errors reported before one of these is done concern the membership that was left."""
+        self._leaves_at_end = False
+        """``close()`` has begun to leave the group."""
         self._problem_since: dict[type[OttlaError], int] = {}
 
     @property
@@ -405,6 +407,7 @@ class ConsumerCalls(CommitCalls, LookupCalls):
         failures = yield from self._end_async_commits(self._before(deadline))
         unfinished = self._unanswered_commits()
         if self.snapshot.mode is not Mode.NONE:
+            self._leaves_at_end = True
             try:
                 yield from self._leave("the consumer is being closed", self._before(deadline), operation)
             except Exception as error:
@@ -415,6 +418,18 @@ class ConsumerCalls(CommitCalls, LookupCalls):
             raise failures[0]
         if unfinished:
             raise OttlaTimeoutError(f"{unfinished} asynchronous commits were not answered before the consumer was closed")
+
+    def leave_at_once(self, operation: GroupMembershipOperation) -> None:
+        """Leave the group without waiting and without calling the listener, unless ``close()`` came as far as that.
+
+        A cancellation, or Ctrl-C, has ended ``close()`` early. A member that did not leave would keep its partitions until its
+        session expires.
+        """
+        if self._leaves_at_end or self.snapshot.mode is Mode.NONE:
+            return
+        self._leaves_at_end = True
+        given_up = commands.GivenUp(self._rebalancing.owned, self._rebalancing.lost, 0)
+        self._mailbox.submit(commands.Unsubscribe("the consumer is being closed", given_up, operation))
 
     def _end_fetches(self, deadline: int) -> Call[None]:
         """Brokers keep a session for each consumer that fetches; closing it makes space for another's (KIP-227).
