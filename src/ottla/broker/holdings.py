@@ -6,6 +6,7 @@ not know requests, groups or transactions. Invariant: what is stored and what ho
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -27,6 +28,9 @@ from ottla.types import Now
 
 SYNC_CATALOG = ("sync-catalog",)
 """The tag of the job that forces the catalog to disk."""
+
+
+log = logging.getLogger("ottla.broker")
 
 
 class Endpoint(NamedTuple):
@@ -166,7 +170,7 @@ class Holdings:
     def topic_or_new(self, name: str) -> Topic:
         """The topic of a name, created with the broker's defaults if need be; ``Refusal`` where it cannot be."""
         topic = self.topics.get(name)
-        return topic if topic is not None else self.create_topic(name, self._default_partitions(name), {})
+        return topic if topic is not None else self.create_topic(name, self.partitions_of_new(name), {})
 
     def create_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> Topic:
         """Make a topic that outlasts this process; ``Refusal`` where it cannot be."""
@@ -174,7 +178,9 @@ class Holdings:
         stored = StoredTopic(name, self._ids.new_uuid(), partitions, configs)
         self._store_changes(stored)
         self._changed_topics[name] = None
-        return self.topics.add(stored)
+        topic = self.topics.add(stored)
+        _warn_if_state_expires(topic)
+        return topic
 
     def delete_records(self, log: PartitionLog, offset: int) -> None:
         """Make a log begin at ``offset``, unless it already begins later."""
@@ -188,6 +194,7 @@ class Holdings:
         self.topics.put(topic)
         self.logs.reconfigure([topic])
         self._changed_topics[topic.name] = None
+        _warn_if_state_expires(topic)
 
     def alter_settings(self, settings: StoredSettings, *, validate_only: bool = False) -> None:
         """Let other settings of the broker and of groups hold, at once; ``Refusal`` where they cannot be or not be stored."""
@@ -222,8 +229,17 @@ class Holdings:
             )
         return self.logs.get(topic, partition)
 
-    def _default_partitions(self, name: str) -> int:
-        return self._of_coordinators.get(name, self.config.num_partitions)
+    def partitions_of_new(self, name: str, wanted: int | None = None) -> int:
+        """How many partitions a new topic gets: ``wanted``, or the broker's default.
+
+        The topics of the coordinators always have as many as the broker's settings say, since the coordinators have divided their
+        groups and transactional ids among so many. Kafka 4.3.1 creates them as requested; with 3 partitions it then served 5 of 8
+        groups and no transactional producer.
+        """
+        fixed = self._of_coordinators.get(name)
+        if fixed is None:
+            return self.config.num_partitions if wanted is None else wanted
+        return fixed
 
     def _store_changes(self, *changes: CatalogChange) -> None:
         try:
@@ -238,3 +254,10 @@ class Holdings:
     def _name_of(self, topic_id: uuid.UUID) -> str | None:
         topic = self.topics.by_id(topic_id)
         return topic.name if topic is not None else None
+
+
+def _warn_if_state_expires(topic: Topic) -> None:
+    """Kafka allows these settings, too."""
+    if topic.internal and topic.config.expiring:
+        policy = topic.config.cleanup_policy
+        log.warning("%s has cleanup.policy=%s: what is in it expires, and the next start does not find it", topic.name, policy)

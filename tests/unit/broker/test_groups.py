@@ -83,6 +83,20 @@ def test_only_the_partitions_that_are_used_have_files_and_all_are_there(tmp_path
     broker.close()
 
 
+def test_groups_are_served_at_once_when_their_topic_was_created_by_a_client(tmp_path: Path) -> None:
+    broker = started(tmp_path)
+    wanted = create_topics_request.CreatableTopic(
+        name="__consumer_offsets", num_partitions=1, replication_factor=1, assignments=(), configs=()
+    )
+    broker.ask(Api.CREATE_TOPICS, create_topics_request.CreateTopicsRequest(topics=(wanted,)))
+    groups = [f"group-{number}" for number in range(20)]
+    assert {commit(broker, 41, group) for group in groups} == {ErrorCode.none}
+    broker.close()
+    again = started(tmp_path)
+    assert {committed(again, group) for group in groups} == {(41, "note")}
+    again.close()
+
+
 @pytest.mark.parametrize("end", ["close", "kill"])
 def test_offsets_come_back(tmp_path: Path, end: str) -> None:
     broker = started(tmp_path)

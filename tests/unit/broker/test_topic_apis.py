@@ -89,10 +89,75 @@ def test_partitions_are_added_for_good(tmp_path: Path) -> None:
 @pytest.mark.parametrize("topic", INTERNAL_TOPICS)
 def test_the_topics_of_the_coordinators_keep_their_partitions(broker: CoreUnderTest, topic: str) -> None:
     """After the next start a group would be looked for in another partition, and its committed offsets would be lost."""
-    create(broker, topic, 3)
+    create(broker, topic, -1)
     for validate_only in (True, False):
         assert widen(broker, (topic, 99, None), validate_only=validate_only) == [ErrorCode.invalid_request]
-    assert broker.core.topics.partition_count(topic) == 3
+    assert broker.core.topics.partition_count(topic) == 50
+
+
+def creating(topic: str, **wanted: Any) -> create_topics_request.CreatableTopic:
+    fields = {"num_partitions": 1, "replication_factor": -1, "assignments": (), "configs": ()}
+    return create_topics_request.CreatableTopic(name=topic, **{**fields, **wanted})
+
+
+@pytest.mark.parametrize("topic", INTERNAL_TOPICS)
+@pytest.mark.parametrize(
+    ("wanted", "warns"),
+    [
+        ({"num_partitions": 3}, True),
+        ({"num_partitions": 3, "replication_factor": 1}, True),
+        (
+            {
+                "num_partitions": -1,
+                "assignments": (create_topics_request.CreatableReplicaAssignment(partition_index=0, broker_ids=(1,)),),
+            },
+            True,
+        ),
+        ({"num_partitions": 50}, False),
+        ({"num_partitions": -1}, False),
+    ],
+)
+def test_the_topics_of_the_coordinators_are_created_as_the_settings_say(
+    broker: CoreUnderTest, caplog: pytest.LogCaptureFixture, topic: str, wanted: dict[str, Any], warns: bool
+) -> None:
+    """Kafka 4.3.1 creates them as requested. With 3 partitions it then served 5 of 8 groups and no transactional producer."""
+    for validate_only in (True, False):
+        message = create_topics_request.CreateTopicsRequest(topics=(creating(topic, **wanted),), validate_only=validate_only)
+        (created,) = broker.ask(Api.CREATE_TOPICS, message).topics
+        assert (created.error_code, created.num_partitions) == (ErrorCode.none, 50)
+    assert broker.core.topics.partition_count(topic) == 50
+    lines = [record.getMessage() for record in caplog.records]
+    told = [
+        line for line in lines if line.startswith(f"{topic} was created with 50 partitions, as the broker's settings say, not ")
+    ]
+    assert bool(told) is warns
+    assert len(told) == len(lines)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "code"),
+    [
+        ({"replication_factor": 3}, ErrorCode.invalid_replication_factor),
+        ({"num_partitions": 0}, ErrorCode.invalid_partitions),
+    ],
+)
+def test_the_topics_of_the_coordinators_are_refused_as_others_are(
+    broker: CoreUnderTest, wanted: dict[str, Any], code: ErrorCode
+) -> None:
+    message = create_topics_request.CreateTopicsRequest(topics=(creating(INTERNAL_TOPICS[0], **wanted),))
+    (refused,) = broker.ask(Api.CREATE_TOPICS, message).topics
+    assert refused.error_code is code
+    assert broker.core.topics.get(INTERNAL_TOPICS[0]) is None
+
+
+@pytest.mark.parametrize("topic", INTERNAL_TOPICS)
+def test_a_policy_under_which_the_coordinators_state_expires_is_warned_of(
+    broker: CoreUnderTest, caplog: pytest.LogCaptureFixture, topic: str
+) -> None:
+    """Kafka 4.3.1 accepts it without a word."""
+    created = create(broker, topic, -1, cleanup_policy="compact,delete")
+    assert created.error_code is ErrorCode.none
+    assert f"{topic} has cleanup.policy=compact,delete: what is in it expires" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,14 @@ def test_what_is_aborted_is_never_seen(broker: CoreUnderTest, newest: bool) -> N
     assert fetch(broker, offset=3).aborted_transactions == ()
 
 
+def test_transactions_are_served_at_once_when_their_topic_was_created_by_a_client(broker: CoreUnderTest) -> None:
+    make_topic(broker, "__transaction_state", 1)
+    for number in range(20):
+        producer = started(broker, transactional_id=f"tx-{number}")
+        wrote(producer)
+        assert producer.end() is NONE
+
+
 def test_the_end_of_committed_records_is_the_last_stable_offset(broker: CoreUnderTest) -> None:
     producer = started(broker)
     wrote(producer, 0, 3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from ottla.broker.state import BrokerState
 
 _TOPIC_CONFIG, _DEFAULT_CONFIG = 1, 5
+
+log = logging.getLogger("ottla.broker")
 
 
 @serves(Api.CREATE_TOPICS)
@@ -58,8 +61,9 @@ def _create(
         if config.value is None:
             raise Refusal(ErrorCode.invalid_config, f"Null value not supported for topic configs: {config.name}")
         configs[config.name] = config.value
-    partitions = _partitions(core, wanted)
-    core.topics.check_new(wanted.name, partitions, configs)
+    requested = _requested_partitions(core, wanted)
+    partitions = core.partitions_of_new(wanted.name, requested)
+    core.topics.check_new(wanted.name, partitions if requested is None else requested, configs)
     if validate_only:
         return create_topics_response.CreatableTopicResult(
             name=wanted.name,
@@ -71,6 +75,10 @@ def _create(
             configs=(),
         )
     topic = core.create_topic(wanted.name, partitions, configs)
+    if requested not in (None, partitions):
+        log.warning(
+            "%s was created with %d partitions, as the broker's settings say, not with %d", topic.name, partitions, requested
+        )
     return create_topics_response.CreatableTopicResult(
         name=topic.name,
         topic_id=topic.topic_id,
@@ -82,15 +90,15 @@ def _create(
     )
 
 
-def _partitions(core: BrokerState, wanted: create_topics_request.CreatableTopic) -> int:
-    """How many partitions are asked for, be it as a number or by placing each replica."""
+def _requested_partitions(core: BrokerState, wanted: create_topics_request.CreatableTopic) -> int | None:
+    """How many partitions are asked for, be it as a number or by placing each replica; ``None``: as many as the broker decides."""
     if not wanted.assignments:
         if wanted.replication_factor not in (-1, 1):
             raise Refusal(
                 ErrorCode.invalid_replication_factor,
                 f"Unable to replicate the partition {wanted.replication_factor} time(s): only 1 broker(s) are registered.",
             )
-        return core.config.num_partitions if wanted.num_partitions == -1 else wanted.num_partitions
+        return None if wanted.num_partitions == -1 else wanted.num_partitions
     if wanted.num_partitions != -1 or wanted.replication_factor != -1:
         raise Refusal(ErrorCode.invalid_request, "With manual assignments, the numbers of partitions and of replicas must be -1.")
     numbers = sorted(assignment.partition_index for assignment in wanted.assignments)
