@@ -29,6 +29,7 @@ from ottla.errors import ConfigError, ForkedError, IllegalStateError, OttlaError
 from ottla.runtime import clock
 from ottla.runtime.collector import FULL_COLLECTIONS
 from ottla.runtime.data_dir import DataDir
+from ottla.runtime.descriptors import raise_limit
 from ottla.runtime.disk import Helpers
 from ottla.runtime.server import Server
 
@@ -88,6 +89,7 @@ class BrokerNode:
         self._stopped = self._is_releasing = False
         self.has_ended = False
         """Whether ``stop`` has nothing left to do."""
+        raise_limit()  # before the data directory is opened: how many files it keeps open depends on it
         self._listener = _bound(host, port)
         try:
             self.endpoint = _advertised(config, host, self._listener.getsockname()[1])
@@ -192,7 +194,7 @@ class BrokerNode:
             self._listener.listen(_BACKLOG)
         except OSError as error:
             raise _cannot_listen(host, port, error) from error
-        self._server = Server(self._core, self._listener, clock.now, self._on_strike)
+        self._server = Server(self._core, self._listener, clock.now, self._on_strike, self._data.close_files)
         self._thread = threading.Thread(target=self._run, name="ottla-broker", daemon=True)
         try:
             self._serve(effects)

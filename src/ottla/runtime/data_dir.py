@@ -95,6 +95,10 @@ class DataDir:
         """Whether so many files are open that ranges are read into memory."""
         return self._open.is_crowded
 
+    def close_files(self) -> None:
+        """Close the files of logs, apart from those of answers on their way; each is opened again when it is needed."""
+        self._open.clear()
+
     def read_catalog(self) -> Catalog:
         """The content when the data directory was opened."""
         return self._catalog.catalog

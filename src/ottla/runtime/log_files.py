@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-import resource
 import uuid
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections import OrderedDict
@@ -21,6 +20,7 @@ from weakref import WeakSet
 
 from ottla.broker.log import file_name
 from ottla.records.header import Buffer
+from ottla.runtime.descriptors import OUT_OF_DESCRIPTORS, first_of_reserve, limit
 from ottla.runtime.folders import UNFINISHED, Check, PinnedFolder
 
 SEGMENT_SUFFIXES = ("log", "index", "timeindex", "txnindex")
@@ -62,7 +62,8 @@ class OpenFiles:
 
     def __init__(self, check: Check = _unchecked) -> None:
         self.check = check
-        self._limit = _max_open()
+        self._limit = max(1, min(_MAX_OPEN, limit() // _SHARE_OF_DESCRIPTORS))
+        self._first_of_reserve = first_of_reserve()
         self._handles: OrderedDict[Path, Handle] = OrderedDict()
         self._alive: WeakSet[Handle] = WeakSet()
         """These, and those that ranges still hold."""
@@ -73,8 +74,10 @@ class OpenFiles:
         reference, and another thread may get the same descriptor for another file."""
         handle = self._handles.get(path)
         if handle is None:
-            handle = Handle(path)
+            handle = self._opened(path)
             self.check()
+            if handle.fd >= self._first_of_reserve:
+                self.clear()  # connections, or other parts of the process, have taken all others
             if self.is_crowded:
                 return handle  # not kept: it would take the place of one that a range keeps open anyway
             self._handles[path] = handle
@@ -85,6 +88,15 @@ class OpenFiles:
         else:
             self._handles.move_to_end(path)
         return handle
+
+    def _opened(self, path: Path) -> Handle:
+        try:
+            return Handle(path)
+        except OSError as error:
+            if error.errno not in OUT_OF_DESCRIPTORS or not self._handles:
+                raise
+            self.clear()
+            return Handle(path)
 
     def keeps(self, handle: Handle) -> bool:
         """Whether a file counts as open. One that was opened while there were too many does not: it is closed after its use."""
@@ -393,11 +405,6 @@ class PartitionFolder:
             return os.listdir(self.path)
         except FileNotFoundError:
             return []
-
-
-def _max_open() -> int:
-    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return _MAX_OPEN if descriptors == resource.RLIM_INFINITY else max(1, min(_MAX_OPEN, descriptors // _SHARE_OF_DESCRIPTORS))
 
 
 def given_up_name(folder: str, topic_id: uuid.UUID, suffix: str) -> str:

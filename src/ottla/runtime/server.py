@@ -8,7 +8,6 @@ client; each ticket is answered once or its connection is closed; only this thre
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import selectors
 import socket
@@ -38,6 +37,7 @@ from ottla.errors import ProtocolError, UnsupportedApiError
 from ottla.protocol.apis import Api
 from ottla.protocol.codec import RequestHeader, decode_request, encode_response, peek_request
 from ottla.protocol.framing import Frame
+from ottla.runtime.accepting import Accepting
 from ottla.runtime.disk import DiskThread, Tag
 from ottla.runtime.log_rate import INTERVAL_MS, LogRate
 from ottla.runtime.server_connection import Connection, Slot, first_half
@@ -51,20 +51,23 @@ _SWEEP_MS = 1_000
 _TURN_MS = 10
 """Finished jobs, timers, and the requests of one connection each get this much time before the sockets are checked again."""
 
-_ACCEPTS = 64
-_NO_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-
 log = logging.getLogger("ottla.broker")
 
 
 class Server:
     """Serves one core on one listening socket. ``run`` is the loop; ``stop`` and ``command`` may be called from any thread.
 
-    ``on_strike`` is called, on the loop's thread, with the scripted fault that has struck.
+    On the loop's thread, ``on_strike`` is called with the scripted fault that has struck, and ``make_room`` to close files that
+    need not be open.
     """
 
     def __init__(
-        self, core: BrokerCore, listener: socket.socket, clock: Callable[[], Now], on_strike: Callable[[int], None]
+        self,
+        core: BrokerCore,
+        listener: socket.socket,
+        clock: Callable[[], Now],
+        on_strike: Callable[[int], None],
+        make_room: Callable[[], object],
     ) -> None:
         self._core = core
         self._listener = listener
@@ -80,10 +83,10 @@ class Server:
         self._commands: deque[tuple[Callable[[], int], Future[int]]] = deque()
         self._changed: dict[Connection, None] = {}
         self._postponed: dict[Connection, None] = {}
-        self._accepting_from = 0
         self._next_sweep = 0
         self._stopping = False
         self._selector = selectors.DefaultSelector()
+        self._accepting = Accepting(listener, self._selector, make_room)
         self._wake_in, self._wake_out = socket.socketpair()
         for sock in (listener, self._wake_in, self._wake_out):
             sock.setblocking(False)
@@ -115,7 +118,7 @@ class Server:
     def run(self) -> None:
         """The loop, until ``stop``. Whatever it raises, it is of no more use; call ``close`` afterwards."""
         self._selector.register(self._wake_in, selectors.EVENT_READ, self._woken)
-        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        self._accepting.watch(self._accept)
         while not self._stopping:
             for key, events in self._selector.select(self._patience()):
                 key.data(events)
@@ -183,24 +186,13 @@ class Server:
             self._wake_in.recv(4096)
 
     def _accept(self, events: int) -> None:
-        for _ in range(_ACCEPTS):
-            try:
-                sock, address = self._listener.accept()
-            except BlockingIOError:
-                return
-            except OSError as error:
-                if error.errno in _NO_DESCRIPTORS:
-                    log.error("no new connection can be accepted for a second: %s", error.strerror)
-                    self._selector.unregister(self._listener)
-                    self._accepting_from = self._clock().mono + _SWEEP_MS
-                    return
-                continue  # the client has gone away again
+        for sock, host in self._accepting.accepted(self._clock().mono, len(self._connections)):
             sock.setblocking(False)
             with contextlib.suppress(OSError):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._next_connection += 1
             connection = Connection(
-                self._next_connection, sock, str(address[0]), self._core.config.socket_request_max_bytes, self._clock().mono
+                self._next_connection, sock, host, self._core.config.socket_request_max_bytes, self._clock().mono
             )
             self._connections[connection.number] = connection
             try:
@@ -356,9 +348,7 @@ class Server:
             elif not connection.watched and not connection.has_room:
                 self._guarded(connection, self._look_for_end)
         self._count_malformed(mono)
-        if self._accepting_from and mono >= self._accepting_from:
-            self._accepting_from = 0
-            self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        self._accepting.resume_if_due(mono)
 
     def _look_for_end(self, connection: Connection) -> None:
         """A connection from which nothing is read, as it has too much in flight, may have been closed by its client.
