@@ -6,9 +6,11 @@ against itself.
 
 from __future__ import annotations
 
+import functools
 import gc
 import itertools
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -35,6 +37,8 @@ SETTINGS = {
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
 }
+
+CONNECTOR = Path(__file__).parents[2] / "tools" / "spark-jvm-connector"
 
 _numbers = itertools.count(1)
 
@@ -131,6 +135,13 @@ def numbered(count: int, start: int = 0, partition: int = 0) -> list[Message]:
     return [Message(str(number).encode(), partition=partition) for number in range(start, start + count)]
 
 
+@functools.cache
+def connector_jars() -> str:
+    """Spark's own Kafka connector as a value for ``spark.jars``; empty without Maven."""
+    done = subprocess.run([CONNECTOR], capture_output=True, text=True, timeout=300)
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The session: two cores, no UI."""
@@ -139,6 +150,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     os.environ.setdefault("SPARK_SUBMIT_OPTS", QUICK_JVM)
     home = tmp_path_factory.mktemp("spark")
     builder = SparkSession.builder.master("local[2]").appName("ottla tests").config("spark.sql.warehouse.dir", str(home))
+    builder = builder.config("spark.local.dir", str(home))
+    if jars := connector_jars():
+        builder = builder.config("spark.jars", jars)
     for name, value in SETTINGS.items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
@@ -160,8 +174,8 @@ Load = Callable[..., DataFrame]
 def load(spark: SparkSession, kafka: Kafka) -> Load:
     """``load(subscribe=topic, startingOffsets=...)``: a batch."""
 
-    def read(schema: str | None = None, **options: Any) -> DataFrame:
-        reader = spark.read.format("ottla").option("kafka.bootstrap.servers", kafka.servers).options(**_by_their_names(options))
+    def read(schema: str | None = None, source: str = "ottla", **options: Any) -> DataFrame:
+        reader = spark.read.format(source).option("kafka.bootstrap.servers", kafka.servers).options(**_by_their_names(options))
         return (reader if schema is None else reader.schema(schema)).load()
 
     return read

@@ -144,16 +144,6 @@ def test_an_empty_topic_has_no_rows(load: Load, kafka: Kafka) -> None:
     assert load(subscribe=kafka.create(2)).count() == 0
 
 
-def test_a_data_frame_reads_the_same_each_time(load: Load, kafka: Kafka) -> None:
-    topic = kafka.create()
-    kafka.produce(topic, numbered(3))
-    frame = load(subscribe=topic)
-    assert frame.count() == 3
-    kafka.produce(topic, numbered(2, 3))
-    assert values(frame) == [0, 1, 2]
-    assert values(load(subscribe=topic)) == [0, 1, 2, 3, 4]
-
-
 def test_a_task_that_is_cut_short_spoils_nothing(load: Load, thousand: str) -> None:
     assert len(load(subscribe=thousand, maxPartitions=1).limit(7).collect()) == 7
     assert load(subscribe=thousand).count() == 1000

@@ -13,6 +13,10 @@ Spark finds it by itself, through the top-level module ``pyspark_ottla``; nothin
     batch.py       driver  the batch reader
     stream.py      driver  the micro-batch reader
     cluster.py     driver  what a planner asks of a Kafka cluster
+    bounds.py      driver  where a batch begins and ends in each partition
+    planner.py     driver  the planner process: the bounds of each execution of a batch
+    launch.py        both  how the driver starts the planner process, and tasks reach it
+    signed.py        both  the messages between them
     reading.py   executor  ranges of offsets -> Arrow batches
     workers.py   executor  what a worker process keeps from task to task
 

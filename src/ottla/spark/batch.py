@@ -1,65 +1,106 @@
-"""The batch reader: one range of offsets, settled once, when the query is planned.
+"""The batch reader: what is read is settled when a query is executed.
 
-Owns the plan of a batch. Must not know how rows are fetched. Invariant: Spark plans once for each ``load()``, so every action on
-one DataFrame reads the same records.
+Owns the plan of a batch. Must not know how rows are fetched. Spark asks for ``partitions()`` once for each table (what ``load()``
+returned, also as a view, or as the static side of a stream) and keeps the answer. So the answer says which part of each partition
+a task reads, and the task asks the planner process where the log begins and ends. Invariants: all tasks of an execution, attempt
+after attempt, read within the same bounds; under any bounds an offset belongs to the same task.
 """
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
+from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from ottla.errors import ConfigError
-from ottla.spark.cluster import Cluster
-from ottla.spark.offsets import EARLIEST, LATEST, Offsets
+from ottla.spark.bounds import are_fixed, bounds_from_json, current_bounds
+from ottla.spark.cluster import Cluster, patience
+from ottla.spark.launch import PlannerAddress, ask, register
+from ottla.spark.offsets import LATEST
 from ottla.spark.options import SourceOptions
-from ottla.spark.planning import plan_tasks, ranges_between
+from ottla.spark.planning import Bounds, OpenTask, Task, plan_open_tasks, plan_tasks, ranges_between
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+log = logging.getLogger(__name__)
+
+EXECUTION, DRIVER_HOST = "spark.sql.execution.id", "spark.driver.host"
+"""Local properties that Spark gives to each task of a query."""
+
+QUESTIONS = 4
+"""More than a planner asks a cluster to settle the bounds of an execution; each question has the same patience."""
+
+
+class OpenPartition(NamedTuple):
+    """An input partition whose ranges are settled by each execution."""
+
+    task: OpenTask
+    planned: Bounds
+    """The bounds of the task's partitions when the table was planned."""
+    planner: PlannerAddress
 
 
 class OttlaBatchReader(DataSourceReader):
     """Plans on the driver, reads on the executors; Spark pickles it from the one to the other."""
 
-    def __init__(self, options: SourceOptions, columns: tuple[str, ...]) -> None:
+    def __init__(self, options: SourceOptions, columns: tuple[str, ...], given: Mapping[str, str]) -> None:
         self._options = options
         self._columns = columns
+        self._given = dict(given)
 
     def partitions(self) -> list[InputPartition]:
         """One input partition a task."""
-        with Cluster(self._options) as cluster:
-            starts, ends = self._bounds(cluster)
-        for tp, start in starts.items():
-            if start > ends[tp]:
-                raise ConfigError(
-                    f"{tp} would be read from offset {start} to {ends[tp]}: startingOffsets lie behind endingOffsets",
-                    hint="an endingOffsets of latest is where the log ends now",
-                )
-        tasks = plan_tasks(
-            ranges_between(starts, ends),
-            min_partitions=self._options.min_partitions,
-            max_partitions=self._options.max_partitions,
-            cores=os.cpu_count() or 1,
-        )
-        return [InputPartition(task) for task in tasks]
-
-    def _bounds(self, cluster: Cluster) -> tuple[Offsets, Offsets]:
-        starting, ending = self._options.starting_offsets, self._options.ending_offsets
-        assert starting is not None
-        assert ending is not None
-        partitions = cluster.partitions()
-        starting.check_covers("startingOffsets", partitions)
-        ending.check_covers("endingOffsets", partitions)
-        earliest = cluster.earliest(starting.unresolved(partitions, EARLIEST))
-        latest = cluster.latest(ending.unresolved(partitions, LATEST))
-        return starting.resolve(partitions, earliest, {}), ending.resolve(partitions, {}, latest)
+        options = self._options
+        with Cluster(options) as cluster:
+            bounds = current_bounds(cluster, options)
+        least, most, cores = options.min_partitions, options.max_partitions, os.cpu_count() or 1
+        if are_fixed(options) or options.plan_once:
+            starts, ends = ({tp: both[point] for tp, both in bounds.items()} for point in (0, 1))
+            ranges = ranges_between(starts, ends)
+            return [InputPartition(task) for task in plan_tasks(ranges, min_partitions=least, max_partitions=most, cores=cores)]
+        planner = register(self._given)
+        tasks = plan_open_tasks(bounds, min_partitions=least, max_partitions=most, cores=cores)
+        return [InputPartition(OpenPartition(task, _within(bounds, task), planner)) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task; runs on an executor."""
         from ottla.spark.reading import read_ranges
 
-        return read_ranges(partition.value or (), self._columns, self._options)
+        wanted = partition.value
+        ranges = self._settle(wanted) if isinstance(wanted, OpenPartition) else wanted
+        return read_ranges(ranges or (), self._columns, self._options)
+
+    def _settle(self, wanted: OpenPartition) -> Task:
+        """The ranges that a task reads in the execution that it belongs to."""
+        context = TaskContext.get()
+        execution = context.getLocalProperty(EXECUTION) if context is not None else None
+        if context is None or execution is None:
+            # A job on an RDD, which must read the same as often as Spark computes it. It cannot be told from another RDD's.
+            self._warn_if_outgrown(wanted)
+            return wanted.task.ranges(wanted.planned)
+        driver = context.getLocalProperty(DRIVER_HOST) or "localhost"
+        rows = ask(wanted.planner, int(execution), driver=driver, patience=QUESTIONS * patience(self._options))
+        return wanted.task.ranges(bounds_from_json(rows))
+
+    def _warn_if_outgrown(self, wanted: OpenPartition) -> None:
+        ending = self._options.ending_offsets
+        assert ending is not None
+        last = [tp for tp in wanted.planned if any((*tp, None) == (*share[:2], share.high) for share in wanted.task.shares)]
+        with Cluster(self._options) as cluster:
+            latest = cluster.latest(ending.unresolved(last, LATEST))
+        if newer := sorted(tp for tp, end in latest.items() if end > wanted.planned[tp][1]):
+            log.warning(
+                "%s: an RDD reads up to the offset where the log ended when the table was first used, and records were added "
+                "since; call load() again to read them",
+                ", ".join(map(str, newer)),
+            )
+
+
+def _within(bounds: Bounds, task: OpenTask) -> Bounds:
+    """``bounds`` of the partitions of ``task`` alone."""
+    mine = {share[:2] for share in task.shares}
+    return {tp: both for tp, both in bounds.items() if tuple(tp) in mine}

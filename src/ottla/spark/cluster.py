@@ -41,6 +41,11 @@ FEW = 3
 """Topics that are asked for one by one; if there are more, all of the cluster's come in one answer."""
 
 
+def patience(options: SourceOptions) -> float:
+    """Seconds for which one question is asked again."""
+    return float(dict(options.client).get("default.api.timeout.ms", DEFAULT_PATIENCE)) / 1000
+
+
 class Cluster:
     """The planner's view of the cluster that the options name. A context manager; may be used again after ``close()``."""
 
@@ -132,7 +137,7 @@ class Cluster:
     def _ask(self, question: Callable[[Consumer, float], T]) -> T:
         """Ask until there is an answer, or an error that does not pass, or patience is over."""
         client = self._client()
-        deadline = time.monotonic() + float(dict(self._options.client).get("default.api.timeout.ms", DEFAULT_PATIENCE)) / 1000
+        deadline = time.monotonic() + patience(self._options)
         while True:
             try:
                 return question(client, max(0.0, deadline - time.monotonic()))

@@ -56,6 +56,7 @@ class SourceOptions:
     max_partitions: int | None = None
     fail_on_data_loss: bool = True
     include_headers: bool = False
+    plan_once: bool | None = None
     group_id: str | None = None
     poll_timeout: float = 120.0
     """Seconds that a task waits for a record before it fails."""
@@ -74,6 +75,7 @@ class SourceOptions:
     def for_stream(self) -> SourceOptions:
         """The same for a stream, with a stream's defaults; raises ``ConfigError`` for what only a batch can do."""
         _refuse("endingOffsets", self.ending_offsets, "a stream", "trigger(availableNow=True) ends at what is there now")
+        _refuse("planOnce", self.plan_once, "a stream", "each of its batches is planned once")
         return dataclasses.replace(self, starting_offsets=self.starting_offsets or OffsetSpec(LATEST))
 
 
@@ -102,6 +104,12 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
     if most is not None and least is not None and most < least:
         raise ConfigError(f"minPartitions is {least}, more than maxPartitions, which is {most}")
     return SourceOptions(subscription=_subscription(parsed), client=tuple(sorted(client.items())), **parsed)
+
+
+def bounding_options(given: Mapping[str, str]) -> dict[str, str]:
+    """The options that say which offsets of which cluster are read: all that a planner needs."""
+    lowered = {name.lower(): value for name, value in given.items()}
+    return {name: value for name, value in sorted(lowered.items()) if name in _BOUNDING or name.startswith(CLIENT_PREFIX)}
 
 
 class Option(NamedTuple):
@@ -178,6 +186,7 @@ OPTIONS = (
     Option("maxPartitions", "max_partitions", _positive),
     Option("failOnDataLoss", "fail_on_data_loss", _boolean),
     Option("includeHeaders", "include_headers", _boolean),
+    Option("planOnce", "plan_once", _boolean),
     Option("groupId", "group_id", _name),
     Option("kafkaConsumer.pollTimeoutMs", "poll_timeout", _seconds),
 )
@@ -209,6 +218,7 @@ FORBIDDEN = {
 
 ADDED_BY_SPARK = frozenset({"path", "paths", "owner", "provider", "checkpointlocation", "queryname", "outputmode"})
 
+_BOUNDING = frozenset({"assign", "subscribe", "subscribepattern", "startingoffsets", "endingoffsets"})
 _BY_LOWERED = {option.name.lower(): option for option in OPTIONS}
 _REFUSED_LOWERED = {name.lower(): name for name in REFUSED}
 _SIMILAR = 0.75

@@ -1,13 +1,15 @@
 """Which records a batch takes, and how Spark's tasks share them.
 
-Owns the arithmetic on ranges of offsets: rate limit, splitting, packing. Must not know a cluster nor Spark. Invariants: what is
-planned covers every range exactly once; a limit is never exceeded; equal input gives an equal plan.
+Owns the arithmetic on ranges of offsets: rate limit, splitting, packing, and the shares of tasks whose ranges are settled later.
+Must not know a cluster nor Spark. Invariants: what is planned covers every range exactly once; a limit is never exceeded; equal
+input gives an equal plan.
 """
 
 from __future__ import annotations
 
 import heapq
 import itertools
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -43,6 +45,50 @@ class OffsetRange(NamedTuple):
 Task = tuple[OffsetRange, ...]
 """What one Spark task reads: ranges of different partitions."""
 
+Bounds = Mapping[TopicPartition, tuple[int, int]]
+"""Partition -> the offset at which a batch begins in it, and the one before which it ends."""
+
+
+class Share(NamedTuple):
+    """The part of one partition that belongs to one task, from offset ``low`` up to, and without, ``high``; ``None`` is where the
+    batch itself begins or ends, wherever that will be."""
+
+    topic: str
+    partition: int
+    low: int | None = None
+    high: int | None = None
+
+
+class OpenTask(NamedTuple):
+    """What one Spark task reads of a batch whose bounds are settled by each execution.
+
+    Each offset belongs to the same task under any bounds. Spark may have computed the blocks of a cached DataFrame in different
+    executions: they hold no record twice, and leave none out between them.
+    """
+
+    shares: tuple[Share, ...]
+    number: int
+    tasks: int
+    """This task's number, from 0 on, and how many there are."""
+    known: dict[str, int]
+    """The partitions of each topic that have their tasks, as a bit mask: each task is told of all. Any other is given to a task by
+    its name."""
+
+    def ranges(self, bounds: Bounds) -> Task:
+        """The ranges that this task reads within ``bounds``. A partition that is not in ``bounds`` has none."""
+        shares = list(self.shares)
+        for tp in sorted(bounds):
+            is_new = not self.known.get(tp.topic, 0) >> tp.partition & 1
+            if is_new and zlib.crc32(str(tp).encode()) % self.tasks == self.number:
+                shares.append(Share(*tp))
+        ranges = []
+        for topic, partition, low, high in shares:
+            start, end = bounds.get(TopicPartition(topic, partition), (0, 0))
+            start, end = max(start, low or 0), end if high is None else min(end, high)
+            if start < end:
+                ranges.append(OffsetRange(topic, partition, start, end))
+        return tuple(ranges)
+
 
 def limit_ends(starts: Offsets, ends: Offsets, limit: int) -> dict[TopicPartition, int]:
     """``ends`` drawn nearer so that at most ``limit`` records lie between ``starts`` and the result.
@@ -74,11 +120,35 @@ def plan_tasks(ranges: Iterable[OffsetRange], *, min_partitions: int | None, max
     batches are not drowned in tasks, large ones get one for each partition as with Spark's own connector.
     """
     filled = sorted(each for each in ranges if each.size > 0)
-    records = sum(each.size for each in filled)
+    return _share_out(filled, min_partitions=min_partitions, max_partitions=max_partitions, cores=cores)
+
+
+def plan_open_tasks(bounds: Bounds, *, min_partitions: int | None, max_partitions: int | None, cores: int) -> list[OpenTask]:
+    """Share out what lies within ``bounds`` in the same way, for tasks that will read within other bounds; at least one task.
+
+    Empty partitions have their share, too, since they may fill up.
+    """
+    ranges = [OffsetRange(*tp, *bounds[tp]) for tp in sorted(bounds)]
+    planned = _share_out(ranges, min_partitions=min_partitions, max_partitions=max_partitions, cores=cores) or [()]
+    known: dict[str, int] = {}
+    for tp in bounds:
+        known[tp.topic] = known.get(tp.topic, 0) | 1 << tp.partition
+    shares = [tuple(_share(piece, *bounds[piece.topic_partition]) for piece in pieces) for pieces in planned]
+    return [OpenTask(of_task, number, len(shares), known) for number, of_task in enumerate(shares)]
+
+
+def _share(piece: OffsetRange, start: int, end: int) -> Share:
+    """The share that ``piece`` of a range from ``start`` to ``end`` is: open where the range begins, and where it ends."""
+    low = None if piece.start == start else piece.start
+    return Share(piece.topic, piece.partition, low, None if piece.end == end else piece.end)
+
+
+def _share_out(ranges: list[OffsetRange], *, min_partitions: int | None, max_partitions: int | None, cores: int) -> list[Task]:
+    records = sum(each.size for each in ranges)
     most = max_partitions or max(cores, min_partitions or 1, records // RECORDS_PER_TASK)
-    if min_partitions is not None and len(filled) < min_partitions:
-        filled = split_ranges(filled, min_partitions)
-    return pack_ranges(filled, most)
+    if min_partitions is not None and len(ranges) < min_partitions:
+        ranges = split_ranges(ranges, min_partitions)
+    return pack_ranges(ranges, most)
 
 
 def split_ranges(ranges: Sequence[OffsetRange], pieces: int) -> list[OffsetRange]:
@@ -106,14 +176,14 @@ def pack_ranges(ranges: Sequence[OffsetRange], most: int) -> list[Task]:
     if len(ranges) <= most:
         return [(each,) for each in ranges]
     tasks: list[list[OffsetRange]] = [[] for _ in range(max(most, _most_pieces(ranges)))]
-    lightest = [(0, number) for number in range(len(tasks))]
+    lightest = [(0, 0, number) for number in range(len(tasks))]  # records, pieces
     for each in sorted(ranges, key=lambda each: (-each.size, each)):
         passed = []
-        while any(other.topic_partition == each.topic_partition for other in tasks[lightest[0][1]]):
+        while any(other.topic_partition == each.topic_partition for other in tasks[lightest[0][2]]):
             passed.append(heapq.heappop(lightest))
-        load, number = heapq.heappop(lightest)
+        load, pieces, number = heapq.heappop(lightest)
         tasks[number].append(each)
-        for entry in (*passed, (load + each.size, number)):
+        for entry in (*passed, (load + each.size, pieces + 1, number)):
             heapq.heappush(lightest, entry)
     return [tuple(task) for task in tasks]
 

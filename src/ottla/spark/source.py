@@ -13,7 +13,7 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from ottla.errors import OttlaError
-from ottla.spark.options import SourceOptions, parse_options
+from ottla.spark.options import SourceOptions, bounding_options, parse_options
 
 if TYPE_CHECKING:
     from ottla.spark.batch import OttlaBatchReader
@@ -39,7 +39,7 @@ class OttlaDataSource(DataSource):
         from ottla.spark.batch import OttlaBatchReader
         from ottla.spark.columns import wanted_columns
 
-        return OttlaBatchReader(self._options().for_batch(), wanted_columns(schema))
+        return OttlaBatchReader(self._options().for_batch(), wanted_columns(schema), bounding_options(self.options))
 
     def streamReader(self, schema: StructType) -> OttlaStreamReader:
         """The reader of a stream."""

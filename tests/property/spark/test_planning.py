@@ -2,12 +2,13 @@
 
 import json
 from collections import Counter
+from random import Random
 
 from hypothesis import given, strategies as st
 
 from ottla.spark.data_loss import losses_in
 from ottla.spark.offsets import StreamOffset, from_json, to_json
-from ottla.spark.planning import OffsetRange, limit_ends, plan_tasks, ranges_between
+from ottla.spark.planning import Bounds, OffsetRange, limit_ends, plan_open_tasks, plan_tasks, ranges_between
 from ottla.types import TopicPartition
 
 PARTITIONS = st.builds(TopicPartition, st.text("ab._-9", min_size=1, max_size=4), st.integers(0, 12))
@@ -70,6 +71,24 @@ def test_a_plan_holds_every_record_once(ranges: list[OffsetRange], least: int | 
         assert len(tasks) <= most
     if least is not None:
         assert len(tasks) >= min(least, sum(each.size for each in ranges))
+
+
+BOUNDS = st.dictionaries(PARTITIONS, st.tuples(st.integers(0, 300), st.integers(0, 300)), max_size=10).map(
+    lambda found: {tp: (start, start + size) for tp, (start, size) in found.items()}
+)
+
+
+@given(BOUNDS, st.lists(BOUNDS, min_size=1, max_size=4), st.none() | st.integers(1, 20), st.integers(1, 16), st.randoms())
+def test_an_offset_belongs_to_one_task_in_every_execution(
+    planned: Bounds, executions: list[Bounds], least: int | None, cores: int, random: Random
+) -> None:
+    tasks = plan_open_tasks(planned, min_partitions=least, max_partitions=None, cores=cores)
+    for bounds in executions:
+        found = [each for task in tasks for each in task.ranges(bounds)]
+        assert _offsets(found) == _offsets([OffsetRange(*tp, *both) for tp, both in bounds.items()])
+    assert [task for task in tasks if len({share[:2] for share in task.shares}) != len(task.shares)] == []
+    mixed = [each for task in tasks for each in task.ranges(random.choice(executions))]
+    assert all(count == 1 for count in _offsets(mixed).values())
 
 
 @given(OFFSETS, OFFSETS)

@@ -1,6 +1,17 @@
 """Rate limit, splitting and packing on examples small enough to check by hand."""
 
-from ottla.spark.planning import OffsetRange, limit_ends, pack_ranges, plan_tasks, ranges_between, split_ranges
+from ottla.spark.planning import (
+    Bounds,
+    OffsetRange,
+    OpenTask,
+    Share,
+    limit_ends,
+    pack_ranges,
+    plan_open_tasks,
+    plan_tasks,
+    ranges_between,
+    split_ranges,
+)
 from ottla.types import TopicPartition
 
 A, B, C = TopicPartition("a", 0), TopicPartition("b", 0), TopicPartition("c", 0)
@@ -72,3 +83,47 @@ def test_an_empty_range_is_no_task() -> None:
 
 def test_what_lies_between_two_points() -> None:
     assert ranges_between({A: 1, B: 9, C: 4}, {A: 3, B: 2, C: 4}) == [OffsetRange("a", 0, 1, 3)]
+
+
+def open_tasks(bounds: Bounds, least: int | None = None, most: int | None = None, cores: int = 2) -> list[OpenTask]:
+    return plan_open_tasks(bounds, min_partitions=least, max_partitions=most, cores=cores)
+
+
+def test_a_share_is_open_where_the_batch_begins_and_ends() -> None:
+    tasks = open_tasks({A: (10, 40)}, least=3)
+    assert [task.shares for task in tasks] == [
+        (Share("a", 0, None, 20),),
+        (Share("a", 0, 20, 30),),
+        (Share("a", 0, 30, None),),
+    ]
+    later = {A: (15, 100)}
+    assert [task.ranges(later) for task in tasks] == [(a(15, 20),), (a(20, 30),), (a(30, 100),)]
+    assert [task.ranges({A: (35, 100)}) for task in tasks] == [(), (), (a(35, 100),)]
+
+
+def test_empty_partitions_have_their_shares() -> None:
+    empty = {TopicPartition("a", number): (0, 0) for number in range(4)}
+    tasks = open_tasks(empty)
+    assert len(tasks) == 2
+    assert [task.ranges(empty) for task in tasks] == [(), ()]
+    filled = dict.fromkeys(empty, (0, 5))
+    assert [len(task.ranges(filled)) for task in tasks] == [2, 2]
+
+
+def test_partitions_that_are_new_belong_to_one_task_each() -> None:
+    tasks = open_tasks({A: (0, 5), B: (0, 5), C: (0, 5)}, cores=3)
+    names = [TopicPartition(topic, number) for topic in ("a", "b", "new") for number in range(20)]
+    found = [each.topic_partition for task in tasks for each in task.ranges(dict.fromkeys(names, (0, 9)))]
+    assert sorted(found) == sorted(names)
+    assert all(task.ranges(dict.fromkeys(names, (0, 9))) for task in tasks)
+
+
+def test_a_pattern_that_matches_nothing_yet_has_a_task() -> None:
+    [task] = open_tasks({})
+    assert task.ranges({}) == ()
+    assert task.ranges({A: (0, 3)}) == (a(0, 3),)
+
+
+def test_a_partition_that_is_gone_is_not_read() -> None:
+    [first, second] = open_tasks({A: (0, 5), B: (0, 5)})
+    assert [first.ranges({A: (0, 6)}), second.ranges({A: (0, 6)})] == [(a(0, 6),), ()]

@@ -1,0 +1,237 @@
+"""The planner process: settles the bounds of each execution of a batch, and tells them to its tasks.
+
+Owns the answers: for a table and an execution there is one, given to the first task that asks and repeated to all others, to a
+second attempt of a task, and to a stage that Spark computes again after an executor was lost. Must not know how tasks share the
+bounds, nor import Spark. Invariants: an answer is never changed; one that was forgotten is refused, not made again; the process
+ends with its driver.
+
+Spark plans a Python source once for each table, in a worker process that may be gone when the table is read. No code of a Python
+source runs on the driver when a query is executed. So ``launch.py`` starts this process beside the driver: one for each
+SparkContext, with the first table that needs it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import importlib
+import json
+import logging
+import os
+import shutil
+import signal
+import socket
+import socketserver
+import sys
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ottla.errors import OttlaError
+from ottla.spark.signed import ANSWER, MOST_QUESTION, QUESTION, WrongSignatureError, receive, send
+
+if TYPE_CHECKING:
+    from ottla.spark.cluster import Cluster
+
+log = logging.getLogger(__name__)
+
+EXECUTIONS = 1000
+"""Executions of one table whose answers are kept: the last used."""
+
+TABLES = 10_000
+"""Tables that are kept: the last used. Those with the same options are one."""
+
+IDLE = 60.0
+"""Seconds after which the connections of a table that is not used are closed."""
+
+WATCH = 1.0
+"""Seconds between two looks at the driver."""
+
+CLIENT_PATIENCE = 10.0
+"""Seconds for a client to send its question."""
+
+LOAD_AGAIN = "call load() again, or set option planOnce to true"
+
+
+class Answers:
+    """One answer for each execution of one table. Any thread."""
+
+    def __init__(self, plan: Callable[[], str], *, most: int = EXECUTIONS) -> None:
+        self._plan = plan
+        self._most = most
+        self._lock = threading.Lock()
+        self._answers: OrderedDict[int, str] = OrderedDict()
+        self._forgotten = -1
+
+    def of(self, execution: int) -> str | None:
+        """The answer for ``execution``; ``None`` where it may have been forgotten. The first call plans, and raises what that does.
+
+        Spark numbers executions in ascending order.
+        """
+        with self._lock:
+            answer = self._answers.get(execution)
+            if answer is None and execution > self._forgotten:
+                answer = self._answers[execution] = self._plan()
+            if answer is not None:
+                self._answers.move_to_end(execution)
+            while len(self._answers) > self._most:
+                self._forgotten = max(self._forgotten, self._answers.popitem(last=False)[0])
+            return answer
+
+
+class Table:
+    """A batch as its options describe it: its answers, and a connection to its cluster that is kept while it is used."""
+
+    def __init__(self, given: Mapping[str, str]) -> None:
+        from ottla.spark.options import parse_options
+
+        self._options = parse_options(given).for_batch()
+        self._cluster: Cluster | None = None
+        self._lock = threading.Lock()
+        self._used = time.monotonic()
+        self.answers = Answers(self._plan)
+
+    def _plan(self) -> str:
+        from ottla.spark.bounds import bounds_to_json, current_bounds
+        from ottla.spark.cluster import Cluster
+
+        with self._lock:
+            self._used = time.monotonic()
+            cluster = self._cluster = self._cluster or Cluster(self._options)
+            try:
+                return bounds_to_json(current_bounds(cluster, self._options))
+            except BaseException:
+                self._close()
+                raise
+
+    def rest(self, now: float) -> None:
+        """Close the connections unless they are, or were a moment ago, in use."""
+        if self._lock.acquire(blocking=False):
+            try:
+                if now - self._used > IDLE:
+                    self._close()
+            finally:
+                self._lock.release()
+
+    def _close(self) -> None:
+        cluster, self._cluster = self._cluster, None
+        if cluster is not None:
+            cluster.close()
+
+
+class Planner:
+    """All tables of a driver, and the answers to questions about them. Any thread."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+        self._lock = threading.Lock()
+        self._tables: OrderedDict[str, Table] = OrderedDict()
+
+    def answer(self, question: Mapping[str, Any]) -> str:
+        """The JSON of the answer: ``{"table": NAME}`` to a table's options, ``{"bounds": [...]}`` to an execution of it,
+        ``{}`` to a hello, or ``{"error": TEXT}``."""
+        try:
+            if "hello" in question:
+                return "{}"
+            if "options" in question:
+                return json.dumps({"table": self._add(question["options"])})
+            return self._bounds(question["table"], question["execution"])
+        except OttlaError as error:
+            return json.dumps({"error": str(error)})
+        except Exception as error:
+            log.exception("a question could not be answered")
+            return json.dumps({"error": repr(error)})
+
+    def _add(self, options: dict[str, str]) -> str:
+        # The name goes over the network: nobody without the key can find a password by trying.
+        name = hmac.digest(self._key, json.dumps(options, sort_keys=True).encode(), "sha256").hex()
+        table = Table(options)
+        with self._lock:
+            self._tables.setdefault(name, table)
+            self._tables.move_to_end(name)
+            if len(self._tables) > TABLES:
+                self._tables.popitem(last=False)
+        return name
+
+    def _bounds(self, name: str, execution: int) -> str:
+        with self._lock:
+            table = self._tables.get(name)
+            if table is not None:
+                self._tables.move_to_end(name)
+        if table is None:
+            text = "the planner process does not know this table: it was started again, or other tables have taken its place"
+            raise OttlaError(text, hint=LOAD_AGAIN)
+        bounds = table.answers.of(execution)
+        if bounds is None:
+            text = f"the offsets of execution {execution} were forgotten: {EXECUTIONS} executions of this table came after it"
+            raise OttlaError(text, hint="run the query again")
+        return f'{{"bounds": {bounds}}}'
+
+    def rest(self, now: float) -> None:
+        """Close connections that are not used."""
+        with self._lock:
+            tables = list(self._tables.values())
+        for table in tables:
+            table.rest(now)
+
+
+class _Handler(socketserver.StreamRequestHandler):
+    timeout = CLIENT_PATIENCE
+    server: _Server
+
+    def handle(self) -> None:
+        key = self.server.key
+        with contextlib.suppress(OSError, EOFError, WrongSignatureError, ValueError):
+            while True:
+                question = json.loads(receive(self.rfile, key, QUESTION, most=MOST_QUESTION))
+                answer = self.server.planner.answer(question)
+                send(self.wfile, key, ANSWER + question["nonce"].encode(), answer.encode())
+
+
+class _Server(socketserver.ThreadingTCPServer):
+    daemon_threads = True
+
+    def __init__(self, listening: socket.socket, key: bytes) -> None:
+        socketserver.BaseServer.__init__(self, listening.getsockname(), _Handler)
+        self.socket = listening
+        self.key = key
+        self.planner = Planner(key)
+
+
+def serve(listening: socket.socket, key: bytes, *, driver: int, home: Path) -> None:
+    """Answer questions until the process ``driver`` is gone, or ``home``, which Spark deletes with its own temporary files."""
+    server = _Server(listening, key)
+    threading.Thread(target=server.serve_forever, name="ottla-spark-planner", daemon=True).start()
+    importlib.import_module("ottla.spark.bounds")  # and the client with it, before the first task asks
+    while home.is_dir() and _is_alive(driver):
+        time.sleep(WATCH)
+        server.planner.rest(time.monotonic())
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def main() -> None:
+    """``python -m ottla.spark.planner DESCRIPTOR DRIVER HOME``, with the key as stdin."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends a query, not the driver
+    # What keeps a plan from being made is told to the task that asked; lost connections in between do not matter.
+    logging.basicConfig(level=logging.ERROR, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    descriptor, driver, home = sys.argv[1:]
+    key = sys.stdin.buffer.read()
+    serve(socket.socket(fileno=int(descriptor)), key, driver=int(driver), home=Path(home))
+    shutil.rmtree(home, ignore_errors=True)
+    os._exit(0)  # a thread that waits for a cluster must not keep the process alive
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,279 @@
+"""The planner process: an execution has one answer, and only who has the key gets it. Real sockets, and the embedded broker."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka
+import pytest
+from pyspark.sql.datasource import InputPartition
+
+from ottla import Admin, Broker, OttlaError
+from ottla.spark.batch import OpenPartition, OttlaBatchReader
+from ottla.spark.launch import LOCAL_MASTER, PlannerAddress, ask, register
+from ottla.spark.options import bounding_options, parse_options
+from ottla.spark.planner import Answers, Planner, serve
+from ottla.spark.planning import OpenTask, Share
+from ottla.spark.signed import Connection, WrongSignatureError
+from ottla.types import TopicPartition
+
+KEY = b"k" * 32
+SECONDS = 30.0
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    with Broker() as running:
+        yield running
+
+
+@pytest.fixture
+def topic(broker: Broker) -> str:
+    with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
+        admin.create_topics({"t": 2})
+    return "t"
+
+
+def options_of(broker: Broker, **more: str) -> dict[str, str]:
+    return {"kafka.bootstrap.servers": broker.bootstrap_servers, "subscribe": "t", **more}
+
+
+def produce(broker: Broker, topic: str, count: int, *, partition: int) -> None:
+    producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap_servers})
+    for number in range(count):
+        producer.produce(topic, str(number).encode(), partition=partition)
+    assert producer.flush(SECONDS) == 0
+
+
+def test_an_execution_has_one_answer() -> None:
+    answers = Answers(iter("abc").__next__)
+    assert [answers.of(execution) for execution in (3, 3, 7, 3, 5, 7)] == ["a", "a", "b", "a", "c", "b"]
+
+
+def test_threads_that_ask_at_the_same_time_get_the_same_answer() -> None:
+    begun = threading.Barrier(8)
+    answers = Answers(iter("abcdefgh").__next__)
+    found: list[Any] = []
+
+    def ask_once() -> None:
+        begun.wait()
+        found.append(answers.of(1))
+
+    threads = [threading.Thread(target=ask_once) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == ["a"] * 8
+
+
+def test_a_plan_that_failed_is_made_again() -> None:
+    results = iter([OttlaError("no broker"), "plan"])
+
+    def plan() -> str:
+        result = next(results)
+        if isinstance(result, OttlaError):
+            raise result
+        return result
+
+    answers = Answers(plan)
+    with pytest.raises(OttlaError, match="no broker"):
+        answers.of(1)
+    assert answers.of(1) == "plan"
+
+
+def test_an_answer_that_was_forgotten_is_not_made_again() -> None:
+    answers = Answers(iter("abcdef").__next__, most=2)
+    assert [answers.of(execution) for execution in (1, 2, 1, 3)] == ["a", "b", "a", "c"]
+    assert answers.of(2) is None
+    assert [answers.of(1), answers.of(3), answers.of(4)] == ["a", "c", "d"]
+    assert answers.of(1) is None
+
+
+def test_the_bounds_of_an_execution_stay_and_those_of_the_next_are_new(broker: Broker, topic: str) -> None:
+    planner = Planner(KEY)
+    table = json.loads(planner.answer({"options": options_of(broker)}))["table"]
+
+    def bounds(execution: int) -> Any:
+        return json.loads(planner.answer({"table": table, "execution": execution}))["bounds"]
+
+    assert bounds(1) == [["t", 0, 0, 0], ["t", 1, 0, 0]]
+    produce(broker, "t", 3, partition=1)
+    assert bounds(1) == [["t", 0, 0, 0], ["t", 1, 0, 0]]
+    assert bounds(2) == [["t", 0, 0, 0], ["t", 1, 0, 3]]
+    with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
+        admin.delete_records({TopicPartition("t", 1): 2})
+    assert bounds(2) == [["t", 0, 0, 0], ["t", 1, 0, 3]]
+    assert bounds(3) == [["t", 0, 0, 0], ["t", 1, 2, 3]]
+
+
+def test_tables_with_the_same_options_are_one(broker: Broker, topic: str) -> None:
+    planner = Planner(KEY)
+    endings = ["latest", "latest", '{"t": {"0": 5, "1": -1}}']
+    given = [options_of(broker, endingoffsets=ending) for ending in endings]
+    names = [json.loads(planner.answer({"options": options}))["table"] for options in given]
+    assert names[0] == names[1] != names[2]
+
+
+def test_what_cannot_be_planned_is_told(broker: Broker) -> None:
+    planner = Planner(KEY)
+    table = json.loads(planner.answer({"options": {**options_of(broker), "subscribe": "missing"}}))["table"]
+    answer = json.loads(planner.answer({"table": table, "execution": 1}))
+    assert answer == {"error": "topic missing does not exist (create it first, or check the name)"}
+    assert "does not know this table" in json.loads(planner.answer({"table": "?", "execution": 1}))["error"]
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[int]:
+    """The port of a planner in a thread."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    home = tmp_path / "home"
+    home.mkdir()
+    thread = threading.Thread(target=serve, args=(listening, KEY), kwargs={"driver": os.getpid(), "home": home})
+    thread.start()
+    yield listening.getsockname()[1]
+    home.rmdir()
+    thread.join(SECONDS)
+    assert not thread.is_alive()
+    listening.close()
+
+
+def test_a_task_asks_over_the_network(served: int, broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Connection(("127.0.0.1", served), KEY, timeout=SECONDS) as connection:
+        table = connection.ask({"options": options_of(broker)}, timeout=SECONDS)["table"]
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", "another machine's")
+    address = PlannerAddress(served, KEY, table, "the driver's")
+    assert ask(address, 1, driver="localhost", patience=SECONDS) == [["t", 0, 0, 0], ["t", 1, 0, 0]]
+    with pytest.raises(OttlaError, match=r"does not know this table.*\(call load\(\) again, or set option planOnce to true\)"):
+        ask(address._replace(table="other"), 1, driver="localhost", patience=SECONDS)
+
+
+def test_without_the_key_there_is_no_answer(served: int) -> None:
+    with Connection(("127.0.0.1", served), b"x" * 32, timeout=SECONDS) as connection, pytest.raises(EOFError):
+        connection.ask({"hello": True}, timeout=SECONDS)
+    with socket.create_connection(("127.0.0.1", served), timeout=SECONDS) as stranger:
+        stranger.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nAccept: everything, please\r\n\r\n")
+        assert stranger.recv(1) == b""
+
+
+def test_an_answer_by_someone_else_is_refused() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as impostor:
+
+        def answer() -> None:
+            accepted, _ = impostor.accept()
+            with accepted:
+                accepted.recv(1000)
+                accepted.sendall((4).to_bytes(4, "big") + b"s" * 32 + b"{}{}")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with (
+            Connection(("127.0.0.1", impostor.getsockname()[1]), KEY, timeout=SECONDS) as connection,
+            pytest.raises(WrongSignatureError),
+        ):
+            connection.ask({"hello": True}, timeout=SECONDS)
+        thread.join()
+
+
+def test_a_planner_that_cannot_be_reached_is_an_error() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    with pytest.raises(OttlaError, match=rf"could not be reached: localhost:{port} \(.*refused\)") as raised:
+        ask(PlannerAddress(port, KEY, "t", "the driver's"), 1, driver="localhost", patience=1)
+    assert "planOnce" in str(raised.value.hint)
+
+
+STARTER = """
+import json, os, sys
+from ottla.spark.launch import register
+print(json.dumps([register({"kafka.bootstrap.servers": "localhost:1", "subscribe": word}).port for word in sys.argv[1:]]))
+"""
+
+
+def test_one_process_for_all_that_starts_again_where_it_was(tmp_path: Path) -> None:
+    """Each call is from another worker process, as in Spark. This process is the parent of all of them, and so the driver."""
+    folder = tmp_path / "blockmgr-1"
+    folder.mkdir()
+
+    def start() -> list[int]:
+        environment = {**os.environ, "SPARK_LOCAL_DIRS": f"/nowhere,{folder}"}
+        command = [sys.executable, "-c", STARTER, "a", "b"]
+        ports: list[int] = json.loads(subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True).stdout)
+        return ports
+
+    ports = start()
+    assert len({*ports, *start()}) == 1
+    home = folder / "ottla-planner"
+    assert (home.stat().st_mode & 0o777, (home / "address").stat().st_mode & 0o777) == (0o700, 0o600)
+    [process] = planners(folder)
+    os.kill(process, 9)
+    wait_until_gone(folder)
+    assert start() == ports
+    for file in home.iterdir():
+        file.unlink()
+    home.rmdir()
+    wait_until_gone(folder)
+
+
+def planners(folder: Path) -> list[int]:
+    listed = subprocess.run(["ps", "-ewwo", "pid=,args="], capture_output=True, text=True, check=True).stdout
+    return [int(line.split()[0]) for line in listed.splitlines() if "ottla.spark.planner" in line and str(folder) in line]
+
+
+def wait_until_gone(folder: Path) -> None:
+    end = time.monotonic() + SECONDS
+    while planners(folder):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_without_a_way_to_start_it_load_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "blockmgr-1"
+    folder.mkdir()
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(folder))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "no-python"))
+    with pytest.raises(OttlaError, match="the planner process could not be started") as raised:
+        register({"kafka.bootstrap.servers": "localhost:1", "subscribe": "t"})
+    assert "planOnce" in str(raised.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("word", "local"),
+    [("local", True), ("local[*]", True), ("spark.master=local[2,3]", True)]
+    + [
+        (word, False)
+        for word in ("local-cluster[2,1,1024]", "spark.master=local-cluster[1,1,512]", "spark.master=yarn", "/usr/local")
+    ],
+)
+def test_only_a_local_master_is_known_to_need_no_other_machine(word: str, local: bool) -> None:
+    assert (LOCAL_MASTER.fullmatch(word) is not None) == local
+
+
+def test_an_rdd_that_leaves_records_out_says_so(broker: Broker, topic: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Outside of an execution, as here, a task is one of an RDD."""
+    produce(broker, "t", 2, partition=0)
+    given = options_of(broker)
+    reader = OttlaBatchReader(parse_options(given).for_batch(), ("offset",), bounding_options(given))
+    task = OpenTask((Share("t", 0), Share("t", 1)), 0, 1, {"t": 0b11})
+    planned = {TopicPartition("t", 0): (0, 2), TopicPartition("t", 1): (0, 0)}
+    partition = InputPartition(OpenPartition(task, planned, PlannerAddress(1, KEY, "t", "")))
+
+    def offsets() -> list[int]:
+        return [offset for batch in reader.read(partition) for offset in batch.column("offset").to_pylist()]
+
+    with caplog.at_level(logging.WARNING):
+        assert offsets() == [0, 1]
+        assert caplog.messages == []
+        produce(broker, "t", 1, partition=1)
+        assert offsets() == [0, 1]
+    assert [message.split(":")[0] for message in caplog.messages] == ["t-1"]
