@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from ottla import arguments
 from ottla.assignors import PartitionAssignor
-from ottla.errors import IllegalStateError, OttlaError
+from ottla.errors import IllegalStateError, OttlaError, StorageError
 from ottla.faults import Faults
 
 if TYPE_CHECKING:
@@ -34,9 +34,9 @@ class Broker:
 
     ``data_dir``: where logs are stored, in Kafka's own format; ``None`` for a temporary folder that is deleted with the broker.
     Acknowledged records survive a killed process, but a power failure only with ``settings={"log.flush.interval.messages": 1}``.
-    ``port``: 0 picks a free one. ``settings``: the supported broker settings, by Kafka's names. ``assignors``: your own assignors
-    for consumer groups, by the name that members select (``group.remote.assignor``) or that ``group.consumer.assignors`` makes the
-    default.
+    ``port``: 0 picks a free one, which the broker has again when it is closed and started. ``settings``: the supported broker
+    settings, by Kafka's names. ``assignors``: your own assignors for consumer groups, by the name that members select
+    (``group.remote.assignor``) or that ``group.consumer.assignors`` makes the default.
 
     Starting raises ``ConfigError`` for a bad setting or an address that cannot be listened on, and ``StorageError`` for a folder
     that cannot be used: locked by another broker, not writable, of another node. On Windows it raises ``OttlaError``: the broker
@@ -52,7 +52,7 @@ class Broker:
         settings: Mapping[str, object] | None = None,
         assignors: Mapping[str, PartitionAssignor] | None = None,
     ) -> None:
-        self._data_dir = None if data_dir is None else arguments.path(data_dir, "data_dir")
+        self._data_dir = None if data_dir is None else _absolute(arguments.path(data_dir, "data_dir"))
         self._address = (arguments.string(host, "host"), arguments.integer(port, "port", 0, 65535))
         self._settings = arguments.mapping({} if settings is None else settings, "settings")
         self._assignors = arguments.server_assignors(assignors)
@@ -91,14 +91,17 @@ class Broker:
 
     @property
     def data_dir(self) -> Path:
-        """Where the logs are stored."""
+        """Where the logs are stored: an absolute path."""
         folder = self._data_dir or self._temporary
         if folder is None:
             raise IllegalStateError("this broker is closed, and its temporary folder was deleted")
         return folder
 
     def start(self) -> None:
-        """Start a broker that was closed; does nothing if it is running. The constructor calls it."""
+        """Start a broker that was closed, on the port that it had; does nothing if it is running. The constructor calls it.
+
+        Raises what the constructor raises: ``ConfigError`` if another program has taken the port.
+        """
         if self._node is not None:
             self._node.check()
             return
@@ -125,6 +128,7 @@ class Broker:
         except BaseException:
             self._remove_temporary()
             raise
+        self._address = (self._address[0], self._node.port)
         _open.add(self)
 
     def close(self) -> None:
@@ -154,6 +158,16 @@ class Broker:
         if self._temporary is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
             self._temporary = None
+
+
+def _absolute(path: Path) -> Path:
+    """The process may go to another folder before the broker uses the path for the last time."""
+    try:
+        return path.absolute()
+    except OSError as error:
+        raise StorageError(
+            f"data_dir={path} cannot be used: the current folder: {error.strerror}", hint="pass an absolute path"
+        ) from error
 
 
 _open: weakref.WeakSet[Broker] = weakref.WeakSet()

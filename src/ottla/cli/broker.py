@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 import ottla
-from ottla.cli.options import Command, pairs
+from ottla.cli.options import Command, folder, pairs
 from ottla.signals import wait_for_signal
 
 app = typer.Typer(help="Run an embedded broker.", no_args_is_help=True)
@@ -26,7 +26,13 @@ def nouns() -> None:
 @app.command(cls=Command)
 def start(
     data_dir: Annotated[
-        Path | None, typer.Option("--data-dir", help="Where topics, groups and offsets are stored; default: a temporary folder.")
+        Path | None,
+        typer.Option(
+            "--data-dir",
+            parser=folder,
+            metavar="PATH",
+            help="Where topics, groups and offsets are stored; default: a temporary folder.",
+        ),
     ] = None,
     port: Annotated[int, typer.Option("--port", help="The port to listen on; 0 picks a free one.", min=0, max=65535)] = 0,
     settings: Annotated[

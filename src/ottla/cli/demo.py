@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from ottla.cli.options import folder
 from ottla.cli.output import CommandFailed
 from ottla.signals import Interrupted, noted_signals
 
@@ -21,7 +22,9 @@ INSTALL = 'pip install "ottla[demo]"'
 
 
 def demo(
-    out: Annotated[Path, typer.Option("--out", help="Where the broker's data and the results go.")] = Path("demo-output"),
+    out: Annotated[
+        Path, typer.Option("--out", parser=folder, metavar="PATH", help="Where the broker's data and the results go.")
+    ] = Path("demo-output"),
     flights: Annotated[
         int | None, typer.Option("--flights", min=1_000, hidden=True, help="Only the first N flights, to try things out.")
     ] = None,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -41,6 +42,13 @@ Settings = Annotated[
     typer.Option("-X", metavar="NAME=VALUE", help="A setting of the client by Kafka's name; may be repeated."),
 ]
 OutputFormat = Annotated[Format, typer.Option("--format", help="How to print it.")]
+
+
+def folder(given: str) -> Path:
+    """A folder. ``Path("")`` would be the current one, which a script with an unset variable hardly means."""
+    if not given:
+        raise typer.BadParameter("it is empty")
+    return Path(given)
 
 
 class Command(TyperCommand):

@@ -92,7 +92,8 @@ class BrokerNode:
         raise_limit()  # before the data directory is opened: how many files it keeps open depends on it
         self._listener = _bound(host, port)
         try:
-            self.endpoint = _advertised(config, host, self._listener.getsockname()[1])
+            self.port: int = self._listener.getsockname()[1]
+            self.endpoint = _advertised(config, host, self.port)
             self._data = DataDir(data_dir, config.node_id, durable=durable)
         except BaseException:
             self._listener.close()
@@ -265,7 +266,7 @@ def _bound(host: str, port: int) -> socket.socket:
 
 def _cannot_listen(host: str, port: int, error: OSError | ValueError) -> ConfigError:
     if isinstance(error, OSError) and not isinstance(error, socket.gaierror) and error.errno != errno.EADDRNOTAVAIL:
-        hint = "use another port, or port 0 for one that is free"
+        hint = "use another port, or port 0 for one that is free; a broker that is started again needs the port that it had"
     else:
         hint = "host is a name or an address of this machine, without a port"
     reason = getattr(error, "strerror", None) or str(error)

@@ -1,0 +1,103 @@
+"""``Broker``: closed and started again, in the middle of what its clients do."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import confluent_kafka
+import pytest
+
+from ottla import Admin, Broker, Consumer
+from ottla.errors import ConfigError, StorageError
+from tests.end_to_end.programs import ottla
+
+PATIENCE = 60.0
+"""Seconds."""
+
+
+def produce(broker: Broker, *values: bytes) -> None:
+    producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap_servers})
+    for value in values:
+        producer.produce("t", value)
+    assert producer.flush(PATIENCE) == 0
+
+
+def test_a_consumer_goes_on_when_its_broker_is_there_again(tmp_path: Path) -> None:
+    """With port 0, too; the connections that the broker closed are still known to the kernel (TIME_WAIT)."""
+    with Broker(tmp_path / "data") as broker:
+        address = broker.bootstrap_servers
+        with Consumer(bootstrap_servers=address, group_id="g", auto_offset_reset="earliest") as consumer:
+            consumer.subscribe(["t"])
+            produce(broker, b"0")
+            read = []
+            for round_ in range(1, 4):
+                while len(read) < round_:
+                    read += [record.value for record in consumer.poll(PATIENCE)]
+                broker.close()
+                broker.start()
+                assert broker.bootstrap_servers == address
+                produce(broker, b"%d" % round_)
+    assert read == [b"0", b"1", b"2"]
+
+
+def test_a_broker_in_a_temporary_folder_keeps_its_port_and_begins_empty() -> None:
+    with Broker() as broker:
+        address, folder = broker.bootstrap_servers, broker.data_dir
+        produce(broker, b"0")
+        broker.close()
+        broker.start()
+        assert broker.bootstrap_servers == address
+        assert broker.data_dir != folder
+        with Admin(bootstrap_servers=address) as admin:
+            assert admin.list_topics() == {}
+
+
+def test_a_port_that_another_program_has_taken_meanwhile(tmp_path: Path) -> None:
+    with Broker(tmp_path) as broker:
+        address = broker.bootstrap_servers
+        broker.close()
+        with socket.create_server(("127.0.0.1", int(address.rsplit(":", 1)[1]))):
+            with pytest.raises(ConfigError, match=f"cannot listen on {address}: Address already in use") as raised:
+                broker.start()
+            assert raised.value.hint is not None
+            assert "a broker that is started again needs the port that it had" in raised.value.hint
+        broker.start()
+        assert broker.bootstrap_servers == address
+
+
+def test_the_process_may_go_to_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    for folder in (first, second):
+        folder.mkdir()
+    monkeypatch.chdir(first)
+    with Broker("data") as broker:
+        assert broker.data_dir == first / "data"
+        monkeypatch.chdir(second)
+        produce(broker, b"0")
+        broker.close()
+        broker.start()
+        with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
+            assert list(admin.list_topics()) == ["t"]
+    assert list(second.iterdir()) == []
+
+
+def test_a_relative_path_in_a_folder_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    os.rmdir(gone)
+    with pytest.raises(StorageError, match="data_dir=data cannot be used: the current folder: No such file or directory"):
+        Broker("data")
+
+
+@pytest.mark.parametrize("arguments", [("broker", "start", "--data-dir", ""), ("demo", "--out", "")])
+def test_an_empty_path_is_not_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ended = ottla(*arguments)
+    assert ended.returncode == 2
+    assert f"Invalid value for '{arguments[-2]}': it is empty" in ended.stderr
+    assert list(tmp_path.iterdir()) == []
