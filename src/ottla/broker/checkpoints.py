@@ -30,10 +30,10 @@ class Checkpoint:
         self._writes = 0
         self._latest: frozenset[TopicPartition] = frozenset()
 
-    def read(self) -> dict[TopicPartition, int]:
-        """The stored offsets."""
+    def read(self) -> dict[TopicPartition, int] | None:
+        """The stored offsets; ``None`` where they are missing or damaged."""
         offsets = self._store.read_checkpoint(self.name)
-        self._named = set(offsets)
+        self._named = set(offsets or ())
         return offsets
 
     def write(self, offsets: Mapping[TopicPartition, int]) -> Job:

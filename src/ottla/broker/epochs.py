@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable
+from itertools import pairwise
 
 
 class LeaderEpochs:
@@ -48,11 +49,22 @@ class LeaderEpochs:
         return "\n".join(["0", str(len(lines)), *lines, ""]).encode()
 
     @classmethod
-    def from_bytes(cls, content: bytes | None) -> LeaderEpochs:
-        """What the checkpoint says; epoch 0 throughout where it is missing or damaged."""
+    def from_batches(cls, batches: Iterable[tuple[int, int]]) -> LeaderEpochs:
+        """What the headers of a log's batches say: (epoch, base offset) of each, in their order."""
+        entries: list[tuple[int, int]] = []
+        for epoch, offset in batches:
+            if epoch > (entries[-1][0] if entries else -1):
+                entries.append((epoch, offset))
+        return cls(entries) if entries else cls()
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> LeaderEpochs | None:
+        """What the checkpoint says; ``None`` where it is damaged."""
         try:
-            version, count, *lines = (content or b"").decode("ascii").splitlines()
+            version, count, *lines = content.decode("ascii").splitlines()
             entries = [(int(epoch), int(offset)) for epoch, offset in (line.split() for line in lines)]
         except ValueError:
-            return cls()
-        return cls(entries) if version == "0" and entries and len(entries) == int(count) else cls()
+            return None
+        ascending = all(a[0] < b[0] and a[1] <= b[1] for a, b in pairwise(entries))
+        whole = version == "0" and count.isdecimal() and len(entries) == int(count) and bool(entries)
+        return cls(entries) if whole and ascending and min(entries[0]) >= 0 else None

@@ -20,6 +20,7 @@ from ottla.broker.outbox import Outbox
 from ottla.broker.ports import CatalogChange, DiskUsage, Ids, Job, NextProducerId, Store, StoredSettings, StoredTopic, TopicDeleted
 from ottla.broker.producer_ids import ProducerIds
 from ottla.broker.refusal import Refusal
+from ottla.broker.stored_settings import describe_damage, merged, split
 from ottla.broker.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, Topic, Topics
 from ottla.errors import ConfigError
 from ottla.protocol import ErrorCode
@@ -54,6 +55,8 @@ class Holdings:
         self.config = config
         """The settings that hold: those it was started with, under what was set since."""
         self.settings = StoredSettings()
+        self._not_honoured = StoredSettings()
+        """What was stored and means nothing to this release: it is kept for one that knows it."""
         self.endpoint = endpoint
         self.node_id = config.node_id
         self.cluster_id = store.cluster_id
@@ -75,17 +78,18 @@ class Holdings:
         """Whether the catalog has changed since it was last forced to disk, whether that is in progress, and whether it failed."""
 
     def load(self, now: Now) -> list[str]:
-        """Bring back settings, topics and logs; returns, in words, what was cut from logs that were damaged.
+        """Bring back settings, topics and logs; returns, in words, what was damaged and what follows from it.
 
         Raises ``ConfigError`` or ``OSError`` where the data cannot be used.
         """
         catalog = self._store.read_catalog()
-        self.settings = catalog.settings._replace(cluster={**CLUSTER_WIDE, **catalog.settings.cluster})
+        honoured, self._not_honoured = split(catalog.settings)
+        self.settings = honoured._replace(cluster={**CLUSTER_WIDE, **honoured.cluster})
         self.config = altered(self.static_config, {**self.settings.cluster, **self.settings.broker})
         self.topics.reconfigure(self.config)
         for stored in catalog.topics:
             self.topics.add(stored)
-        warnings = self.logs.load(self.topics, now)
+        warnings = [*describe_damage(self.topics, self._not_honoured), *self.logs.load(self.topics, now)]
         seen = [producer_id for log in self.logs for producer_id in log.producers.known]
         self.producer_ids = ProducerIds(max([catalog.next_producer_id, *(one + 1 for one in seen)]), self._reserve_producer_ids)
         return warnings
@@ -207,7 +211,7 @@ class Holdings:
             raise Refusal(ErrorCode.invalid_request, str(error)) from error
         if validate_only:
             return
-        self._store_changes(settings)
+        self._store_changes(merged(settings, self._not_honoured))
         self.settings, self.config = settings, config
         if changed:
             self.topics.reconfigure(config)

@@ -32,6 +32,13 @@ CLEANED = "cleaner-offset-checkpoint"
 EXPIRE, RESEAL, FLUSH_LOG = "expire", "reseal", "flush-log"
 """The first elements of the tags of jobs; the last of them is also that of timer keys."""
 
+_IF_LOST = {
+    RECOVERY_POINTS: "after an unclean end all logs are scanned from their beginning",
+    LOG_STARTS: "logs start with their first segments, so records deleted by DeleteRecords may be readable again",
+    CLEANED: "compaction starts over at the beginning of each log",
+}
+"""What follows from the loss of a checkpoint."""
+
 _LEAST_PATIENCE_MS = 1_000
 """Milliseconds before a retry, if the topic's setting is shorter."""
 
@@ -98,8 +105,11 @@ class Logs:
 
     def load(self, topics: Topics, now: Now) -> list[str]:
         """Bring back all logs that have files; returns what was cut, in words."""
-        points, starts, cleaned = self._recovery_points.read(), self._starts.read(), self._clean_points.read()
-        warnings: list[str] = []
+        points, starts, cleaned = (checkpoint.read() for checkpoint in self._checkpoints)
+        lost = [name for name, offsets in zip(_IF_LOST, (points, starts, cleaned), strict=True) if offsets is None]
+        if len(lost) == len(_IF_LOST):
+            lost = []  # a kill came before the first were written
+        warnings = [f"{name} is missing or damaged: {_IF_LOST[name]}" for name in lost]
         for topic in topics:
             for partition in topic.partitions:
                 if not self._store.log_files(topic.name, topic.topic_id, partition).exists():
@@ -107,9 +117,10 @@ class Logs:
                 log = self.get(topic, partition)
                 cut = load_log(
                     log,
-                    recovery_point=points.get(log.topic_partition, 0),
-                    log_start=starts.get(log.topic_partition, 0),
-                    clean_point=cleaned.get(log.topic_partition, 0),
+                    recovery_point=(points or {}).get(log.topic_partition, 0),
+                    log_start=(starts or {}).get(log.topic_partition, 0),
+                    clean_point=(cleaned or {}).get(log.topic_partition, 0),
+                    clean_point_lost=CLEANED in lost,
                     clean=self._store.clean,
                     now=now.wall,
                 )
@@ -222,9 +233,12 @@ class Logs:
             self._outbox.put(SetTimer(("remove-files", topic_partition), now.mono + delay))
 
     def checkpoint(self) -> None:
-        """Record up to which offset logs are safe on disk, and where they start; failed sealings are retried."""
-        self._begin_write(self._recovery_points)
-        self._begin_write(self._starts)
+        """Record up to which offset logs are safe on disk, where they start, and what was compacted; failed sealings are retried.
+
+        All at once, also those without offsets: then one that is missing at a start was lost.
+        """
+        for checkpoint in self._checkpoints:
+            self._begin_write(checkpoint)
         self._reseal(self._resealing.begin([log for log in self._logs.values() if log.is_unsealed]))
 
     def go_on_resealing(self) -> None:
@@ -258,7 +272,7 @@ class Logs:
             yield [sealing.job for _, sealing in sealings]
             for log, sealing in sealings:
                 log.recovery_point = sealing.end
-        yield [self._write(self._recovery_points), self._write(self._starts)]
+        yield [self._write(checkpoint) for checkpoint in self._checkpoints]
 
     def on_sealed(self, tag: JobTag, outcome: object) -> None:
         """A sealing ended."""

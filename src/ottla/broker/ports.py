@@ -136,12 +136,14 @@ class LogFiles(Protocol):
 
 
 class StoredTopic(NamedTuple):
-    """A topic as it is kept across restarts; ``configs`` is what was set on it."""
+    """A topic as it is kept across restarts; ``configs`` is what was set on it, or what is left of that."""
 
     name: str
     topic_id: uuid.UUID
     partitions: int
     configs: Mapping[str, str]
+    settings_unknown: bool = False
+    """Whether damage has taken some of its settings, or the broker's: nothing of it is deleted or compacted."""
 
 
 class StoredSettings(NamedTuple):
@@ -208,8 +210,8 @@ class Store(Protocol):
     def usage(self) -> DiskUsage:
         """The disk that it is on."""
 
-    def read_checkpoint(self, name: str) -> dict[TopicPartition, int]:
-        """A checkpoint of offsets; empty where it is missing or damaged."""
+    def read_checkpoint(self, name: str) -> dict[TopicPartition, int] | None:
+        """A checkpoint of offsets; ``None`` where it is missing or damaged. The log says what is damaged."""
 
     def write_checkpoint(self, name: str, offsets: Mapping[TopicPartition, int]) -> Job:
         """Replace a checkpoint of offsets; the job may be done on any thread.

@@ -26,17 +26,27 @@ from ottla.records.header import Buffer
 _LAST_OFFSET = 2**63 - 1
 
 
-def load_log(log: PartitionLog, *, recovery_point: int, log_start: int, clean: bool, now: int, clean_point: int = 0) -> str | None:
+def load_log(
+    log: PartitionLog,
+    *,
+    recovery_point: int,
+    log_start: int,
+    clean: bool,
+    now: int,
+    clean_point: int = 0,
+    clean_point_lost: bool = False,
+) -> str | None:
     """Fill a fresh ``PartitionLog`` from its files; returns what was not believed and cut, or ``None`` where all was well.
 
     Segments that end at or before ``recovery_point`` are believed, as are all after a ``clean`` end; the rest is scanned, batch by
-    batch with its checksum, and cut before the first that is damaged. Offsets may have holes where the log is compacted, or
-    was up to ``clean_point``. ``now``: milliseconds since 1970.
+    batch with its checksum, and cut before the first that is damaged. Offsets may have holes where the log is or may have been
+    compacted: everywhere if that is its policy, if its policy is not known or ``clean_point`` is not, otherwise up to that offset.
+    ``now``: milliseconds since 1970.
     """
+    holes_before = _LAST_OFFSET if log.config.compacted or not log.config.cleanup_policy or clean_point_lost else clean_point
     log.clean_point = clean_point
     _finish_swaps(log.files)
     bases = log.files.segments()
-    log.epochs = LeaderEpochs.from_bytes(log.files.read_small(EPOCH_CHECKPOINT))
     cut: str | None = None
     surplus: list[int] = []
     segment: Segment | None
@@ -51,7 +61,7 @@ def load_log(log: PartitionLog, *, recovery_point: int, log_start: int, clean: b
                 segment = _sealed(log, base, next_base) if next_base is not None else _resumed(log, base)
         if segment is None:
             segment = Segment(base, log.files.open(base), log.config.index_interval_bytes)
-            cut = _scan(segment, _LAST_OFFSET if log.config.compacted else clean_point)
+            cut = _scan(segment, holes_before)
             if cut is None and next_base is not None:
                 segment.next_offset = max(segment.next_offset, next_base)
         log.segments.append(segment)
@@ -59,6 +69,8 @@ def load_log(log: PartitionLog, *, recovery_point: int, log_start: int, clean: b
         log.start_offset = max(log.segments[0].base_offset, min(log_start, log.end_offset))
     if surplus:
         log.files.set_aside(surplus)()
+    if log.segments:
+        log.epochs = _epochs(log)
     if cut is not None:
         log.epochs.advance(log.end_offset)
         log.files.pin().write_small(EPOCH_CHECKPOINT, log.epochs.to_bytes())
@@ -68,6 +80,23 @@ def load_log(log: PartitionLog, *, recovery_point: int, log_start: int, clean: b
     log.clean_point = min(clean_point, log.end_offset)
     _rebuild_producers(log, now)
     return cut
+
+
+def _epochs(log: PartitionLog) -> LeaderEpochs:
+    """The leader epochs in the checkpoint; where that is missing or damaged, those in the batches' headers."""
+    content = log.files.read_small(EPOCH_CHECKPOINT)
+    epochs = LeaderEpochs.from_bytes(content) if content is not None else None
+    if epochs is not None:
+        return epochs
+    found: list[tuple[int, int]] = []
+    for segment in log.segments:
+        with suppress(InvalidBatchError):  # readers are told
+            found += [(header.leader_epoch, header.base_offset) for _, header in segment.walk(0)]
+    epochs = LeaderEpochs.from_batches(found)
+    log.files.pin().write_small(EPOCH_CHECKPOINT, epochs.to_bytes())
+    what = "missing" if content is None else "damaged"
+    log.complain(f"{EPOCH_CHECKPOINT} of {log.topic_partition} was {what} and was written again from the batches: {epochs.current}")
+    return epochs
 
 
 def _finish_swaps(files: LogFiles) -> None:

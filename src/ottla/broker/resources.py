@@ -16,6 +16,7 @@ from ottla.broker.config import BROKER_SETTINGS, CLUSTER_WIDE, GROUP_SETTINGS, T
 from ottla.broker.holdings import Holdings
 from ottla.broker.refusal import Refusal
 from ottla.broker.setting import Setting
+from ottla.broker.topic_config import NO_CLEANUP
 from ottla.broker.topics import Topic, check_name
 from ottla.errors import ConfigError
 from ottla.protocol import ErrorCode
@@ -96,8 +97,10 @@ def names(holdings: Holdings, kind: ResourceType) -> list[str]:
 
 
 def of_topic(holdings: Holdings, topic: Topic) -> list[Described]:
-    """The settings of a topic: its own, then what the broker's lend it."""
-    return _of_its_own(holdings, TOPIC_SETTINGS, topic.overrides, Source.TOPIC)
+    """The settings of a topic: its own, then what the broker's lend it. Where settings are unknown, ``cleanup.policy`` says what
+    holds until they are set: nothing is cleaned up."""
+    overrides = {**topic.overrides, "cleanup.policy": NO_CLEANUP} if topic.settings_unknown else topic.overrides
+    return _of_its_own(holdings, TOPIC_SETTINGS, overrides, Source.TOPIC)
 
 
 def _of_group(holdings: Holdings, group_id: str) -> list[Described]:

@@ -19,6 +19,9 @@ CODECS = ("uncompressed", "gzip", "snappy", "lz4", "zstd", "producer")
 POLICIES = ("delete", "compact")
 """The parts of ``cleanup.policy``."""
 
+NO_CLEANUP = ""
+"""The value of ``cleanup.policy`` with which nothing is deleted or compacted."""
+
 
 _ONE_REPLICA = "each partition has one replica"
 _NO_TIERS = "there is no tiered storage"

@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from ottla.broker.config import BrokerConfig, topic_config
+from ottla.broker.config import TOPIC_SETTINGS, BrokerConfig, topic_config
 from ottla.broker.ports import StoredTopic
 from ottla.broker.refusal import Refusal
-from ottla.broker.topic_config import TopicConfig
+from ottla.broker.topic_config import NO_CLEANUP, TopicConfig
 from ottla.errors import ConfigError
 from ottla.protocol import ErrorCode
 
@@ -39,6 +39,10 @@ class Topic:
     partition_count: int
     config: TopicConfig
     overrides: Mapping[str, str]
+    not_honoured: Mapping[str, str] = field(default_factory=dict)
+    """What was stored for it and means nothing to this release: it is kept for one that knows it."""
+    settings_unknown: bool = False
+    """Whether some of its settings are lost: nothing of it is deleted or compacted until settings are set."""
 
     @property
     def internal(self) -> bool:
@@ -52,7 +56,8 @@ class Topic:
 
     def stored(self) -> StoredTopic:
         """As it is kept across restarts."""
-        return StoredTopic(self.name, self.topic_id, self.partition_count, dict(self.overrides))
+        configs = {**self.not_honoured, **self.overrides}
+        return StoredTopic(self.name, self.topic_id, self.partition_count, configs, self.settings_unknown)
 
 
 class Topics:
@@ -106,10 +111,26 @@ class Topics:
         return self._version
 
     def add(self, stored: StoredTopic) -> Topic:
-        """Put a topic into the image. Raises ``ConfigError`` for settings that are not honoured."""
-        overrides = {**_internal_configs(stored.name, self._config), **stored.configs}
-        config = self._config_of(overrides)
-        return self.put(Topic(stored.name, stored.topic_id, stored.partitions, config, overrides))
+        """Put a topic into the image, as it was stored or created.
+
+        Where a value is one that this release cannot honour, the settings are unknown. Those of a topic of the broker's own are
+        always known.
+        """
+        internal = _internal_configs(stored.name, self._config)
+        values = {name: value for name, value in stored.configs.items() if _is_valid(name, value)}
+        overrides = {**internal, **values}
+        not_honoured = {name: value for name, value in stored.configs.items() if name not in values}
+        unknown = stored.settings_unknown or any(name in TOPIC_SETTINGS for name in not_honoured)
+        try:
+            self._config_of(overrides, unknown and not internal)
+        except ConfigError:  # each value is valid, and together they are not
+            unknown, overrides, not_honoured = True, internal, dict(stored.configs)
+        unknown = unknown and not internal
+        config = self._config_of(overrides, unknown)
+        partitions = stored.partitions
+        if stored.settings_unknown and internal:  # the folders show only the partitions that were written to
+            partitions = max(partitions, _internal_partitions(stored.name, self._config))
+        return self.put(Topic(stored.name, stored.topic_id, partitions, config, overrides, not_honoured, unknown))
 
     def put(self, topic: Topic) -> Topic:
         """Put a topic into the image, in the place of the one that has its id."""
@@ -119,10 +140,12 @@ class Topics:
         return topic
 
     def altered(self, topic: Topic, overrides: Mapping[str, str]) -> Topic:
-        """A topic with other settings of its own; raises ``Refusal``: INVALID_CONFIG."""
+        """A topic with other settings of its own, which are known now; raises ``Refusal``: INVALID_CONFIG."""
         try:
             overrides = {**_internal_configs(topic.name, self._config), **overrides}
-            return replace(topic, config=self._config_of(overrides), overrides=overrides)
+            not_honoured = {name: value for name, value in topic.not_honoured.items() if name not in TOPIC_SETTINGS}
+            config = self._config_of(overrides, False)
+            return replace(topic, config=config, overrides=overrides, not_honoured=not_honoured, settings_unknown=False)
         except ConfigError as error:
             raise Refusal(ErrorCode.invalid_config, str(error)) from error
 
@@ -152,7 +175,7 @@ class Topics:
     def reconfigured(self, config: BrokerConfig) -> list[Topic]:
         """All topics as they are under other settings of the broker; raises ``ConfigError`` where those do not go together."""
         config_of = _configs_under(config)
-        return [replace(topic, config=config_of(topic.overrides)) for topic in self]
+        return [replace(topic, config=config_of(topic.overrides, topic.settings_unknown)) for topic in self]
 
     def reconfigure(self, config: BrokerConfig) -> None:
         """Take over other settings of the broker, which ``reconfigured`` has accepted."""
@@ -187,7 +210,7 @@ class Topics:
                 ErrorCode.policy_violation, f"{partitions} partitions: a topic may be created with {MAX_NEW_PARTITIONS} at most."
             )
         try:
-            self._config_of(configs)
+            self._config_of(configs, False)
         except ConfigError as error:
             raise Refusal(ErrorCode.invalid_config, str(error)) from error
 
@@ -206,14 +229,31 @@ def _without_dots(name: str) -> str:
     return name.replace(".", "_")
 
 
-def _configs_under(broker: BrokerConfig) -> Callable[[Mapping[str, str]], TopicConfig]:
-    """``topic_config`` with these settings of the broker; equal topic settings give the same object."""
+def _configs_under(broker: BrokerConfig) -> Callable[[Mapping[str, str], bool], TopicConfig]:
+    """``topic_config`` with these settings of the broker; equal topic settings give the same object. Nothing is cleaned up where
+    settings are unknown (True)."""
 
     @lru_cache(_CONFIGS_KEPT)
-    def config_of(overrides: tuple[tuple[str, str], ...]) -> TopicConfig:
-        return topic_config(dict(overrides), broker)
+    def config_of(overrides: tuple[tuple[str, str], ...], unknown: bool) -> TopicConfig:
+        config = topic_config(dict(overrides), broker)
+        return replace(config, cleanup_policy=NO_CLEANUP) if unknown else config
 
-    return lambda overrides: config_of(tuple(sorted(overrides.items())))
+    return lambda overrides, unknown: config_of(tuple(sorted(overrides.items())), unknown)
+
+
+def _is_valid(name: str, value: str) -> bool:
+    """Whether this release honours a topic's setting."""
+    if name not in TOPIC_SETTINGS:
+        return False
+    try:
+        TOPIC_SETTINGS[name][1].parse(value)
+    except ConfigError:
+        return False
+    return True
+
+
+def _internal_partitions(name: str, broker: BrokerConfig) -> int:
+    return broker.offsets_topic_num_partitions if name == OFFSETS_TOPIC else broker.transaction_state_log_num_partitions
 
 
 def _internal_configs(name: str, broker: BrokerConfig) -> dict[str, str]:

@@ -1,39 +1,43 @@
-"""The catalog of a data directory, ``topics.json``: topics with their settings, settings of the broker and of groups, producer ids.
+"""The catalog of a data directory: topics with their settings, settings of the broker and of groups, producer ids.
 
-Owns the file and its format. Must not know what a topic is for. Invariants: what ``change`` has written survives the end of the
-process; a change is in the file completely or not at all; its cost does not grow with the number of topics.
+Owns the meaning of the lines in ``topics.json`` and in its copy. Must not know what a topic is for, nor how a line is checked
+(``catalog_lines``). Invariants: what ``change`` has written survives the end of the process; a change is in ``topics.json``
+completely or not at all; its cost does not grow with the number of topics; a field that this release does not know is kept; where a
+change is lost, the settings of all topics count as unknown.
 
-The file has one JSON object per line. The first line is the version of the format. Each later line is one change, and overrides
-earlier lines for the same topic, so a change is one small write at the end. When more lines are outdated than not, the file is
-replaced by one with only the current state.
+Each line is one change, and overrides earlier lines for the same topic, so a change is one small write at the end of each file.
+When more lines are outdated than not, the files are replaced by ones with only the current state.
 """
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from ottla.broker.ports import Catalog, CatalogChange, NextProducerId, StoredSettings, StoredTopic, TopicDeleted
-from ottla.errors import StorageError
+from ottla.runtime import catalog_lines
+from ottla.runtime.catalog_lines import Content, Told, body_of
 from ottla.runtime.folders import PinnedFolder
 from ottla.runtime.log_files import DiskSegment, OpenFiles, uuid_of, uuid_text
 
-VERSION = 1
-_WHOLE_DOCUMENT = 0
-"""The format of the first releases: one JSON document, replaced with each change."""
-
+COPY = ".copy"
+_DAMAGED = ".damaged"
 _OUTDATED = 1000
 """The number of outdated lines that is always tolerated, however few topics there are."""
 
-_HINT = "start it with the release of Ottla that wrote the file, or a newer one"
+_SETTINGS_UNKNOWN = "settings_unknown"
+_OF_TOPIC = ("name", "id", "partitions", "configs", _SETTINGS_UNKNOWN)
+_TOPIC, _DELETED, _PRODUCERS, _SETTINGS = "topic", "deleted", "next_producer_id", "settings"
 
 log = logging.getLogger("ottla.broker")
 
 Key = tuple[str, str]
 """The key of a line: the kind of the change, and the name of the topic."""
+
+Unknown = tuple[Content, Content]
+"""The fields of a line, and those of the change in it, that this release does not know."""
 
 _EMPTY = Catalog(())
 
@@ -41,150 +45,241 @@ _EMPTY = Catalog(())
 class CatalogFile:
     """The catalog at ``path``; ``catalog`` is its content when it was opened."""
 
-    def __init__(self, path: Path, open_files: OpenFiles, catalog: Catalog = _EMPTY) -> None:
-        """A new catalog: its first change replaces the file at ``path``, if any."""
-        self.catalog = catalog
-        self._path = path
+    def __init__(self, path: Path, open_files: OpenFiles, told: Told | None = None) -> None:
+        """The catalog that the files tell; without ``told``, an empty one."""
+        self._path, self._copy_path = path, path.with_name(path.name + COPY)
         self._open = open_files
+        self._told = told if told is not None else Told()
         self._file: DiskSegment | None = None
-        self._rows = _rows_of(catalog)
-        """The current line of each topic and setting."""
-        self._lines = 0
+        self._copy: DiskSegment | None = None
+        self._unknown: dict[Key, Unknown] = {}
+        """By the ids of topics: a topic that has only the name of an earlier one has none of its fields."""
+        self._rows: dict[Key, bytes] = {}
+        """The current change of each topic and setting, and each change of a kind that this release does not know."""
+        self._number, self._lines = self._told.last, len(self._told.contents) + 1
+        self.catalog = self._interpreted(self._told)
+        if self._told.is_current:
+            self._file = DiskSegment(path, open_files)
+            if not self._told.faults:
+                self._copy = DiskSegment(self._copy_path, open_files)
 
     @classmethod
     def read(cls, path: Path, open_files: OpenFiles) -> CatalogFile:
-        """The catalog at ``path``.
+        """The catalog at ``path``, or a new one. Raises ``StorageError`` for a newer version, and ``OSError``."""
+        return cls(path, open_files, catalog_lines.read_files(path, path.with_name(path.name + COPY)))
 
-        Raises ``ValueError``, ``KeyError`` or ``TypeError`` if it is damaged, ``StorageError`` if its version is unknown, and
-        ``OSError`` if it cannot be read.
+    @property
+    def faults(self) -> Sequence[str]:
+        """What was wrong with the files, in words."""
+        return self._told.faults
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether changes are lost that no file has."""
+        return self._told.is_lost
+
+    @property
+    def is_new(self) -> bool:
+        """Whether there is no file."""
+        return not self._told.last and not self._told.contents and not self._told.faults
+
+    def recover(self, folders: Iterable[StoredTopic]) -> None:
+        """Changes were lost: take over what the folders tell of their topics. The settings of all topics are unknown now.
+
+        ``folders`` may have a topic several times, with different ids: that of the catalog counts, or the first.
         """
-        content = path.read_bytes()
-        first, newline, rest = content.partition(b"\n")
-        if not _is_line_of_version(first, path):
-            return cls(path, open_files, _document(json.loads(content), path))
-        *lines, torn = rest.split(b"\n")
-        if torn:
-            log.warning("%s ends in the middle of a change, which is ignored: %d bytes", path, len(torn))
-        read = cls(path, open_files, _catalog(lines))
-        if newline and not torn:  # the file can be appended to as it is
-            read._file, read._lines = DiskSegment(path, open_files), len(lines)
-        return read
+        found: dict[str, list[StoredTopic]] = {}
+        for one in folders:
+            found.setdefault(one.name, []).append(one)
+        topics = {topic.name: topic for topic in self.catalog.topics}
+        for name, rows in found.items():
+            known = topics.get(name, rows[0])
+            topic_id = known.topic_id if any(one.topic_id == known.topic_id for one in rows) else rows[0].topic_id
+            topics[name] = known._replace(topic_id=topic_id, partitions=max(known.partitions, rows[0].partitions))
+        self.catalog = self.catalog._replace(topics=tuple(one._replace(settings_unknown=True) for one in topics.values()))
+        for topic in self.catalog.topics:
+            self._rows[_TOPIC, topic.name] = self._body(topic)
+        self._told.is_lost = True
+        self._file = self._copy = None
+
+    def repair(self) -> None:
+        """Bring both files to the present state. A damaged file is kept under another name."""
+        if self._copy is not None or (self.is_new and not self._rows):
+            return
+        try:
+            self._keep_damaged()
+            if self._file is None:
+                self._replace(self._rows)
+            else:
+                self._restore_copy()
+        except OSError as error:
+            self._file = None  # the next change tries it again
+            log.error("%s could not be written: %s", self._path, error)
 
     def change(self, changes: Sequence[CatalogChange]) -> None:
         """Write changes. Raises ``OSError`` with nothing changed."""
-        lines = [(*_row(one), isinstance(one, TopicDeleted)) for one in changes]
+        bodies = [(_key(one), self._body(one), isinstance(one, TopicDeleted)) for one in changes]
         if self._file is None or self._lines > 2 * len(self._rows) + _OUTDATED:
             rows = self._rows.copy()
-            _apply(rows, lines)
+            _apply(rows, bodies)
             self._replace(rows)
         else:
-            self._file.append([b"".join([line for _, line, _ in lines])])
-            self._lines += len(lines)
-            _apply(self._rows, lines)
+            data = b"".join([catalog_lines.line(body, at) for at, (_, body, _) in enumerate(bodies, self._number + 1)])
+            self._file.append([data])
+            self._number += len(bodies)
+            self._lines += len(bodies)
+            _apply(self._rows, bodies)
+            self._append_copy(data)
 
     def _replace(self, rows: dict[Key, bytes]) -> None:
-        content = b"".join([_line({"version": VERSION}), *rows.values()])
-        PinnedFolder(self._path.parent, self._open.check).write_small(self._path.name, content)
+        content = catalog_lines.whole(rows.values(), self._number + 1)
+        self._pin().write_small(self._path.name, content)
         self._open.forget([self._path])
         self._file = DiskSegment(self._path, self._open, len(content))
-        self._rows, self._lines = rows, len(rows)
+        self._rows, self._lines = rows, len(rows) + 1
+        self._number += 1 + len(rows)
+        self._write_copy(content)
 
-
-def _is_line_of_version(line: bytes, path: Path) -> bool:
-    """Whether the first line of a file has the version of this format; raises ``StorageError`` for another version."""
-    try:
-        content = json.loads(line)
-    except ValueError:
-        return False
-    if not isinstance(content, dict) or content.keys() != {"version"}:
-        return False
-    _check_version(content["version"], VERSION, path)
-    return True
-
-
-def _document(content: Any, path: Path) -> Catalog:
-    """The content of a file of the first releases."""
-    _check_version(content["version"], _WHOLE_DOCUMENT, path)
-    settings = content.get("settings", {})  # missing in catalogs of the first release
-    return Catalog(tuple(map(_topic, content["topics"])), int(content["next_producer_id"]), StoredSettings(**settings))
-
-
-def _check_version(version: Any, known: int, path: Path) -> None:
-    if version != known:
-        raise StorageError(f"{path} has version {version}, which this release of Ottla does not support", hint=_HINT)
-
-
-def _catalog(lines: Iterable[bytes]) -> Catalog:
-    """The content of the lines after the first."""
-    topics: dict[str, StoredTopic] = {}
-    catalog = _EMPTY
-    for number, line in enumerate(lines, 2):
+    def _append_copy(self, data: bytes) -> None:
+        """The change holds by now: a failure of the copy is no reason to refuse it."""
+        if self._copy is None:
+            self._restore_copy()
+            return
         try:
-            change = _change(json.loads(line))
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"line {number}: {error}") from error
+            self._copy.append([data])
+        except OSError as error:
+            self._copy = None
+            log.error("%s could not be written, and will be with the next change: %s", self._copy_path, error)
+
+    def _restore_copy(self) -> None:
+        try:
+            self._write_copy(self._path.read_bytes())
+        except OSError as error:
+            log.error("%s could not be written, and will be with the next change: %s", self._copy_path, error)
+
+    def _write_copy(self, content: bytes) -> None:
+        self._copy = None
+        try:
+            self._pin().write_small(self._copy_path.name, content)
+        except OSError as error:
+            log.error("%s could not be written, and will be with the next change: %s", self._copy_path, error)
+            return
+        self._open.forget([self._copy_path])
+        self._copy = DiskSegment(self._copy_path, self._open, len(content))
+
+    def _keep_damaged(self) -> None:
+        for path in self._told.damaged:
+            content, name, number = path.read_bytes(), path.name + _DAMAGED, 1
+            while path.with_name(name).exists():
+                number += 1
+                name = f"{path.name}{_DAMAGED}.{number}"
+            self._pin().write_small(name, content)
+            log.warning("the damaged %s was kept as %s", path, name)
+
+    def _pin(self) -> PinnedFolder:
+        return PinnedFolder(self._path.parent, self._open.check)
+
+    def _interpreted(self, told: Told) -> Catalog:
+        """The content of the lines."""
+        topics: dict[str, StoredTopic] = {}
+        catalog = _EMPTY
+        for number, content in enumerate(told.contents):
+            try:
+                change, unknown = _change(content)
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                told.faults.append(f"{self._path} has a change that makes no sense ({type(error).__name__}: {error}): {content}")
+                told.is_lost, told.is_current, told.damaged = True, False, [self._path]
+                continue
+            if change is None:
+                self._rows["unknown", str(number)] = body_of(content)
+                continue
+            self._unknown[_owner(change)] = unknown
+            match change:
+                case StoredTopic():
+                    topics[change.name] = change
+                case TopicDeleted(name):
+                    topics.pop(name, None)
+                case NextProducerId(value):
+                    catalog = catalog._replace(next_producer_id=value)
+                case StoredSettings():
+                    catalog = catalog._replace(settings=change)
+            _apply(self._rows, [(_key(change), body_of(content), isinstance(change, TopicDeleted))])
+        self._unknown = {owner: unknown for owner, unknown in self._unknown.items() if any(unknown)}
+        return catalog._replace(topics=tuple(topics.values()))
+
+    def _body(self, change: CatalogChange) -> bytes:
+        """The change, with the fields that were in its line and that this release does not know."""
+        of_line, of_change = self._unknown.get(_owner(change), ({}, {}))
         match change:
             case StoredTopic():
-                topics[change.name] = change
+                return body_of({_TOPIC: {**_row(change), **of_change}, **of_line})
             case TopicDeleted(name):
-                topics.pop(name, None)
+                return body_of({_DELETED: name})
             case NextProducerId(value):
-                catalog = catalog._replace(next_producer_id=value)
+                return body_of({_PRODUCERS: value, **of_line})
             case StoredSettings():
-                catalog = catalog._replace(settings=change)
-    return catalog._replace(topics=tuple(topics.values()))
+                return body_of({_SETTINGS: {**change._asdict(), **of_change}, **of_line})
 
 
-def _rows_of(catalog: Catalog) -> dict[Key, bytes]:
-    held: list[CatalogChange] = [*catalog.topics, NextProducerId(catalog.next_producer_id), catalog.settings]
-    return dict(map(_row, held))
+def _key(change: CatalogChange) -> Key:
+    match change:
+        case StoredTopic(name) | TopicDeleted(name):
+            return (_TOPIC, name)
+        case NextProducerId():
+            return (_PRODUCERS, "")
+        case StoredSettings():
+            return (_SETTINGS, "")
 
 
-def _apply(rows: dict[Key, bytes], lines: Iterable[tuple[Key, bytes, bool]]) -> None:
-    for key, line, is_gone in lines:
+def _owner(change: CatalogChange) -> Key:
+    return (_TOPIC, uuid_text(change.topic_id)) if isinstance(change, StoredTopic) else _key(change)
+
+
+def _apply(rows: dict[Key, bytes], bodies: Iterable[tuple[Key, bytes, bool]]) -> None:
+    for key, body, is_gone in bodies:
         if is_gone:
             rows.pop(key, None)
         else:
-            rows[key] = line
+            rows[key] = body
 
 
-def _row(change: CatalogChange) -> tuple[Key, bytes]:
-    """The key of a change, and its line."""
-    match change:
-        case StoredTopic(name, topic_id, partitions, configs):
-            topic = {"name": name, "id": uuid_text(topic_id), "partitions": partitions, "configs": dict(configs)}
-            return ("topic", name), _line({"topic": topic})
-        case TopicDeleted(name):
-            return ("topic", name), _line({"deleted": name})
-        case NextProducerId(value):
-            return ("next_producer_id", ""), _line({"next_producer_id": value})
-        case StoredSettings():
-            return ("settings", ""), _line({"settings": change._asdict()})
+def _row(topic: StoredTopic) -> Content:
+    row = {"name": topic.name, "id": uuid_text(topic.topic_id), "partitions": topic.partitions, "configs": dict(topic.configs)}
+    return {**row, _SETTINGS_UNKNOWN: True} if topic.settings_unknown else row
 
 
-def _line(content: Mapping[str, Any]) -> bytes:
-    return json.dumps(content).encode() + b"\n"
-
-
-def _change(content: Any) -> CatalogChange:
-    """The change in a line; raises ``ValueError``, ``KeyError`` or ``TypeError``."""
-    if not isinstance(content, dict) or len(content) != 1:
-        raise ValueError("it is not an object with one field")
-    ((kind, value),) = content.items()
+def _change(content: Content) -> tuple[CatalogChange | None, Unknown]:
+    """The change in a line, if it is of a kind that is known. Raises ``ValueError``, ``KeyError`` or ``TypeError``."""
+    kind = next((one for one in (_TOPIC, _DELETED, _PRODUCERS, _SETTINGS) if one in content), None)
+    of_line = {name: field for name, field in content.items() if name != kind}
+    if kind is None:
+        return None, ({}, {})
+    value = content[kind]
     match kind:
         case "topic":
-            return _topic(value)
+            return _topic(value), (of_line, {name: field for name, field in value.items() if name not in _OF_TOPIC})
         case "deleted":
-            return TopicDeleted(str(value))
+            return TopicDeleted(str(value)), ({}, {})
         case "next_producer_id":
-            return NextProducerId(int(value))
-        case "settings":
-            return StoredSettings(**value)
-    raise ValueError(f"{kind!r} is unknown")
+            return NextProducerId(int(value)), (of_line, {})
+    known = StoredSettings._fields
+    settings = StoredSettings(**{name: _checked(name, field) for name, field in value.items() if name in known})
+    return settings, (of_line, {name: field for name, field in value.items() if name not in known})
+
+
+def _checked(name: str, settings: Any) -> Any:
+    """Settings by their names; of groups, by their ids and names. Raises ``TypeError``."""
+    if not isinstance(settings, dict):
+        raise TypeError(f"{name} is not an object")
+    for one in settings.values():
+        if not isinstance(one, dict if name == "groups" else str):
+            raise TypeError(f"{name} has a {type(one).__name__}")
+    return settings
 
 
 def _topic(row: Any) -> StoredTopic:
     topic_id = uuid_of(row["id"])
     if topic_id is None:
         raise ValueError(f"{row['id']!r} is not a topic id")
-    return StoredTopic(str(row["name"]), topic_id, int(row["partitions"]), dict(row["configs"]))
+    configs = _checked("configs", row["configs"])
+    return StoredTopic(str(row["name"]), topic_id, int(row["partitions"]), configs, bool(row.get(_SETTINGS_UNKNOWN, False)))

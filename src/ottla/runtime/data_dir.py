@@ -14,25 +14,47 @@ import os
 import re
 import threading
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from ottla.broker.logs import CLEANED, LOG_STARTS, RECOVERY_POINTS
 from ottla.broker.ports import Catalog, CatalogChange, DiskUsage, StoredTopic
 from ottla.errors import StorageError
-from ottla.runtime.catalog import CatalogFile
+from ottla.runtime import checkpoint_files
+from ottla.runtime.catalog import COPY, CatalogFile
 from ottla.runtime.folders import SET_ASIDE, UNFINISHED, DirectoryLock, PinnedFolder, sync_file
-from ottla.runtime.log_files import PARTITION_METADATA, STRAY, OpenFiles, PartitionFolder, given_up_name, topic_id_in, uuid_text
+from ottla.runtime.log_files import (
+    PARTITION_METADATA,
+    STRAY,
+    OpenFiles,
+    PartitionFolder,
+    given_up_name,
+    partition_metadata,
+    topic_id_in,
+    uuid_text,
+)
 from ottla.types import TopicPartition
 
 META, CATALOG, CLEAN_END = "meta.properties", "topics.json", ".kafka_cleanshutdown"
-_REPLACED = (META, CATALOG, CLEAN_END, RECOVERY_POINTS, LOG_STARTS, CLEANED)
+_REPLACED = (
+    META,
+    CATALOG,
+    CATALOG + COPY,
+    CLEAN_END,
+    RECOVERY_POINTS,
+    LOG_STARTS,
+    CLEANED,
+    *(name + COPY for name in (RECOVERY_POINTS, LOG_STARTS, CLEANED)),
+)
 """The small files in the directory itself."""
 
 _DELETED = "-delete"
 _GIVEN_UP = re.compile(rf".+-\d+\.[0-9a-f]{{32}}{_DELETED}(\.\d+)?")
-_DAMAGED = ".damaged"
 _FOLDER = re.compile(r"(?P<topic>.+)-(?P<partition>\d+)")
+
+_META_VERSION = 1
 
 log = logging.getLogger("ottla.broker")
 
@@ -113,6 +135,8 @@ class DataDir:
         def job() -> None:
             if self._durable:
                 sync_file(self.path / CATALOG)
+                with suppress(FileNotFoundError):  # the next change writes it
+                    sync_file(self.path / (CATALOG + COPY))
                 sync_file(self.path)
 
         return job
@@ -122,26 +146,18 @@ class DataDir:
         disk = os.statvfs(self.path)
         return DiskUsage(disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize)
 
-    def read_checkpoint(self, name: str) -> dict[TopicPartition, int]:
-        """A checkpoint of offsets; empty where it is missing or damaged."""
-        try:
-            version, count, *lines = (self.path / name).read_text("ascii").splitlines()
-            rows = [line.rsplit(" ", 2) for line in lines]
-            offsets = {TopicPartition(topic, int(partition)): int(offset) for topic, partition, offset in rows}
-            return offsets if version == "0" and int(count) == len(offsets) else {}
-        except (OSError, ValueError):
-            return {}
+    def read_checkpoint(self, name: str) -> dict[TopicPartition, int] | None:
+        """A checkpoint of offsets; ``None`` where it is missing or damaged. The log says what is damaged."""
+        return checkpoint_files.read(self.path / name)
 
     def write_checkpoint(self, name: str, offsets: Mapping[TopicPartition, int]) -> Callable[[], object]:
         """Replace a checkpoint of offsets. From any thread; an older content never replaces a newer one."""
         number = next(self._numbers)
 
         def job() -> None:
-            lines = [f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()]
-            content = "\n".join(["0", str(len(lines)), *lines, ""]).encode()
             with self._writing:
                 if number > self._written.get(name, 0):
-                    self._pin().write_small(name, content)
+                    checkpoint_files.write(self._pin(), name, offsets)
                     self._written[name] = number
 
         return job
@@ -189,14 +205,7 @@ class DataDir:
             rows = {"version": 1, "cluster.id": cluster_id, "node.id": node_id, "directory.id": uuid_text(uuid.uuid4())}
             self._pin().write_small(META, "".join(f"{name}={value}\n" for name, value in rows.items()).encode())
             return cluster_id
-        lines = path.read_text("utf-8", "replace").splitlines()
-        stored = dict(line.split("=", 1) for line in lines if "=" in line and line[0] != "#")
-        for name in ("node.id", "cluster.id"):
-            if name not in stored:
-                raise StorageError(
-                    f"{path} is damaged: it has no {name}",
-                    hint="move it away: the broker creates a new one, with another cluster.id, and keeps its topics",
-                )
+        stored = _properties(path)
         if stored["node.id"] != str(node_id):
             raise StorageError(
                 f"data directory {self.path} belongs to node.id {stored['node.id']}, the settings say {node_id}",
@@ -205,45 +214,99 @@ class DataDir:
         return stored["cluster.id"]
 
     def _open_catalog(self) -> CatalogFile:
-        path = self.path / CATALOG
-        if not path.exists():
-            return CatalogFile(path, self._open, Catalog(self._topics_in_folders()))
-        try:
-            return CatalogFile.read(path, self._open)
-        except (ValueError, KeyError, TypeError) as error:
-            topics = self._topics_in_folders()
-            kept = path.replace(path.with_name(path.name + _DAMAGED))
-            log.error(
-                "%s is damaged (%s): %d topics were found by their folders; settings, and topics that were never written to, are "
-                "lost. The damaged file was kept as %s",
-                path,
-                error,
-                len(topics),
-                kept.name,
-            )
-            return CatalogFile(path, self._open, Catalog(topics))
+        catalog = CatalogFile.read(self.path / CATALOG, self._open)
+        for fault in catalog.faults:
+            log.warning("%s", fault)
+        if catalog.is_lost or catalog.is_new:
+            found = self._topics_in_folders()
+            if found or catalog.is_lost:
+                catalog.recover(found)
+                log.error(
+                    "changes in %s are lost: topics without a folder, and settings of topics, groups and the broker, may be "
+                    "missing. %d topics were found by their folders",
+                    self.path / CATALOG,
+                    len({topic.name for topic in found}),
+                )
+        catalog.repair()
+        return catalog
 
-    def _topics_in_folders(self) -> tuple[StoredTopic, ...]:
-        found: dict[str, StoredTopic] = {}
+    def _topics_in_folders(self) -> list[StoredTopic]:
+        """The topics that partition folders belong to, without their settings; where folders of a topic have different ids, the
+        most frequent one first."""
+        counts: Counter[tuple[str, uuid.UUID]] = Counter()
+        partitions: dict[str, int] = {}
         for topic, partition, topic_id, _ in self._partition_folders():
-            known = found.get(topic)
-            count = max(partition + 1, known.partitions if known is not None else 0)
-            found[topic] = StoredTopic(topic, topic_id, count, {})
-        return tuple(found.values())
+            counts[topic, topic_id] += 1
+            partitions[topic] = max(partition + 1, partitions.get(topic, 0))
+        return [StoredTopic(topic, topic_id, partitions[topic], {}) for (topic, topic_id), _ in counts.most_common()]
 
     def _partition_folders(self) -> Iterable[tuple[str, int, uuid.UUID, Path]]:
+        for topic, partition, folder in self._folders():
+            topic_id = topic_id_in(_metadata(folder) or b"")
+            if topic_id is not None:
+                yield topic, partition, topic_id, folder
+
+    def _folders(self) -> Iterable[tuple[str, int, Path]]:
+        """The folders that have names like those of partitions."""
         for folder in sorted(self.path.iterdir()):
             named = _FOLDER.fullmatch(folder.name)
-            if named is None or not (folder / PARTITION_METADATA).is_file():
-                continue
-            topic_id = topic_id_in((folder / PARTITION_METADATA).read_bytes())
-            if topic_id is not None:
-                yield named["topic"], int(named["partition"]), topic_id, folder
+            if named is not None and folder.is_dir():
+                yield named["topic"], int(named["partition"]), folder
 
     def _set_strays_aside(self) -> None:
         known = {topic.name: topic for topic in self._catalog.catalog.topics}
-        for name, partition, topic_id, folder in self._partition_folders():
-            topic = known.get(name)
-            if topic is None or topic.topic_id != topic_id or partition >= topic.partitions:
+        for name, partition, folder in self._folders():
+            topic, content = known.get(name), _metadata(folder)
+            topic_id = topic_id_in(content or b"")
+            if topic is not None and partition < topic.partitions:
+                if topic_id == topic.topic_id or (content is None and not any(folder.glob("*.log"))):
+                    continue
+                expected = partition_metadata(topic.topic_id)
+                if topic_id is None or _differ_in_one_bit(content or b"", expected):
+                    PinnedFolder(folder, self._lock.check).write_small(PARTITION_METADATA, expected)
+                    log.warning("%s was missing or damaged and was written again", folder / PARTITION_METADATA)
+                    continue
+            if topic_id is not None:
                 stray = self._pin().rename_folder(folder.name, given_up_name(folder.name, topic_id, STRAY))
                 log.warning("%s belongs to no topic of this broker: it is now %s", folder, stray)
+
+
+def _metadata(folder: Path) -> bytes | None:
+    """The content of ``partition.metadata``; ``None`` where there is none."""
+    try:
+        return (folder / PARTITION_METADATA).read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def _differ_in_one_bit(one: bytes, other: bytes) -> bool:
+    """Whether a single bit tells them apart. The ids of two topics differ in about half of their bits."""
+    return len(one) == len(other) and sum((a ^ b).bit_count() for a, b in zip(one, other, strict=True)) == 1
+
+
+def _properties(path: Path) -> dict[str, str]:
+    """``meta.properties``; raises ``StorageError`` where it cannot be used."""
+    content = path.read_bytes()
+    hint = "restore it, or move it away: the broker creates a new one, with another cluster.id, and keeps its topics"
+    if not content.strip():
+        raise StorageError(f"{path} is damaged: it is empty", hint=hint)
+    try:
+        lines = content.decode("utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise StorageError(f"{path} is damaged: byte {error.start} is not UTF-8", hint=hint) from None
+    pairs = [line.partition("=") for line in lines if line.strip() and line.strip()[0] not in "#!"]
+    stored = {name.strip(): value.strip() for name, _, value in pairs}
+    version = stored.get("version", "")
+    if version.isdecimal() and int(version) > _META_VERSION:
+        raise StorageError(
+            f"{path} has version {version}; this release of Ottla reads versions 0 and {_META_VERSION}",
+            hint="start the broker with the release of Ottla that wrote the file, or a newer one",
+        )
+    for name in ("version", "node.id", "cluster.id"):
+        value = stored.get("broker.id", "") if name == "node.id" and version == "0" else stored.get(name, "")
+        if not value:
+            raise StorageError(f"{path} is damaged: it has no {name}", hint=hint)
+        if name != "cluster.id" and not value.isdecimal():
+            raise StorageError(f"{path} is damaged: {name}={value!r} is not a number", hint=hint)
+        stored[name] = value
+    return stored

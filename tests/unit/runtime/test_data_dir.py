@@ -15,6 +15,7 @@ import pytest
 from ottla.broker.ports import Catalog, LogFiles, NextProducerId, StoredTopic, TopicDeleted
 from ottla.errors import StorageError
 from ottla.runtime.data_dir import DataDir
+from ottla.runtime.log_files import topic_id_in
 from ottla.types import TopicPartition
 from tests.unit.broker.harness import CoreUnderTest
 
@@ -46,34 +47,40 @@ def test_the_catalog_comes_back(tmp_path: Path) -> None:
     data.release()
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        b"",
-        b"{",
-        b"[]",
-        b'{"version": 0, "next_producer_id": 0, "topics": [{"name": "a"}]}',
-        b'{"version": 1}\n[]\n{"next_producer_id": 3000}\n',
-        b'{"version": 1}\n{"something": 1}\n',
-    ],
-)
-def test_a_damaged_catalog_is_made_anew_from_the_folders(tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: bytes) -> None:
+@pytest.mark.parametrize("damage", [b"", b"{", b"[]", b'{"version": 0, "next_producer_id": 0, "topics": [{"name": "a"}]}'])
+def test_where_both_catalogs_are_damaged_topics_are_found_by_their_folders_and_their_settings_are_unknown(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: bytes
+) -> None:
     _with_topic(tmp_path)
     (tmp_path / "topics.json").write_bytes(damage)
-    data = _opened(tmp_path)
-    assert data.read_catalog().topics == (TOPIC._replace(configs={}),)
-    assert "settings, and topics that were never written to, are lost" in caplog.text
+    (tmp_path / "topics.json.copy").unlink()
+    for _ in range(2):  # also after a restart
+        data = _opened(tmp_path)
+        assert data.read_catalog().topics == (TOPIC._replace(configs={}, settings_unknown=True),)
+        data.release()
+    assert caplog.text.count("settings of topics, groups and the broker, may be missing. 1 topics were found") == 1
     assert (tmp_path / "topics.json.damaged").read_bytes() == damage, "what somebody may still make sense of"
+
+
+def test_where_both_catalogs_are_gone_settings_are_unknown(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    _with_topic(tmp_path)
+    for path in tmp_path.glob("topics.json*"):
+        path.unlink()
+    data = _opened(tmp_path)
+    assert data.read_catalog().topics == (TOPIC._replace(configs={}, settings_unknown=True),)
+    assert "may be missing" in caplog.text
     data.release()
 
 
-@pytest.mark.parametrize("content", [b'{"version": 2}\n{"share_group": {}}\n', b'{"version": 9, "topics": []}'])
+@pytest.mark.parametrize("content", [b'{"version": 3}\n{"share_group": {}}\n', b'{"version": 9, "topics": []}'])
 def test_a_catalog_of_a_newer_release_is_left_as_it_is(tmp_path: Path, content: bytes) -> None:
     _with_topic(tmp_path)
     (tmp_path / "topics.json").write_bytes(content)
     (tmp_path / ".kafka_cleanshutdown").touch()
     files = sorted(tmp_path.iterdir())
-    with pytest.raises(StorageError, match=r"topics\.json has version [29], which this release of Ottla does not support"):
+    with pytest.raises(
+        StorageError, match=r"topics\.json has version [39] of its format; this release of Ottla reads versions 0 to 2"
+    ):
         _opened(tmp_path)
     assert sorted(tmp_path.iterdir()) == files, "the marker of a good end too"
     assert (tmp_path / "topics.json").read_bytes() == content
@@ -222,13 +229,48 @@ def test_files_and_folders_of_others_in_the_data_directory_are_left_alone(tmp_pa
     assert (tmp_path / "to-delete" / "1.deleted").exists()
 
 
-@pytest.mark.parametrize(
-    "content", ["", "0\n", "0\nx\n", "1\n1\na 0 5\n", "0\n2\na 0 5\n", "0\n1\na 0\n", "0\n1\na b c\n", "0\n1\n\xff"]
-)
-def test_a_damaged_checkpoint_is_an_empty_one(tmp_path: Path, content: str) -> None:
+CHECKPOINTS = ["", "0\n", "0\nx\n", "1\n1\na 0 5\n", "0\n2\na 0 5\n", "0\n1\na 0\n", "0\n1\na b c\n", "0\n1\n\xff", "0\n1\na 0 4\n"]
+
+
+@pytest.mark.parametrize("content", CHECKPOINTS)
+def test_a_damaged_checkpoint_is_read_from_its_copy(tmp_path: Path, content: str, caplog: pytest.LogCaptureFixture) -> None:
+    data = _opened(tmp_path)
+    offsets = {TopicPartition("a", 0): 5}
+    data.write_checkpoint("points", offsets)()
+    assert data.read_checkpoint("points") == offsets
+    assert not caplog.records
+    (tmp_path / "points").write_text(content, "latin-1")
+    assert data.read_checkpoint("points") == offsets
+    assert f"{tmp_path / 'points'} was not written completely or is damaged: its copy is used" in caplog.text
+    (tmp_path / "points").unlink()
+    assert data.read_checkpoint("points") == offsets
+    assert f"{tmp_path / 'points'} is missing: its copy is used" in caplog.text
+    data.release()
+
+
+def test_a_flipped_bit_in_a_checkpoint_s_copy_costs_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    data = _opened(tmp_path)
+    offsets = {TopicPartition("a", 0): 5, TopicPartition("b-c", 12): 7}
+    data.write_checkpoint("points", offsets)()
+    content = (tmp_path / "points.copy").read_bytes()
+    for at in range(len(content)):
+        caplog.clear()
+        damaged = bytearray(content)
+        damaged[at] ^= 1 << at % 8
+        (tmp_path / "points.copy").write_bytes(damaged)
+        assert data.read_checkpoint("points") == offsets
+        assert "points.copy is missing or damaged" in caplog.text
+    data.release()
+
+
+@pytest.mark.parametrize("content", CHECKPOINTS[:-1])
+def test_a_damaged_checkpoint_without_a_copy_is_not_an_empty_one(
+    tmp_path: Path, content: str, caplog: pytest.LogCaptureFixture
+) -> None:
     data = _opened(tmp_path)
     (tmp_path / "points").write_text(content, "latin-1")
-    assert data.read_checkpoint("points") == {}
+    assert data.read_checkpoint("points") is None
+    assert "points is damaged, and so is its copy or there is none" in caplog.text
     data.release()
 
 
@@ -241,13 +283,55 @@ def test_a_checkpoint_is_kafka_s(tmp_path: Path) -> None:
     data.release()
 
 
-@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"version=1\nnode.id=1\n", b"version=1\ncluster.id=x\n"])
-def test_damaged_properties_are_named_and_left_as_they_are(tmp_path: Path, content: bytes) -> None:
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "is damaged: it is empty"),
+        (b"\n \n", "is damaged: it is empty"),
+        (b"\xff\xfe", "is damaged: byte 0 is not UTF-8"),
+        (b"version=1\nnode.id=1\n", "is damaged: it has no cluster.id"),
+        (b"version=1\nnode.id=1\ncluster.id=\n", "is damaged: it has no cluster.id"),
+        (b"version=1\ncluster.id=x\n", "is damaged: it has no node.id"),
+        (b"node.id=1\ncluster.id=x\n", "is damaged: it has no version"),
+        (b"version=x\nnode.id=1\ncluster.id=x\n", "is damaged: version='x' is not a number"),
+        (b"version=1\nnode.id=-\ncluster.id=x\n", "is damaged: node.id='-' is not a number"),
+        (b"version=2\nnode.id=1\ncluster.id=x\n", "has version 2; this release of Ottla reads versions 0 and 1"),
+    ],
+)
+def test_properties_that_cannot_be_used_are_named_and_left_as_they_are(tmp_path: Path, content: bytes, reason: str) -> None:
     (tmp_path / "meta.properties").write_bytes(content)
-    with pytest.raises(StorageError, match=r"meta\.properties is damaged: it has no (node|cluster)\.id") as refused:
+    with pytest.raises(StorageError) as refused:
         _opened(tmp_path)
-    assert "move it away" in (refused.value.hint or "")
+    assert f"{tmp_path / 'meta.properties'} {reason}" in str(refused.value)
+    assert "release of Ottla" in (refused.value.hint or "") or "move it away" in (refused.value.hint or "")
     assert (tmp_path / "meta.properties").read_bytes() == content
+
+
+@pytest.mark.parametrize(
+    "content", [b"#a\n\n!b\nversion = 1\r\nnode.id=1\r\ncluster.id = x=y\n", b"version=0\nbroker.id=1\ncluster.id=x=y\n"]
+)
+def test_properties_are_read_as_kafka_reads_them(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "meta.properties").write_bytes(content)
+    data = _opened(tmp_path)
+    assert data.cluster_id == "x=y"
+    data.release()
+
+
+@pytest.mark.parametrize("damage", ["flipped", "empty", "missing"])
+def test_a_damaged_partition_metadata_of_a_known_topic_is_written_again(
+    tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    _with_topic(tmp_path)
+    path = tmp_path / "orders-1" / "partition.metadata"
+    whole = path.read_bytes()
+    for at in range(len(whole)):
+        path.write_bytes(b"" if damage == "empty" else bytes([*whole[:at], whole[at] ^ 1 << at % 8, *whole[at + 1 :]]))
+        if damage == "missing":
+            path.unlink()
+        _opened(tmp_path).release()
+        assert topic_id_in(path.read_bytes()) == ID
+        assert {one.name for one in tmp_path.iterdir() if one.is_dir()} == {"orders-0", "orders-1"}
+    assert f"{path} was missing or damaged and was written again" in caplog.text
 
 
 def test_a_lock_is_let_go(tmp_path: Path) -> None:

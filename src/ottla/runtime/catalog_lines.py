@@ -1,0 +1,214 @@
+"""The format of the catalog's files: numbered lines with checksums, in two files, of which one may be damaged or missing.
+
+Owns the layout of a line, the versions, and what two files say together. Must not know what a change means. Invariants: a line is
+believed only if its checksum fits; what one intact file has is never lost because of the other; a file of a newer version is not
+interpreted.
+
+The first line has the version. Each other line is a JSON object: one change, the number of the line, and the CRC-32 of all that
+comes before it in the line. Numbers go on when the files are replaced; the line with ``begin`` makes all lines with smaller numbers
+outdated, so that a file that was not replaced yet does no harm.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ottla.errors import StorageError
+
+VERSION = 2
+_PLAIN_LINES, _WHOLE_DOCUMENT = 1, 0
+"""Earlier formats: lines without numbers and checksums; one JSON document, replaced with each change."""
+
+BEGIN = "begin"
+_HEAD = json.dumps({"version": VERSION}).encode() + b"\n"
+_TAIL = re.compile(rb', "line": (\d+), "crc": "([0-9a-f]{8})"\}')
+
+Content = dict[str, Any]
+
+
+@dataclass(slots=True)
+class Told:
+    """What the files say. ``last`` is the number of the last line."""
+
+    contents: list[Content] = field(default_factory=list)
+    last: int = 0
+    faults: list[str] = field(default_factory=list)
+    """What is wrong, in words, each with its file."""
+    is_lost: bool = False
+    """Whether changes are missing that no file has."""
+    is_current: bool = False
+    """Whether the first file has all of it, undamaged, in the present format."""
+    damaged: list[Path] = field(default_factory=list)
+    """The files that have damaged lines."""
+
+
+@dataclass(slots=True)
+class _Read:
+    """One file of the present version."""
+
+    path: Path
+    rows: dict[int, Content] = field(default_factory=dict)
+    bad: list[str] = field(default_factory=list)
+    torn: int = 0
+    """Bytes of a last line without an end."""
+    bad_at_end: int = 0
+
+    @property
+    def is_flawless(self) -> bool:
+        return not self.bad and not self.torn and bool(self.rows)
+
+
+def body_of(content: Content) -> bytes:
+    """A change as it is kept in memory: its line without number and checksum."""
+    return json.dumps(content)[:-1].encode()
+
+
+def line(body: bytes, number: int) -> bytes:
+    """A change as a line of the file."""
+    text = b'%b, "line": %d' % (body, number)
+    return b'%b, "crc": "%08x"}\n' % (text, zlib.crc32(text))
+
+
+def whole(bodies: Iterable[bytes], number: int) -> bytes:
+    """A new file, whose first change gets ``number`` + 1."""
+    lines = [line(body, at) for at, body in enumerate(bodies, number + 1)]
+    return b"".join([_HEAD, line(body_of({BEGIN: True}), number), *lines])
+
+
+def read_files(first: Path, second: Path) -> Told:
+    """What the two files say; where neither exists, nothing. Raises ``StorageError`` for a newer version, and ``OSError``."""
+    found = [(path, path.read_bytes()) for path in (first, second) if path.exists()]
+    documents = [_checked_version(path, content) for path, content in found]
+    if not found:
+        return Told()
+    if len(found) == 1 and found[0][0] == first:
+        if documents[0] is not None:
+            return _document(first, documents[0])
+        if _version(found[0][1].partition(b"\n")[0]) == _PLAIN_LINES:
+            return _plain(first, found[0][1])
+    if len(found) == 2 and found[0][1] == found[1][1]:
+        read = _read(*found[0])
+        return _together([read, _Read(second, read.rows, read.bad, read.torn, read.bad_at_end)])
+    told = _together([_read(*one) for one in found])
+    missing = next((path for path in (first, second) if not path.exists()), None)
+    if missing is not None:
+        told.faults.append(f"{missing} is missing")
+        told.is_current &= missing != first
+    return told
+
+
+def _checked_version(path: Path, content: bytes) -> Content | None:
+    """The document that the file is, if it is one; raises ``StorageError`` where its version is newer."""
+    version, document = _version(content.partition(b"\n")[0]), None
+    if version is None or version == _WHOLE_DOCUMENT:
+        parsed = _object(content)
+        if parsed is not None and "topics" in parsed:
+            version, document = parsed.get("version"), parsed
+    newest = _WHOLE_DOCUMENT if document is not None else VERSION
+    if isinstance(version, int) and version > newest:
+        raise StorageError(
+            f"{path} has version {version} of its format; this release of Ottla reads versions 0 to {VERSION}",
+            hint="start the broker with the release of Ottla that wrote the file, or a newer one",
+        )
+    return document
+
+
+def _version(head: bytes) -> int | None:
+    content = _object(head)
+    version = content.get("version") if content is not None else None
+    return version if isinstance(version, int) and not isinstance(version, bool) else None
+
+
+def _object(text: bytes) -> Content | None:
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
+def _read(path: Path, content: bytes) -> _Read:
+    head, newline, rest = content.partition(b"\n")
+    read = _Read(path)
+    if not content:
+        read.bad.append(f"{path} is empty")
+        return read
+    if not newline or _version(head) != VERSION:
+        read.bad.append(f"line 1 of {path} is damaged")
+    *lines, torn = rest.split(b"\n")
+    read.torn = len(torn)
+    for at, text in enumerate(lines, 2):
+        row = _row(text)
+        if row is None:
+            read.bad.append(f"line {at} of {path} is damaged")
+            read.bad_at_end += 1
+        else:
+            read.rows[row[0]] = row[1]
+            read.bad_at_end = 0
+    return read
+
+
+def _row(text: bytes) -> tuple[int, Content] | None:
+    """The number and the change of a line; ``None`` where its checksum does not fit."""
+    tail = _TAIL.search(text, max(0, len(text) - 64))
+    if tail is None or tail.end() != len(text) or zlib.crc32(text[: tail.end(1)]) != int(tail[2], 16):
+        return None
+    content = _object(text[: tail.start()] + b"}")
+    return (int(tail[1]), content) if content is not None else None
+
+
+def _together(files: list[_Read]) -> Told:
+    rows: dict[int, Content] = {}
+    for read in reversed(files):
+        rows.update(read.rows)
+    faults = [fault for read in files for fault in _faults(read)]
+    damaged = [read.path for read in files if read.bad]
+    begin = max((number for number, content in rows.items() if BEGIN in content), default=None)
+    if begin is None:
+        return Told([rows[number] for number in sorted(rows)], max(rows, default=0), faults, is_lost=True, damaged=damaged)
+    last = max(rows)
+    kept = [rows[number] for number in range(begin + 1, last + 1) if number in rows]
+    is_lost = len(kept) < last - begin
+    if not any(read.is_flawless for read in files):
+        ends = [max(read.rows) + read.bad_at_end for read in files if read.rows]
+        is_lost |= max(ends) > last
+    present = {number for number in range(begin, last + 1) if number in rows}
+    faults += [f"{read.path} lacks changes" for read in files if not read.bad and not read.torn and not read.rows.keys() >= present]
+    is_current = files[0].is_flawless and files[0].rows.keys() >= present and not is_lost
+    return Told(kept, last, faults, is_lost, is_current, damaged)
+
+
+def _faults(read: _Read) -> list[str]:
+    shown = read.bad if len(read.bad) <= 3 else [*read.bad[:3], f"so are {len(read.bad) - 3} more lines of it"]
+    return shown if not read.torn else [*shown, f"{read.path} ends in the middle of a change, which is ignored: {read.torn} bytes"]
+
+
+def _plain(path: Path, content: bytes) -> Told:
+    """A file of version 1."""
+    told = Told()
+    *lines, torn = content.partition(b"\n")[2].split(b"\n")
+    for number, text in enumerate(lines, 2):
+        change = _object(text)
+        if change is None:
+            told.faults.append(f"line {number} of {path} is damaged")
+            told.is_lost, told.damaged = True, [path]
+        else:
+            told.contents.append(change)
+    if torn:
+        told.faults.append(f"{path} ends in the middle of a change, which is ignored: {len(torn)} bytes")
+    return told
+
+
+def _document(path: Path, document: Content) -> Told:
+    """A file of version 0."""
+    topics = document["topics"]
+    if not isinstance(topics, list):
+        return Told(faults=[f"{path} is damaged: its topics are not a list"], is_lost=True, damaged=[path])
+    others = {name: value for name, value in document.items() if name not in ("version", "topics")}
+    return Told([*({"topic": topic} for topic in topics), *({name: value} for name, value in others.items())])
