@@ -208,7 +208,10 @@ def _rebuild_producers(log: PartitionLog, now: int) -> None:
         if producers is not None and not damaged:
             log.producers, start = producers, offset
             break
-        log.files.pin().remove_small(file_name(offset, "snapshot"))
+        name = file_name(offset, "snapshot")
+        if content is not None and producers is None:
+            log.complain(f"{name} of {log.topic_partition} is damaged: what it said of producers is taken from the batches")
+        log.files.pin().remove_small(name)
     for segment in log.segments:
         segment.aborted = AbortedTransactions.from_bytes(stored[segment], before=start) or AbortedTransactions()
         if segment.next_offset <= start or not segment.size:

@@ -202,6 +202,8 @@ class DataDir:
         path = self.path / META
         if not path.exists():
             cluster_id = uuid_text(uuid.uuid4())
+            if (self.path / CATALOG).exists():
+                log.warning("%s is missing: this broker has a new cluster.id, %s", path, cluster_id)
             rows = {"version": 1, "cluster.id": cluster_id, "node.id": node_id, "directory.id": uuid_text(uuid.uuid4())}
             self._pin().write_small(META, "".join(f"{name}={value}\n" for name, value in rows.items()).encode())
             return cluster_id

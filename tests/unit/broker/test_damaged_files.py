@@ -1,0 +1,324 @@
+"""A data directory in which one file is missing, damaged or newer: the cells of the table in docs/data-directory.md."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ottla.broker.resources import Change, ResourceType, alter, describe
+from ottla.broker.topics import OFFSETS_TOPIC
+from ottla.errors import StorageError
+from ottla.protocol.apis import Api
+from ottla.protocol.messages import offset_commit_request, offset_fetch_request
+from ottla.records import NewRecord, encode_batch, read_header
+from ottla.runtime import catalog_lines
+from ottla.types import Now
+from tests.unit.broker.harness import START, CoreUnderTest, stored
+
+DAY = 86_400_000
+TOPICS = {
+    "compacted": {"cleanup.policy": "compact", "segment.ms": "60000"},
+    "kept": {"retention.ms": "-1", "segment.ms": "60000"},
+}
+LATER = Now(START.mono, START.wall + DAY)
+COUNT = 8
+"""Batches of two records in each topic, each batch a segment, older than the default retention."""
+
+BASES = [2 * number for number in range(COUNT)]
+COMMITTED = 7
+
+Fault = Callable[[Path], object]
+
+
+def fill(broker: CoreUnderTest) -> None:
+    for name, configs in TOPICS.items():
+        broker.core.create_topic(name, 1, configs)
+        log = broker.core.log(name, 0)
+        for number in range(COUNT):
+            stamp = START.wall - 30 * DAY + number * DAY // 24
+            records = [NewRecord(b"%d-%d" % (number, row), b"v", timestamp=stamp) for row in range(2)]
+            data = encode_batch(records, producer_id=5, producer_epoch=0, base_sequence=2 * number)
+            broker.core.append(log, data, read_header(data), broker.now)
+    part = offset_commit_request.OffsetCommitRequestPartition(partition_index=0, committed_offset=COMMITTED, committed_metadata="")
+    topic = offset_commit_request.OffsetCommitRequestTopic(name="kept", partitions=(part,))
+    message = offset_commit_request.OffsetCommitRequest(group_id="g", member_id="", topics=(topic,))
+    broker.ask(Api.OFFSET_COMMIT, message, version=9)
+    broker.core.delete_records(broker.core.log("kept", 0), 1)
+    broker.core.logs.checkpoint_starts()()
+    broker.run_jobs()
+
+
+def committed(broker: CoreUnderTest) -> int:
+    topic = offset_fetch_request.OffsetFetchRequestTopics(name="kept", partition_indexes=(0,))
+    group = offset_fetch_request.OffsetFetchRequestGroup(group_id="g", topics=(topic,))
+    message = offset_fetch_request.OffsetFetchRequest(groups=(group,), require_stable=False)
+    return int(broker.ask(Api.OFFSET_FETCH, message, version=9).groups[0].topics[0].partitions[0].committed_offset)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory that was left well."""
+    path = tmp_path_factory.mktemp("whole") / "data"
+    broker = CoreUnderTest(path)
+    fill(broker)
+    broker.close()
+    return path
+
+
+@pytest.fixture
+def data(whole: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(whole, tmp_path / "data"))
+
+
+def clean(broker: CoreUnderTest) -> None:
+    """Let retention, compaction and checkpoints have their turns."""
+    for _ in range(30):
+        broker.pass_time(60_000)
+        broker.run_jobs()
+
+
+def check_all_is_there(broker: CoreUnderTest, start: int = 1) -> None:
+    for name in TOPICS:
+        log = broker.core.log(name, 0)
+        assert [header.base_offset for header in stored(log)] == BASES, name
+        assert log.end_offset == 2 * COUNT
+    assert broker.core.log("kept", 0).start_offset == start
+    assert committed(broker) == COMMITTED
+
+
+def remove(name: str) -> Fault:
+    return lambda path: [one.unlink() for one in only(path, name)]
+
+
+def write(name: str, content: bytes) -> Fault:
+    return lambda path: [one.write_bytes(content) for one in only(path, name)]
+
+
+def flip(name: str, at: int = -4) -> Fault:
+    def fault(path: Path) -> None:
+        for one in only(path, name):
+            content = bytearray(one.read_bytes())
+            content[at] ^= 1
+            one.write_bytes(content)
+
+    return fault
+
+
+def cut(name: str) -> Fault:
+    return lambda path: [one.write_bytes(one.read_bytes()[: one.stat().st_size // 2]) for one in only(path, name)]
+
+
+def add(name: str, content: bytes = b"half") -> Fault:
+    return lambda path: (path / name).write_bytes(content)
+
+
+def only(path: Path, pattern: str) -> list[Path]:
+    found = list(path.glob(pattern))
+    assert found, pattern
+    return found
+
+
+CHECKPOINTS = ("recovery-point-offset-checkpoint", "log-start-offset-checkpoint", "cleaner-offset-checkpoint")
+KEPT = "kept-0/00000000000000000000"
+
+CELLS: dict[str, tuple[Fault, str]] = {
+    # The catalog: what one of the files lacks, the other has.
+    **{f"{name} missing": (remove(name), f"{re.escape(name)} is missing") for name in ("topics.json", "topics.json.copy")},
+    **{f"{name} empty": (write(name, b""), f"{re.escape(name)} is empty") for name in ("topics.json", "topics.json.copy")},
+    **{
+        f"{name} is [{text}": (write(name, text), rf"line 1 of .*{name} is damaged")
+        for name in ("topics.json",)
+        for text in (b"{", b"[]")
+    },
+    **{f"{name} flipped": (flip(name), rf"line \d+ of .*{name} is damaged") for name in ("topics.json", "topics.json.copy")},
+    **{f"{name} cut": (cut(name), rf"{name} (ends in the middle|lacks)") for name in ("topics.json", "topics.json.copy")},
+    "meta.properties missing": (remove("meta.properties"), "meta.properties is missing: this broker has a new cluster.id"),
+    # The checkpoints.
+    **{f"{name} missing": (remove(name), f"{name} is missing: its copy is used") for name in CHECKPOINTS},
+    **{f"{name} empty": (write(name, b""), f"{name} was not written completely or is damaged: its copy") for name in CHECKPOINTS},
+    **{
+        f"{name} newer": (write(name, b"1\n0\n"), f"{name} was not written completely or is damaged: its copy")
+        for name in CHECKPOINTS
+    },
+    **{f"{name} flipped": (flip(name, 2), f"{name} was not written completely or is damaged: its copy") for name in CHECKPOINTS},
+    **{f"{name}.copy missing": (remove(f"{name}.copy"), f"{name}.copy is missing or damaged") for name in CHECKPOINTS},
+    **{f"{name}.copy flipped": (flip(f"{name}.copy"), f"{name}.copy is missing or damaged") for name in CHECKPOINTS},
+    # What is never read.
+    "clean marker missing": (remove(".kafka_cleanshutdown"), ""),
+    "clean marker damaged": (write(".kafka_cleanshutdown", b"\x00"), ""),
+    "lock missing": (remove(".lock"), ""),
+    "lock damaged": (write(".lock", b"\x00"), ""),
+    # The files of a partition.
+    "partition.metadata missing": (remove("*-0/partition.metadata"), "partition.metadata was missing or damaged and was written"),
+    "partition.metadata empty": (write("*-0/partition.metadata", b""), "partition.metadata was missing or damaged and was written"),
+    "partition.metadata flipped": (flip("*-0/partition.metadata"), "partition.metadata was missing or damaged and was written"),
+    "epochs missing": (remove("*-0/leader-epoch-checkpoint"), "leader-epoch-checkpoint of kept-0 was missing and was written"),
+    "epochs damaged": (
+        write("*-0/leader-epoch-checkpoint", b"0\n"),
+        "leader-epoch-checkpoint of kept-0 was damaged and was written",
+    ),
+    "epochs newer": (write("*-0/leader-epoch-checkpoint", b"1\n1\n0 0\n"), "leader-epoch-checkpoint of kept-0 was damaged"),
+    "snapshot missing": (remove("*-0/*.snapshot"), ""),
+    "snapshot damaged": (
+        flip("*-0/*.snapshot"),
+        r"snapshot of kept-0 is damaged: what it said of producers is taken from the batches",
+    ),
+    "snapshot newer": (flip("*-0/*.snapshot", 1), r"snapshot of kept-0 is damaged"),
+    "index missing": (remove("*-0/*.index"), ""),
+    "index damaged": (write("*-0/*.index", b"\x01\x02\x03"), ""),
+    "timeindex missing": (remove("*-0/*.timeindex"), ""),
+    "timeindex damaged": (write("*-0/*.timeindex", b"\x01\x02\x03"), ""),
+    "txnindex damaged": (add(f"{KEPT}.txnindex"), ""),
+    "unfinished file": (add(f"{KEPT}.index.tmp"), ""),
+    "unfinished catalog": (add("topics.json.tmp"), ""),
+    "unfinished compaction": (add(f"{KEPT}.log.cleaned"), ""),
+    "unfinished swap": (lambda path: shutil.copy(path / f"{KEPT}.log", path / f"{KEPT}.log.swap"), ""),
+    "files that were given up": (add(f"{KEPT}.log.deleted"), ""),
+}
+
+
+@pytest.mark.parametrize("ended", ["well", "killed"])
+@pytest.mark.parametrize(("fault", "said"), CELLS.values(), ids=CELLS)
+def test_a_fault_of_one_file_costs_no_record_and_no_offset(
+    data: Path, fault: Fault, said: str, ended: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    if ended == "killed":
+        (data / ".kafka_cleanshutdown").write_bytes(b"")
+    fault(data)
+    if ended == "killed":
+        (data / ".kafka_cleanshutdown").unlink(missing_ok=True)
+    broker = CoreUnderTest(data, LATER)
+    text = "\n".join([*broker.warnings, *(record.getMessage() for record in caplog.records)])
+    assert re.search(said, text), text
+    assert said or not text
+    assert not [topic.name for topic in broker.core.topics if topic.settings_unknown]
+    clean(broker)
+    check_all_is_there(broker)
+    broker.store.leftovers()()
+    broker.close()
+    assert not [one.name for one in data.rglob("*") if one.name.endswith((".tmp", ".cleaned", ".swap", "-stray"))]
+    caplog.clear()
+    again = CoreUnderTest(data, LATER)
+    assert not [*again.warnings, *caplog.records], "the second start finds nothing wrong"
+    check_all_is_there(again)
+    again.close()
+
+
+REFUSED = {
+    "topics.json": (write("topics.json", b'{"version": 3}\n'), "topics.json has version 3 .* reads versions 0 to 2"),
+    "topics.json.copy": (write("topics.json.copy", b'{"version": 3}\n'), "topics.json.copy has version 3 .* reads versions 0 to 2"),
+    "meta.properties empty": (write("meta.properties", b""), "meta.properties is damaged: it is empty"),
+    "meta.properties bytes": (write("meta.properties", b"\xff"), "meta.properties is damaged: byte 0 is not UTF-8"),
+    "meta.properties newer": (write("meta.properties", b"version=2\n"), "meta.properties has version 2"),
+}
+
+
+@pytest.mark.parametrize(("fault", "said"), REFUSED.values(), ids=REFUSED)
+def test_a_start_that_is_refused_changes_nothing(data: Path, fault: Fault, said: str) -> None:
+    fault(data)
+    before = {one: one.read_bytes() for one in data.rglob("*") if one.is_file()}
+    with pytest.raises(StorageError, match=said):
+        CoreUnderTest(data, LATER)
+    assert {one: one.read_bytes() for one in data.rglob("*") if one.is_file()} == before
+
+
+LOST = {
+    CHECKPOINTS[0]: ("after an unclean end all logs are scanned", 1),
+    CHECKPOINTS[1]: ("records deleted by DeleteRecords may be readable again", 0),
+    CHECKPOINTS[2]: ("compaction starts over", 1),
+}
+
+
+@pytest.mark.parametrize("how", ["missing", "damaged"])
+@pytest.mark.parametrize("name", LOST)
+def test_a_checkpoint_that_is_lost_with_its_copy_is_said(data: Path, name: str, how: str, caplog: pytest.LogCaptureFixture) -> None:
+    for one in (name, f"{name}.copy"):
+        (remove(one) if how == "missing" else write(one, b"0\n"))(data)
+    broker = CoreUnderTest(data, LATER)
+    said, start = LOST[name]
+    assert any(f"{name} is missing or damaged: " in warning and said in warning for warning in broker.warnings)
+    clean(broker)
+    check_all_is_there(broker, start)
+    broker.close()
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b"[]", b'{"version": 2}\n', None])
+def test_topics_whose_settings_are_unknown_are_neither_deleted_nor_compacted(data: Path, damage: bytes | None) -> None:
+    for one in data.glob("topics.json*"):
+        one.unlink() if damage is None else one.write_bytes(damage)
+    for _ in range(2):  # after a restart, too
+        broker = CoreUnderTest(data, LATER)
+        (warning,) = broker.warnings
+        assert "the settings of 2 topic(s) are unknown" in warning
+        assert warning.endswith(": compacted, kept")
+        clean(broker)
+        check_all_is_there(broker)
+        held = {one.name: one.holds for one in describe(broker.core, ResourceType.TOPIC, "compacted")}
+        assert (held["cleanup.policy"].value, held["cleanup.policy"].source) == ("", 1)
+        assert broker.core.topic(OFFSETS_TOPIC).partition_count == 50
+        broker.close()
+    broker = CoreUnderTest(data, LATER)
+    for name, configs in TOPICS.items():
+        changes = [(one, Change.SET, value) for one, value in configs.items()]
+        alter(broker.core, ResourceType.TOPIC, name, changes, replacing=False, validate_only=False)
+    broker.close()
+    broker = CoreUnderTest(data, LATER)
+    assert not broker.warnings
+    assert broker.core.log("compacted", 0).config.compacted
+    clean(broker)
+    check_all_is_there(broker)
+    alter(broker.core, ResourceType.TOPIC, "kept", [("retention.ms", Change.DELETE, None)], replacing=False, validate_only=False)
+    clean(broker)
+    assert not stored(broker.core.log("kept", 0)), "retention is back"
+    broker.close()
+
+
+def test_a_compacted_log_with_holes_is_not_cut_when_its_settings_are_unknown(tmp_path: Path) -> None:
+    broker = CoreUnderTest(tmp_path)
+    broker.core.create_topic("compacted", 1, {**TOPICS["compacted"], "min.cleanable.dirty.ratio": "0"})
+    log = broker.core.log("compacted", 0)
+    for number in range(COUNT):
+        data = encode_batch([NewRecord(b"same", b"v", timestamp=START.wall - (COUNT - number) * DAY)])
+        broker.core.append(log, data, read_header(data), broker.now)
+    clean(broker)
+    left = [header.base_offset for header in stored(log)]
+    assert len(left) < COUNT
+    broker.kill()
+    for one in [*tmp_path.glob("topics.json*"), *tmp_path.glob("*-checkpoint*")]:
+        one.unlink()
+    again = CoreUnderTest(tmp_path)
+    assert [header.base_offset for header in stored(again.core.log("compacted", 0))] == left
+    again.close()
+
+
+def test_settings_of_a_later_release_are_kept_and_the_others_hold(data: Path) -> None:
+    told = catalog_lines.read_files(data / "topics.json", data / "topics.json.copy")
+    rows = [one for one in told.contents if "topic" in one]
+    rows[0]["topic"]["configs"]["tiers"] = "3"
+    rows[1]["topic"]["configs"]["retention.ms"] = "forever"
+    rows.append({"settings": {"broker": {"log.tiers": "2", "message.max.bytes": "9"}, "groups": {"g": {"tiers": "1"}}}})
+    content = catalog_lines.whole(map(catalog_lines.body_of, rows), 100)
+    for name in ("topics.json", "topics.json.copy"):
+        (data / name).write_bytes(content)
+    for _ in range(2):
+        broker = CoreUnderTest(data, LATER)
+        assert broker.core.config.message_max_bytes == 9
+        assert broker.core.log("compacted", 0).config.compacted
+        text = "\n".join(broker.warnings)
+        assert "topic compacted has settings that this release does not support; they are kept: tiers=3" in text
+        assert "topic kept has settings that this release does not support; they are kept: retention.ms=forever" in text
+        assert "the settings of 1 topic(s) are unknown" in text
+        assert "settings that this release does not support are kept: log.tiers, tiers" in text
+        clean(broker)
+        check_all_is_there(broker)
+        alter(broker.core, ResourceType.BROKER, "1", [("message.max.bytes", Change.SET, "9")], replacing=False, validate_only=False)
+        alter(broker.core, ResourceType.TOPIC, "compacted", [("segment.ms", Change.SET, "9")], replacing=False, validate_only=False)
+        broker.close()
+    settings = [json.loads(line) for line in (data / "topics.json").read_text().splitlines() if "log.tiers" in line]
+    assert settings[-1]["settings"]["groups"] == {"g": {"tiers": "1"}}
+    assert '"tiers": "3", ' in (data / "topics.json").read_text().splitlines()[-1]
