@@ -262,7 +262,8 @@ class Admin:
                 self._caller = me
             thread = self._running()
             call_id = next(self._ids)
-            thread.submit(BeginCall(call_id, name, call, max(0, deadline - clock.now().mono)))
+            left = max(0, deadline - clock.now().mono)
+            thread.submit(BeginCall(call_id, name, call, left, milliseconds - left))
             return self._outcome(thread, call_id, name, deadline + ANSWER_GRACE)
         finally:
             with self._turn:

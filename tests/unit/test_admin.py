@@ -259,8 +259,8 @@ class World:
         for node in (1, 2):
             self.network.peer(f"10.0.0.{node}:9092", answer=self.cluster.behind(node))
 
-    def begin(self, call: calls.Call, timeout: int = 10_000) -> None:
-        self.core.handle_command(BeginCall(1, "the call", call, timeout), self.network.now)
+    def begin(self, call: calls.Call, timeout: int = 10_000, waited: int = 0) -> None:
+        self.core.handle_command(BeginCall(1, "the call", call, timeout, waited), self.network.now)
 
     def outcome(self) -> CallEnded | None:
         ended = [item for item in self.core.take_notifications() if isinstance(item, CallEnded)]
@@ -435,6 +435,23 @@ def test_time_is_up_while_a_broker_goes_on_refusing(world: World) -> None:
         world.run(calls.group_offsets("g"), timeout=2_000)
     assert isinstance(raised.value.cause, type(broker_error(15)))
     assert world.network.mono - began == 2_000
+
+
+@pytest.mark.parametrize(
+    ("waited", "said"),
+    [
+        (100, "did not finish within 2.1 s: "),
+        (8_000, "did not finish within 10 s, of which it waited 8 s for calls of other threads: "),
+    ],
+)
+def test_the_error_of_a_call_that_waited_for_its_turn_names_the_whole_timeout(world: World, waited: int, said: str) -> None:
+    world.cluster.errors[Api.FIND_COORDINATOR] = [15] * 1_000
+    world.begin(calls.group_offsets("g"), 2_000, waited)
+    while (ended := world.outcome()) is None:
+        wake_at = world.network.settle()
+        assert wake_at is not None
+        world.network.mono = wake_at
+    assert said in str(ended.error)
 
 
 def test_time_is_up_while_nobody_answers(world: World) -> None:

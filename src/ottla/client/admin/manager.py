@@ -20,12 +20,14 @@ from ottla.types import Node, Now
 
 @dataclass(frozen=True, slots=True)
 class BeginCall:
-    """A command: begin a call. ``timeout`` is in milliseconds; ``name`` is for the error of a call that takes longer."""
+    """A command: begin a call. ``timeout`` is in milliseconds; ``name``, and the milliseconds that it has already ``waited`` for
+    its turn, are for the error of a call that takes longer."""
 
     call_id: int
     name: str
     call: Call
     timeout: int
+    waited: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +148,10 @@ class AdminManager:
         cause = call.last_error
         if isinstance(cause, ConnectionFailedError):
             return self._end(call, error=cause)
-        within = f"{call.command.name} did not finish within {call.command.timeout / 1000:g} s"
+        timeout, waited = call.command.timeout, call.command.waited
+        within = f"{call.command.name} did not finish within {(timeout + waited) / 1000:g} s"
+        if waited > timeout:
+            within += f", of which it waited {waited / 1000:g} s for calls of other threads"
         return self._end(call, error=OttlaTimeoutError(f"{within}: {cause}" if cause else within, cause=cause))
 
     def _end(self, call: _Open, value: Any = None, error: OttlaError | None = None) -> None:
