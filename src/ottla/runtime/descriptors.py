@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import sys
 from contextlib import suppress
 
 WANTED = 1 << 16
@@ -38,9 +39,9 @@ def raise_limit() -> None:
 
 
 def limit() -> int:
-    """How many descriptors the process may have; ``WANTED`` if there is no limit."""
+    """How many descriptors the process may have."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return WANTED if soft == resource.RLIM_INFINITY else soft
+    return sys.maxsize if soft == resource.RLIM_INFINITY else soft
 
 
 def first_of_reserve() -> int:

@@ -56,6 +56,11 @@ def test_the_limit_is_raised_as_far_as_the_system_allows_and_never_lowered(
     assert done == ([] if raised is None else [(raised, now[1])])
 
 
+def test_without_a_limit_the_reserve_is_never_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (UNLIMITED, UNLIMITED))
+    assert descriptors.first_of_reserve() > 1 << 31
+
+
 def test_the_reserve_is_reached_when_no_lower_descriptor_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
     with ExitStack() as opened:
         reader, writer = os.pipe()
