@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import atexit
 import os
-import shutil
 import sys
-import tempfile
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,6 +22,7 @@ from ottla.faults import Faults
 
 if TYPE_CHECKING:
     from ottla.runtime.broker_node import BrokerNode
+    from ottla.runtime.temporary import TemporaryFolder
 
 
 class Broker:
@@ -32,7 +31,8 @@ class Broker:
         with Broker() as broker:
             consumer = Consumer(bootstrap_servers=broker.bootstrap_servers, ...)
 
-    ``data_dir``: where logs are stored, in Kafka's own format; ``None`` for a temporary folder that is deleted with the broker.
+    ``data_dir``: where logs are stored, in Kafka's own format; ``None`` for a temporary folder that is deleted with the broker, or,
+    if the process is killed, when a broker without ``data_dir`` starts the next time.
     Acknowledged records survive a killed process, but a power failure only with ``settings={"log.flush.interval.messages": 1}``.
     ``port``: 0 picks a free one, which the broker has again when it is closed and started. ``settings``: the supported broker
     settings, by Kafka's names. ``assignors``: your own assignors for consumer groups, by the name that members select
@@ -57,7 +57,7 @@ class Broker:
         self._settings = arguments.mapping({} if settings is None else settings, "settings")
         self._assignors = arguments.server_assignors(assignors)
         self._node: BrokerNode | None = None
-        self._temporary: Path | None = None
+        self._temporary: TemporaryFolder | None = None
         self._pid = os.getpid()
         self._faults = Faults(self._running)
         self.start()
@@ -92,10 +92,11 @@ class Broker:
     @property
     def data_dir(self) -> Path:
         """Where the logs are stored: an absolute path."""
-        folder = self._data_dir or self._temporary
-        if folder is None:
+        if self._data_dir is not None:
+            return self._data_dir
+        if self._temporary is None:
             raise IllegalStateError("this broker is closed, and its temporary folder was deleted")
-        return folder
+        return self._temporary.path
 
     def start(self) -> None:
         """Start a broker that was closed, on the port that it had; does nothing if it is running. The constructor calls it.
@@ -113,9 +114,11 @@ class Broker:
         # Imported here, since it needs fcntl, which Windows does not have: this module must be importable there, to raise the
         # above.
         from ottla.runtime.broker_node import BrokerNode
+        from ottla.runtime.temporary import TemporaryFolder, remove_abandoned
 
         if self._data_dir is None:
-            self._temporary = Path(tempfile.mkdtemp(prefix="ottla-broker-"))
+            remove_abandoned()
+            self._temporary = TemporaryFolder()
         try:
             self._node = BrokerNode(
                 self.data_dir,
@@ -156,7 +159,7 @@ class Broker:
 
     def _remove_temporary(self) -> None:
         if self._temporary is not None:
-            shutil.rmtree(self._temporary, ignore_errors=True)
+            self._temporary.remove()
             self._temporary = None
 
 
