@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import sys
 
+from ottla.cli import streams
+
 NEEDED = ("typer", "rich", "click", "confluent_kafka")
 INSTALL = 'pip install "ottla[cli]"'
 
@@ -16,10 +18,14 @@ INSTALL = 'pip install "ottla[cli]"'
 def main() -> None:
     """Run the command that ``sys.argv`` names, and exit."""
     try:
+        streams.prepare()
         from ottla.cli.app import run
+        from ottla.cli.output import report_to_stderr
 
+        report_to_stderr()
         code = run(sys.argv[1:])
     except KeyboardInterrupt:
+        streams.abandon_stdout()
         code = 130
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]

@@ -1,19 +1,24 @@
 """The command tree, and what becomes of errors.
 
 Owns which nouns there are. Must not know what a command does. Invariant: exit code 0 means done, 1 a known error, 2 bad
-usage.
+usage, 128 and the number of a signal that the signal ended it; a reader that closes the pipe is no error.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
 import typer
 
 from ottla.cli import broker, consume, demo, group, output, produce, topic
 from ottla.cli.options import Command
+from ottla.cli.streams import OutputFailed, abandon_stdout
 from ottla.errors import OttlaError
 from ottla.version import __version__
+
+DONE, FAILED = 0, 1
+INTERRUPTED = (130, 143)
 
 app = typer.Typer(
     name="ottla",
@@ -47,10 +52,24 @@ def ottla(
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code."""
     try:
+        code = _run(arguments)
+        if code not in INTERRUPTED:  # what was printed before may be what cannot be written
+            sys.stdout.flush()
+            return code
+    except OutputFailed as failed:
+        code = DONE if failed.closed else FAILED
+        if not failed.closed:
+            output.print_error(str(failed))
+    abandon_stdout()
+    return code
+
+
+def _run(arguments: Sequence[str]) -> int:
+    try:
         app(list(arguments), prog_name="ottla")
     except SystemExit as ended:
-        return ended.code if isinstance(ended.code, int) else 0
+        return ended.code if isinstance(ended.code, int) else DONE
     except (OttlaError, output.CommandFailed) as error:
         output.print_error(str(error))
-        return 1
-    return 0
+        return FAILED
+    return DONE

@@ -11,15 +11,21 @@ from typing import Any
 
 import ottla
 from ottla.cli.options import client_settings
+from ottla.config import ClientConfig
+from ottla.config.spelling import read, spellings, table
 
 PATIENCE_MS = 10_000
-TIMEOUTS = ("request.timeout.ms", "default.api.timeout.ms")
+TIMEOUTS = ("request_timeout_ms", "default_api_timeout_ms")
 
 
 def patient(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """``settings`` with the command line's timeouts, where none was given."""
-    given = [int(settings[name]) for name in TIMEOUTS if str(settings.get(name, "")).isdecimal()]
-    return {**dict.fromkeys(TIMEOUTS, given[0] if given else PATIENCE_MS), **settings}
+    """``settings`` with the command line's timeouts, where none was given: one that was given alone counts for both."""
+    known = spellings(ClientConfig)
+    given = {known[name][0]: name for name in settings if name in known and known[name][0] in TIMEOUTS}
+    patience = PATIENCE_MS
+    for field, name in given.items():
+        patience = read(table(ClientConfig)[field], name, settings[name], in_seconds=known[name][1])
+    return {**{field: patience for field in TIMEOUTS if field not in given}, **settings}
 
 
 def connected_admin(bootstrap_servers: str, given: Sequence[str] | None) -> ottla.Admin:
@@ -28,7 +34,6 @@ def connected_admin(bootstrap_servers: str, given: Sequence[str] | None) -> ottl
 
 
 def check_reachable(settings: Mapping[str, Any]) -> None:
-    """Raises ``ConnectionFailedError`` with each address tried; for clients that would go on trying without a word."""
-    known = {name: settings[name] for name in ("bootstrap.servers", *TIMEOUTS) if name in settings}
-    with ottla.Admin(patient(known)) as admin:
+    """Raises ``ConnectionFailedError`` with each address tried, for a producer that would go on trying without a word."""
+    with ottla.Admin(patient(settings)) as admin:
         admin.describe_cluster()

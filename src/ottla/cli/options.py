@@ -15,6 +15,10 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperOption
 
+from ottla.config import ConsumerConfig
+from ottla.config.spelling import dotted, spellings
+from ottla.types import is_utf8
+
 DEFAULT_BOOTSTRAP = "localhost:9092"
 BOOTSTRAP_VARIABLE = "OTTLA_BOOTSTRAP_SERVERS"
 
@@ -26,6 +30,17 @@ class Format(enum.StrEnum):
     JSON = "json"
 
 
+def named(value: Any) -> Any:
+    """The callback of arguments and options that are names, or lists of names: raises ``typer.BadParameter`` for what cannot be
+    one."""
+    for each in value if isinstance(value, list) else [value]:
+        if each == "":
+            raise typer.BadParameter("it is empty")
+        if each is not None and not is_utf8(each):
+            raise typer.BadParameter(f"{each!r} is not UTF-8")
+    return value
+
+
 Bootstrap = Annotated[
     str,
     typer.Option(
@@ -33,6 +48,7 @@ Bootstrap = Annotated[
         "--bootstrap-servers",
         envvar=BOOTSTRAP_VARIABLE,
         metavar="HOST:PORT,...",
+        callback=named,
         help="Brokers to begin with.",
         show_default=True,
     ),
@@ -70,10 +86,14 @@ def pairs(given: Sequence[str] | None, flag: str) -> dict[str, str]:
         name, equals, value = each.partition("=")
         if not equals or not name.strip():
             raise typer.BadParameter(f"{each!r} is not NAME=VALUE", param_hint=flag)
+        if not is_utf8(each):
+            raise typer.BadParameter(f"{each!r} is not UTF-8", param_hint=flag)
         parsed[name.strip()] = value
     return parsed
 
 
 def client_settings(bootstrap_servers: str, given: Sequence[str] | None) -> dict[str, str]:
-    """The configuration of a client: ``-b`` and each ``-X``, which wins."""
-    return {"bootstrap.servers": bootstrap_servers, **pairs(given, "-X")}
+    """The configuration of a client: ``-b`` and each ``-X``, which wins. Known names with underscores have dots in it."""
+    known = spellings(ConsumerConfig)
+    settings = {dotted(name) if dotted(name) in known else name: value for name, value in pairs(given, "-X").items()}
+    return {"bootstrap.servers": bootstrap_servers, **settings}

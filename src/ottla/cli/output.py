@@ -1,18 +1,22 @@
 """Printing what a command found.
 
 Owns tables, JSON and the line that an error is. Must not know any command. Invariant: results go to stdout, everything
-that is about the run goes to stderr; JSON is one document with the keys in the order of the columns.
+that is about the run goes to stderr; JSON is one document with the keys in the order of the columns; a name or a message
+that others chose cannot control the terminal, nor look like another line.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from ottla.cli.options import Format
 
@@ -23,6 +27,43 @@ UNCUT = 4096
 
 class CommandFailed(Exception):
     """A command cannot do what it was asked; the message is all that the user needs to see."""
+
+
+class VisibleFormatter(logging.Formatter):
+    """Log lines whose texts cannot control the terminal; only a traceback has several lines."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The message, and a traceback if there is one."""
+        lines = [visible(record.getMessage())]
+        if record.exc_info:
+            lines += [visible(line) for line in self.formatException(record.exc_info).splitlines()]
+        return "\n".join(lines)
+
+
+def report_to_stderr() -> None:
+    """Write warnings and log lines, from warnings on, to stderr: for a program."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(VisibleFormatter())
+    logging.getLogger().addHandler(handler)
+    warnings.showwarning = _print_warning
+
+
+def _print_warning(message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: Any, **__: Any) -> None:
+    print(f"warning: {visible(str(message))}", file=sys.stderr)
+
+
+def visible(text: str) -> str:
+    """``text`` with escapes in the place of control characters and of others that cannot be seen."""
+    return text if text.isprintable() else "".join(one if one.isprintable() else _escape(one) for one in text)
+
+
+def _escape(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")
+
+
+def say(text: str) -> None:
+    """One line about what was done."""
+    print(visible(text))
 
 
 def print_rows(rows: Sequence[Row], columns: Sequence[str], output: Format) -> None:
@@ -45,15 +86,15 @@ def print_table(rows: Sequence[Row], columns: Sequence[str]) -> None:
         numeric = all(isinstance(row[column], int | None) for row in rows)
         table.add_column(column.replace("_", " ").upper(), justify="right" if rows and numeric else "left", no_wrap=True)
     for row in rows:
-        table.add_row(*(_cell(row[column]) for column in columns))
-    console = Console(file=sys.stdout, highlight=False, markup=False)
+        table.add_row(*(Text(visible(_cell(row[column]))) for column in columns))
+    console = Console(file=sys.stdout, highlight=False, markup=False, emoji=False)
     console.width = max(console.width, console.measure(table).maximum, UNCUT)
     console.print(table, crop=False)
 
 
 def print_error(message: str) -> None:
     """The one line that an error is."""
-    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    print(f"error: {visible(' '.join(message.split()))}", file=sys.stderr)
 
 
 def _cell(value: Any) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 BUSIEST = 5
@@ -102,7 +103,7 @@ def print_report(console: Console, summary: Summary, seconds: Mapping[str, float
         shown = ", ".join(f"{row['airline'].removesuffix(' Inc.').removesuffix(' Co.')} {row['delay']:.1f}" for row in busiest)
         console.print(f"[bold]average departure delay, minutes[/]: {shown}", soft_wrap=True)
     console.print("[bold]seconds[/]: " + ", ".join(f"{name} {taken:.1f}" for name, taken in seconds.items()), soft_wrap=True)
-    console.print("[bold]written[/]: " + ", ".join(str(file) for file in files if file.exists()), soft_wrap=True)
+    console.print("[bold]written[/]: " + ", ".join(escape(str(file)) for file in files if file.exists()), soft_wrap=True)
     for check in summary.wrong:
         console.print(f"[red bold]does not add up[/]: {check.name} is {check.actual}, should be {check.expected}", soft_wrap=True)
     if not summary.wrong:

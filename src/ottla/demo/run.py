@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 
 from ottla import Admin, OffsetAndMetadata, TopicPartition
 from ottla.demo import DemoFailed, charts, dispatch, java, report, tally
@@ -42,7 +43,7 @@ ANNOUNCED = {
 def run(out: Path, limit: int | None, console: Console, stop: Stop) -> int:
     """Do the whole job with its output in ``out``, on all flights or the first ``limit``, and return the exit code.
 
-    Raises ``Interrupted`` when ``stop`` notes a signal.
+    Raises ``DemoFailed`` where it cannot go on, ``Interrupted`` when ``stop`` notes a signal.
     """
     display = Display(console)
     began = time.monotonic()
@@ -60,13 +61,12 @@ def run(out: Path, limit: int | None, console: Console, stop: Stop) -> int:
                 main_job.summary.write(out / "summary.json", display.seconds)
             files = [out / name for name in ("summary.json", "owners.png", "delays.png", "flights")]
             report.print_report(console, main_job.summary, display.seconds, files)
-    except (DemoFailed, OttlaError) as error:
-        console.print(f"[red bold]error:[/] {error}", soft_wrap=True, highlight=False)
-        return WRONG
+    except (OttlaError, OSError) as error:
+        raise DemoFailed(str(error)) from error
     if main_job.summary.wrong:
         return WRONG
     if against_spark is not None:
-        console.print(f"[yellow bold]without the Spark part:[/] {against_spark}", soft_wrap=True)
+        console.print(f"[yellow bold]without the Spark part:[/] {escape(against_spark)}", soft_wrap=True)
         return WITHOUT_SPARK
     return DONE
 

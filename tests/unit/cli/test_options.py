@@ -6,7 +6,9 @@ import pytest
 import typer
 
 from ottla.cli.app import run
+from ottla.cli.connecting import patient
 from ottla.cli.options import client_settings, pairs
+from ottla.config import AdminConfig
 
 
 def test_pairs_split_at_the_first_equals_sign_and_the_last_of_a_name_wins() -> None:
@@ -22,6 +24,31 @@ def test_what_is_no_pair_is_bad_usage(given: str) -> None:
 def test_a_setting_wins_over_the_bootstrap_option() -> None:
     assert client_settings("a:1", ["bootstrap.servers=b:2"]) == {"bootstrap.servers": "b:2"}
     assert client_settings("a:1", None) == {"bootstrap.servers": "a:1"}
+
+
+def test_underscores_are_dots() -> None:
+    given = ["bootstrap_servers=b:2", "enable_auto_commit=false", "ssl_ca_location=ca.pem", "request_timeout=2"]
+    assert client_settings("a:1", given) == {
+        "bootstrap.servers": "b:2",
+        "enable.auto.commit": "false",
+        "ssl.ca.location": "ca.pem",
+        "request_timeout": "2",
+    }
+
+
+@pytest.mark.parametrize(
+    ("given", "request_ms", "call_ms"),
+    [
+        ({}, 10_000, 10_000),
+        ({"request.timeout.ms": "2000"}, 2_000, 2_000),
+        ({"request_timeout": "2"}, 2_000, 2_000),
+        ({"default_api_timeout_ms": "3000"}, 3_000, 3_000),
+        ({"request.timeout.ms": "1000", "default.api.timeout.ms": "5000"}, 1_000, 5_000),
+    ],
+)
+def test_a_timeout_that_is_given_alone_counts_for_both(given: dict[str, str], request_ms: int, call_ms: int) -> None:
+    config = AdminConfig.parse(patient({"bootstrap.servers": "a:1", **given}))
+    assert (config.request_timeout_ms, config.default_api_timeout_ms) == (request_ms, call_ms)
 
 
 @pytest.mark.parametrize(

@@ -45,3 +45,14 @@ def test_two_runs_never_share_a_folder(tmp_path: Path) -> None:
         with pytest.raises(FolderRefused, match="another demo is running"), prepared(out):
             pass
         assert (out / "logs" / "x").exists()
+
+
+@pytest.mark.parametrize("place", ["/proc/nothing/out", "/dev/null/out", "/proc/self/out"])
+def test_where_nothing_can_be_written_is_refused(place: str) -> None:
+    with pytest.raises(FolderRefused, match=r"cannot be written to: .*--out"), prepared(Path(place)):
+        pass
+
+
+def test_an_error_of_the_run_itself_is_left_alone(tmp_path: Path) -> None:
+    with pytest.raises(PermissionError), prepared(tmp_path / "out"):
+        raise PermissionError("of a later step")

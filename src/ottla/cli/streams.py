@@ -1,0 +1,132 @@
+"""The standard streams of the program.
+
+Owns what happens when one of them is closed, full, or no longer read. Must not know any command. Invariant: a failure of a stream
+never becomes a traceback, and after a signal no write waits longer than ``GRACE`` for a reader that has stopped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import select
+import stat
+import sys
+import time
+from collections.abc import Iterator
+from typing import IO, Any
+
+from ottla.signals import Interrupted, Stop
+
+GRACE = 0.5
+"""Seconds that output may still take after a signal."""
+LOOK_EVERY = 0.2
+"""Seconds between two looks for a signal while the reader of the output is slow."""
+PIECE = select.PIPE_BUF if hasattr(select, "PIPE_BUF") else 512
+"""Bytes; a pipe with space at all has space for so many, so that writing them does not block."""
+
+
+class OutputFailed(Exception):
+    """Stdout could not be written."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(f"cannot write to stdout: {error.strerror or error}")
+        self.closed = isinstance(error, BrokenPipeError)
+        """Whether the reader has closed a pipe, as ``| head`` does: that is no error."""
+
+
+class Stdout(io.FileIO):
+    """The lowest layer of ``sys.stdout``: raises ``OutputFailed``, and, after a signal that ``stop`` notes, ``Interrupted``."""
+
+    def __init__(self) -> None:
+        super().__init__(1, "wb", closefd=False)
+        self.stop: Stop | None = None
+        self._may_block = os.name != "nt" and not stat.S_ISREG(os.fstat(1).st_mode)
+
+    def write(self, data: Any, /) -> int:
+        """Write some or all of ``data`` and return how much."""
+        try:
+            if not self._may_block:
+                return super().write(data) or 0
+            while True:
+                self._wait()
+                with contextlib.suppress(BlockingIOError):  # another process writes to the same pipe
+                    return os.write(1, memoryview(data).cast("B")[:PIECE])
+        except OSError as error:
+            raise OutputFailed(error) from error
+
+    def _wait(self) -> None:
+        """Wait until something can be written. A write that blocks goes on after a signal whose handler raises nothing."""
+        give_up_at: float | None = None
+        while not select.select([], [1], [], LOOK_EVERY)[1]:
+            if self.stop is None or self.stop.signal is None:
+                continue
+            give_up_at = give_up_at or time.monotonic() + GRACE
+            if time.monotonic() >= give_up_at:
+                raise Interrupted(self.stop.signal)
+
+
+class Stderr(io.FileIO):
+    """The lowest layer of ``sys.stderr``: where nothing can be reported, the command goes on."""
+
+    def __init__(self) -> None:
+        super().__init__(2, "wb", closefd=False)
+
+    def write(self, data: Any, /) -> int:
+        """Write ``data``, if that is possible."""
+        with contextlib.suppress(OSError):
+            return super().write(data) or 0
+        return len(data)
+
+
+def prepare() -> None:
+    """Make the standard streams safe: for a program, before it does anything else."""
+    _open_closed()
+    sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, "rb", closefd=False)))
+    out, err = sys.stdout, sys.stderr
+    sys.stdout = io.TextIOWrapper(
+        io.BufferedWriter(Stdout()), getattr(out, "encoding", None), "backslashreplace", line_buffering=os.isatty(1)
+    )
+    sys.stderr = io.TextIOWrapper(
+        io.BufferedWriter(Stderr()), getattr(err, "encoding", None), "backslashreplace", line_buffering=True
+    )
+
+
+def _open_closed() -> None:
+    """Put something in the place of closed streams, that fails as they would: the next socket would take their number."""
+    for number, mode in ((0, os.O_WRONLY), (1, os.O_RDONLY), (2, os.O_WRONLY)):
+        try:
+            os.fstat(number)
+        except OSError:
+            opened = os.open(os.devnull, mode)
+            if opened != number:
+                os.dup2(opened, number)
+                os.close(opened)
+
+
+def _raw_stdout() -> Stdout | None:
+    """``None``: stdout belongs to a program that calls ``run()``, such as a test."""
+    raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
+    return raw if isinstance(raw, Stdout) else None
+
+
+def abandon_stdout() -> None:
+    """Discard what is buffered: Python flushes stdout once more when it exits."""
+    if _raw_stdout() is not None:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 1)
+        os.close(nowhere)
+
+
+@contextlib.contextmanager
+def stopping_output(stop: Stop) -> Iterator[IO[bytes]]:
+    """The bytes of stdout; a signal that ``stop`` notes also ends a write that waits for a reader which has stopped reading."""
+    raw = _raw_stdout()
+    if raw is None:
+        yield sys.stdout.buffer
+        return
+    raw.stop = stop
+    try:
+        yield sys.stdout.buffer
+    finally:
+        raw.stop = None
