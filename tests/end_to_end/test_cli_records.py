@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import array
+import fcntl
 import json
+import os
+import select
 import signal
 import subprocess
+import termios
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from ottla import Consumer, Record, TopicPartition
 from tests.end_to_end.programs import OTTLA, environment, ottla, started
 
 Topic = Callable[..., str]
+BUSY = 5.0
+"""Seconds that a busy machine may take in addition."""
 
 
 def consumed(*arguments: str, address: str) -> str:
@@ -45,6 +53,49 @@ def test_lines_come_out_as_they_went_in(served: str, topic: Topic, codec: str) -
         f"{name} 0 4 [] [] -1 0 a=1,b=2",
     ]
     assert all(before <= int(row[2]) <= time.time() * 1000 for row in rows)
+
+
+def test_what_is_given_is_what_is_sent(served: str, topic: Topic) -> None:
+    name = topic(1)
+    headers = [each for value in (b"a=1", b"a=2", b" s = x ", b"raw=\xff=", b"a=") for each in (b"-H", value)]
+    produced = subprocess.run(
+        [OTTLA, "produce", "-t", name, *headers],
+        input=b" v \r\n\xff\x1b[1m\nlast\r",
+        capture_output=True,
+        timeout=60,
+        env=environment(served),
+    )
+    assert (produced.returncode, produced.stderr) == (0, b"")
+    with Consumer(bootstrap_servers=served) as consumer:
+        consumer.assign([TopicPartition(name, 0)])
+        consumer.seek_to_beginning()
+        records: list[Record] = []
+        while len(records) < 3:
+            records += consumer.poll(10.0)
+    assert [record.value for record in records] == [b" v \r", b"\xff\x1b[1m", b"last\r"]
+    assert [record.key for record in records] == [None] * 3
+    assert list(records[0].headers) == [("a", b"1"), ("a", b"2"), (" s ", b" x "), ("raw", b"\xff="), ("a", b"")]
+
+
+@pytest.mark.parametrize(
+    ("separator", "line", "key", "value"),
+    [
+        ("\\t", b"k\tv\tw", b"k", b"v\tw"),
+        ("\\x3a\\x3A", b"k::v", b"k", b"v"),
+        (os.fsdecode(b"\xff"), b"k\xffv", b"k", b"v"),
+    ],
+)
+def test_separators_of_keys(served: str, topic: Topic, separator: str, line: bytes, key: bytes, value: bytes) -> None:
+    name = topic(1)
+    command = [OTTLA, "produce", "-t", name, "-K", separator]
+    assert subprocess.run(command, input=line, timeout=60, env=environment(served)).returncode == 0
+    read = subprocess.run(
+        [OTTLA, "consume", "-t", name, "-e", "-f", os.fsdecode(b"%k\xff|%s")],
+        capture_output=True,
+        timeout=60,
+        env=environment(served),
+    )
+    assert read.stdout == key + b"\xff|" + value
 
 
 def test_where_reading_begins_and_ends(served: str, topic: Topic) -> None:
@@ -98,6 +149,66 @@ def test_a_reader_that_has_had_enough_is_no_error(served: str, topic: Topic) -> 
     assert (piped.returncode, piped.stdout, piped.stderr) == (0, "x" * 1000 + "\n", "")
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("in_group", [False, True])
+def test_a_signal_ends_it_when_its_reader_has_stopped_reading(
+    served: str, topic: Topic, number: signal.Signals, in_group: bool
+) -> None:
+    name = topic(1, *(f"k:{'x' * 1000}" for _ in range(2000)))
+    group = f"group-of-{name}"
+    with started("consume", "-t", name, *(["-g", group] if in_group else []), bootstrap_servers=served) as process:
+        assert process.stdout is not None
+        wait_until(lambda: is_full(process))
+        began = time.monotonic()
+        process.send_signal(number)
+        assert process.wait(30) == 128 + number
+        took = time.monotonic() - began
+    assert took < 1.0 + BUSY, took
+    if in_group:
+        document = json.loads(ottla("group", "describe", group, "--format", "json", bootstrap_servers=served).stdout)
+        assert document["members"] == []
+        assert committed(group, served) % 500 == 0  # whole polls, and not the one whose records could not be written
+
+
+def is_full(process: subprocess.Popen[str]) -> bool:
+    """Whether the pipe from the process holds as much as it can."""
+    assert process.stdout is not None
+    waiting = array.array("i", [0])
+    fcntl.ioctl(process.stdout, termios.FIONREAD, waiting)
+    return waiting[0] >= fcntl.fcntl(process.stdout, fcntl.F_GETPIPE_SZ) - select.PIPE_BUF
+
+
+def wait_until(there: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not there():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("in_group", [False, True])
+def test_reading_does_not_bring_back_a_topic_that_is_deleted(served: str, topic: Topic, in_group: bool) -> None:
+    name = topic(2, "k:v")
+    more = ["-g", f"group-of-{name}"] if in_group else []
+    with started("consume", "-t", name, "-X", "metadata.max.age.ms=200", *more, bootstrap_servers=served) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "v\n"
+        assert ottla("topic", "delete", name, "--execute", bootstrap_servers=served).returncode == 0
+        code = process.wait(60)
+        errors = process.communicate()[1]
+    assert code == 1
+    assert name in errors.splitlines()[-1]
+    assert "UNKNOWN_TOPIC" in errors.splitlines()[-1]
+    assert name not in ottla("topic", "list", bootstrap_servers=served).stdout
+
+
+def test_reading_creates_no_topic(served: str) -> None:
+    for more in ([], ["-g", "readers-of-nothing"]):
+        ended = ottla("consume", "-t", "never-made", "-e", *more, bootstrap_servers=served)
+        assert (ended.returncode, ended.stdout) == (1, "")
+        assert "never-made" in ended.stderr
+    assert "never-made" not in ottla("topic", "list", bootstrap_servers=served).stdout
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has /dev/full")
 def test_a_full_disk_ends_it_with_one_line_and_commits_nothing(served: str, topic: Topic) -> None:
     name = topic(1, "k:v")
@@ -128,6 +239,10 @@ def test_a_full_disk_ends_it_with_one_line_and_commits_nothing(served: str, topi
         ["produce"],
         ["produce", "-t", "x", "-z", "rar"],
         ["produce", "-t", "x", "-H", "nothing"],
+        ["produce", "-t", "x", "-H", "=1"],
+        ["produce", "-t", "x", "-K", ""],
+        ["produce", "-t", "x", "-K", "\\q"],
+        ["produce", "-t", "x", "-K", "\\"],
         ["nonsense"],
     ],
 )

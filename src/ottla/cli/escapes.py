@@ -1,4 +1,4 @@
-"""The format of ``ottla consume -f``: kcat's escapes.
+"""The format of ``ottla consume -f``, and the separator of ``ottla produce -K``: kcat's escapes.
 
 Owns the little language. Must not know where records come from. Invariant: a format is checked once, before the first
 record; rendering it never fails, whatever bytes a record holds.
@@ -11,18 +11,21 @@ record; rendering it never fails, whatever bytes a record holds.
 %o     offset                                      %%     a percent sign
 =====  ==========================================  =====  ==========================================
 
-``\\n \\r \\t \\\\`` and ``\\xHH`` stand for the bytes they stand for in C.
+``\\n \\r \\t \\0 \\\\`` and ``\\xHH`` stand for the bytes they stand for in C. Other text stands for its own bytes.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from typing import Any
 
 Piece = Callable[[Any], bytes]
 TOKENS = re.compile(r"%(.)|\\x([0-9a-fA-F]{2})|\\(.)|([^%\\]+)|(.)", re.DOTALL)
+ESCAPES = re.compile(r"\\x([0-9a-fA-F]{2})|\\(.)|([^\\]+)|(.)", re.DOTALL)
 CONTROLS = {"n": b"\n", "r": b"\r", "t": b"\t", "\\": b"\\", "0": b"\0"}
+KNOWN = "\\n \\r \\t \\0 \\\\ \\xHH"
 
 
 class BadFormat(ValueError):
@@ -38,7 +41,7 @@ def _length(value: bytes | None) -> bytes:
 
 
 def _headers(record: Any) -> bytes:
-    return b",".join(name.encode() + b"=" + _bytes(value) for name, value in record.headers)
+    return b",".join(name.encode(errors="surrogateescape") + b"=" + _bytes(value) for name, value in record.headers)
 
 
 FIELDS: dict[str, Piece] = {
@@ -46,7 +49,7 @@ FIELDS: dict[str, Piece] = {
     "S": lambda record: _length(record.value),
     "k": lambda record: _bytes(record.key),
     "K": lambda record: _length(record.key),
-    "t": lambda record: record.topic.encode(),
+    "t": lambda record: record.topic.encode(errors="surrogateescape"),
     "p": lambda record: str(record.partition).encode(),
     "o": lambda record: str(record.offset).encode(),
     "T": lambda record: str(record.timestamp).encode(),
@@ -61,19 +64,33 @@ def compiled(text: str) -> Piece:
     return lambda record: b"".join(piece(record) for piece in pieces)
 
 
+def unescaped(text: str) -> bytes:
+    """The bytes that a text with escapes, but without fields, stands for. Raises ``BadFormat``."""
+    return b"".join(_escaped_piece(match) for match in ESCAPES.finditer(text))
+
+
 def _piece(match: re.Match[str]) -> Piece:
     field, code, control, literal, _ = match.groups()
     if field is not None and field in FIELDS:
         return FIELDS[field]
-    if code is not None:
-        return _constant(bytes([int(code, 16)]))
-    if control is not None and control in CONTROLS:
-        return _constant(CONTROLS[control])
-    if literal is not None:
-        return _constant(literal.encode())
-    known = " ".join(f"%{name}" for name in FIELDS)
-    raise BadFormat(f"{match[0]} is unknown; use {known} or \\n \\r \\t \\0 \\\\ \\xHH")
-
-
-def _constant(value: bytes) -> Piece:
+    value = _value(code, control, literal)
+    if value is None:
+        known = " ".join(f"%{name}" for name in FIELDS)
+        raise BadFormat(f"{match[0]} is unknown; use {known} or {KNOWN}")
     return lambda record: value
+
+
+def _escaped_piece(match: re.Match[str]) -> bytes:
+    value = _value(*match.groups()[:3])
+    if value is None:
+        raise BadFormat(f"{match[0]} is unknown; use {KNOWN}")
+    return value
+
+
+def _value(code: str | None, control: str | None, literal: str | None) -> bytes | None:
+    """The bytes of ``\\xHH``, of a control character or of text that stands for itself; ``None``: it is none of them."""
+    if code is not None:
+        return bytes([int(code, 16)])
+    if literal is not None:
+        return os.fsencode(literal)
+    return CONTROLS.get(control) if control is not None else None

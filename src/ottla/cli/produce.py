@@ -7,21 +7,28 @@ means that the broker has acknowledged every line.
 from __future__ import annotations
 
 import enum
+import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ottla.cli.connecting import check_reachable
-from ottla.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Settings, client_settings, pairs
+from ottla.cli.escapes import BadFormat, unescaped
+from ottla.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Settings, client_settings, named
 from ottla.cli.output import CommandFailed
+from ottla.cli.producing import of_librdkafka, separated
+from ottla.types import is_utf8
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
 
 DELIVERY_TIMEOUT_MS = 30_000
 """How long the broker has to acknowledge a line, unless ``-X message.timeout.ms=`` says otherwise."""
+
+FLUSH = 0.5
+"""Seconds after which a wait for acknowledgements looks for Ctrl-C, which cannot interrupt librdkafka."""
 
 
 class Codec(enum.StrEnum):
@@ -37,15 +44,13 @@ class Codec(enum.StrEnum):
 class LineProducer:
     """Hands lines to a producer and remembers what was refused."""
 
-    def __init__(self, settings: dict[str, Any], topic: str, headers: dict[str, str]) -> None:
-        from confluent_kafka import KafkaException, Producer
-
+    def __init__(self, client: Any, settings: dict[str, Any], topic: str, headers: list[tuple[str, bytes]]) -> None:
         try:
-            self._producer = Producer(settings)
-        except KafkaException as error:
+            self._producer = client.Producer(settings)
+        except client.KafkaException as error:
             raise CommandFailed(str(error.args[0].str())) from error
-        self._errors = KafkaException
-        self._topic, self._headers = topic, list(headers.items())
+        self._errors = client.KafkaException
+        self._topic, self._headers = topic, headers
         self._refused: list[KafkaError] = []
 
     def produce(self, key: bytes | None, value: bytes) -> None:
@@ -57,24 +62,58 @@ class LineProducer:
             except BufferError:
                 self._producer.poll(0.1)
             except self._errors as error:
+                self._flush()
                 raise CommandFailed(f"topic {self._topic}: {error.args[0].str()}") from error
         self._producer.poll(0)
 
     def finish(self) -> None:
         """Wait for all acknowledgements. Raises ``CommandFailed`` if a record was refused."""
-        self._producer.flush()
+        self._flush()
         if self._refused:
             raise CommandFailed(f"{len(self._refused)} records were not produced to {self._topic}: {self._refused[0].str()}")
+
+    def _flush(self) -> None:
+        while self._producer.flush(FLUSH):
+            pass
 
     def _delivered(self, error: KafkaError | None, message: Any) -> None:
         if error is not None:
             self._refused.append(error)
 
 
+def _delimiter(value: str | None) -> str | None:
+    if value == "":
+        raise typer.BadParameter("the separator is empty; without -K lines have no key")
+    try:
+        unescaped(value or "")
+    except BadFormat as error:
+        raise typer.BadParameter(str(error)) from error
+    return value
+
+
+def _headers(given: list[str] | None) -> list[tuple[str, bytes]]:
+    """Headers as they were given: in their order, names more than once, values of any bytes."""
+    headers = []
+    for each in given or ():
+        name, equals, value = each.partition("=")
+        if not equals or not name:
+            raise typer.BadParameter(f"{each!r} is not NAME=VALUE", param_hint="-H")
+        if not is_utf8(name):
+            raise typer.BadParameter(f"the name of {each!r} is not UTF-8", param_hint="-H")
+        headers.append((name, os.fsencode(value)))
+    return headers
+
+
 def produce(
-    topic: Annotated[str, typer.Option("-t", "--topic", help="Where the records go.")],
+    topic: Annotated[str, typer.Option("-t", "--topic", callback=named, help="Where the records go.")],
     key_delimiter: Annotated[
-        str | None, typer.Option("-K", "--key-delimiter", help="The separator between key and value; a line without it has no key.")
+        str | None,
+        typer.Option(
+            "-K",
+            "--key-delimiter",
+            callback=_delimiter,
+            help="The separator between key and value, with escapes such as \\t; a line without it has no key.",
+        ),
     ] = None,
     headers: Annotated[
         list[str] | None, typer.Option("-H", "--header", metavar="NAME=VALUE", help="A header of each record; may be repeated.")
@@ -84,26 +123,37 @@ def produce(
     settings: Settings = None,
 ) -> None:
     """Produce each line of stdin as one record."""
+    sent_headers = _headers(headers)
+    own, others = separated(client_settings(bootstrap_servers, settings))
     wanted: dict[str, Any] = {
         "message.timeout.ms": DELIVERY_TIMEOUT_MS,
         "compression.type": codec.value,
         "log_level": 0,  # what goes wrong comes as an error
-        **client_settings(bootstrap_servers, settings),
+        **of_librdkafka(own),
+        **others,
     }
-    lines = LineProducer(wanted, topic, pairs(headers, "-H"))
-    check_reachable(wanted)
-    for key, value in split_lines(sys.stdin.buffer, key_delimiter):
-        lines.produce(key, value)
+    client = _confluent_kafka()
+    check_reachable(own)
+    lines = LineProducer(client, wanted, topic, sent_headers)
+    try:
+        for key, value in split_lines(sys.stdin.buffer, None if key_delimiter is None else unescaped(key_delimiter)):
+            lines.produce(key, value)
+    except OSError as error:
+        lines.finish()
+        raise CommandFailed(f"cannot read stdin: {error.strerror}") from error
     lines.finish()
 
 
-def split_lines(lines: Iterable[bytes], delimiter: str | None) -> Iterable[tuple[bytes | None, bytes]]:
+def _confluent_kafka() -> Any:
+    """The client that produces, which takes a moment to load."""
+    import confluent_kafka
+
+    return confluent_kafka
+
+
+def split_lines(lines: Iterable[bytes], delimiter: bytes | None) -> Iterator[tuple[bytes | None, bytes]]:
     """Key and value of each line without its newline. The first ``delimiter`` counts; without one there is no key."""
-    mark = delimiter.encode() if delimiter else None
     for line in lines:
-        text = line.removesuffix(b"\n").removesuffix(b"\r")
-        if mark is not None and mark in text:
-            key, _, value = text.partition(mark)
-            yield key, value
-        else:
-            yield None, text
+        text = line.removesuffix(b"\n")
+        key, found, value = text.partition(delimiter) if delimiter is not None else (b"", b"", text)
+        yield (key, value) if found else (None, text)

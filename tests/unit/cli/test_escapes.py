@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given, strategies as st
 
-from ottla.cli.escapes import FIELDS, BadFormat, compiled
+from ottla.cli.escapes import FIELDS, BadFormat, compiled, unescaped
 
 RECORD = SimpleNamespace(
     topic="orders",
@@ -45,6 +45,33 @@ def test_null_is_nothing_and_has_length_minus_one() -> None:
 def test_what_means_nothing_is_refused_and_the_rest_is_listed(text: str) -> None:
     with pytest.raises(BadFormat, match="%s %S %k %K"):
         compiled(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("\\t", b"\t"),
+        (":", b":"),
+        ("%s", b"%s"),
+        ("\\x00\\0\\n\\r\\\\", b"\0\0\n\r\\"),
+        ("a\udcff", b"a\xff"),
+        ("ü", "ü".encode()),
+        ("", b""),
+    ],
+)
+def test_a_separator_has_the_same_escapes_without_fields(text: str, expected: bytes) -> None:
+    assert unescaped(text) == expected
+
+
+@pytest.mark.parametrize("text", ["\\", "\\q", "\\x4", "\\xg0"])
+def test_a_separator_with_another_escape_is_refused(text: str) -> None:
+    with pytest.raises(BadFormat, match="is unknown; use"):
+        unescaped(text)
+
+
+def test_names_that_are_not_utf8_are_rendered() -> None:
+    record = SimpleNamespace(**{**vars(RECORD), "topic": "t\udcff", "headers": (("h\udcff", b"1"),)})
+    assert compiled("%t %h \udcff")(record) == b"t\xff h\xff=1 \xff"
 
 
 @given(st.text())

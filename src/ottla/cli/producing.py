@@ -1,0 +1,124 @@
+"""The settings of ``ottla produce``: a client's, as for all commands, and librdkafka's own about producing.
+
+Owns which setting of librdkafka each of a client's settings becomes. Must not know lines or records. Invariant: a setting that
+other commands accept has the same effect here or is refused, and what TLS and SASL need is checked before librdkafka sees it.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ottla.cli.connecting import patient
+from ottla.cli.output import CommandFailed
+from ottla.config import ClientConfig, ConsumerConfig, OttlaConfigWarning
+from ottla.config.spelling import dotted, spellings
+
+SECURITY = ("ssl.", "sasl.", "security.", "https.", "oauth", "enable.ssl.", "enable.sasl.")
+"""How the names begin of what this command, too, takes from the client's settings."""
+MOVED = ("bootstrap.servers", "metadata.broker.list")
+
+RANGES: Mapping[str, tuple[str, int, int]] = {
+    "request_timeout_ms": ("socket.timeout.ms", 10, 300_000),
+    "default_api_timeout_ms": ("message.timeout.ms", 1, 2**31 - 1),
+    "retry_backoff_ms": ("retry.backoff.ms", 1, 300_000),
+    "retry_backoff_max_ms": ("retry.backoff.max.ms", 1, 300_000),
+    "reconnect_backoff_ms": ("reconnect.backoff.ms", 0, 3_600_000),
+    "reconnect_backoff_max_ms": ("reconnect.backoff.max.ms", 0, 3_600_000),
+    "socket_connection_setup_timeout_ms": ("socket.connection.setup.timeout.ms", 1_000, 2**31 - 1),
+    "connections_max_idle_ms": ("connections.max.idle.ms", 0, 2**31 - 1),
+    "metadata_max_age_ms": ("metadata.max.age.ms", 1, 86_400_000),
+    "metadata_recovery_rebootstrap_trigger_ms": ("metadata.recovery.rebootstrap.trigger.ms", 0, 2**31 - 1),
+    "send_buffer_bytes": ("socket.send.buffer.bytes", 0, 100_000_000),
+    "receive_buffer_bytes": ("socket.receive.buffer.bytes", 0, 100_000_000),
+}
+"""Field of a client's config -> librdkafka's setting and its bounds."""
+
+NAMES: Mapping[str, str] = {
+    "metadata_recovery_strategy": "metadata.recovery.strategy",
+    "sasl_mechanism": "sasl.mechanisms",
+    "sasl_username": "sasl.username",
+    "sasl_password": "sasl.password",
+    "sasl_oauthbearer_token_endpoint_url": "sasl.oauthbearer.token.endpoint.url",
+    "sasl_oauthbearer_client_credentials_client_id": "sasl.oauthbearer.client.id",
+    "sasl_oauthbearer_client_credentials_client_secret": "sasl.oauthbearer.client.secret",
+    "sasl_oauthbearer_scope": "sasl.oauthbearer.scope",
+    "ssl_truststore_location": "ssl.ca.location",
+    "ssl_truststore_certificates": "ssl.ca.pem",
+    "ssl_keystore_location": "ssl.certificate.location",
+    "ssl_keystore_certificate_chain": "ssl.certificate.pem",
+    "ssl_key_location": "ssl.key.location",
+    "ssl_keystore_key": "ssl.key.pem",
+    "ssl_key_password": "ssl.key.password",
+}
+"""Field of a client's config -> librdkafka's setting with the same values."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProducerConfig(ClientConfig):
+    """A client's settings; the class has the name that errors show."""
+
+
+def separated(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """The settings of a client, and those that only librdkafka knows."""
+    known = spellings(ConsumerConfig)  # what is a consumer's is refused as such
+    ours = {name for name in given if name in known or dotted(name).startswith(SECURITY) or dotted(name) in MOVED}
+    return {name: given[name] for name in given if name in ours}, {name: given[name] for name in given if name not in ours}
+
+
+def of_librdkafka(settings: Mapping[str, str]) -> dict[str, Any]:
+    """A client's settings as librdkafka's. Raises ``ConfigError``, and ``CommandFailed`` for one that librdkafka cannot honour."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", OttlaConfigWarning)  # the client that checks the connection warns as well
+        config = ProducerConfig.parse(patient(settings))
+    known = spellings(ProducerConfig)
+    given = {known[name][0] for name in settings}
+    found: dict[str, Any] = {
+        "bootstrap.servers": ",".join(map(str, config.bootstrap_servers)),
+        "client.id": config.client_id,
+        "security.protocol": config.security_protocol.lower(),
+    }
+    for field, (name, low, high) in RANGES.items():
+        if field in given:
+            found[name] = max(low, min(getattr(config, field), high))
+    for field, name in NAMES.items():
+        if (value := getattr(config, field)) is not None and _counts(config, field):
+            found[name] = value
+    return found | _tls(config) | _tokens(config)
+
+
+def _counts(config: ClientConfig, field: str) -> bool:
+    """Whether a setting has an effect; what ``sasl.jaas.config`` sets has one without being given itself."""
+    if field.startswith("sasl_"):
+        return config.uses_sasl
+    return config.uses_tls if field.startswith("ssl_") else field in config.given
+
+
+def _tls(config: ClientConfig) -> dict[str, Any]:
+    if not config.uses_tls:
+        return {}
+    if "ssl_enabled_protocols" in config.given and len(config.ssl_enabled_protocols) == 1:
+        only = config.ssl_enabled_protocols[0]
+        raise CommandFailed(f"ssl.enabled.protocols={only}: ottla produce cannot restrict the versions of TLS; leave it out")
+    check = config.ssl_endpoint_identification_algorithm
+    found: dict[str, Any] = {"ssl.endpoint.identification.algorithm": check or "none"}
+    if config.ssl_cipher_suites:
+        found["ssl.cipher.suites"] = ":".join(config.ssl_cipher_suites)
+    if config.ssl_keystore_location and not config.ssl_key_location and not config.ssl_keystore_key:
+        found["ssl.key.location"] = config.ssl_keystore_location
+    return found
+
+
+def _tokens(config: ClientConfig) -> dict[str, Any]:
+    if not config.uses_sasl or config.sasl_mechanism != "OAUTHBEARER":
+        return {}
+    found: dict[str, Any] = {"sasl.oauthbearer.method": "oidc"}
+    if config.sasl_oauthbearer_extensions:
+        found["sasl.oauthbearer.extensions"] = ",".join(f"{name}={value}" for name, value in config.sasl_oauthbearer_extensions)
+    if config.ssl_truststore_location:
+        found["https.ca.location"] = config.ssl_truststore_location
+    if config.ssl_truststore_certificates:
+        found["https.ca.pem"] = config.ssl_truststore_certificates
+    return found
