@@ -91,7 +91,12 @@ def test_a_group_is_sent_elsewhere_and_goes(served: str, topic: Callable[..., st
         deadline = time.monotonic() + 60
         while described(group, served)["state"] != "Stable" and time.monotonic() < deadline:
             time.sleep(0.2)
-        for arguments in (("reset-offsets", group, "-o", "0", "--execute"), ("delete", group, "--execute")):
+        for arguments in (
+            ("reset-offsets", group, "-o", "0"),
+            ("reset-offsets", group, "-o", "0", "--execute"),
+            ("delete", group),
+            ("delete", group, "--execute"),
+        ):
             ended = ottla("group", *arguments, bootstrap_servers=served)
             assert (ended.returncode, ended.stdout) == (1, "")
             assert "is Stable: its members must leave first" in ended.stderr

@@ -81,6 +81,23 @@ def test_what_cannot_be_altered(served: str) -> None:
         assert ottla("topic", "alter", "fixed", *nothing, bootstrap_servers=served).returncode == 2
 
 
+def test_a_setting_that_does_not_exist_is_not_reset(served: str) -> None:
+    assert ottla("topic", "create", "misspelled", bootstrap_servers=served).returncode == 0
+    altered = ("alter", "misspelled", "--config", "retention.ms=5000000", "--delete-config")
+    error = "error: topic misspelled has no setting retention.msec; did you mean retention.ms?\n"
+    assert failed(*altered, "retention.msec", address=served) == error
+    assert "did you mean" not in failed(*altered, "zzz", address=served)
+    with Admin(bootstrap_servers=served) as admin:
+        assert admin.describe_configs("topic", "misspelled")["retention.ms"].value != "5000000"
+
+
+def test_a_dry_run_refuses_what_would_be_refused(served: str) -> None:
+    with Admin(bootstrap_servers=served) as admin:
+        admin.group_offsets("any")  # creates the topic of the offsets
+    for more in ((), ("--execute",)):
+        assert "is internal" in failed("delete", "__consumer_offsets", *more, address=served)
+
+
 def test_no_broker_lists_the_address_and_the_reason() -> None:
     times = ("-X", "default.api.timeout.ms=2000", "-X", "request.timeout.ms=2000")
     ended = ottla("topic", "list", *times, bootstrap_servers="127.0.0.1:1")

@@ -14,15 +14,15 @@ import typer
 import ottla
 from ottla import TopicPartition
 from ottla.cli.connecting import connected_admin
-from ottla.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Command, Format, OutputFormat, Settings
-from ottla.cli.output import CommandFailed, print_json, print_rows, print_table
+from ottla.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Command, Format, OutputFormat, Settings, named
+from ottla.cli.output import CommandFailed, print_json, print_rows, print_table, say
 from ottla.types import OffsetAndTimestamp
 
 app = typer.Typer(help="List, describe, reset and delete consumer groups.", no_args_is_help=True)
 MEMBER_COLUMNS = ("member_id", "client_id", "host", "instance_id", "partitions")
 RESET_COLUMNS = ("topic", "partition", "committed", "new_offset")
 EDGES = {"beginning": "earliest", "end": "latest"}
-Name = Annotated[str, typer.Argument(metavar="GROUP", help="The id of the group.")]
+Name = Annotated[str, typer.Argument(metavar="GROUP", callback=named, help="The id of the group.")]
 Execute = Annotated[bool, typer.Option("--execute", help="Do it; without this option, only print what would be done.")]
 PARTITION_COLUMNS = ("topic", "partition", "committed", "end_offset", "lag", "member_id")
 
@@ -52,7 +52,7 @@ def describe(
         print_json(document)
         return
     assignor = f", assignor {document['assignor']}" if document["assignor"] else ""
-    print(f"group {name}: {document['state']}, protocol {document['protocol']}{assignor}, coordinator {document['coordinator']}")
+    say(f"group {name}: {document['state']}, protocol {document['protocol']}{assignor}, coordinator {document['coordinator']}")
     print()
     print_table(
         [
@@ -86,7 +86,9 @@ def reset_offsets(
     ],
     topics: Annotated[
         list[str] | None,
-        typer.Option("-t", "--topic", help="Only this topic; may be repeated. Default: all topics with committed offsets."),
+        typer.Option(
+            "-t", "--topic", callback=named, help="Only this topic; may be repeated. Default: all topics with committed offsets."
+        ),
     ] = None,
     execute: Execute = False,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -95,6 +97,7 @@ def reset_offsets(
 ) -> None:
     """Let a group without members go on elsewhere."""
     with connected_admin(bootstrap_servers, settings) as admin:
+        _check_empty(admin, name)
         committed = admin.group_offsets(name)
         partitions = sorted(committed)
         if topics:
@@ -104,7 +107,6 @@ def reset_offsets(
             raise CommandFailed(f"group {name} has committed no offsets; name the topics to set with -t")
         offsets = _new_offsets(admin, partitions, offset)
         if execute:
-            _check_empty(admin, name)
             admin.alter_group_offsets(name, offsets)
     rows = [
         {
@@ -130,10 +132,10 @@ def delete(
             raise CommandFailed(f"there is no group {name}")
         if execute:
             admin.delete_groups([name])
-            print(f"deleted group {name}")
+            say(f"deleted group {name}")
         else:
             count = len(admin.group_offsets(name))
-            print(f"would delete group {name} with {count} committed offset{'' if count == 1 else 's'}; add --execute to do it")
+            say(f"would delete group {name} with {count} committed offset{'' if count == 1 else 's'}; add --execute to do it")
 
 
 def _check_empty(admin: ottla.Admin, name: str) -> bool:

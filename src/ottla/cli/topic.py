@@ -5,17 +5,20 @@ Owns what is shown of a topic. Must not know how topics are made. Invariant: not
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
+import ottla
 from ottla import TopicPartition
 from ottla.cli.connecting import connected_admin
-from ottla.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Command, Format, OutputFormat, Settings, pairs
-from ottla.cli.output import print_rows
+from ottla.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Command, Format, OutputFormat, Settings, named, pairs
+from ottla.cli.output import CommandFailed, print_rows, say
 
 app = typer.Typer(help="Create, list, describe, alter and delete topics.", no_args_is_help=True)
-Name = Annotated[str, typer.Argument(metavar="TOPIC", help="The name of the topic.")]
+Name = Annotated[str, typer.Argument(metavar="TOPIC", callback=named, help="The name of the topic.")]
 
 
 @app.command(cls=Command)
@@ -33,7 +36,7 @@ def create(
     """Create a topic."""
     with connected_admin(bootstrap_servers, settings) as admin:
         admin.create_topics({name: -1 if partitions is None else partitions}, configs=pairs(configs, "--config"))
-        print(f"created topic {name} with {_count(len(admin.describe_topics([name])[name].partitions))}")
+        say(f"created topic {name} with {_count(len(admin.describe_topics([name])[name].partitions))}")
 
 
 @app.command("list", cls=Command)
@@ -77,7 +80,7 @@ def alter(
     ] = None,
     deleted: Annotated[
         list[str] | None,
-        typer.Option("--delete-config", metavar="NAME", help="A setting to reset to its default; may be repeated."),
+        typer.Option("--delete-config", metavar="NAME", callback=named, help="A setting to reset to its default; may be repeated."),
     ] = None,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
     settings: Settings = None,
@@ -91,12 +94,23 @@ def alter(
     if not changes and partitions is None:
         raise typer.BadParameter("nothing to change: give -p, --config or --delete-config")
     with connected_admin(bootstrap_servers, settings) as admin:
+        _check_known(admin, name, deleted or ())
         admin.alter_configs("topic", name, changes)
         for setting, value in changes.items():
-            print(f"topic {name}: {setting} has its default again" if value is None else f"topic {name}: {setting}={value}")
+            say(f"topic {name}: {setting} has its default again" if value is None else f"topic {name}: {setting}={value}")
         if partitions is not None:
             admin.create_partitions({name: partitions})
-            print(f"topic {name} has {_count(partitions)}")
+            say(f"topic {name} has {_count(partitions)}")
+
+
+def _check_known(admin: ottla.Admin, name: str, settings: Sequence[str]) -> None:
+    """Raises ``CommandFailed`` for a name that is no setting of a topic: brokers say nothing when they delete it."""
+    known = admin.describe_configs("topic", name) if settings else {}
+    for each in settings:
+        if each not in known:
+            near = difflib.get_close_matches(each, known, n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise CommandFailed(f"topic {name} has no setting {each}{hint}")
 
 
 @app.command(cls=Command)
@@ -108,12 +122,15 @@ def delete(
 ) -> None:
     """Delete a topic and all that is in it."""
     with connected_admin(bootstrap_servers, settings) as admin:
-        partitions = _count(len(admin.describe_topics([name])[name].partitions))
+        topic = admin.describe_topics([name])[name]
+        if topic.is_internal:
+            raise CommandFailed(f"topic {name} is internal: it holds the state of groups or transactions, and is not deleted")
+        partitions = _count(len(topic.partitions))
         if execute:
             admin.delete_topics([name])
-            print(f"deleted topic {name}")
+            say(f"deleted topic {name}")
         else:
-            print(f"would delete topic {name} with {partitions}; add --execute to do it")
+            say(f"would delete topic {name} with {partitions}; add --execute to do it")
 
 
 def _count(partitions: int) -> str:

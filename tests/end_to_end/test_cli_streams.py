@@ -1,0 +1,191 @@
+"""All commands with closed, full and broken standard streams and with names that cannot be: never a traceback."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from ottla.cli.app import app
+from tests.end_to_end.programs import OTTLA, environment, ottla
+
+pytestmark = pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has /dev/full")
+NOT_UTF8 = "caf\udce9"
+"""What Python makes of an argument with the bytes ``caf\\xe9``."""
+
+
+class Outcome(NamedTuple):
+    """What a run left."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+
+class Command(NamedTuple):
+    """A command line that succeeds and ends; ``NAME`` in it is a topic, ``NEW`` one that does not exist, ``GROUP`` a group."""
+
+    arguments: str
+    prints: bool = True
+    code: int = 0
+
+
+COMMANDS = {
+    "broker start": Command("broker start --set num.partitions=none", False, 1),
+    "topic create": Command("topic create NEW"),
+    "topic list": Command("topic list"),
+    "topic describe": Command("topic describe NAME"),
+    "topic alter": Command("topic alter NAME --config retention.ms=1000000000"),
+    "topic delete": Command("topic delete NAME"),
+    "produce": Command("produce -t NAME", False),
+    "consume": Command("consume -t NAME -e"),
+    "group list": Command("group list --format json"),
+    "group describe": Command("group describe GROUP"),
+    "group reset-offsets": Command("group reset-offsets GROUP -o end"),
+    "group delete": Command("group delete GROUP"),
+    "demo": Command("demo --out /dev/full", False, 1),
+}
+MORE = {
+    "help": Command("--help"),
+    "version": Command("--version"),
+    "help of a command": Command("topic alter --help"),
+    "consume in a group": Command("consume -t NAME -g NEW -e"),
+}
+NAMED = {
+    "topic create": "topic create {}",
+    "topic create --config": "topic create NEW --config {}=1",
+    "topic describe": "topic describe {}",
+    "topic alter": "topic alter {} -p 9",
+    "topic alter --config": "topic alter NAME --config {}=1",
+    "topic alter --delete-config": "topic alter NAME --delete-config {}",
+    "topic delete": "topic delete {}",
+    "produce": "produce -t {}",
+    "produce -H": "produce -t NAME -H {}=1",
+    "consume": "consume -t {} -e",
+    "consume -g": "consume -t NAME -e -g {}",
+    "group describe": "group describe {}",
+    "group reset-offsets": "group reset-offsets {} -o end",
+    "group reset-offsets -t": "group reset-offsets GROUP -o end -t {}",
+    "group delete": "group delete {}",
+    "broker start --set": "broker start --set {}=1",
+    "-X": "topic list -X {}=1",
+    "-b": "topic list -b {}",
+}
+
+Runs = Callable[[dict[str, list[str]], dict[str, str]], dict[str, Outcome]]
+
+
+@pytest.fixture(scope="module")
+def name(served: str) -> str:
+    """A topic with a record, which a group has read."""
+    new = f"streams-{uuid.uuid4().hex[:8]}"
+    assert ottla("topic", "create", new, "-p", "1", bootstrap_servers=served).returncode == 0
+    assert ottla("produce", "-t", new, bootstrap_servers=served, stdin="line\n").returncode == 0
+    assert ottla("consume", "-t", new, "-g", f"group-{new}", "-e", bootstrap_servers=served).returncode == 0
+    return new
+
+
+@pytest.fixture(scope="module")
+def runs(served: str, name: str) -> Iterator[Runs]:
+    """Runs command lines with these standard streams, and returns their outcomes by name."""
+    command = [sys.executable, "-m", "tests.end_to_end.command_server"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment(served)) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        into, out = server.stdin, server.stdout
+
+        def run(lines: dict[str, list[str]], streams: dict[str, str]) -> dict[str, Outcome]:
+            streams = {"stdin": "line\n", **streams}
+            asked = [{"arguments": [_filled(word, name) for word in line], "streams": streams} for line in lines.values()]
+            into.write(f"{json.dumps(asked)}\n")
+            into.flush()
+            return dict(zip(lines, (Outcome(**each) for each in json.loads(out.readline())), strict=True))
+
+        yield run
+        into.close()
+
+
+def _filled(word: str, name: str) -> str:
+    words = {"NAME": name, "NEW": f"new-{uuid.uuid4().hex}", "GROUP": f"group-{name}"}
+    return words.get(word, word)
+
+
+def lines_of(commands: dict[str, Command]) -> dict[str, list[str]]:
+    return {title: command.arguments.split() for title, command in commands.items()}
+
+
+def test_the_table_has_all_commands() -> None:
+    nouns = {group.name: group.typer_instance for group in app.registered_groups}
+    named = {
+        f"{noun} {verb.name or (verb.callback and verb.callback.__name__)}"
+        for noun, each in nouns.items()
+        if each
+        for verb in each.registered_commands
+    }
+    assert set(COMMANDS) == named | {command.name for command in app.registered_commands}
+
+
+@pytest.mark.parametrize(
+    ("streams", "reason"), [({"stdout": "closed"}, "Bad file descriptor"), ({"stdout": "full"}, "No space left on device")]
+)
+def test_output_that_cannot_be_written_is_one_line_and_exit_code_1(runs: Runs, streams: dict[str, str], reason: str) -> None:
+    expected = f"error: cannot write to stdout: {reason}"
+    commands = {**COMMANDS, **MORE}
+    for title, ended in runs(lines_of(commands), streams).items():
+        if commands[title].prints:
+            assert (ended.code, ended.stderr.splitlines()[-1:]) == (1, [expected]), title
+        else:
+            assert ended.code == commands[title].code, title
+        assert "Traceback" not in ended.stderr, title
+        assert "ignored" not in ended.stderr, title
+
+
+def test_a_pipe_that_its_reader_has_closed_is_no_error(runs: Runs) -> None:
+    commands = {title: command for title, command in {**COMMANDS, **MORE}.items() if command.prints}
+    for title, ended in runs(lines_of(commands), {"stdout": "broken"}).items():
+        assert ended.code == 0, (title, ended)
+        assert ended.stderr in ("", "nothing was changed; add --execute to do it\n"), title
+
+
+@pytest.mark.parametrize("streams", [{"stdin": "closed", "stderr": "full"}, {"stderr": "closed"}])
+def test_no_command_needs_other_streams_than_those_it_uses(runs: Runs, streams: dict[str, str]) -> None:
+    commands = {**COMMANDS, **MORE}
+    for title, ended in runs(lines_of(commands), streams).items():
+        needs_stdin = title == "produce" and "stdin" in streams
+        assert ended.code == (1 if needs_stdin else commands[title].code), (title, ended)
+        assert "error:" not in ended.stdout, title
+        assert "Traceback" not in ended.stderr, title
+
+
+@pytest.mark.parametrize("wrong", ["", NOT_UTF8], ids=["empty", "not UTF-8"])
+def test_a_name_that_cannot_be_is_bad_usage(runs: Runs, wrong: str) -> None:
+    lines = {title: [word.replace("{}", wrong) for word in line.split()] for title, line in NAMED.items()}
+    for title, ended in runs(lines, {}).items():
+        assert (ended.code, ended.stdout) == (2, ""), (title, ended)
+        assert "Traceback" not in ended.stderr, title
+        assert "Kafka port" not in ended.stderr, title
+
+
+def test_streams_that_the_shell_has_closed(served: str, runs: Runs, name: str) -> None:
+    """The same with new processes, as a user starts them."""
+    for line, code, said in (
+        (f"produce -t {name} <&-", 1, "error: cannot read stdin: Bad file descriptor\n"),
+        ("topic list >&-", 1, "error: cannot write to stdout: Bad file descriptor\n"),
+        ("topic list >/dev/full", 1, "error: cannot write to stdout: No space left on device\n"),
+        ("topic list <&- 2>&-", 0, ""),
+    ):
+        ended = subprocess.run(
+            ["bash", "-c", f"{OTTLA} {line}"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            env=environment(served),
+            stdin=subprocess.DEVNULL,
+        )
+        assert (ended.returncode, ended.stderr) == (code, said), line
