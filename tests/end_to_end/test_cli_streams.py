@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+import socket
 import subprocess
 import sys
 import uuid
@@ -13,7 +15,7 @@ from typing import NamedTuple
 import pytest
 
 from ottla.cli.app import app
-from tests.end_to_end.programs import OTTLA, environment, ottla
+from tests.end_to_end.programs import OTTLA, environment, ottla, started
 
 pytestmark = pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has /dev/full")
 NOT_UTF8 = "caf\udce9"
@@ -189,3 +191,18 @@ def test_streams_that_the_shell_has_closed(served: str, runs: Runs, name: str) -
             stdin=subprocess.DEVNULL,
         )
         assert (ended.returncode, ended.stderr) == (code, said), line
+
+
+@pytest.mark.parametrize("line", ["topic list", "group delete g --execute", "produce -t t", "consume -t t"])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM)])
+def test_a_signal_ends_a_command_that_waits(line: str, number: signal.Signals, code: int) -> None:
+    """For SIGTERM a shell reports 143. ``consume`` ends as it does while it reads."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        with started(*line.split(), bootstrap_servers=address) as process:
+            silent.settimeout(60)
+            peer, _ = silent.accept()
+            with peer:
+                process.send_signal(number)
+                assert process.wait(60) == (0 if line.startswith("consume") else code)
+                assert "Traceback" not in process.communicate()[1]
