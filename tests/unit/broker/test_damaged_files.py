@@ -157,6 +157,7 @@ CELLS: dict[str, tuple[Fault, str]] = {
     "partition.metadata missing": (remove("*-0/partition.metadata"), "partition.metadata was missing or damaged and was written"),
     "partition.metadata empty": (write("*-0/partition.metadata", b""), "partition.metadata was missing or damaged and was written"),
     "partition.metadata flipped": (flip("*-0/partition.metadata"), "partition.metadata was missing or damaged and was written"),
+    "partition.metadata newer": (flip("*-0/partition.metadata", 9), ""),
     "epochs missing": (remove("*-0/leader-epoch-checkpoint"), "leader-epoch-checkpoint of kept-0 was missing and was written"),
     "epochs damaged": (
         write("*-0/leader-epoch-checkpoint", b"0\n"),
