@@ -170,7 +170,7 @@ def test_kills_at_random_moments_under_load(tmp_path: Path, rounds: int) -> None
     assert not {key: number for key, number in keyed.acknowledged.items() if latest.get(key, -1) < number}
     assert max(latest.values()) < keyed.written
     assert committer.acknowledged <= offset <= committer.tried
-    assert (folder / "cleaner-offset-checkpoint").exists(), "logs were compacted meanwhile"
+    assert "latest 0" in (folder / "cleaner-offset-checkpoint").read_text(), "logs were compacted meanwhile"
 
 
 def last_values(servers: str) -> dict[bytes, int]:

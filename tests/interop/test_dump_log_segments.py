@@ -103,7 +103,8 @@ def test_what_a_killed_broker_left_is_valid_too(data_dir: Path, kafka_tool: Kafk
     copy = tmp_path / "killed"
     shutil.copytree(data_dir, copy)
     (copy / ".kafka_cleanshutdown").unlink()
-    (copy / "recovery-point-offset-checkpoint").unlink()
+    for path in copy.glob("recovery-point-offset-checkpoint*"):
+        path.unlink()
     for path in [*copy.glob("*/*index"), *copy.glob("*/*.snapshot")]:
         path.unlink()
     with Broker(copy):
