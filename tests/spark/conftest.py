@@ -22,6 +22,7 @@ import confluent_kafka
 import pytest
 from confluent_kafka import admin
 from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 from tests.interop.real_kafka import QUICK_JVM
 
@@ -206,15 +207,17 @@ class Sink:
 
     def run(self, frame: DataFrame) -> list[dict[str, Any]]:
         """Write all that is available now, and return the progress of each batch."""
-        query = (
-            frame.writeStream.format("parquet")
-            .option("path", str(self.home / "rows"))
-            .option("checkpointLocation", str(self.home / "checkpoint"))
-            .trigger(availableNow=True)
-            .start()
-        )
+        query = self._writer(frame).trigger(availableNow=True).start()
         assert query.awaitTermination(60)
         return [dict(progress) for progress in query.recentProgress]
+
+    def start(self, frame: DataFrame) -> StreamingQuery:
+        """Write what comes, until the query is stopped."""
+        return self._writer(frame).start()
+
+    def _writer(self, frame: DataFrame) -> DataStreamWriter:
+        writer = frame.writeStream.format("parquet").option("path", str(self.home / "rows"))
+        return writer.option("checkpointLocation", str(self.home / "checkpoint"))
 
     def rows(self) -> list[Row]:
         """All that was written."""

@@ -94,12 +94,43 @@ def test_only_the_columns_that_are_asked_for_in_the_order_asked(load: Load, thou
     ) == [0, 1, 2]
 
 
+def test_columns_match_without_regard_to_case(load: Load, thousand: str) -> None:
+    frame = load("Offset bigint, VALUE binary, timestamptype int", subscribe=thousand)
+    assert frame.columns == ["Offset", "VALUE", "timestamptype"]
+    rows = frame.where("offset = 3").select("value", "timestampType").collect()
+    assert sorted(int(row[0]) for row in rows) == [3, 253, 503, 753]
+
+
 @pytest.mark.parametrize(
-    ("schema", "words"), [("colour string", "no column 'colour'"), ("value string", "value is binary, not string")]
+    ("schema", "words"),
+    [
+        ("colour string", "no column 'colour'"),
+        ("value string", "value is binary, not string"),
+        ("value binary, VALUE binary", "column value is named twice"),
+    ],
 )
-def test_a_schema_that_is_not_ours_is_refused(load: Load, thousand: str, schema: str, words: str) -> None:
+def test_a_schema_that_is_not_ours_is_refused(load: Load, schema: str, words: str) -> None:
+    """Without a look at the cluster, where there is no such topic."""
     with pytest.raises(PySparkException, match=words):
-        load(schema, subscribe=thousand).collect()
+        load(schema, subscribe="any").collect()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"kafka_fetch_min_byte": "1"}, r"did you mean kafka\.fetch\.min\.bytes"),
+        ({"kafka_fetch_min_bytes": "many"}, r"kafka\.fetch\.min\.bytes='many'"),
+        ({"minPartitions": "many"}, "minPartitions"),
+    ],
+)
+def test_options_are_checked_in_load(load: Load, options: dict[str, str], words: str) -> None:
+    with pytest.raises(PySparkException, match=words):
+        load(subscribe="any", **options)
+
+
+def test_a_configuration_of_sparks_connector_for_sources_and_sinks_works(load: Load, thousand: str) -> None:
+    frame = load(subscribe=thousand, kafka_acks="all", kafka_enable_metrics_push="false", kafka_metric_reporters="")
+    assert frame.count() == 1000
 
 
 def test_everything_by_default(load: Load, thousand: str) -> None:
@@ -196,8 +227,16 @@ def test_offsets_behind_the_end_of_the_log_are_an_error_that_names_them(load: Lo
     topic = kafka.create()
     kafka.produce(topic, numbered(10))
     ending = f'{{"{topic}": {{"0": 15}}}}'
-    with pytest.raises(PySparkException, match=rf"{topic}-0: offsets 10 to 14 cannot be read: the log now ends at offset 10"):
+    begun = time.monotonic()
+    with pytest.raises(PySparkException, match=rf"option endingOffsets names offset 15 for {topic}-0, whose log ends at offset 10"):
         load(subscribe=topic, endingOffsets=ending).collect()
+    assert time.monotonic() - begun < 10  # on the driver: tasks look at the log after 3 s, and are tried again
+    starting = f'{{"{topic}": {{"0": 12}}}}'
+    with pytest.raises(
+        PySparkException, match=rf"option startingOffsets names offset 12 for {topic}-0, whose log ends at offset 10"
+    ):
+        load(subscribe=topic, startingOffsets=starting).collect()
+    assert load(subscribe=topic, startingOffsets=starting, failOnDataLoss=False).count() == 0
     assert values(load(subscribe=topic, endingOffsets=ending, failOnDataLoss=False)) == list(range(10))
 
 
@@ -213,7 +252,7 @@ AT_1, AT_9 = '{"%s": {"0": 1}}', '{"%s": {"0": 9}}'
         ({"assign": '{"%s": [0]}', "startingOffsets": AT_9, "endingOffsets": AT_1}, "startingOffsets lie behind"),
         ({"subscribe": "%s", "startingOffset": "earliest"}, "did you mean startingOffsets"),
         ({"subscribe": "%s", "kafka_auto_offset_reset": "latest"}, "kafka.auto.offset.reset is not supported"),
-        ({"subscribe": "%s", "kafka_fetch_min_byte": "1"}, "did you mean fetch.min.bytes"),
+        ({"subscribe": "%s", "kafka_fetch_min_byte": "1"}, "did you mean kafka.fetch.min.bytes"),
         ({"subscribe": "%s", "startingTimestamp": "1"}, "startingTimestamp"),
         ({}, "exactly one of the options"),
     ],
@@ -233,7 +272,6 @@ def test_a_cluster_that_cannot_be_reached_is_told_with_the_addresses_within_the_
         "kafka.bootstrap.servers": "127.0.0.1:1,127.0.0.1:2",
         "subscribe": "t",
         "kafka.default.api.timeout.ms": "2000",
-        "kafka.request.timeout.ms": "1000",
     }
     begun = datetime.now(UTC)
     with pytest.raises(PySparkException) as raised:
@@ -241,3 +279,4 @@ def test_a_cluster_that_cannot_be_reached_is_told_with_the_addresses_within_the_
     assert datetime.now(UTC) - begun < timedelta(seconds=12)
     assert "127.0.0.1:1" in str(raised.value)
     assert "127.0.0.1:2" in str(raised.value)
+    assert "check kafka.bootstrap.servers" in str(raised.value)

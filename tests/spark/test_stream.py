@@ -192,9 +192,23 @@ def test_a_topic_that_is_gone(load_stream: Load, sink: Sink, topic: str, kafka: 
     kafka.produce(topic, numbered(5, 310))
     with pytest.raises(
         StreamingQueryException, match=f"{other}-0: offsets from 10 on cannot be read: the partition no longer exists"
-    ):
+    ) as raised:
         sink.run(load_stream(subscribe=both))
+    assert "retention" not in str(raised.value)
     sink.run(load_stream(subscribe=both, failOnDataLoss=False))
+    assert sink.values() == list(range(315))
+
+
+def test_a_topic_that_is_no_longer_subscribed_to(load_stream: Load, sink: Sink, topic: str, kafka: Kafka) -> None:
+    other = kafka.create()
+    kafka.produce(other, numbered(10, 300))
+    sink.run(load_stream(subscribe=f"{topic},{other}", startingOffsets="earliest"))
+    kafka.produce(topic, numbered(5, 310))
+    with pytest.raises(StreamingQueryException, match=f"{other}-0: offsets from 10 on are not read") as raised:
+        sink.run(load_stream(subscribe=topic))
+    assert "no longer among those that the query subscribes to" in str(raised.value)
+    assert "no longer exists" not in str(raised.value)
+    sink.run(load_stream(subscribe=topic, failOnDataLoss=False))
     assert sink.values() == list(range(315))
 
 
@@ -206,13 +220,32 @@ def test_progress_shows_where_the_logs_end(load_stream: Load, sink: Sink, topic:
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [({"endingOffsets": "latest"}, "endingOffsets"), ({"startingOffsets": '{"x": {"0": 1}}'}, "startingOffsets names")],
-)
+    [
+        ({"endingOffsets": "latest"}, "option endingOffsets has no effect for a stream"),
+        ({"startingOffsets": '{"x": {"0": 1}}'}, "startingOffsets names"),
+        ({"startingOffsets": '{"%s": {"0": 0, "1": 101, "2": -1}}'}, "startingOffsets names offset 101 for %s-1, whose log ends"),
+    ],
+)  # fmt: skip
 def test_a_wrong_option_ends_the_query_before_it_begins(
-    load_stream: Load, sink: Sink, topic: str, options: Any, words: str
+    load_stream: Load, sink: Sink, topic: str, options: dict[str, str], words: str
 ) -> None:
-    with pytest.raises(PySparkException, match=words):
-        sink.run(load_stream(subscribe=topic, **options))
+    """And the last line says why."""
+    with pytest.raises(PySparkException) as raised:
+        sink.run(load_stream(subscribe=topic, **{name: value.replace("%s", topic) for name, value in options.items()}))
+    assert "UnboundLocalError" not in str(raised.value)
+    last = [line for line in str(raised.value).splitlines() if "Error: " in line][-1]
+    assert words.replace("%s", topic) in last
+
+
+def test_an_offset_beyond_the_log_is_the_logs_end_where_losses_are_accepted(
+    load_stream: Load, sink: Sink, topic: str, kafka: Kafka
+) -> None:
+    starting = f'{{"{topic}": {{"0": 100, "1": 500, "2": 98}}}}'
+    stream = load_stream(subscribe=topic, startingOffsets=starting, failOnDataLoss=False)
+    sink.run(stream)
+    kafka.produce(topic, numbered(2, 300, 1))
+    sink.run(stream)
+    assert sink.values() == [298, 299, 300, 301]
 
 
 def wait_until(condition: Any, timeout: float = 90.0) -> None:

@@ -1,6 +1,6 @@
-"""What a planner asks of a Kafka cluster, and what it tells it: partitions, where logs begin and end, a group's progress.
+"""What a planner asks of a Kafka cluster, and what it tells it: partitions, where logs begin and end, a group's offsets.
 
-Owns one ``Consumer``, made when first needed and never pickled, and the patience with it. Must not know what is planned.
+Owns its ``Consumer``s, made when first needed and never pickled, and the patience with them. Must not know what is planned.
 Invariant: a question is asked again while its error may pass, until the client's own ``default.api.timeout.ms`` is over; then that
 error is raised.
 """
@@ -17,6 +17,7 @@ from typing import Any, Self, TypeVar
 from ottla import errors
 from ottla.consumer import Consumer
 from ottla.errors import ConfigError, OttlaError
+from ottla.spark.client_settings import PLANNER, in_options
 from ottla.spark.offsets import Offsets
 from ottla.spark.options import SourceOptions
 from ottla.types import OffsetAndMetadata, PartitionInfo, TopicPartition
@@ -24,9 +25,6 @@ from ottla.types import OffsetAndMetadata, PartitionInfo, TopicPartition
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-PLANNER = {"enable.auto.commit": "false", "auto.offset.reset": "none", "allow.auto.create.topics": "false"}
-"""Settings of the planner's client, before the user's."""
 
 DEFAULT_PATIENCE = "60000"
 """The default of ``default.api.timeout.ms``."""
@@ -52,9 +50,11 @@ class Cluster:
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._consumer: Consumer | None = None
+        self._of_logs: Consumer | None = None
+        self._has_warned = False
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_options": self._options, "_consumer": None}
+        return {"_options": self._options, "_consumer": None, "_of_logs": None, "_has_warned": self._has_warned}
 
     def __enter__(self) -> Self:
         return self
@@ -64,10 +64,11 @@ class Cluster:
 
     def close(self) -> None:
         """Let go of all connections."""
-        consumer, self._consumer = self._consumer, None
-        if consumer is not None:
-            with contextlib.suppress(OttlaError):
-                consumer.close()
+        consumers, self._consumer, self._of_logs = (self._consumer, self._of_logs), None, None
+        for consumer in consumers:
+            if consumer is not None:
+                with contextlib.suppress(OttlaError):
+                    consumer.close()
 
     def partitions(self) -> list[TopicPartition]:
         """All partitions that the options subscribe to, in order.
@@ -89,7 +90,7 @@ class Cluster:
         One of ``expected`` that is missing is looked for again for a while: a broker that has just started does not know all yet.
         """
         deadline = time.monotonic() + MISSING
-        wanted = set(expected)
+        wanted = {tp for tp in expected if self._options.subscription.includes(tp)}
         while True:
             existing = self._look()
             if wanted <= set(existing) or time.monotonic() + PAUSE >= deadline:
@@ -102,13 +103,28 @@ class Cluster:
         return self._ask(lambda consumer, timeout: consumer.beginning_offsets(wanted, timeout=timeout)) if wanted else {}
 
     def latest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Where they end: the offset that the next record gets."""
+        """Where they end for this query: the offset that the next record gets, or, with ``read_committed``, the one at which the
+        first open transaction begins."""
         wanted = list(partitions)
         return self._ask(lambda consumer, timeout: consumer.end_offsets(wanted, timeout=timeout)) if wanted else {}
 
-    def commit(self, offsets: Offsets, *, timeout: float) -> None:
+    def log_ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Where they end, open transactions included."""
+        if not self._options.read_committed:
+            return self.latest(partitions)
+        if self._of_logs is None:
+            self._of_logs = Consumer({**PLANNER, **dict(self._options.client), "isolation.level": "read_uncommitted"})
+        wanted, of_logs = list(partitions), self._of_logs
+        return self._ask(lambda _, timeout: of_logs.end_offsets(wanted, timeout=timeout)) if wanted else {}
+
+    def committed(self, partitions: Iterable[TopicPartition], *, timeout: float) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """What the group has committed."""
+        return self._client().committed(*partitions, timeout=timeout)
+
+    def commit(self, offsets: Offsets, *, metadata: str, timeout: float) -> None:
         """Tell the group, without being a member of it, that all before ``offsets`` is done with."""
-        self._client().commit({tp: OffsetAndMetadata(offset) for tp, offset in offsets.items()}, timeout=timeout)
+        committed = {tp: OffsetAndMetadata(offset, metadata=metadata) for tp, offset in offsets.items()}
+        self._client().commit(committed, timeout=timeout)
 
     def _look(self) -> list[TopicPartition]:
         """The partitions subscribed to that exist."""
@@ -120,6 +136,13 @@ class Cluster:
             known = self._ask(lambda consumer, timeout: consumer.list_topics(timeout=timeout))
             found = {topic: known[topic] for topic in sorted(known) if topic in named or subscription.matches(topic)}
         existing = sorted(TopicPartition(topic, info.partition) for topic, infos in found.items() for info in infos)
+        if not existing and subscription.pattern is not None and not self._has_warned:
+            self._has_warned = True
+            log.warning(
+                "option subscribePattern %r matches no topic that this client may see, so there is nothing to read; it must match "
+                "a topic's whole name",
+                subscription.pattern,
+            )
         return [tp for tp in existing if tp in subscription.partitions] if subscription.partitions else existing
 
     def _partitions_of(self, topic: str) -> list[PartitionInfo]:
@@ -145,34 +168,6 @@ class Cluster:
                 raise
             except OttlaError as error:
                 if not error.retriable or time.monotonic() + PAUSE >= deadline:
-                    raise
+                    raise in_options(error) from error.__cause__
                 log.info("asking again: %s", error)
                 time.sleep(PAUSE)
-
-
-class Progress:
-    """Keeps a group's committed offsets in step with a stream, for lag monitoring. Never raises: Spark, not the group,
-    remembers where the stream goes on, so a commit that fails is no reason for the stream to."""
-
-    TIMEOUT, FINAL_TIMEOUT, REST = 5.0, 30.0, 10.0
-    """Seconds: for one commit, for the last one of a query, and before the next attempt after one has failed."""
-
-    def __init__(self, cluster: Cluster, group_id: str | None) -> None:
-        self._cluster = cluster
-        self._group_id = group_id
-        self._committed: Offsets | None = None
-        self._rest_until = 0.0
-
-    def reached(self, offsets: Offsets, *, final: bool = False) -> None:
-        """All before ``offsets`` is done with. ``final``: nothing will follow, so try in earnest."""
-        if self._group_id is None or not offsets or offsets == self._committed:
-            return
-        if time.monotonic() < self._rest_until and not final:
-            return
-        try:
-            self._cluster.commit(offsets, timeout=self.FINAL_TIMEOUT if final else self.TIMEOUT)
-        except Exception as error:
-            self._rest_until = time.monotonic() + self.REST
-            log.warning("progress was not committed to group %r, the stream goes on: %s", self._group_id, error)
-        else:
-            self._committed = dict(offsets)

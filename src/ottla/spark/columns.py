@@ -33,6 +33,8 @@ _TYPES: dict[str, DataType] = {
     HEADERS: ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())])),
 }
 
+_BY_LOWERED = {name.lower(): name for name in _TYPES}
+
 
 def full_schema(include_headers: bool) -> StructType:
     """All columns; ``headers`` only where asked for."""
@@ -40,16 +42,28 @@ def full_schema(include_headers: bool) -> StructType:
 
 
 def wanted_columns(schema: StructType) -> tuple[str, ...]:
-    """The columns of a schema that a user may have cut down (``.schema("value binary")``); raises ``ConfigError``.
+    """The columns of a schema that a user may have cut down (``.schema("value binary")``), as they are spelled there.
 
-    A column that is not asked for is neither decoded nor sent.
+    Names match without regard to case, as elsewhere in Spark. A column that is not asked for is neither decoded nor sent. Raises
+    ``ConfigError``.
     """
+    found: dict[str, str] = {}
     for field in schema.fields:
-        kind = _TYPES.get(field.name)
-        if kind is None:
+        name = _BY_LOWERED.get(field.name.lower())
+        if name is None:
             raise ConfigError(f"there is no column {field.name!r}", hint=f"the columns are {', '.join(_TYPES)}")
-        if field.dataType.simpleString() != kind.simpleString():
-            raise ConfigError(f"column {field.name} is {kind.simpleString()}, not {field.dataType.simpleString()}")
+        kind = _TYPES[name].simpleString()
+        if field.dataType.simpleString() != kind:
+            raise ConfigError(f"column {field.name} is {kind}, not {field.dataType.simpleString()}")
         if not field.nullable:
             raise ConfigError(f"column {field.name} cannot be declared NOT NULL")
-    return tuple(field.name for field in schema.fields)
+        if name in found:
+            spellings = f"as {found[name]} and {field.name}" if found[name] != field.name else f"as {field.name}"
+            raise ConfigError(f"column {name} is named twice in the schema, {spellings}", hint="name it once")
+        found[name] = field.name
+    return tuple(found.values())
+
+
+def names_of(columns: tuple[str, ...]) -> tuple[str, ...]:
+    """The names of the record layer for columns in a user's spelling."""
+    return tuple(_BY_LOWERED[column.lower()] for column in columns)

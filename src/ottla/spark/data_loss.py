@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from ottla.errors import OttlaError
 from ottla.spark.offsets import Offsets
 from ottla.spark.planning import OffsetRange
+from ottla.types import TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -21,10 +22,25 @@ log = logging.getLogger(__name__)
 class LossKind(enum.Enum):
     """How records came to be missing."""
 
-    LOG_BEGINS_LATER = "the log now begins at offset {bound}: retention, or delete-records, was faster than this query"
-    LOG_ENDS_EARLIER = "the log now ends at offset {bound}: the topic was recreated, or lost its tail with a broker"
-    PARTITION_GONE = "the partition no longer exists"
-    FOUND_LATE = "the partition was new, and its log began at offset {bound} when this query first saw it"
+    LOG_BEGINS_LATER = (
+        "cannot be read: the log now begins at offset {bound}: retention, or delete-records, was faster than this query"
+    )
+    LOG_ENDS_EARLIER = "cannot be read: the log now ends at offset {bound}: the topic was recreated, or lost its tail with a broker"
+    PARTITION_GONE = "cannot be read: the partition no longer exists: the topic was deleted, or recreated with fewer partitions"
+    FOUND_LATE = "cannot be read: the partition was new, and its log began at offset {bound} when this query first saw it"
+    NOT_SUBSCRIBED = "are not read: the partition is no longer among those that the query subscribes to"
+
+
+_AGAINST_RETENTION = (
+    "to keep it from happening again, run the query more often than the topic's retention.ms and retention.bytes delete"
+)
+
+_ADVICE = {
+    LossKind.LOG_BEGINS_LATER: _AGAINST_RETENTION,
+    LossKind.FOUND_LATE: _AGAINST_RETENTION,
+    LossKind.NOT_SUBSCRIBED: "to read them, name the topic or the partition again in assign, subscribe or subscribePattern",
+}
+"""What else than ``failOnDataLoss`` helps."""
 
 
 class Loss(NamedTuple):
@@ -40,38 +56,37 @@ class Loss(NamedTuple):
 
     def __str__(self) -> str:
         lost = f"offsets {self.start} to {self.end - 1} " if self.end is not None else f"offsets from {self.start} on "
-        return f"{self.topic}-{self.partition}: {lost}cannot be read: {self.kind.value.format(bound=self.bound)}"
+        return f"{self.topic}-{self.partition}: {lost}{self.kind.value.format(bound=self.bound)}"
 
 
 class DataLossError(OttlaError):
     """Records between the offsets a query wanted are gone. ``losses`` says which and why."""
 
-    hint = (
-        "to go on without them, set option failOnDataLoss to false; to keep it from happening again, "
-        "run the query more often than the topic's retention.ms and retention.bytes delete"
-    )
-
     def __init__(self, losses: Iterable[Loss]) -> None:
         self.losses = tuple(losses)
-        super().__init__("; ".join(map(str, self.losses)))
+        advice = dict.fromkeys(_ADVICE[loss.kind] for loss in self.losses if loss.kind in _ADVICE)
+        hint = "; ".join(("to go on without them, set option failOnDataLoss to false", *advice))
+        super().__init__("; ".join(map(str, self.losses)), hint=hint)
 
 
 def report(losses: Iterable[Loss], *, fail: bool) -> None:
-    """Raise ``DataLossError`` for any loss, or say so in one warning."""
+    """Raise ``DataLossError`` for any loss, or log a warning for each."""
     found = tuple(losses)
     if found and fail:
         raise DataLossError(found)
-    if found:
-        log.warning("data loss, and failOnDataLoss is false: %s", "; ".join(map(str, found)))
+    for loss in found:
+        log.warning("data loss, and failOnDataLoss is false: %s", loss)
 
 
-def losses_between(starts: Offsets, ends: Offsets) -> list[Loss]:
-    """What a plan from ``starts`` to ``ends`` cannot read: partitions that are gone, and logs cut off before their start."""
+def losses_between(starts: Offsets, ends: Offsets, is_subscribed: Callable[[TopicPartition], bool]) -> list[Loss]:
+    """What a plan from ``starts`` to ``ends`` cannot read: partitions that are gone or no longer subscribed to, and logs cut off
+    before their start."""
     losses = []
     for tp, start in sorted(starts.items()):
         end = ends.get(tp)
         if end is None:
-            losses.append(Loss(LossKind.PARTITION_GONE, *tp, start, None))
+            kind = LossKind.PARTITION_GONE if is_subscribed(tp) else LossKind.NOT_SUBSCRIBED
+            losses.append(Loss(kind, *tp, start, None))
         elif end < start:
             losses.append(Loss(LossKind.LOG_ENDS_EARLIER, *tp, end, start, end))
     return losses

@@ -17,15 +17,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ottla.errors import ConfigError
+from ottla.spark.client_settings import CLIENT_PREFIX, SERVERS, check_client_settings, without_ignored
 from ottla.spark.offsets import EARLIEST, LATEST, OffsetSpec, parse_json, parse_partition, parse_spec
 from ottla.types import TopicPartition
 
 log = logging.getLogger(__name__)
-
-CLIENT_PREFIX = "kafka."
-"""What begins so goes to the client, under Kafka's own name behind it."""
-
-SERVERS = "kafka.bootstrap.servers"
 
 
 @dataclass(frozen=True)
@@ -40,6 +36,10 @@ class Subscription:
     def matches(self, topic: str) -> bool:
         """Whether the pattern matches the whole name of ``topic``."""
         return self.pattern is not None and re.fullmatch(self.pattern, topic) is not None
+
+    def includes(self, tp: TopicPartition) -> bool:
+        """Whether ``tp`` is read if it exists."""
+        return tp in self.partitions or tp.topic in self.topics or self.matches(tp.topic)
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,11 @@ class SourceOptions:
     poll_timeout: float = 120.0
     """Seconds that a task waits for a record before it fails."""
 
+    @property
+    def read_committed(self) -> bool:
+        """Whether records of open and aborted transactions are left out."""
+        return dict(self.client).get("isolation.level", "").strip().lower() == "read_committed"
+
     def for_batch(self) -> SourceOptions:
         """The same for a batch, with a batch's defaults; raises ``ConfigError`` for what only a stream can do."""
         _refuse("maxOffsetsPerTrigger", self.max_offsets_per_trigger, "a batch", "name endingOffsets to read less")
@@ -77,6 +82,13 @@ class SourceOptions:
         _refuse("endingOffsets", self.ending_offsets, "a stream", "trigger(availableNow=True) ends at what is there now")
         _refuse("planOnce", self.plan_once, "a stream", "each of its batches is planned once")
         return dataclasses.replace(self, starting_offsets=self.starting_offsets or OffsetSpec(LATEST))
+
+
+def plain_options(given: Mapping[str, str]) -> dict[str, str]:
+    """The options of a data source, or of a table in Spark's catalog, under lower-case names."""
+    lowered = {name.lower(): value for name, value in given.items()}
+    of_table = {name.removeprefix(OF_TABLE): value for name, value in lowered.items() if name.startswith(OF_TABLE)}
+    return of_table | {name: value for name, value in lowered.items() if not name.startswith(OF_TABLE)}
 
 
 def parse_options(given: Mapping[str, str]) -> SourceOptions:
@@ -97,9 +109,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
     group = client.pop("group.id", None)
     if group is not None:
         _settle_group(parsed, _name("kafka.group.id", group))
-    for name, instead in FORBIDDEN.items():
-        if name in client:
-            raise ConfigError(f"option kafka.{name} is not supported", hint=instead)
+    client = check_client_settings(without_ignored(client))
     most, least = parsed.get("max_partitions"), parsed.get("min_partitions")
     if most is not None and least is not None and most < least:
         raise ConfigError(f"minPartitions is {least}, more than maxPartitions, which is {most}")
@@ -207,18 +217,18 @@ REFUSED = {
 }
 """Options of Spark's own connector that are not honoured, and what to do instead."""
 
-FORBIDDEN = {
-    "auto.offset.reset": "use startingOffsets; Spark itself stores where to begin",
-    "key.deserializer": "keys are bytes: decode the column in the query",
-    "value.deserializer": "values are bytes: decode the column in the query",
-    "enable.auto.commit": "set groupId to have each finished batch committed",
-    "interceptor.classes": "Java classes cannot be used here",
-}
-"""Settings of the client that Spark's own connector refuses, too."""
+ADDED_BY_SPARK = frozenset(
+    {
+        "path", "paths", "checkpointlocation", "queryname", "outputmode",
+        "owner", "provider", "comment", "location", "external", "is_managed_location", "collation", "table_type",
+    }
+)  # fmt: skip
+"""Options that Spark itself adds: the second row for a table of its catalog."""
 
-ADDED_BY_SPARK = frozenset({"path", "paths", "owner", "provider", "checkpointlocation", "queryname", "outputmode"})
+OF_TABLE = "option."
+"""Spark's catalog gives the options of a table with this prefix, alone or besides those without it."""
 
-_BOUNDING = frozenset({"assign", "subscribe", "subscribepattern", "startingoffsets", "endingoffsets"})
+_BOUNDING = frozenset({"assign", "subscribe", "subscribepattern", "startingoffsets", "endingoffsets", "failondataloss"})
 _BY_LOWERED = {option.name.lower(): option for option in OPTIONS}
 _REFUSED_LOWERED = {name.lower(): name for name in REFUSED}
 _SIMILAR = 0.75
@@ -228,14 +238,15 @@ _SIMILAR = 0.75
 def _unknown(name: str) -> None:
     """Raise for an option that the user must have meant for us; say so of any other that Spark did not add itself."""
     lowered = name.lower()
+    if lowered in ADDED_BY_SPARK:
+        return
     if lowered in _REFUSED_LOWERED:
         known = _REFUSED_LOWERED[lowered]
         raise ConfigError(f"option {known} of Spark's Kafka connector is not supported here", hint=REFUSED[known])
     names = {option.name.lower(): option.name for option in OPTIONS} | _REFUSED_LOWERED | {SERVERS: SERVERS}
     if near := difflib.get_close_matches(lowered, names, n=1, cutoff=_SIMILAR):
         raise ConfigError(f"unknown option {name!r}", hint=f"did you mean {names[near[0]]}?")
-    if lowered not in ADDED_BY_SPARK and not lowered.startswith("option."):
-        log.warning("option %r is unknown to format('ottla') and has no effect", name)
+    log.warning("option %r is unknown to format('ottla') and has no effect", name)
 
 
 def _settle_group(parsed: dict[str, Any], group: str) -> None:

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING
 
 from ottla import errors
 from ottla.errors import OttlaError, OttlaTimeoutError
-from ottla.spark import workers
+from ottla.spark import worker_logs, workers
+from ottla.spark.client_settings import in_options
+from ottla.spark.columns import names_of
 from ottla.spark.data_loss import Loss, losses_in, report
 from ottla.spark.options import SourceOptions
 from ottla.spark.planning import OffsetRange
@@ -42,11 +44,12 @@ another may not last."""
 
 
 def read_ranges(ranges: Iterable[OffsetRange], columns: tuple[str, ...], options: SourceOptions) -> Iterator[pa.RecordBatch]:
-    """The rows of ``ranges``, which are of different partitions, with ``columns`` alone.
+    """The rows of ``ranges``, which are of different partitions, with ``columns`` alone, spelled as there.
 
     Raises ``DataLossError``; ``OttlaTimeoutError`` where no record came for ``kafkaConsumer.pollTimeoutMs``; and any error of the
     client that is not retriable.
     """
+    worker_logs.configure()
     workers.start_task()
     wanted = tuple(ranges)
     if not wanted:
@@ -62,7 +65,8 @@ class _Reading:
         self, consumer: Consumer, ranges: tuple[OffsetRange, ...], columns: tuple[str, ...], options: SourceOptions
     ) -> None:
         self._consumer = consumer
-        self._columns = columns
+        self._columns = names_of(columns)
+        self._spelled = None if columns == self._columns else list(columns)
         self._options = options
         self._left = {each.topic_partition: each for each in ranges}
         self._waiting_since = time.monotonic()
@@ -77,7 +81,8 @@ class _Reading:
         while self._left:
             records = self._poll()
             if records:
-                yield from self._to_batches(records)
+                for batch in self._to_batches(records):
+                    yield batch if self._spelled is None else batch.rename_columns(self._spelled)
             if self._move_on():
                 self._waiting_since = self._doubted_at = time.monotonic()
             elif not records:
@@ -91,7 +96,7 @@ class _Reading:
             self._hold_against_logs()
         except OttlaError as error:
             if not error.retriable:
-                raise
+                raise in_options(error) from error.__cause__
             self._last_error = error
         return None
 
@@ -112,15 +117,29 @@ class _Reading:
         """Nothing came: look whether it still can, and give up when patience is over."""
         now = time.monotonic()
         if now - self._waiting_since >= self._options.poll_timeout:
-            left = ", ".join(map(str, self._left.values()))
-            raise OttlaTimeoutError(
-                f"no record came for {self._options.poll_timeout:g} s, and these are left to read: {left}",
-                hint="is a broker slow or gone? option kafkaConsumer.pollTimeoutMs is how long a task waits",
-                cause=self._last_error,
-            )
+            raise self._too_late()
         if now - self._doubted_at >= DOUBT:
             self._doubted_at = now
             self._hold_against_logs()
+
+    def _too_late(self) -> OttlaTimeoutError:
+        left = ", ".join(map(str, self._left.values()))
+        hint = "is a broker slow or gone? option kafkaConsumer.pollTimeoutMs is how long a task waits"
+        if opened := self._open_transactions():
+            begins = ", ".join(f"{tp} from offset {offset} on" for tp, offset in sorted(opened.items()))
+            hint = f"a transaction is open in {begins}: with kafka.isolation.level=read_committed a task waits for its end, for as "
+            hint += "long as option kafkaConsumer.pollTimeoutMs says"
+        text = f"no record came for {self._options.poll_timeout:g} s, and these are left to read: {left}"
+        return OttlaTimeoutError(text, hint=hint, cause=self._last_error)
+
+    def _open_transactions(self) -> dict[TopicPartition, int]:
+        """Where open transactions keep a range from being read to its end."""
+        if not self._options.read_committed:
+            return {}
+        with contextlib.suppress(OttlaError):
+            stable = self._consumer.end_offsets(list(self._left), timeout=DOUBT)
+            return {tp: offset for tp, offset in stable.items() if offset < self._left[tp].end}
+        return {}
 
     def _hold_against_logs(self) -> None:
         """Report what the logs have lost of what is left, and go on behind it; where nothing is lost, try again."""
@@ -141,7 +160,7 @@ class _Reading:
             time.sleep(POLL)
 
     def _bounds(self, partitions: list[TopicPartition]) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-        """Where the logs begin and end; a partition that is gone is missing."""
+        """Where the logs begin and end, open transactions included; a partition that is gone is missing."""
         existing: list[TopicPartition] = []
         for topic in dict.fromkeys(tp.topic for tp in partitions):
             with contextlib.suppress(errors.UnknownTopicOrPartitionError):
@@ -149,7 +168,12 @@ class _Reading:
                 existing += [TopicPartition(topic, info.partition) for info in found]
         wanted = [tp for tp in partitions if tp in existing]
         begins = self._consumer.beginning_offsets(wanted, timeout=self._options.poll_timeout)
-        return begins, self._consumer.end_offsets(wanted, timeout=self._options.poll_timeout)
+        if not self._options.read_committed:
+            return begins, self._consumer.end_offsets(wanted, timeout=self._options.poll_timeout)
+        # What lies behind the beginning of an open transaction is not lost, and can be read when that has ended.
+        settings = {**dict(self._options.client), "isolation.level": "read_uncommitted"}
+        with workers.borrowed_consumer(tuple(sorted(settings.items()))) as of_logs:
+            return begins, of_logs.end_offsets(wanted, timeout=self._options.poll_timeout)
 
     def _to_batches(self, records: Records) -> Iterator[pa.RecordBatch]:
         beyond = [tp for tp, after in records.next_offsets().items() if after.offset > self._left[tp].end]

@@ -2,26 +2,33 @@
 
 Owns the entry points that Spark calls. Must not do I/O, and imports its readers only when they are asked for, since Spark imports
 this module in many short-lived processes. Invariant: wrong options are refused by ``load()`` or, where only the kind of query
-shows that they are wrong, before anything is read.
+shows that they are wrong, before anything is read. (After ``.schema(...)`` Spark's ``load()`` calls nothing here, so there options
+and schema are checked when the query is planned.)
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
 from ottla.errors import OttlaError
-from ottla.spark.options import SourceOptions, bounding_options, parse_options
+from ottla.spark import worker_logs
+from ottla.spark.options import SourceOptions, bounding_options, parse_options, plain_options
 
 if TYPE_CHECKING:
     from ottla.spark.batch import OttlaBatchReader
-    from ottla.spark.stream import OttlaStreamReader
 
 
 class OttlaDataSource(DataSource):
     """``spark.read.format("ottla")`` and ``spark.readStream.format("ottla")``."""
+
+    _parsed: SourceOptions | None = None
+
+    def __init__(self, options: dict[str, str]) -> None:
+        super().__init__(plain_options(options))
+        worker_logs.configure()
 
     @classmethod
     def name(cls) -> str:
@@ -31,18 +38,30 @@ class OttlaDataSource(DataSource):
     def schema(self) -> StructType:
         """The columns that a query gets unless it names its own."""
         from ottla.spark.columns import full_schema
+        from ottla.spark.table_options import CREATION, keep
 
-        return full_schema(self._options().include_headers)
+        columns = full_schema(self._options().include_headers)
+        return keep(columns, self.options) if CREATION in self.options else columns
 
     def reader(self, schema: StructType) -> OttlaBatchReader:
         """The reader of a batch."""
+        worker_logs.configure()
         from ottla.spark.batch import OttlaBatchReader
         from ottla.spark.columns import wanted_columns
 
-        return OttlaBatchReader(self._options().for_batch(), wanted_columns(schema), bounding_options(self.options))
+        return OttlaBatchReader(self._options(schema).for_batch(), wanted_columns(schema), bounding_options(self.options))
 
-    def streamReader(self, schema: StructType) -> OttlaStreamReader:
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """The reader of a stream."""
+        worker_logs.configure()
+        try:
+            return self._stream_reader(schema)
+        except OttlaError as error:
+            from ottla.spark.refusal import RefusedStream
+
+            return RefusedStream(error)
+
+    def _stream_reader(self, schema: StructType) -> DataSourceStreamReader:
         try:
             from ottla.spark.stream import OttlaStreamReader
         except ModuleNotFoundError as error:
@@ -51,7 +70,14 @@ class OttlaDataSource(DataSource):
             raise OttlaError("streams need Spark 4.2 or newer; batches work from 4.0 on", cause=error) from error
         from ottla.spark.columns import wanted_columns
 
-        return OttlaStreamReader(self._options().for_stream(), wanted_columns(schema))
+        return OttlaStreamReader(self._options(schema).for_stream(), wanted_columns(schema))
 
-    def _options(self) -> SourceOptions:
-        return parse_options(self.options)
+    def _options(self, schema: StructType | None = None) -> SourceOptions:
+        # Kept, and pickled with the source, so that what is logged about options is logged once for a load().
+        if self._parsed is None:
+            if schema is not None:
+                from ottla.spark.table_options import restored
+
+                self.options = restored(schema, self.options)
+            self._parsed = parse_options(self.options)
+        return self._parsed

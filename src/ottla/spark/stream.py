@@ -11,6 +11,7 @@ come, but ``latestOffset`` does: both report progress.
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Iterable, Iterator
@@ -19,15 +20,19 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from ottla.spark.cluster import Cluster, Progress
-from ottla.spark.data_loss import losses_between, losses_of_new, report
+from ottla.spark.cluster import Cluster
+from ottla.spark.data_loss import Loss, losses_between, losses_of_new, report
+from ottla.spark.named_offsets import within_logs
 from ottla.spark.offsets import EARLIEST, LATEST, Offsets, StreamOffset
 from ottla.spark.options import SourceOptions
 from ottla.spark.planning import limit_ends, plan_tasks, ranges_between
+from ottla.spark.progress import Progress
 from ottla.types import TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+log = logging.getLogger(__name__)
 
 IDLE_INTERVAL = 0.05
 """Seconds between two looks at the cluster while nothing is new; Spark itself would look every 10 ms."""
@@ -45,6 +50,8 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: dict[TopicPartition, int] | None = None
         self._seen: dict[TopicPartition, int] | None = None
         self._looked_at = 0.0
+        self._waits_for: frozenset[TopicPartition] = frozenset()
+        self._reported: frozenset[Loss] = frozenset()
 
     def initialOffset(self) -> dict[str, Any]:
         """Where a query without a checkpoint begins; asked more than once, and the same each time."""
@@ -55,7 +62,7 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             starting.check_covers("startingOffsets", partitions)
             earliest = self._cluster.earliest(starting.unresolved(partitions, EARLIEST))
             latest = self._cluster.latest(starting.unresolved(partitions, LATEST))
-            self._initial = starting.resolve(partitions, earliest, latest)
+            self._initial = dict(within_logs(self._cluster, self._options, starting.resolve(partitions, earliest, latest), {})[0])
         return StreamOffset(self._initial).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -76,7 +83,7 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin = StreamOffset.from_json(start)
         first = begin.positions == self._initial and begin.first_start is None
         self._progress.reached(begin.positions)
-        ends = self._look(begin.positions) if self._target is None else self._target
+        ends = self._stable(begin.positions, self._look(begin.positions) if self._target is None else self._target)
         if isinstance(limit, ReadMaxRows):
             ends = limit_ends({**self._new_starts(begin.positions, ends), **begin.positions}, ends, limit.max_rows)
         if first:
@@ -90,10 +97,9 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """One input partition a task of the batch between two offsets."""
         finish = StreamOffset.from_json(end)
         starts = StreamOffset.from_json(start).positions if finish.first_start is None else finish.first_start
-        fail = self._options.fail_on_data_loss
-        report(losses_between(starts, finish.positions), fail=fail)
+        self._report(losses_between(starts, finish.positions, self._options.subscription.includes))
         appeared = self._new_starts(starts, finish.positions)
-        report(losses_of_new(appeared), fail=fail)
+        self._report(losses_of_new(appeared))
         tasks = plan_tasks(
             ranges_between({**appeared, **starts}, finish.positions),
             min_partitions=self._options.min_partitions,
@@ -121,6 +127,34 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._looked_at = time.monotonic()
         self._seen = self._cluster.latest(self._cluster.partitions_left(expected))
         return self._seen
+
+    def _stable(self, positions: Offsets, ends: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """``ends`` without steps back to where an open transaction begins.
+
+        With ``read_committed`` a log ends there for this query. A position may lie behind that: the query that wrote the checkpoint
+        read uncommitted records, or ``startingOffsets`` names the position. It stays until the transaction has ended. Where the
+        log itself ends before the position, records are lost.
+        """
+        behind = [tp for tp, end in ends.items() if end < positions.get(tp, end)] if self._options.read_committed else []
+        if not behind:
+            self._waits_for = frozenset()
+            return ends
+        logs = self._cluster.log_ends(behind)
+        waiting = frozenset(tp for tp in behind if logs[tp] >= positions[tp])
+        for tp in sorted(waiting - self._waits_for):
+            log.warning(
+                "%s: an open transaction begins at offset %d, before offset %d, where this query continues; with "
+                "kafka.isolation.level=read_committed it waits until that transaction has ended",
+                tp, ends[tp], positions[tp],
+            )  # fmt: skip
+        self._waits_for = waiting
+        return {tp: positions[tp] if tp in waiting else end for tp, end in ends.items()}
+
+    def _report(self, losses: Iterable[Loss]) -> None:
+        """Report what was not yet reported: Spark may plan a batch more than once."""
+        new = [loss for loss in losses if loss not in self._reported]
+        report(new, fail=self._options.fail_on_data_loss)
+        self._reported |= frozenset(new)
 
     def _idle(self, positions: Offsets) -> None:
         """Nothing is new: the last word to the group where the query ends here, else a pause before the next look."""

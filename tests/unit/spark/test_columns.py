@@ -1,11 +1,11 @@
 """Columns: those of Spark's own connector, and what a query may make of them."""
 
 import pytest
-from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
 from ottla.errors import ConfigError
 from ottla.records import Records
-from ottla.spark.columns import full_schema, wanted_columns
+from ottla.spark.columns import full_schema, names_of, wanted_columns
 
 
 def test_headers_are_there_only_when_asked_for() -> None:
@@ -22,6 +22,18 @@ def test_the_record_layer_makes_just_these_types() -> None:
 
 def test_fewer_columns_in_another_order() -> None:
     assert wanted_columns(StructType([StructField("offset", LongType()), StructField("key", BinaryType())])) == ("offset", "key")
+
+
+def test_names_match_without_regard_to_case() -> None:
+    columns = wanted_columns(StructType([StructField("VALUE", BinaryType()), StructField("timestamptype", IntegerType())]))
+    assert columns == ("VALUE", "timestamptype")
+    assert names_of(columns) == ("value", "timestampType")
+
+
+@pytest.mark.parametrize(("again", "words"), [("value", "as value"), ("VALUE", "as value and VALUE")])
+def test_a_column_that_is_named_twice_is_refused(again: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=f"column value is named twice in the schema, {words}"):
+        wanted_columns(StructType([StructField("value", BinaryType()), StructField(again, BinaryType())]))
 
 
 @pytest.mark.parametrize(

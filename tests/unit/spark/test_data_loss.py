@@ -55,8 +55,24 @@ def test_a_partition_that_is_gone() -> None:
 
 
 def test_a_plan_tells_of_partitions_gone_or_cut_off() -> None:
-    losses = losses_between({A: 10, B: 10, C: 10}, {A: 12, B: 4})
+    losses = losses_between({A: 10, B: 10, C: 10}, {A: 12, B: 4}, lambda tp: True)
     assert losses == [Loss(LossKind.LOG_ENDS_EARLIER, "b", 0, 4, 10, 4), Loss(LossKind.PARTITION_GONE, "c", 0, 10, None)]
+
+
+def test_a_partition_that_is_not_subscribed_to_any_more_is_not_called_gone() -> None:
+    losses = losses_between({A: 10, B: 10}, {A: 12}, lambda tp: tp != B)
+    assert losses == [Loss(LossKind.NOT_SUBSCRIBED, "b", 0, 10, None)]
+    with pytest.raises(DataLossError, match=r"b-0: offsets from 10 on are not read: .* no longer among") as raised:
+        report(losses, fail=True)
+    assert "subscribePattern" in str(raised.value)
+    assert "retention" not in str(raised.value)
+
+
+def test_only_what_retention_deletes_has_a_hint_about_retention() -> None:
+    for kind in LossKind:
+        text = str(DataLossError([Loss(kind, "a", 0, 10, 20, 5)]))
+        assert "failOnDataLoss to false" in text
+        assert ("retention.ms" in text) is (kind in (LossKind.LOG_BEGINS_LATER, LossKind.FOUND_LATE))
 
 
 def test_a_new_partition_that_begins_at_zero_has_lost_nothing() -> None:
@@ -71,10 +87,10 @@ def test_the_error_names_topic_partition_range_and_what_to_do() -> None:
         assert word in text
 
 
-def test_the_warning_is_one_line_for_all(caplog: pytest.LogCaptureFixture) -> None:
+def test_each_lost_range_is_one_warning(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        report(losses_between({A: 10, B: 10}, {}), fail=False)
+        report(losses_between({A: 10, B: 10}, {}, lambda tp: True), fail=False)
         report([], fail=True)
-    assert len(caplog.records) == 1
-    assert "a-0: offsets from 10 on" in caplog.text
-    assert "b-0: offsets from 10 on" in caplog.text
+    lines = [record.getMessage() for record in caplog.records]
+    assert [line.split("offsets")[0].split()[-1] for line in lines] == ["a-0:", "b-0:"]
+    assert all("offsets from 10 on" in line and "\n" not in line for line in lines)

@@ -5,8 +5,9 @@ import logging
 import pytest
 
 from ottla.errors import ConfigError
+from ottla.spark.client_settings import FORBIDDEN
 from ottla.spark.offsets import EARLIEST, LATEST, OffsetSpec
-from ottla.spark.options import FORBIDDEN, REFUSED, Subscription, parse_options
+from ottla.spark.options import REFUSED, Subscription, parse_options, plain_options
 from ottla.types import TopicPartition
 
 SERVERS = {"kafka.bootstrap.servers": "one:9092"}
@@ -65,6 +66,15 @@ def test_a_pattern_must_match_the_whole_name() -> None:
         "orders-eu",
         "bills",
     ]
+
+
+def test_what_a_subscription_includes() -> None:
+    a, b = TopicPartition("a", 0), TopicPartition("a", 1)
+    for given, both in (({"subscribe": "a"}, True), ({"subscribePattern": "a|b"}, True), ({"assign": '{"a": [0]}'}, False)):
+        subscription = parse_options({**SERVERS, **given}).subscription
+        assert subscription.includes(a)
+        assert subscription.includes(b) is both
+        assert not subscription.includes(TopicPartition("ab", 0))
 
 
 def test_the_clients_group_is_another_name_for_ours() -> None:
@@ -126,11 +136,19 @@ def test_a_setting_that_would_undo_the_source_is_refused(name: str) -> None:
 def test_what_spark_adds_is_passed_over_in_silence_and_anything_else_is_named(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         parse_options(
-            {**TOPIC, "path": "x", "owner": "me", "provider": "ottla", "option.subscribe": "orders", "checkpointLocation": "c"}
+            {**TOPIC, "path": "x", "owner": "me", "provider": "ottla", "comment": "c", "location": "l", "checkpointLocation": "c"}
         )
         assert not caplog.records
         parse_options({**TOPIC, "colour": "blue"})
     assert "'colour'" in caplog.text
+
+
+def test_a_table_of_the_catalog_gives_its_options_with_a_prefix() -> None:
+    prefixed = {f"option.{name}": value for name, value in TOPIC.items()}
+    assert parse_options(plain_options(prefixed)) == parse_options(plain_options({**prefixed, **TOPIC})) == parse_options(TOPIC)
+    assert plain_options({"option.subscribe": "old", "Subscribe": "new"}) == {"subscribe": "new"}
+    with pytest.raises(ConfigError, match="did you mean startingOffsets"):
+        parse_options(plain_options({**prefixed, "option.startingOffset": "earliest"}))
 
 
 def test_defaults_of_a_batch_and_of_a_stream() -> None:

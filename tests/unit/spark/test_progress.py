@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 
 import pytest
 
-from ottla.errors import OttlaTimeoutError
-from ottla.spark import cluster
-from ottla.spark.cluster import Progress
+from ottla.errors import OttlaTimeoutError, UnknownMemberIdError
+from ottla.spark import progress as module
 from ottla.spark.offsets import Offsets
-from ottla.types import TopicPartition
+from ottla.spark.progress import Progress
+from ottla.types import OffsetAndMetadata, TopicPartition
 
 A = TopicPartition("a", 0)
 
@@ -21,11 +22,18 @@ class Broken:
     def __init__(self) -> None:
         self.commits: list[tuple[Offsets, float]] = []
         self.error: Exception | None = None
+        self.group: dict[TopicPartition, OffsetAndMetadata] = {}
+        self.questions = 0
 
-    def commit(self, offsets: Offsets, *, timeout: float) -> None:
+    def commit(self, offsets: Offsets, *, metadata: str, timeout: float) -> None:
         self.commits.append((offsets, timeout))
         if self.error is not None:
             raise self.error
+        self.group |= {tp: OffsetAndMetadata(offset, metadata=metadata) for tp, offset in offsets.items()}
+
+    def committed(self, partitions: Iterable[TopicPartition], *, timeout: float) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        self.questions += 1
+        return {tp: self.group.get(tp) for tp in partitions}
 
 
 @pytest.fixture
@@ -52,7 +60,7 @@ def test_a_failure_is_a_warning_and_is_followed_by_rest(
     target: Broken, error: Exception, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [100.0]
-    monkeypatch.setattr(cluster.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
     progress = Progress(target, "g")
     target.error = error
     with caplog.at_level(logging.WARNING):
@@ -74,3 +82,43 @@ def test_the_last_commit_is_tried_in_earnest_even_while_resting(target: Broken) 
     target.error = None
     progress.reached({A: 1}, final=True)
     assert target.commits[-1] == ({A: 1}, Progress.FINAL_TIMEOUT)
+
+
+def test_a_group_that_has_members_is_named_with_what_to_do(target: Broken, caplog: pytest.LogCaptureFixture) -> None:
+    target.error = UnknownMemberIdError("committing a-0 for group 'g'")
+    progress = Progress(target, "g")
+    progress.reached({A: 1})
+    progress.reached({A: 1}, final=True)
+    assert len(caplog.records) == 1
+    assert "group 'g'" in caplog.text
+    assert "needs a group of its own" in caplog.text
+    assert "groupId" in caplog.text
+    assert "rejoin" not in caplog.text
+
+
+def test_two_queries_with_one_group_are_warned_of_once_each(
+    target: Broken, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    one, two = Progress(target, "g"), Progress(target, "g")
+    for offset in range(1, 6):
+        now[0] += Progress.CHECK
+        one.reached({A: offset})
+        two.reached({A: offset})
+    assert [record.getMessage().split("(")[0] for record in caplog.records] == ["another query commits to group 'g', too "] * 2
+    assert "its own groupId" in caplog.text
+
+
+def test_a_query_does_not_take_its_own_commits_or_those_before_it_for_another(
+    target: Broken, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    Progress(target, "g").reached({A: 1})
+    after_restart = Progress(target, "g")
+    for offset in range(2, 50):
+        now[0] += 1
+        after_restart.reached({A: offset})
+    assert not caplog.records
+    assert 1 < target.questions <= 48 / Progress.CHECK + 1

@@ -1,0 +1,60 @@
+"""Offsets that the options name, compared with where the logs end.
+
+Owns that comparison, on the driver, before a task waits for records that do not exist. Must not know how a batch or stream is
+planned. Invariant: an offset within the log is never changed; one beyond it is an error, or is logged and moved to the log's end.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import NamedTuple
+
+from ottla.errors import ConfigError
+from ottla.spark.cluster import Cluster
+from ottla.spark.offsets import Offsets, OffsetSpec
+from ottla.spark.options import SourceOptions
+from ottla.types import TopicPartition
+
+log = logging.getLogger(__name__)
+
+
+class Beyond(NamedTuple):
+    """An offset that an option names, behind the end of the log."""
+
+    option: str
+    partition: TopicPartition
+    offset: int
+    end: int
+
+    def __str__(self) -> str:
+        return f"option {self.option} names offset {self.offset} for {self.partition}, whose log ends at offset {self.end}"
+
+
+def beyond_ends(option: str, spec: OffsetSpec | None, ends: Offsets) -> list[Beyond]:
+    """The offsets of ``spec`` that lie beyond ``ends``."""
+    named = {} if spec is None else spec.partitions
+    return [Beyond(option, tp, offset, ends[tp]) for tp, offset in sorted(named.items()) if offset > ends.get(tp, offset)]
+
+
+def within_logs(cluster: Cluster, options: SourceOptions, starts: Offsets, ends: Offsets) -> tuple[Offsets, Offsets]:
+    """``starts`` and ``ends`` of a batch, or ``starts`` alone of a stream, within the logs.
+
+    Raises ``ConfigError`` for offsets beyond the end of a log that the options name; with ``failOnDataLoss=false`` each is logged
+    and becomes that end. A batch with ``read_committed`` that begins behind the beginning of an open transaction, and ends at
+    ``latest``, is empty there: ``latest`` is that beginning.
+    """
+    specs = (("startingOffsets", options.starting_offsets), ("endingOffsets", options.ending_offsets))
+    named = {tp for _, spec in specs if spec is not None for tp, offset in spec.partitions.items() if offset >= 0}
+    behind = {tp for tp, end in ends.items() if options.read_committed and end < starts.get(tp, end)}
+    logs = cluster.log_ends(sorted((named | behind) & (starts.keys() | ends.keys())))
+    found = [beyond for option, spec in specs for beyond in beyond_ends(option, spec, logs)]
+    if found and options.fail_on_data_loss:
+        raise ConfigError(
+            "; ".join(map(str, found)),
+            hint="name offsets up to the end of the log, or latest (-1); with failOnDataLoss=false the query uses the log's end",
+        )
+    for beyond in found:
+        log.warning("%s; failOnDataLoss is false, so that end is used", beyond)
+    first = {tp: min(start, logs.get(tp, start)) for tp, start in starts.items()}
+    last = {tp: min(end, logs.get(tp, end)) for tp, end in ends.items()}
+    return first, {tp: first[tp] if tp in behind and logs[tp] >= first[tp] else end for tp, end in last.items()}

@@ -1,0 +1,101 @@
+"""The progress of a stream, committed to a consumer group.
+
+Owns when it is committed, and what is logged where that fails or another query commits to the same group. Must not know where a
+stream continues: Spark remembers that. Invariant: nothing here ends a query.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+
+from ottla import errors
+from ottla.spark.client_settings import in_options
+from ottla.spark.cluster import Cluster
+from ottla.spark.offsets import Offsets
+
+log = logging.getLogger(__name__)
+
+OF_MEMBERS = (
+    errors.CommitFailedError,
+    errors.FencedMemberEpochError,
+    errors.IllegalGenerationError,
+    errors.RebalanceInProgressError,
+    errors.StaleMemberEpochError,
+    errors.UnknownMemberIdError,
+)
+"""What a broker answers to a commit from outside of a group that has members."""
+
+MARK = "ottla-spark-"
+"""Begins the metadata of the offsets that are committed here; an identifier of the running query follows."""
+
+
+class Progress:
+    """Keeps a group's committed offsets in step with a stream, for lag monitoring. Never raises: Spark, not the group,
+    remembers where the stream continues, so a commit that fails is no reason for the stream to."""
+
+    TIMEOUT, FINAL_TIMEOUT, REST = 5.0, 30.0, 10.0
+    """Seconds: for one commit, for the last one of a query, and before the next attempt after one has failed."""
+
+    CHECK = 3.0
+    """Seconds between two looks for another query's commits."""
+
+    def __init__(self, cluster: Cluster, group_id: str | None) -> None:
+        self._cluster = cluster
+        self._group_id = group_id
+        self._committed: Offsets | None = None
+        self._rest_until = 0.0
+        self._mark = ""
+        self._is_shared = False
+        self._has_members = False
+        self._check_at = 0.0
+
+    def reached(self, offsets: Offsets, *, final: bool = False) -> None:
+        """All before ``offsets`` is done with. ``final``: nothing will follow, so try in earnest."""
+        if self._group_id is None or not offsets or offsets == self._committed:
+            return
+        if time.monotonic() < self._rest_until and not final:
+            return
+        # Not in __init__: Spark pickles readers, and each process that commits must have its own.
+        self._mark = self._mark or MARK + uuid.uuid4().hex
+        try:
+            self._look_for_others()
+            self._cluster.commit(offsets, metadata=self._mark, timeout=self.FINAL_TIMEOUT if final else self.TIMEOUT)
+        except Exception as error:
+            self._rest_until = time.monotonic() + self.REST
+            self._warn(error)
+        else:
+            self._committed = dict(offsets)
+
+    def _look_for_others(self) -> None:
+        """Warn once if another query has committed to the group since this one did."""
+        if self._committed is None or self._is_shared or time.monotonic() < self._check_at:
+            return
+        self._check_at = time.monotonic() + self.CHECK
+        found = self._cluster.committed(self._committed, timeout=self.TIMEOUT)
+        others = sorted(
+            tp
+            for tp, offset in found.items()
+            if offset is not None and offset.metadata.startswith(MARK) and offset.metadata != self._mark
+        )
+        if others:
+            self._is_shared = True
+            log.warning(
+                "another query commits to group %r, too (%s): the group's offsets and lag are those of whichever committed last; "
+                "give each query its own groupId",
+                self._group_id,
+                ", ".join(map(str, others[:3])) + (" ..." if len(others) > 3 else ""),
+            )
+
+    def _warn(self, error: Exception) -> None:
+        if not isinstance(error, OF_MEMBERS):
+            reason = in_options(error) if isinstance(error, errors.OttlaError) else error
+            log.warning("progress was not committed to group %r, the stream goes on: %s", self._group_id, reason)
+        elif not self._has_members:
+            self._has_members = True
+            log.warning(
+                "progress is not committed to group %r while it has members, which alone may commit to it; the stream goes on. The "
+                "query needs a group of its own, named by option groupId",
+                self._group_id,
+            )
