@@ -60,7 +60,7 @@ class DirectoryLock:
         try:
             ours, found = os.fstat(self._fd), os.stat(self._path)
         except FileNotFoundError:
-            # The lock alone may have been removed, by hand. Nobody else has one then.
+            # The lock alone may have been removed, by hand. No other broker has one then.
             ours, found = os.fstat(self._folder), os.stat(self._path.parent)
         if not os.path.samestat(ours, found):
             raise FileNotFoundError(

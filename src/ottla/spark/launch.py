@@ -85,7 +85,7 @@ def _introduce(known: tuple[int, bytes], given: Mapping[str, str]) -> dict[str, 
     port, key = known
     try:
         with Connection((LOOPBACK, port), key, timeout=START_TIMEOUT) as planner:
-            planner.ask({"hello": True}, timeout=START_TIMEOUT)  # its answer is signed: nobody else gets the options
+            planner.ask({"hello": True}, timeout=START_TIMEOUT)  # its answer is signed: no other process gets the options
             answer: dict[str, Any] = planner.ask({"options": dict(given)}, timeout=START_TIMEOUT)
             return answer
     except (OSError, EOFError, WrongSignatureError):

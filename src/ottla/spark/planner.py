@@ -146,7 +146,7 @@ class Planner:
             return json.dumps({"error": repr(error)})
 
     def _add(self, options: dict[str, str]) -> str:
-        # The name goes over the network: nobody without the key can find a password by trying.
+        # The name goes over the network. Without the key, a password in the options cannot be found by trying.
         name = hmac.digest(self._key, json.dumps(options, sort_keys=True).encode(), "sha256").hex()
         table = Table(options)
         with self._lock:
@@ -224,7 +224,7 @@ def _is_alive(process: int) -> bool:
 def main() -> None:
     """``python -m ottla.spark.planner DESCRIPTOR DRIVER HOME``, with the key as stdin."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends a query, not the driver
-    # What keeps a plan from being made is told to the task that asked; lost connections in between do not matter.
+    # What keeps a plan from being made is in the answer to the task that asked; lost connections in between do not matter.
     logging.basicConfig(level=logging.ERROR, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     descriptor, driver, home = sys.argv[1:]
     key = sys.stdin.buffer.read()

@@ -71,7 +71,7 @@ class OpenTask(NamedTuple):
     tasks: int
     """This task's number, from 0 on, and how many there are."""
     known: dict[str, int]
-    """The partitions of each topic that have their tasks, as a bit mask: each task is told of all. Any other is given to a task by
+    """The partitions of each topic that have their tasks, as a bit mask, the same in each task. Any other is given to a task by
     its name."""
 
     def ranges(self, bounds: Bounds) -> Task:
