@@ -90,7 +90,7 @@ def _epochs(log: PartitionLog) -> LeaderEpochs:
         return epochs
     found: list[tuple[int, int]] = []
     for segment in log.segments:
-        with suppress(InvalidBatchError):  # readers are told
+        with suppress(InvalidBatchError):  # a read of these records raises it
             found += [(header.leader_epoch, header.base_offset) for _, header in segment.walk(0)]
     epochs = LeaderEpochs.from_batches(found)
     log.files.pin().write_small(EPOCH_CHECKPOINT, epochs.to_bytes())
@@ -218,7 +218,7 @@ def _rebuild_producers(log: PartitionLog, now: int) -> None:
             continue
         try:
             _note_producers(log, segment, start, now)
-        except InvalidBatchError as error:  # readers are told, too; the other logs must be readable
+        except InvalidBatchError as error:  # a read raises it, too; the other logs remain readable
             unknown = f"what producers wrote from offset {max(start, segment.base_offset)} to {segment.next_offset} is not known"
             log.complain(f"{log.topic_partition} is damaged: {error}; {unknown}")
     for segment, content in stored.items():

@@ -111,7 +111,7 @@ class CatalogFile:
             if self._file is None:
                 self._replace(self._rows)
             else:
-                self._restore_copy()
+                self._bring_copy_up_to_date()
         except OSError as error:
             self._file = None  # the next change tries it again
             log.error("%s could not be written: %s", self._path, error)
@@ -129,7 +129,7 @@ class CatalogFile:
             self._number += len(bodies)
             self._lines += len(bodies)
             _apply(self._rows, bodies)
-            self._append_copy(data)
+            self._bring_copy_up_to_date(data)
 
     def _replace(self, rows: dict[Key, bytes]) -> None:
         content = catalog_lines.whole(rows.values(), self._number + 1)
@@ -138,42 +138,33 @@ class CatalogFile:
         self._file = DiskSegment(self._path, self._open, len(content))
         self._rows, self._lines = rows, len(rows) + 1
         self._number += 1 + len(rows)
-        self._write_copy(content)
-
-    def _append_copy(self, data: bytes) -> None:
-        """The change holds by now: a failure of the copy is no reason to refuse it."""
-        if self._copy is None:
-            self._restore_copy()
-            return
-        try:
-            self._copy.append([data])
-        except OSError as error:
-            self._copy = None
-            log.error("%s could not be written, and will be with the next change: %s", self._copy_path, error)
-
-    def _restore_copy(self) -> None:
-        try:
-            self._write_copy(self._path.read_bytes())
-        except OSError as error:
-            log.error("%s could not be written, and will be with the next change: %s", self._copy_path, error)
-
-    def _write_copy(self, content: bytes) -> None:
         self._copy = None
+        self._bring_copy_up_to_date()
+
+    def _bring_copy_up_to_date(self, added: bytes = b"") -> None:
+        """Append what was ``added`` to the catalog; a copy that is not open is replaced by the whole of it.
+
+        The change holds by now: a failure of the copy is no reason to refuse it.
+        """
+        copy, self._copy = self._copy, None
         try:
-            self._pin().write_small(self._copy_path.name, content)
+            if copy is None:
+                content = self._path.read_bytes()
+                self._pin().write_small(self._copy_path.name, content)
+                self._open.forget([self._copy_path])
+                copy = DiskSegment(self._copy_path, self._open, len(content))
+            else:
+                copy.append([added])
         except OSError as error:
             log.error("%s could not be written, and will be with the next change: %s", self._copy_path, error)
             return
-        self._open.forget([self._copy_path])
-        self._copy = DiskSegment(self._copy_path, self._open, len(content))
+        self._copy = copy
 
     def _keep_damaged(self) -> None:
         for path in self._told.damaged:
-            content, name, number = path.read_bytes(), path.name + _DAMAGED, 1
-            while path.with_name(name).exists():
-                number += 1
-                name = f"{path.name}{_DAMAGED}.{number}"
-            self._pin().write_small(name, content)
+            folder = self._pin()
+            name = folder.free_name(path.name + _DAMAGED)
+            folder.write_small(name, path.read_bytes())
             log.warning("the damaged %s was kept as %s", path, name)
 
     def _pin(self) -> PinnedFolder:

@@ -104,6 +104,14 @@ class PinnedFolder:
         if hasattr(self, "fd"):
             os.close(self.fd)
 
+    def free_name(self, wanted: str) -> str:
+        """``wanted``, or if that is taken, the same with a number."""
+        name, number = wanted, 1
+        while os.path.lexists(self._path / name):
+            number += 1
+            name = f"{wanted}.{number}"
+        return name
+
     # Small files
 
     def write_small(self, name: str, content: bytes) -> None:
@@ -183,11 +191,7 @@ class PinnedFolder:
     def sync(self, name: str) -> None:
         """Force a file to disk."""
         if self._durable:
-            fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self.fd)
-            try:
-                os.fsync(fd)
-            finally:
-                os.close(fd)
+            sync_file(name, self.fd)
 
     def sync_names(self) -> None:
         """Force the names of the files to disk."""
@@ -203,10 +207,7 @@ class PinnedFolder:
 
     def rename_folder(self, old: str, new: str) -> str:
         """Rename a folder to a name that no topic has, and return that: if ``new`` is taken, a number is added."""
-        name, number = new, 1
-        while os.path.lexists(self._path / name):
-            number += 1
-            name = f"{new}.{number}"
+        name = self.free_name(new)
         os.rename(old, name, src_dir_fd=self.fd, dst_dir_fd=self.fd)
         return name
 
@@ -216,9 +217,9 @@ class PinnedFolder:
             shutil.rmtree(name, ignore_errors=True, dir_fd=self.fd)
 
 
-def sync_file(path: Path) -> None:
-    """Force a file to disk; of a folder, the names in it."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+def sync_file(path: Path | str, dir_fd: int | None = None) -> None:
+    """Force a file to disk; of a folder, the names in it. ``dir_fd``: the open folder that ``path`` is in."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=dir_fd)
     try:
         os.fsync(fd)
     finally:
