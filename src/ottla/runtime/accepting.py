@@ -59,9 +59,14 @@ class Accepting:
 
     def resume_if_due(self, mono: int) -> None:
         """Accept again after a pause."""
-        if self._resumes_at is not None and mono >= self._resumes_at and self._on_ready is not None:
-            self._resumes_at = None
+        if self._resumes_at is None or mono < self._resumes_at or self._on_ready is None:
+            return
+        try:
             self.watch(self._on_ready)
+        except OSError:  # no memory for it, for example: it was said why nothing is accepted
+            self._resumes_at = mono + _PAUSE_MS
+        else:
+            self._resumes_at = None
 
     def _lacks_descriptors(self) -> bool:
         if not is_reserve_reached(self._listener.fileno()):
