@@ -117,8 +117,13 @@ class Broker:
         from ottla.runtime.temporary import TemporaryFolder, remove_abandoned
 
         if self._data_dir is None:
-            remove_abandoned()
-            self._temporary = TemporaryFolder()
+            try:
+                remove_abandoned()
+                self._temporary = TemporaryFolder()
+            except OSError as error:
+                raise StorageError(
+                    f"no temporary folder can be made: {error}", hint="pass data_dir, or set TMPDIR to a folder with space"
+                ) from error
         try:
             self._node = BrokerNode(
                 self.data_dir,

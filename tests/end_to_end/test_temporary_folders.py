@@ -6,12 +6,14 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from ottla import Broker
+from ottla.errors import StorageError
 
 PROGRAM = """
 import sys
@@ -32,8 +34,6 @@ LIMIT = 60
 @pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder for temporary files, here and in processes."""
-    import tempfile
-
     path = tmp_path / "tmp"
     path.mkdir()
     monkeypatch.setenv("TMPDIR", str(path))
@@ -97,6 +97,13 @@ def test_a_test_session_that_was_terminated_leaves_nothing_for_good(temporary: P
     with Broker():
         pass
     assert not list(temporary.glob("ottla-broker-*"))
+
+
+def test_a_folder_for_temporary_files_that_is_gone_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    with pytest.raises(StorageError, match=rf"no temporary folder can be made: .*'{tmp_path / 'gone'}/ottla-broker-") as raised:
+        Broker()
+    assert "data_dir" in (raised.value.hint or "")
 
 
 def test_many_starts_at_once_remove_what_is_left_and_not_each_other_s_folders(
