@@ -31,7 +31,7 @@ class Checkpoint:
         self._latest: frozenset[TopicPartition] = frozenset()
 
     def read(self) -> dict[TopicPartition, int] | None:
-        """The stored offsets; ``None`` where they are missing or damaged."""
+        """The stored offsets; ``None`` where they are missing or damaged. Raises ``OSError``."""
         offsets = self._store.read_checkpoint(self.name)
         self._named = set(offsets or ())
         return offsets

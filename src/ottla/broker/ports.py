@@ -211,7 +211,8 @@ class Store(Protocol):
         """The disk that it is on."""
 
     def read_checkpoint(self, name: str) -> dict[TopicPartition, int] | None:
-        """A checkpoint of offsets; ``None`` where it is missing or damaged. The log says what is damaged."""
+        """A checkpoint of offsets; ``None`` where it is missing or damaged. The log says what is damaged. Raises ``OSError`` where
+        it cannot be read."""
 
     def write_checkpoint(self, name: str, offsets: Mapping[TopicPartition, int]) -> Job:
         """Replace a checkpoint of offsets; the job may be done on any thread.

@@ -45,13 +45,16 @@ _EMPTY = Catalog(())
 class CatalogFile:
     """The catalog at ``path``; ``catalog`` is its content when it was opened."""
 
-    def __init__(self, path: Path, open_files: OpenFiles, told: Told | None = None) -> None:
-        """The catalog that the files tell; without ``told``, an empty one."""
+    def __init__(self, path: Path, open_files: OpenFiles, told: Told | None = None, *, durable: bool = True) -> None:
+        """The catalog that the files tell; without ``told``, an empty one. ``durable`` False: it is never forced to disk."""
         self._path, self._copy_path = path, path.with_name(path.name + COPY)
         self._open = open_files
+        self._durable = durable
         self._told = told if told is not None else Told()
         self._file: DiskSegment | None = None
         self._copy: DiskSegment | None = None
+        self._copy_failed = False
+        """Whether the last attempt to write the copy failed, which is logged once."""
         self._unknown: dict[Key, Unknown] = {}
         """By the ids of topics: a topic that has only the name of an earlier one has none of its fields."""
         self._rows: dict[Key, bytes] = {}
@@ -64,9 +67,9 @@ class CatalogFile:
                 self._copy = DiskSegment(self._copy_path, open_files)
 
     @classmethod
-    def read(cls, path: Path, open_files: OpenFiles) -> CatalogFile:
+    def read(cls, path: Path, open_files: OpenFiles, *, durable: bool = True) -> CatalogFile:
         """The catalog at ``path``, or a new one. Raises ``StorageError`` for a newer version, and ``OSError``."""
-        return cls(path, open_files, catalog_lines.read_files(path, path.with_name(path.name + COPY)))
+        return cls(path, open_files, catalog_lines.read_files(path, path.with_name(path.name + COPY)), durable=durable)
 
     @property
     def faults(self) -> Sequence[str]:
@@ -107,10 +110,10 @@ class CatalogFile:
         if self._copy is not None or (self.is_new and not self._rows):
             return
         try:
-            self._keep_damaged()
             if self._file is None:
                 self._replace(self._rows)
             else:
+                self._keep_damaged()
                 self._bring_copy_up_to_date()
         except OSError as error:
             self._file = None  # the next change tries it again
@@ -132,8 +135,10 @@ class CatalogFile:
             self._bring_copy_up_to_date(data)
 
     def _replace(self, rows: dict[Key, bytes]) -> None:
+        self._keep_damaged()
         content = catalog_lines.whole(rows.values(), self._number + 1)
-        self._pin().write_small(self._path.name, content)
+        # Forced to disk first: the old file may have been there, and an empty one would take every topic with it.
+        self._pin().write_small(self._path.name, content, forced=True)
         self._open.forget([self._path])
         self._file = DiskSegment(self._path, self._open, len(content))
         self._rows, self._lines = rows, len(rows) + 1
@@ -156,19 +161,24 @@ class CatalogFile:
             else:
                 copy.append([added])
         except OSError as error:
-            log.error("%s could not be written, and will be with the next change: %s", self._copy_path, error)
+            if not self._copy_failed:
+                log.error("%s could not be written; each change tries it again: %s", self._copy_path, error)
+            self._copy_failed = True
             return
-        self._copy = copy
+        self._copy, self._copy_failed = copy, False
 
     def _keep_damaged(self) -> None:
-        for path in self._told.damaged:
-            folder = self._pin()
-            name = folder.free_name(path.name + _DAMAGED)
-            folder.write_small(name, path.read_bytes())
-            log.warning("the damaged %s was kept as %s", path, name)
+        """Write the damaged files under other names, before they are replaced. Raises ``OSError``; the next call goes on."""
+        while self._told.damaged:
+            path, folder = self._told.damaged[0], self._pin()
+            if path.exists():
+                name = folder.free_name(path.name + _DAMAGED)
+                folder.write_small(name, path.read_bytes(), forced=True)
+                log.warning("the damaged %s was kept as %s", path, name)
+            del self._told.damaged[0]
 
     def _pin(self) -> PinnedFolder:
-        return PinnedFolder(self._path.parent, self._open.check)
+        return PinnedFolder(self._path.parent, self._open.check, durable=self._durable)
 
     def _interpreted(self, told: Told) -> Catalog:
         """The content of the lines."""
@@ -177,9 +187,10 @@ class CatalogFile:
         for number, content in enumerate(told.contents):
             try:
                 change, unknown = _change(content)
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
+            except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
                 told.faults.append(f"{self._path} has a change that makes no sense ({type(error).__name__}: {error}): {content}")
-                told.is_lost, told.is_current, told.damaged = True, False, [self._path]
+                told.is_lost, told.is_current = True, False
+                told.damaged = [self._path, self._copy_path]
                 continue
             if change is None:
                 self._rows["unknown", str(number)] = body_of(content)

@@ -92,10 +92,10 @@ def read_files(first: Path, second: Path) -> Told:
             return _document(first, documents[0])
         if _version(found[0][1].partition(b"\n")[0]) == _PLAIN_LINES:
             return _plain(first, found[0][1])
-    if len(found) == 2 and found[0][1] == found[1][1]:
-        read = _read(*found[0])
-        return _together([read, _Read(second, read.rows, read.bad, read.torn, read.bad_at_end)])
-    told = _together([_read(*one) for one in found])
+    read = _read(*found[0])
+    if len(found) == 2 and found[0][1] == found[1][1] and read.is_flawless:
+        return _together([read, _Read(second, read.rows)])
+    told = _together([read, *(_read(*one) for one in found[1:])])
     missing = next((path for path in (first, second) if not path.exists()), None)
     if missing is not None:
         told.faults.append(f"{missing} is missing")
@@ -185,7 +185,7 @@ def _together(files: list[_Read]) -> Told:
 
 
 def _faults(read: _Read) -> list[str]:
-    shown = read.bad if len(read.bad) <= 3 else [*read.bad[:3], f"so are {len(read.bad) - 3} more lines of it"]
+    shown = read.bad if len(read.bad) <= 3 else [*read.bad[:3], f"{read.path} has {len(read.bad) - 3} more damaged lines"]
     return shown if not read.torn else [*shown, f"{read.path} ends in the middle of a change, which is ignored: {read.torn} bytes"]
 
 

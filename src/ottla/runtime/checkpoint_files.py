@@ -1,7 +1,7 @@
 """The checkpoints of a data directory on disk: Kafka's file, and a copy with a checksum.
 
-Owns both formats. Must not know what the offsets mean. Invariant: a damaged file is never taken for one without offsets; what is
-damaged is said in the log.
+Owns both formats. Must not know what the offsets mean. Invariant: a file that is damaged or cannot be read is never taken for one
+without offsets; what is damaged is said in the log.
 
 The copy is there because Kafka's format has no checksum: one flipped bit in the file of log starts would make retention delete
 records that are intact. It has the content of Kafka's file and a last line ``crc``, and is written first, so an intact copy is at
@@ -28,36 +28,39 @@ def write(folder: PinnedFolder, name: str, offsets: Mapping[TopicPartition, int]
     """Replace a checkpoint. Raises ``OSError``."""
     lines = [f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()]
     content = "\n".join([_VERSION, str(len(lines)), *lines, ""]).encode()
-    folder.write_small(name + COPY, b"%bcrc %08x\n" % (content, zlib.crc32(content)))
+    folder.write_small(name + COPY, b"%bcrc %08x\n" % (content, zlib.crc32(content)), forced=True)
     folder.write_small(name, content)
 
 
 def read(path: Path) -> dict[TopicPartition, int] | None:
-    """The offsets; ``None`` where they are missing or damaged."""
-    file, copy = _content(path), _checked(_content(path.with_name(path.name + COPY)))
+    """The offsets; ``None`` where they are missing or damaged. Raises ``OSError`` where the only intact file may be one that cannot
+    be read."""
+    errors: list[OSError] = []
+    file, copy = _content(path, errors), _checked(_content(path.with_name(path.name + COPY), errors))
     offsets = _offsets(copy) if copy is not None else None
     if offsets is not None:
         if file != copy:
             wrong = "is missing" if file is None else "was not written completely or is damaged"
             log.warning("%s %s: its copy is used", path, wrong)
         return offsets
-    if file is None:
-        return None
-    offsets = _offsets(file)
-    if offsets is None:
-        log.error("%s is damaged, and so is its copy or there is none", path)
-    else:
+    offsets = _offsets(file) if file is not None else None
+    if offsets is not None:
         log.warning("%s is missing or damaged: whether %s is intact cannot be checked", path.name + COPY, path)
+    elif errors:
+        raise errors[0]
+    elif file is not None:
+        log.error("%s is damaged, and so is its copy or there is none", path)
     return offsets
 
 
-def _content(path: Path) -> bytes | None:
+def _content(path: Path, errors: list[OSError]) -> bytes | None:
     try:
         return path.read_bytes()
     except FileNotFoundError:
         return None
     except OSError as error:
         log.error("%s cannot be read: %s", path, error)
+        errors.append(error)
         return b""
 
 

@@ -86,7 +86,9 @@ class DataDir:
             self._catalog = self._open_catalog()
             self._set_strays_aside()
             self.clean = (path / CLEAN_END).exists()
-            (path / CLEAN_END).unlink(missing_ok=True)
+            if self.clean:
+                (path / CLEAN_END).unlink()
+                self._pin().sync_names()  # after a power failure the marker would count again, whatever was written since
         except OSError as error:
             self.release()
             raise StorageError(f"data directory {path} cannot be used: {error}") from error
@@ -147,7 +149,7 @@ class DataDir:
         return DiskUsage(disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize)
 
     def read_checkpoint(self, name: str) -> dict[TopicPartition, int] | None:
-        """A checkpoint of offsets; ``None`` where it is missing or damaged. The log says what is damaged."""
+        """A checkpoint of offsets; ``None`` where it is missing or damaged. The log says what is damaged. Raises ``OSError``."""
         return checkpoint_files.read(self.path / name)
 
     def write_checkpoint(self, name: str, offsets: Mapping[TopicPartition, int]) -> Callable[[], object]:
@@ -205,7 +207,8 @@ class DataDir:
             if (self.path / CATALOG).exists():
                 log.warning("%s is missing: this broker has a new cluster.id, %s", path, cluster_id)
             rows = {"version": 1, "cluster.id": cluster_id, "node.id": node_id, "directory.id": uuid_text(uuid.uuid4())}
-            self._pin().write_small(META, "".join(f"{name}={value}\n" for name, value in rows.items()).encode())
+            content = "".join(f"{name}={value}\n" for name, value in rows.items()).encode()
+            self._pin().write_small(META, content, forced=True)  # with an empty one the next start would be refused
             return cluster_id
         stored = _properties(path)
         if stored["node.id"] != str(node_id):
@@ -216,7 +219,7 @@ class DataDir:
         return stored["cluster.id"]
 
     def _open_catalog(self) -> CatalogFile:
-        catalog = CatalogFile.read(self.path / CATALOG, self._open)
+        catalog = CatalogFile.read(self.path / CATALOG, self._open, durable=self._durable)
         for fault in catalog.faults:
             log.warning("%s", fault)
         if catalog.is_lost or catalog.is_new:

@@ -114,11 +114,14 @@ class PinnedFolder:
 
     # Small files
 
-    def write_small(self, name: str, content: bytes) -> None:
-        """Replace a small file atomically."""
+    def write_small(self, name: str, content: bytes, *, forced: bool = False) -> None:
+        """Replace a small file atomically. ``forced``: after a power failure, too, it has its old content or the new one. Without
+        that it may be empty then, since some file systems write a new name to disk before the content."""
         draft = name + UNFINISHED
         try:
             self.write_new(draft, content)
+            if forced:
+                self.sync(draft)
             os.replace(draft, name, src_dir_fd=self.fd, dst_dir_fd=self.fd)
         except OSError:
             with suppress(OSError):

@@ -6,7 +6,7 @@ import errno
 import json
 import os
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ from ottla.broker.ports import Catalog, NextProducerId, StoredSettings, StoredTo
 from ottla.errors import StorageError
 from ottla.runtime import catalog_lines
 from ottla.runtime.catalog import CatalogFile
+from ottla.runtime.folders import PinnedFolder
 from ottla.runtime.log_files import OpenFiles, uuid_text
 
 
@@ -217,6 +218,67 @@ def test_what_neither_file_has_is_lost_and_leaves_no_settings_known(tmp_path: Pa
     assert all(one.settings_unknown for one in again.catalog.topics)
 
 
+def test_a_damaged_file_that_could_not_be_kept_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither at the start nor with a later change: somebody may still make sense of it."""
+    damaged = written(tmp_path).replace(b"orders", b"0rders")
+    for file in files(tmp_path):
+        file.write_bytes(damaged)
+
+    def full(folder: PinnedFolder, name: str, content: bytes, **keywords: object) -> None:
+        if ".damaged" in name:
+            raise OSError(errno.ENOSPC, "No space left on device", name)
+        write_small(folder, name, content, **keywords)
+
+    write_small: Callable[..., None] = PinnedFolder.write_small
+    found = CatalogFile.read(tmp_path / "topics.json", OpenFiles())
+    with monkeypatch.context() as patch:
+        patch.setattr(PinnedFolder, "write_small", full)
+        found.repair()
+        with pytest.raises(OSError, match="No space"):
+            found.change([topic("next", 9)])
+    assert [file.read_bytes() for file in files(tmp_path)] == [damaged, damaged]
+    found.change([topic("next", 9)])
+    assert {one.read_bytes() for one in tmp_path.glob("*.damaged")} == {damaged}
+    found.change([topic("last", 10)])
+    assert sorted(one.name for one in tmp_path.glob("*.damaged*")) == ["topics.json.copy.damaged", "topics.json.damaged"]
+
+
+def test_a_change_that_makes_no_sense_in_the_only_file_is_repaired(tmp_path: Path) -> None:
+    rows = [{"topic": {"name": "a"}}, {"next_producer_id": 5}]
+    one, other = files(tmp_path)
+    other.write_bytes(catalog_lines.whole(map(catalog_lines.body_of, rows), 1))
+    found = CatalogFile.read(one, OpenFiles())
+    assert found.is_lost
+    found.repair()
+    assert one.read_bytes() == other.read_bytes()
+    assert (tmp_path / "topics.json.copy.damaged").exists()
+    again = CatalogFile.read(one, OpenFiles())
+    assert (again.catalog, again.faults) == (Catalog((), 5), [])
+
+
+def test_damage_that_both_files_have_is_said_of_both(tmp_path: Path) -> None:
+    lines = written(tmp_path).splitlines()
+    for file in files(tmp_path):
+        file.write_bytes(b"\n".join([*lines[:2], *(b"\x00" for _ in lines[2:]), b""]))
+    faults = CatalogFile.read(tmp_path / "topics.json", OpenFiles()).faults
+    count = len(lines) - 2
+    assert faults == [
+        fault
+        for file in files(tmp_path)
+        for fault in (*(f"line {at} of {file} is damaged" for at in (3, 4, 5)), f"{file} has {count - 3} more damaged lines")
+    ]
+
+
+def test_a_power_failure_leaves_the_old_file_or_the_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some file systems write the new name of a file to disk before its content."""
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.readlink(f"/proc/self/fd/{fd}")))
+    new(tmp_path).change([topic("orders")])
+    assert synced == [f"{tmp_path / 'topics.json.tmp'}"]
+    CatalogFile(tmp_path / "topics.json", OpenFiles(), durable=False).change([topic("orders")])
+    assert len(synced) == 1
+
+
 def test_a_kill_between_the_replacements_of_the_two_files_costs_nothing(tmp_path: Path) -> None:
     whole = written(tmp_path)
     catalog = CatalogFile.read(tmp_path / "topics.json", OpenFiles())
@@ -277,11 +339,15 @@ def test_a_copy_that_cannot_be_written_refuses_no_change(tmp_path: Path, caplog:
     other.mkdir()
     catalog._copy = None
     catalog.change([topic("more", 2)])
-    assert "topics.json.copy could not be written" in caplog.text
-    other.rmdir()
     catalog.change([topic("most", 3)])
+    assert caplog.text.count("topics.json.copy could not be written") == 1
+    other.rmdir()
+    catalog.change([topic("last", 4)])
     assert one.read_bytes() == other.read_bytes()
-    assert read(tmp_path).topics == (topic("orders"), topic("more", 2), topic("most", 3))
+    assert read(tmp_path).topics == (topic("orders"), topic("more", 2), topic("most", 3), topic("last", 4))
+    other.unlink()
+    catalog.change([topic("after", 5)])
+    assert caplog.text.count("topics.json.copy could not be written") == 2
 
 
 def test_the_document_of_the_first_releases_is_read_and_replaced_with_the_first_change(tmp_path: Path) -> None:

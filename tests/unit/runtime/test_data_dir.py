@@ -8,7 +8,9 @@ import os
 import shutil
 import uuid
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -332,6 +334,35 @@ def test_a_damaged_partition_metadata_of_a_known_topic_is_written_again(
         assert topic_id_in(path.read_bytes()) == ID
         assert {one.name for one in tmp_path.iterdir() if one.is_dir()} == {"orders-0", "orders-1"}
     assert f"{path} was missing or damaged and was written again" in caplog.text
+
+
+def test_what_a_start_relies_on_is_on_disk_before_it_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a power failure some file systems have the new name of a file, but not its content, or a name that was removed."""
+    done: list[tuple[str, str]] = []
+
+    def noting(what: str, call: Callable[..., object], *arguments: Any, **keywords: Any) -> object:
+        name = os.readlink(f"/proc/self/fd/{arguments[0]}") if what == "fsync" else str(arguments[0])
+        done.append((what, Path(name).name))
+        return call(*arguments, **keywords)
+
+    for what in ("fsync", "replace", "unlink"):
+        monkeypatch.setattr(os, what, partial(noting, what, getattr(os, what)))
+    data = _opened(tmp_path / "data")
+    data.write_checkpoint("points", {TopicPartition("a", 0): 5})()
+    data.end_well()
+    for name in ("meta.properties", "points.copy"):
+        assert done.index(("fsync", f"{name}.tmp")) < done.index(("replace", f"{name}.tmp"))
+    assert done[-2:] == [("replace", ".kafka_cleanshutdown.tmp"), ("fsync", "data")]
+    data.release()
+    _opened(tmp_path / "data").release()
+    assert done[-2:] == [("unlink", ".kafka_cleanshutdown"), ("fsync", "data")]
+    done.clear()
+    temporary = DataDir(tmp_path / "temporary", 1, durable=False)
+    temporary.change_catalog(TOPIC)
+    temporary.write_checkpoint("points", {})()
+    temporary.end_well()
+    temporary.release()
+    assert "fsync" not in dict(done)
 
 
 def test_a_lock_is_let_go(tmp_path: Path) -> None:
