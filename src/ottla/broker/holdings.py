@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import NamedTuple
 
 from ottla.broker.config import CLUSTER_WIDE, BrokerConfig, altered
@@ -85,10 +86,17 @@ class Holdings:
         catalog = self._store.read_catalog()
         honoured, self._not_honoured = split(catalog.settings)
         self.settings = honoured._replace(cluster={**CLUSTER_WIDE, **honoured.cluster})
-        self.config = altered(self.static_config, {**self.settings.cluster, **self.settings.broker})
+        try:
+            self.config = altered(self.static_config, {**self.settings.cluster, **self.settings.broker})
+        except ConfigError as error:
+            raise ConfigError(
+                f"a setting of the broker that is stored in the data directory cannot be used: {error}",
+                hint="if another release of Ottla has stored it, start that release and delete the setting with kafka-configs; "
+                "otherwise it contradicts a setting that the broker is started with",
+            ) from error
         self.topics.reconfigure(self.config)
         for stored in catalog.topics:
-            self.topics.add(stored)
+            self._fix_partitions(stored, self.topics.add(stored))
         warnings = [*describe_damage(self.topics, self._not_honoured), *self.logs.load(self.topics, now)]
         seen = [producer_id for log in self.logs for producer_id in log.producers.known]
         self.producer_ids = ProducerIds(max([catalog.next_producer_id, *(one + 1 for one in seen)]), self._reserve_producer_ids)
@@ -244,6 +252,13 @@ class Holdings:
         if fixed is None:
             return self.config.num_partitions if wanted is None else wanted
         return fixed
+
+    def _fix_partitions(self, stored: StoredTopic, topic: Topic) -> None:
+        """Once the partition count of a coordinator's topic was lost and taken from the settings, it is stored: other settings at
+        the next start may not change it."""
+        if stored.settings_unknown and topic.internal:
+            with suppress(OSError):  # the next start tries it again
+                self._store.change_catalog(topic.stored())
 
     def _store_changes(self, *changes: CatalogChange) -> None:
         try:

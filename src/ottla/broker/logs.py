@@ -104,12 +104,10 @@ class Logs:
                     self._set_flush(log, 0)  # at once: it is not known how long its records have waited
 
     def load(self, topics: Topics, now: Now) -> list[str]:
-        """Bring back all logs that have files; returns what was cut, in words."""
+        """Bring back all logs that have files; returns what was lost or cut, in words. Raises ``OSError``."""
         points, starts, cleaned = (checkpoint.read() for checkpoint in self._checkpoints)
-        lost = [name for name, offsets in zip(_IF_LOST, (points, starts, cleaned), strict=True) if offsets is None]
-        if len(lost) == len(_IF_LOST):
-            lost = []  # a kill came before the first were written
-        warnings = [f"{name} is missing or damaged: {_IF_LOST[name]}" for name in lost]
+        lost: list[str] = []
+        cuts: list[str] = []
         for topic in topics:
             for partition in topic.partitions:
                 if not self._store.log_files(topic.name, topic.topic_id, partition).exists():
@@ -120,16 +118,20 @@ class Logs:
                     recovery_point=(points or {}).get(log.topic_partition, 0),
                     log_start=(starts or {}).get(log.topic_partition, 0),
                     clean_point=(cleaned or {}).get(log.topic_partition, 0),
-                    clean_point_lost=CLEANED in lost,
+                    clean_point_lost=cleaned is None,
                     clean=self._store.clean,
                     now=now.wall,
                 )
-                warnings += [cut] if cut is not None else []
+                cuts += [cut] if cut is not None else []
                 if log.config.flush_ms != LONG_MAX and log.recovery_point < log.end_offset:
                     self._set_flush(log, now.mono + log.config.flush_ms)
-        for checkpoint in self._checkpoints:
+        for checkpoint, offsets in zip(self._checkpoints, (points, starts, cleaned), strict=True):
             checkpoint.forget_others(log.topic_partition for log in self)
-        return warnings
+            if offsets is None:
+                self._begin_write(checkpoint)  # a new directory has all of them at once, so one that is missing later was lost
+                if self._logs:
+                    lost.append(f"{checkpoint.name} is missing or damaged: {_IF_LOST[checkpoint.name]}")
+        return [*lost, *cuts]
 
     def append(self, log: PartitionLog, batch: bytes, header: BatchHeader, now: Now) -> Appended:
         """Write a validated batch; if it raises ``OSError``, nothing was written."""
@@ -233,10 +235,7 @@ class Logs:
             self._outbox.put(SetTimer(("remove-files", topic_partition), now.mono + delay))
 
     def checkpoint(self) -> None:
-        """Record up to which offset logs are safe on disk, where they start, and what was compacted; failed sealings are retried.
-
-        All at once, also those without offsets: then one that is missing at a start was lost.
-        """
+        """Record up to which offset logs are safe on disk, where they start and what was compacted; failed sealings are retried."""
         for checkpoint in self._checkpoints:
             self._begin_write(checkpoint)
         self._reseal(self._resealing.begin([log for log in self._logs.values() if log.is_unsealed]))

@@ -48,6 +48,7 @@ def load_log(
     _finish_swaps(log.files)
     bases = log.files.segments()
     cut: str | None = None
+    holes_end = 0
     surplus: list[int] = []
     segment: Segment | None
     for row, base in enumerate(bases):
@@ -61,7 +62,8 @@ def load_log(
                 segment = _sealed(log, base, next_base) if next_base is not None else _resumed(log, base)
         if segment is None:
             segment = Segment(base, log.files.open(base), log.config.index_interval_bytes)
-            cut = _scan(segment, holes_before)
+            cut, end = _scan(segment, holes_before)
+            holes_end = max(holes_end, end)
             if cut is None and next_base is not None:
                 segment.next_offset = max(segment.next_offset, next_base)
         log.segments.append(segment)
@@ -77,6 +79,9 @@ def load_log(
         dropped = f" and {len(surplus)} later segments" if surplus else ""
         cut = f"{log.topic_partition} was truncated at offset {log.end_offset}{dropped}: {cut}"
     log.recovery_point = log.seal_point = log.end_offset if clean and cut is None else min(recovery_point, log.end_offset)
+    if clean_point_lost:
+        # There are holes only in what was compacted. The next scan tolerates these, too, whatever the policy is by then.
+        clean_point = holes_end
     log.clean_point = min(clean_point, log.end_offset)
     _rebuild_producers(log, now)
     return cut
@@ -91,7 +96,8 @@ def _epochs(log: PartitionLog) -> LeaderEpochs:
     found: list[tuple[int, int]] = []
     for segment in log.segments:
         with suppress(InvalidBatchError):  # a read of these records raises it
-            found += [(header.leader_epoch, header.base_offset) for _, header in segment.walk(0)]
+            for _, header in segment.walk(0):
+                found.append((header.leader_epoch, header.base_offset))
     epochs = LeaderEpochs.from_batches(found)
     log.files.pin().write_small(EPOCH_CHECKPOINT, epochs.to_bytes())
     what = "missing" if content is None else "damaged"
@@ -121,9 +127,8 @@ def _sealed(log: PartitionLog, base: int, next_base: int) -> Segment:
     files = log.files
     segment = Segment(base, files.open(base), log.config.index_interval_bytes, load=partial(_load_indexes, files))
     segment.next_offset = next_base
-    times = TimeIndex.from_bytes(files.read_small(file_name(base, "timeindex")) or b"")
-    if times is None or (not len(times) and segment.size):
-        # Not what a seal leaves behind: only a walk can tell the largest timestamp.
+    times = _stored_times(files, segment)
+    if times is None:  # only a walk can tell the largest timestamp
         segment = Segment(base, segment.file, log.config.index_interval_bytes)
         _walk(segment, 0)
         segment.next_offset = next_base
@@ -135,22 +140,34 @@ def _sealed(log: PartitionLog, base: int, next_base: int) -> Segment:
 
 def _load_indexes(files: LogFiles, segment: Segment) -> Indexes:
     """The stored indexes of a sealed segment; where they are missing or make no sense, new ones from the batches' headers."""
-    index = OffsetIndex.from_bytes(files.read_small(file_name(segment.base_offset, "index")) or b"", segment.size)
-    times = TimeIndex.from_bytes(files.read_small(file_name(segment.base_offset, "timeindex")) or b"")
-    if index is not None and times is not None and (len(times) or not segment.size):
+    index, times = _stored_indexes(files, segment)
+    if index is not None and times is not None:
         return index, times
     fresh = Segment(segment.base_offset, segment.file, segment.interval)
     _walk(fresh, 0)
     return fresh.seal()
 
 
+def _stored_indexes(files: LogFiles, segment: Segment) -> tuple[OffsetIndex | None, TimeIndex | None]:
+    """The stored indexes of a segment, ``None`` where one is missing or makes no sense."""
+    index = OffsetIndex.from_bytes(files.read_small(file_name(segment.base_offset, "index")) or b"", segment.size)
+    if index is not None and not len(index) and segment.size > segment.interval:
+        index = None  # it is missing, or a few batches are larger than an interval: then a walk is short
+    return index, _stored_times(files, segment)
+
+
+def _stored_times(files: LogFiles, segment: Segment) -> TimeIndex | None:
+    """The stored time index; an empty one is not what a seal leaves behind."""
+    times = TimeIndex.from_bytes(files.read_small(file_name(segment.base_offset, "timeindex")) or b"")
+    return times if times is not None and (len(times) or not segment.size) else None
+
+
 def _resumed(log: PartitionLog, base: int) -> Segment | None:
     """The newest segment after a good end, from its last index entry on; ``None`` where that does not work out."""
     segment = Segment(base, log.files.open(base), log.config.index_interval_bytes)
-    index = OffsetIndex.from_bytes(log.files.read_small(file_name(base, "index")) or b"", segment.size)
-    times = TimeIndex.from_bytes(log.files.read_small(file_name(base, "timeindex")) or b"")
+    index, times = _stored_indexes(log.files, segment)
     if index is None or times is None:
-        return None
+        index, times = OffsetIndex(), TimeIndex()
     return segment if _walk(segment, segment.resume(index, times)) == segment.size else None
 
 
@@ -162,21 +179,24 @@ def _walk(segment: Segment, position: int) -> int:
     return position
 
 
-def _scan(segment: Segment, holes_before: int) -> str | None:
-    """Note every whole and undamaged batch from the beginning, cut the file after the last; returns why, if it was cut."""
-    position = 0
+def _scan(segment: Segment, holes_before: int) -> tuple[str | None, int]:
+    """Note every whole and undamaged batch from the beginning, cut the file after the last; returns why, if it was cut, and the
+    offset where the last hole ends."""
+    position = holes_end = 0
     reason: str | None = None
     with segment.file.view() as data:
         while position < segment.size:
             header, reason = _checked(data, position, segment.next_offset, holes_before)
             if header is None:
                 break
+            if header.base_offset > segment.next_offset:
+                holes_end = header.base_offset
             segment.note_batch(position, header)
             position += header.size
     if reason is not None:
         reason = f"{reason} (byte {position} of {segment.size} in {file_name(segment.base_offset, 'log')})"
         segment.file.truncate(position)
-    return reason
+    return reason, holes_end
 
 
 def _checked(data: Buffer, position: int, next_offset: int, holes_before: int) -> tuple[BatchHeader | None, str | None]:
@@ -186,7 +206,7 @@ def _checked(data: Buffer, position: int, next_offset: int, holes_before: int) -
         return None, str(error)
     if header.size < HEADER_SIZE or position + header.size > len(data):
         return None, "the last batch is not whole"
-    if header.base_offset != next_offset and not next_offset < header.base_offset < holes_before:
+    if header.base_offset != next_offset and not next_offset < header.base_offset <= holes_before:
         return None, f"a batch says offset {header.base_offset} where {next_offset} was expected"
     if not crc_matches(data, position, header):
         return None, f"the batch at offset {header.base_offset} fails its checksum"

@@ -69,6 +69,14 @@ class Setting(NamedTuple):
             raise ConfigError(f"{self._invalid(value)}: it can only be {' or '.join(self.choices)}")
         return text
 
+    def accepts(self, value: object) -> bool:
+        """Whether ``parse`` returns."""
+        try:
+            self.parse(value)
+        except ConfigError:
+            return False
+        return True
+
     def text(self, value: Value) -> str:
         """A value as Kafka prints it."""
         return str(value).lower() if self.kind is Kind.BOOLEAN else str(value)

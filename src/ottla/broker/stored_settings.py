@@ -1,12 +1,12 @@
 """Stored settings that this release does not honour, or that damage has taken: which they are, and what is said of them.
 
-Owns the separation of settings by known names, and the words for the log. Must not know how settings are stored. Invariant: what is
-separated and merged again is what was stored.
+Owns the separation of settings by names and values, and the words for the log. Must not know how settings are stored. Invariant:
+what is separated and merged again is what was stored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from ottla.broker.config import BROKER_SETTINGS, GROUP_SETTINGS
 from ottla.broker.ports import StoredSettings
@@ -17,9 +17,10 @@ _NAMED = 50
 
 
 def split(settings: StoredSettings) -> tuple[StoredSettings, StoredSettings]:
-    """The settings that this release knows by name, and the others."""
-    groups = {group: _split(values, GROUP_SETTINGS) for group, values in settings.groups.items()}
-    broker, cluster = _split(settings.broker, BROKER_SETTINGS), _split(settings.cluster, BROKER_SETTINGS)
+    """The settings that this release knows, and the others. Of those of the broker, which may decide what is deleted, a value that
+    this release does not support is not left out: it is an error of the start."""
+    groups = {group: _split(values, _is_of_group) for group, values in settings.groups.items()}
+    broker, cluster = (_split(values, _is_of_broker) for values in (settings.broker, settings.cluster))
     known, unknown = (
         StoredSettings(broker[row], cluster[row], {group: both[row] for group, both in groups.items() if both[row]})
         for row in (0, 1)
@@ -50,8 +51,9 @@ def describe_damage(topics: Iterable[Topic], not_honoured: StoredSettings) -> li
             f"settings are set (ottla topic alter TOPIC --config NAME=VALUE): {_listed(unknown)}"
         )
     if any(not_honoured):
-        names = {*not_honoured.broker, *not_honoured.cluster, *(name for group in not_honoured.groups.values() for name in group)}
-        said.append(f"settings that this release does not support are kept: {', '.join(sorted(names))}")
+        tables = [not_honoured.broker, not_honoured.cluster, *not_honoured.groups.values()]
+        shown = sorted({f"{name}={value}" for table in tables for name, value in table.items()})
+        said.append(f"settings of the broker or of groups that this release does not support are kept: {', '.join(shown)}")
     return said
 
 
@@ -60,6 +62,14 @@ def _listed(names: Collection[str]) -> str:
     return shown if len(names) <= _NAMED else f"{shown} and {len(names) - _NAMED} more"
 
 
-def _split(values: Mapping[str, str], known: Collection[str]) -> tuple[dict[str, str], dict[str, str]]:
-    honoured = {name: value for name, value in values.items() if name in known}
-    return honoured, {name: value for name, value in values.items() if name not in known}
+def _is_of_broker(name: str, value: str) -> bool:
+    return name in BROKER_SETTINGS
+
+
+def _is_of_group(name: str, value: str) -> bool:
+    return name in GROUP_SETTINGS and GROUP_SETTINGS[name][1].accepts(value)
+
+
+def _split(values: Mapping[str, str], is_known: Callable[[str, str], bool]) -> tuple[dict[str, str], dict[str, str]]:
+    honoured = {name: value for name, value in values.items() if is_known(name, value)}
+    return honoured, {name: value for name, value in values.items() if name not in honoured}

@@ -243,13 +243,7 @@ def _configs_under(broker: BrokerConfig) -> Callable[[Mapping[str, str], bool], 
 
 def _is_valid(name: str, value: str) -> bool:
     """Whether this release honours a topic's setting."""
-    if name not in TOPIC_SETTINGS:
-        return False
-    try:
-        TOPIC_SETTINGS[name][1].parse(value)
-    except ConfigError:
-        return False
-    return True
+    return name in TOPIC_SETTINGS and TOPIC_SETTINGS[name][1].accepts(value)
 
 
 def _internal_partitions(name: str, broker: BrokerConfig) -> int:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import shutil
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import pytest
 
 from ottla.broker.resources import Change, ResourceType, alter, describe
 from ottla.broker.topics import OFFSETS_TOPIC
-from ottla.errors import StorageError
+from ottla.errors import ConfigError, StorageError
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import offset_commit_request, offset_fetch_request
 from ottla.records import NewRecord, encode_batch, read_header
@@ -113,6 +115,11 @@ def cut(name: str) -> Fault:
     return lambda path: [one.write_bytes(one.read_bytes()[: one.stat().st_size // 2]) for one in only(path, name)]
 
 
+def with_crc(content: bytes) -> bytes:
+    """A copy of a checkpoint."""
+    return b"%bcrc %08x\n" % (content, zlib.crc32(content))
+
+
 def add(name: str, content: bytes = b"half") -> Fault:
     return lambda path: (path / name).write_bytes(content)
 
@@ -148,11 +155,17 @@ CELLS: dict[str, tuple[Fault, str]] = {
     **{f"{name} flipped": (flip(name, 2), f"{name} was not written completely or is damaged: its copy") for name in CHECKPOINTS},
     **{f"{name}.copy missing": (remove(f"{name}.copy"), f"{name}.copy is missing or damaged") for name in CHECKPOINTS},
     **{f"{name}.copy flipped": (flip(f"{name}.copy"), f"{name}.copy is missing or damaged") for name in CHECKPOINTS},
+    **{
+        f"{name}.copy newer": (write(f"{name}.copy", with_crc(b"1\n0\n")), f"{name}.copy is missing or damaged")
+        for name in CHECKPOINTS
+    },
     # What is never read.
     "clean marker missing": (remove(".kafka_cleanshutdown"), ""),
     "clean marker damaged": (write(".kafka_cleanshutdown", b"\x00"), ""),
+    "clean marker newer": (write(".kafka_cleanshutdown", b'{"version": 1}'), ""),
     "lock missing": (remove(".lock"), ""),
     "lock damaged": (write(".lock", b"\x00"), ""),
+    "lock newer": (write(".lock", b"version=2"), ""),
     # The files of a partition.
     "partition.metadata missing": (remove("*-0/partition.metadata"), "partition.metadata was missing or damaged and was written"),
     "partition.metadata empty": (write("*-0/partition.metadata", b""), "partition.metadata was missing or damaged and was written"),
@@ -213,6 +226,7 @@ def test_a_fault_of_one_file_costs_no_record_and_no_offset(
 REFUSED = {
     "topics.json": (write("topics.json", b'{"version": 3}\n'), "topics.json has version 3 .* reads versions 0 to 2"),
     "topics.json.copy": (write("topics.json.copy", b'{"version": 3}\n'), "topics.json.copy has version 3 .* reads versions 0 to 2"),
+    "both catalogs": (write("topics.json*", b'{"version": 3}\n'), "topics.json has version 3 .* reads versions 0 to 2"),
     "meta.properties empty": (write("meta.properties", b""), "meta.properties is damaged: it is empty"),
     "meta.properties bytes": (write("meta.properties", b"\xff"), "meta.properties is damaged: byte 0 is not UTF-8"),
     "meta.properties newer": (write("meta.properties", b"version=2\n"), "meta.properties has version 2"),
@@ -235,17 +249,75 @@ LOST = {
 }
 
 
-@pytest.mark.parametrize("how", ["missing", "damaged"])
+LOSSES = {"missing": (None, None), "damaged": (b"0\n", b"0\n"), "newer": (b"1\n0\n", with_crc(b"1\n0\n"))}
+"""Of the file and of its copy."""
+
+
+def lose(data: Path, name: str, how: str) -> None:
+    for one, content in zip((name, f"{name}.copy"), LOSSES[how], strict=True):
+        (remove(one) if content is None else write(one, content))(data)
+
+
+@pytest.mark.parametrize("how", LOSSES)
 @pytest.mark.parametrize("name", LOST)
-def test_a_checkpoint_that_is_lost_with_its_copy_is_said(data: Path, name: str, how: str, caplog: pytest.LogCaptureFixture) -> None:
-    for one in (name, f"{name}.copy"):
-        (remove(one) if how == "missing" else write(one, b"0\n"))(data)
+def test_a_checkpoint_that_is_lost_with_its_copy_is_said(data: Path, name: str, how: str) -> None:
+    lose(data, name, how)
     broker = CoreUnderTest(data, LATER)
     said, start = LOST[name]
     assert any(f"{name} is missing or damaged: " in warning and said in warning for warning in broker.warnings)
     clean(broker)
     check_all_is_there(broker, start)
     broker.close()
+    again = CoreUnderTest(data, LATER)
+    assert not again.warnings
+    again.close()
+
+
+@pytest.mark.parametrize("how", LOSSES)
+def test_all_checkpoints_may_be_lost_at_once(data: Path, how: str) -> None:
+    for name in CHECKPOINTS:
+        lose(data, name, how)
+    broker = CoreUnderTest(data, LATER)
+    assert [warning.split()[0] for warning in broker.warnings] == list(CHECKPOINTS)
+    check_all_is_there(broker, start=0)
+    broker.close()
+
+
+def test_a_kill_in_the_first_minute_loses_no_checkpoint(tmp_path: Path) -> None:
+    """DeleteRecords writes one of them at once, and so does a compaction: the others are there, too."""
+    broker = CoreUnderTest(tmp_path)
+    fill(broker)
+    broker.kill()
+    again = CoreUnderTest(tmp_path)
+    assert not again.warnings
+    again.close()
+
+
+@pytest.mark.parametrize("name", CHECKPOINTS)
+def test_a_checkpoint_that_cannot_be_read_is_not_taken_for_a_lost_one(
+    data: Path, name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def read_bytes(path: Path) -> bytes:
+        if path.name in unreadable:
+            raise OSError(errno.EMFILE, "Too many open files", str(path))
+        return path.open("rb").read()
+
+    unreadable = {name, f"{name}.copy"}
+    before = {one: one.read_bytes() for one in data.glob("*checkpoint*")}
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_bytes", read_bytes)
+        with pytest.raises(OSError, match="Too many open files"):
+            CoreUnderTest(data, LATER)
+        assert {one: one.read_bytes() for one in before if one.name not in unreadable} == {
+            one: content for one, content in before.items() if one.name not in unreadable
+        }
+        for one in sorted(unreadable):
+            unreadable = {one}
+            shutil.copytree(data, data.with_name(one))
+            broker = CoreUnderTest(data.with_name(one), LATER)
+            assert f"{one} cannot be read: [Errno 24] Too many open files" in caplog.text
+            check_all_is_there(broker)
+            broker.close()
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"[]", b'{"version": 2}\n', None])
@@ -279,8 +351,9 @@ def test_topics_whose_settings_are_unknown_are_neither_deleted_nor_compacted(dat
     broker.close()
 
 
-def test_a_compacted_log_with_holes_is_not_cut_when_its_settings_are_unknown(tmp_path: Path) -> None:
-    broker = CoreUnderTest(tmp_path)
+def hollow(path: Path) -> tuple[CoreUnderTest, list[int]]:
+    """A broker with a log that was compacted, and the offsets of its batches: there are holes between them."""
+    broker = CoreUnderTest(path)
     broker.core.create_topic("compacted", 1, {**TOPICS["compacted"], "min.cleanable.dirty.ratio": "0"})
     log = broker.core.log("compacted", 0)
     for number in range(COUNT):
@@ -289,12 +362,71 @@ def test_a_compacted_log_with_holes_is_not_cut_when_its_settings_are_unknown(tmp
     clean(broker)
     left = [header.base_offset for header in stored(log)]
     assert len(left) < COUNT
+    return broker, left
+
+
+def test_a_compacted_log_with_holes_is_not_cut_when_its_settings_are_unknown(tmp_path: Path) -> None:
+    broker, left = hollow(tmp_path)
     broker.kill()
     for one in [*tmp_path.glob("topics.json*"), *tmp_path.glob("*-checkpoint*")]:
         one.unlink()
     again = CoreUnderTest(tmp_path)
     assert [header.base_offset for header in stored(again.core.log("compacted", 0))] == left
     again.close()
+
+
+def test_a_log_with_holes_that_is_not_compacted_any_more_is_not_cut_when_the_checkpoints_are_lost(tmp_path: Path) -> None:
+    broker, left = hollow(tmp_path)
+    changes = [("cleanup.policy", Change.SET, "delete"), ("retention.ms", Change.SET, "-1")]
+    alter(broker.core, ResourceType.TOPIC, "compacted", changes, replacing=False, validate_only=False)
+    broker.kill()
+    for one in tmp_path.glob("*-checkpoint*"):
+        one.unlink()
+    for _ in range(2):  # the second start finds checkpoints, and scans the log again
+        again = CoreUnderTest(tmp_path)
+        assert [header.base_offset for header in stored(again.core.log("compacted", 0))] == left
+        assert not [warning for warning in again.warnings if "truncated" in warning]
+        again.kill()
+
+
+def test_a_coordinator_s_topic_keeps_the_partition_count_that_it_was_found_with(data: Path) -> None:
+    """It was in neither catalog, so the settings decided. Other settings at a later start may not: no group would be found."""
+    for one in data.glob("topics.json*"):
+        one.unlink()
+    for settings in ({}, {"offsets.topic.num.partitions": "100"}):
+        broker = CoreUnderTest(data, LATER, **settings)
+        assert broker.core.topic(OFFSETS_TOPIC).partition_count == 50
+        assert committed(broker) == COMMITTED
+        broker.close()
+
+
+def stored_settings(data: Path, settings: object) -> None:
+    """As another release may have stored them."""
+    told = catalog_lines.read_files(data / "topics.json", data / "topics.json.copy")
+    content = catalog_lines.whole(map(catalog_lines.body_of, [*told.contents, {"settings": settings}]), 100)
+    for name in ("topics.json", "topics.json.copy"):
+        (data / name).write_bytes(content)
+
+
+def test_a_setting_of_a_group_that_this_release_cannot_use_is_kept_and_has_no_effect(data: Path) -> None:
+    stored_settings(data, {"groups": {"g": {"consumer.session.timeout.ms": "long", "consumer.heartbeat.interval.ms": "700"}}})
+    for _ in range(2):
+        broker = CoreUnderTest(data, LATER)
+        assert "are kept: consumer.session.timeout.ms=long" in broker.warnings[0]
+        held = {one.name: one.holds.value for one in describe(broker.core, ResourceType.GROUP, "g")}
+        assert held["consumer.session.timeout.ms"] == "45000"
+        assert held["consumer.heartbeat.interval.ms"] == "700"
+        changes = [("consumer.heartbeat.interval.ms", Change.SET, "700")]
+        alter(broker.core, ResourceType.GROUP, "g", changes, replacing=False, validate_only=False)
+        broker.close()
+
+
+def test_a_setting_of_the_broker_that_this_release_cannot_use_refuses_the_start(data: Path) -> None:
+    """With its default in its place, retention might delete what it was to keep."""
+    stored_settings(data, {"broker": {"log.cleanup.policy": "shred"}})
+    with pytest.raises(ConfigError, match=r"that is stored in the data directory cannot be used: Invalid value shred") as refused:
+        CoreUnderTest(data, LATER)
+    assert "another release of Ottla" in (refused.value.hint or "")
 
 
 def test_settings_of_a_later_release_are_kept_and_the_others_hold(data: Path) -> None:
@@ -314,7 +446,7 @@ def test_settings_of_a_later_release_are_kept_and_the_others_hold(data: Path) ->
         assert "topic compacted has settings that this release does not support; they are kept: tiers=3" in text
         assert "topic kept has settings that this release does not support; they are kept: retention.ms=forever" in text
         assert "the settings of 1 topic(s) are unknown" in text
-        assert "settings that this release does not support are kept: log.tiers, tiers" in text
+        assert "settings of the broker or of groups that this release does not support are kept: log.tiers=2, tiers=1" in text
         clean(broker)
         check_all_is_there(broker)
         alter(broker.core, ResourceType.BROKER, "1", [("message.max.bytes", Change.SET, "9")], replacing=False, validate_only=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,9 @@ from ottla.broker.refusal import Refusal
 from ottla.protocol import ErrorCode
 from ottla.runtime.log_files import PinnedFolder
 from tests.unit.broker.harness import START, append, batch, header_of, open_log, reload, stored
+
+MAGIC = 16
+"""Where a batch says in which format it is."""
 
 
 def _log(path: Path, count: int = 6, **config: object) -> PartitionLog:
@@ -65,6 +69,65 @@ def test_a_sealed_segment_without_usable_indexes_is_read_all_the_same(tmp_path: 
     assert again.find_time(START.wall + 3) == (6, START.wall + 3)
 
 
+@pytest.mark.parametrize("content", [None, b""])
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_missing_or_empty_index_is_made_from_the_batches(tmp_path: Path, clean: bool, content: bytes | None) -> None:
+    """Without its entries each lookup would read the whole segment."""
+    log = _log(tmp_path)
+    log.seal().job()
+    expected = [segment.index.to_bytes() for segment in log.segments]
+    assert all(expected)
+    for path in (tmp_path / "t-0").glob("*.index"):
+        path.unlink() if content is None else path.write_bytes(content)
+    again, cut = reload(log, clean=clean, recovery_point=log.recovery_point)
+    assert cut is None
+    assert [segment.index.to_bytes() for segment in again.segments] == expected
+
+
+@pytest.mark.parametrize("damage", [None, b"", b"123"])
+def test_the_newest_segment_without_a_time_index_knows_its_largest_timestamp(tmp_path: Path, damage: bytes | None) -> None:
+    """Retention deletes by it."""
+    log = open_log(tmp_path, index_interval_bytes=0)
+    for number in range(4):
+        append(log, batch(2, timestamp=START.wall - 1000 * number))
+    log.seal().job()
+    path = tmp_path / "t-0" / f"{0:020d}.timeindex"
+    path.unlink() if damage is None else path.write_bytes(damage)
+    again, cut = reload(log, clean=True)
+    assert cut is None
+    assert again.find_largest_time() == log.find_largest_time() == (0, START.wall)
+    assert again.segments[0].time_index.to_bytes() == log.segments[0].time_index.to_bytes()
+
+
+def test_epochs_are_read_from_the_batches_before_a_damaged_one(tmp_path: Path) -> None:
+    log = open_log(tmp_path, segment_bytes=2 * header_of(batch(2)).size)
+    for number in range(4):
+        log.epochs.advance(log.end_offset)
+        append(log, batch(2, timestamp=START.wall + number))
+    log.seal().job()
+    path = _segment(tmp_path, 0)
+    data = bytearray(path.read_bytes())
+    data[MAGIC - header_of(batch(2)).size] = 9
+    path.write_bytes(data)
+    (tmp_path / "t-0" / "leader-epoch-checkpoint").unlink()
+    again, cut = reload(log, clean=True)
+    assert cut is None
+    assert [again.epochs.epoch_of(offset) for offset in range(0, 8, 2)] == [1, 1, 3, 4]
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize(("base", "left", "end"), [(0, [4, 6, 8, 10], 12), (4, [0, 2, 8, 10], 12), (8, [0, 2, 4, 6], 8)])
+def test_a_missing_segment_is_not_noticed(tmp_path: Path, base: int, left: list[int], end: int, clean: bool) -> None:
+    """As the page about the data directory says."""
+    log = _log(tmp_path)
+    log.seal().job()
+    _segment(tmp_path, base).unlink()
+    again, cut = reload(log, clean=clean, recovery_point=log.recovery_point)
+    assert cut is None
+    assert [header.base_offset for header in stored(again)] == left
+    assert (again.start_offset, again.end_offset) == (left[0], end)
+
+
 @pytest.mark.parametrize("missing", [1, 16, 60, 61, 80])
 def test_a_torn_tail_is_cut_off(tmp_path: Path, missing: int) -> None:
     log = _log(tmp_path, 5)
@@ -91,15 +154,16 @@ def test_a_log_that_lost_bytes_begins_a_new_leader_epoch(tmp_path: Path) -> None
     assert reload(again)[0].epochs.current == 1
 
 
-def test_a_flipped_bit_cuts_the_log_there_and_sets_later_segments_aside(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("at", "reason"), [(-1, "fails its checksum"), (MAGIC, "record format 3")])
+def test_a_flipped_bit_cuts_the_log_there_and_sets_later_segments_aside(tmp_path: Path, at: int, reason: str) -> None:
     log = _log(tmp_path)
     path = _segment(tmp_path, 4)
     data = bytearray(path.read_bytes())
-    data[-1] ^= 1
+    data[at - header_of(batch(2)).size if at > 0 else at] ^= 1
     path.write_bytes(data)
     again, cut = reload(log)
     assert cut is not None
-    assert "fails its checksum" in cut
+    assert reason in cut
     assert "1 later segments" in cut
     assert again.end_offset == 6
     assert [path.name for path in (tmp_path / "t-0").glob("*.log.deleted")] == [f"{8:020d}.log.deleted"]
@@ -254,16 +318,35 @@ def test_what_is_missing_in_the_list_of_aborted_transactions_is_found_in_the_log
     assert written.entries() == [*ABORTED, (4, 6, 7)]
 
 
-def test_a_list_of_aborted_transactions_that_makes_no_sense_is_made_anew(tmp_path: Path) -> None:
+@pytest.mark.parametrize("damage", [lambda content: content[34:] + content[:34], lambda content: b"\x00\x01" + content[2:]])
+def test_a_list_of_aborted_transactions_in_another_order_or_version_is_made_anew(
+    tmp_path: Path, damage: Callable[[bytes], bytes]
+) -> None:
     written = Transactions(tmp_path)
     written.abort(1)
     written.abort(2)
     written.log.seal().job()
     content = written.file.read_bytes()
-    written.file.write_bytes(content[34:] + content[:34])
+    written.file.write_bytes(damage(content))
     again, _ = reload(written.log, clean=True)
     assert _found(again) == ABORTED[:2]
     assert written.file.read_bytes() == content
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_missing_list_of_aborted_transactions_is_noticed_only_without_a_later_snapshot(
+    tmp_path: Path, clean: bool, sealed: bool
+) -> None:
+    """As the page about the data directory says."""
+    written = Transactions(tmp_path)
+    written.abort(1)
+    written.abort(2)
+    if sealed:
+        written.log.seal().job()
+    written.file.unlink()
+    again, _ = reload(written.log, clean=clean)
+    assert _found(again) == ([] if sealed else ABORTED[:2])
 
 
 def test_an_abort_beyond_the_end_of_a_log_that_was_cut_is_forgotten(tmp_path: Path) -> None:
