@@ -28,10 +28,9 @@ from ottla.client.admin.results import (
     LogDirDescription,
     TopicDescription,
 )
-from ottla.client.calls.mailbox import ANSWER_GRACE
 from ottla.client.core import ClientCore
 from ottla.config import AdminConfig
-from ottla.errors import ClosedError, OttlaError, OttlaTimeoutError
+from ottla.errors import ClosedError, ConcurrentAccessError, OttlaError, OttlaTimeoutError
 from ottla.runtime import clock
 from ottla.runtime.network_thread import NetworkThread
 from ottla.runtime.randomness import random_source
@@ -53,6 +52,10 @@ __all__ = [
 
 _CLOSE_TIMEOUT = 5.0
 
+_ANSWER_GRACE = 1000
+"""Milliseconds that the network thread is given beyond a call's deadline to report why nothing came of it: more than in a
+``Consumer``, since a tool that gives up needs the reason more than the last tenth of a second."""
+
 _MOST_REPLICAS = 2**15 - 1
 
 _TIMES: Mapping[str, int] = {"earliest": calls.EARLIEST, "latest": calls.LATEST}
@@ -62,7 +65,8 @@ class Admin:
     """A client for administration, with the settings of Kafka's own admin client: ``Admin(bootstrap_servers="localhost:9092")``.
 
     The constructor does no I/O. Several threads may call it; calls are executed one after the other, and the timeout of a call
-    includes the wait for its turn. ``timeout`` of a call is in seconds or a ``timedelta``, ``None`` means ``default_api_timeout``.
+    includes the wait for its turn. The handler of a signal that interrupts a call may only ``close()``. ``timeout`` of a call is in
+    seconds or a ``timedelta``, ``None`` means ``default_api_timeout``.
     An invalid argument raises a ``TypeError`` or a ``ValueError``. All calls raise:
 
     * ``ConnectionFailedError`` if no broker could be reached: every address that was tried, and why it failed;
@@ -73,8 +77,8 @@ class Admin:
     def __init__(self, settings: Mapping[str, Any] | None = None, /, **keywords: Unpack[AdminSettings]) -> None:
         self._config = AdminConfig.parse(settings, **keywords)
         self._turn = threading.Condition()
-        self._caller: object | None = None
-        """Whose turn it is."""
+        self._caller: tuple[int, object] | None = None
+        """Whose turn it is: a thread, and one call of it."""
         self._ids = itertools.count(1)
         self._thread: NetworkThread | None = None
         self._closed = False
@@ -250,10 +254,14 @@ class Admin:
         milliseconds = arguments.milliseconds(timeout, self._config.default_api_timeout_ms)
         if not needed:
             return None
-        deadline = clock.now().mono + milliseconds
-        me = object()
+        begun, me = clock.now().mono, (threading.get_ident(), object())
         try:
             with self._turn:
+                if self._caller is not None and self._caller[0] == me[0]:
+                    raise ConcurrentAccessError(
+                        f"{name} was called in the middle of another call of the same thread, as by the handler of a signal",
+                        hint="use an Admin of its own there",
+                    )
                 if not self._turn.wait_for(lambda: self._caller is None, min(milliseconds / 1000, threading.TIMEOUT_MAX)):
                     raise OttlaTimeoutError(
                         f"{name} was not begun in {milliseconds / 1000:g} s: another thread's call was in progress",
@@ -262,9 +270,9 @@ class Admin:
                 self._caller = me
             thread = self._running()
             call_id = next(self._ids)
-            left = max(0, deadline - clock.now().mono)
-            thread.submit(BeginCall(call_id, name, call, left, milliseconds - left))
-            return self._outcome(thread, call_id, name, deadline + ANSWER_GRACE)
+            waited = min(clock.now().mono - begun, milliseconds)
+            thread.submit(BeginCall(call_id, name, call, begun + milliseconds, milliseconds, waited))
+            return self._outcome(thread, call_id, name, begun + milliseconds + _ANSWER_GRACE)
         finally:
             with self._turn:
                 if self._caller is me:
@@ -296,7 +304,9 @@ class Admin:
                 raise OttlaError(f"{name} was interrupted: the network thread ended")
             left = give_up_at - clock.now().mono
             if left <= 0:
-                raise OttlaTimeoutError(f"{name} got no outcome from the network thread")
+                raise OttlaTimeoutError(
+                    f"{name} did not finish in time, and the network thread does not say why: this process gets no processor time"
+                )
             thread.notifications.wait(left / 1000)
 
 

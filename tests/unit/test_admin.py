@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import socket
 import threading
 import time
@@ -24,6 +25,7 @@ from ottla.client.core import ClientCore
 from ottla.config import AdminConfig
 from ottla.errors import (
     BrokerIdNotRegisteredError,
+    ConcurrentAccessError,
     ConfigError,
     ConnectionFailedError,
     ForkedError,
@@ -260,7 +262,9 @@ class World:
             self.network.peer(f"10.0.0.{node}:9092", answer=self.cluster.behind(node))
 
     def begin(self, call: calls.Call, timeout: int = 10_000, waited: int = 0) -> None:
-        self.core.handle_command(BeginCall(1, "the call", call, timeout, waited), self.network.now)
+        self.core.handle_command(
+            BeginCall(1, "the call", call, self.network.mono + timeout, timeout + waited, waited), self.network.now
+        )
 
     def outcome(self) -> CallEnded | None:
         ended = [item for item in self.core.take_notifications() if isinstance(item, CallEnded)]
@@ -457,9 +461,25 @@ def test_the_error_of_a_call_that_waited_for_its_turn_names_the_whole_timeout(wo
 def test_time_is_up_while_nobody_answers(world: World) -> None:
     for peer in world.network.peers.values():
         peer.mode = "mute"
-    with pytest.raises(ConnectionFailedError) as raised:
+    with pytest.raises(ConnectionFailedError, match="no broker could be reached within 2 s: ") as raised:
         world.run(calls.list_topics(False), timeout=2_000)
     assert "no answer to ApiVersions" in raised.value.attempts["10.0.0.1:9092"]
+
+
+def test_a_call_ends_at_its_deadline_though_the_network_thread_began_late(world: World) -> None:
+    for peer in world.network.peers.values():
+        peer.mode = "mute"
+    deadline = world.network.mono + 2_000
+    command = BeginCall(1, "the call", calls.list_topics(False), deadline, 2_000)
+    world.network.mono += 1_500
+    world.core.handle_command(command, world.network.now)
+    wake_at = world.network.settle()
+    while (ended := world.outcome()) is None:
+        assert wake_at is not None
+        world.network.mono = wake_at
+        wake_at = world.network.settle()
+    assert world.network.mono == deadline
+    assert "no broker could be reached within 2 s: " in str(ended.error)
 
 
 def test_a_call_begun_with_no_time_left_still_ends(world: World) -> None:
@@ -523,12 +543,33 @@ def test_a_network_thread_that_is_stuck_does_not_keep_a_call_beyond_its_timeout(
         thread.submit(Hang())
         assert stuck.wait(60)
         begun = time.monotonic()
-        with pytest.raises(OttlaTimeoutError, match="no outcome from the network thread"):
+        with pytest.raises(OttlaTimeoutError, match="network thread does not say why"):
             admin.list_topics(timeout=0)
         assert time.monotonic() - begun < 4, "it took five seconds"
         go_on.set()
         with pytest.raises(ConnectionFailedError):
             admin.list_topics(timeout=0.5)
+
+
+def test_the_handler_of_a_signal_cannot_call_an_admin_that_it_interrupts() -> None:
+    raised: list[ConcurrentAccessError] = []
+
+    def handler(*_: object) -> None:
+        try:
+            admin.list_topics(timeout=60)
+        except ConcurrentAccessError as error:
+            raised.append(error)
+
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        silent = socket.create_server(("127.0.0.1", 0))
+        with silent, Admin(bootstrap_servers=f"127.0.0.1:{silent.getsockname()[1]}") as admin:
+            signal.setitimer(signal.ITIMER_REAL, 0.2)
+            with pytest.raises(ConnectionFailedError):
+                admin.list_topics(timeout=1)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert "another call of the same thread" in str(raised[0])
 
 
 def test_the_timeout_of_a_call_includes_the_wait_for_another_thread_s_call() -> None:

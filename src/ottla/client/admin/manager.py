@@ -20,12 +20,16 @@ from ottla.types import Node, Now
 
 @dataclass(frozen=True, slots=True)
 class BeginCall:
-    """A command: begin a call. ``timeout`` is in milliseconds; ``name``, and the milliseconds that it has already ``waited`` for
-    its turn, are for the error of a call that takes longer."""
+    """A command: begin a call, which ends at ``deadline``, monotonic milliseconds: this command itself may take a moment to arrive.
+
+    For the error of a call that takes longer: its ``name``, its whole ``timeout``, and how much of that it has already ``waited``
+    for its turn, in milliseconds.
+    """
 
     call_id: int
     name: str
     call: Call
+    deadline: int
     timeout: int
     waited: int = 0
 
@@ -44,7 +48,6 @@ class _Open:
     """A call that has not ended: its dialogue if one is going on, and the answers of the present round of it."""
 
     command: BeginCall
-    deadline: int
     dialogue: Dialogue | None = None
     answers: list[Any] = field(default_factory=list)
     missing: int = 0
@@ -76,7 +79,7 @@ class AdminManager:
 
     def begin(self, command: BeginCall, now: Now) -> None:
         """Handle a command."""
-        self._open.append(_Open(command, now.mono + command.timeout, begin_at=now.mono))
+        self._open.append(_Open(command, begin_at=now.mono))
 
     def poll(self, now: Now) -> Poll:
         """Begin what is due, give up what is late; questions that are under way end at the deadline by themselves."""
@@ -84,10 +87,11 @@ class AdminManager:
             if call.dialogue is None and call.begin_at <= now.mono:
                 call.dialogue = call.command.call()
                 self._go_on(call, None, now)
-            elif call.dialogue is None and call.deadline <= now.mono:
+            elif call.dialogue is None and call.command.deadline <= now.mono:
                 self._give_up(call)
         sends, self._sends = tuple(self._sends), []
-        wake_at = [min(call.begin_at, call.deadline) if call.dialogue is None else call.deadline for call in self._open]
+        deadlines = ((call, call.command.deadline) for call in self._open)
+        wake_at = [min(call.begin_at, deadline) if call.dialogue is None else deadline for call, deadline in deadlines]
         return Poll(sends, min((at for at in wake_at if at > now.mono), default=None))
 
     def on_response(self, tag: _Tag, message: Any, now: Now) -> None:
@@ -124,7 +128,7 @@ class AdminManager:
             self._end(call, error=OttlaError(f"{call.command.name} failed: {bug!r}", cause=bug))
         else:
             call.answers, call.missing = [None] * len(asks), len(asks)
-            timeout = max(min(self._config.request_timeout_ms, call.deadline - now.mono), 1)
+            timeout = max(min(self._config.request_timeout_ms, call.command.deadline - now.mono), 1)
             for index, ask in enumerate(asks):
                 self._sends.append(self._send(ask, (call, dialogue, index), timeout, now))
 
@@ -138,19 +142,19 @@ class AdminManager:
         call.dialogue, call.missing, call.last_error = None, 0, error
         if not error.retriable:
             return self._end(call, error=error)
-        if now.mono >= call.deadline:
+        if now.mono >= call.command.deadline:
             return self._give_up(call)
         call.begin_at = now.mono + self._backoff.delay(call.attempts)
         call.attempts += 1
         return None
 
     def _give_up(self, call: _Open) -> None:
-        cause = call.last_error
+        cause, timeout, waited = call.last_error, call.command.timeout, call.command.waited
         if isinstance(cause, ConnectionFailedError):
-            return self._end(call, error=cause)
-        timeout, waited = call.command.timeout, call.command.waited
-        within = f"{call.command.name} did not finish within {(timeout + waited) / 1000:g} s"
-        if waited > timeout:
+            message = f"no broker could be reached within {timeout / 1000:g} s"
+            return self._end(call, error=ConnectionFailedError(message, cause.attempts, hint=cause.hint))
+        within = f"{call.command.name} did not finish within {timeout / 1000:g} s"
+        if waited > timeout / 2:
             within += f", of which it waited {waited / 1000:g} s for calls of other threads"
         return self._end(call, error=OttlaTimeoutError(f"{within}: {cause}" if cause else within, cause=cause))
 

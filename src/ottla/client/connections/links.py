@@ -144,7 +144,7 @@ class Links:
             return None
         return refusal
 
-    def connection_failure(self, message: str = "no broker could be reached") -> ConnectionFailedError | AuthenticationError | None:
+    def connection_failure(self) -> ConnectionFailedError | AuthenticationError | None:
         """An error that lists all that was tried, or ``None`` while some broker answers or nothing has failed yet."""
         if any(link.answered for link in self._links.values()):
             return None
@@ -154,13 +154,15 @@ class Links:
         refusal = self.refusal()
         if refusal is not None and all(link.failures for link in self._candidates()):
             return refusal
-        return ConnectionFailedError(message, failures, hint="check bootstrap_servers and that the brokers are up")
+        return ConnectionFailedError(
+            "no broker could be reached", failures, hint="check bootstrap_servers and that the brokers are up"
+        )
 
     def not_sent(self, send: Send) -> OttlaError:
         """Why a request could not be sent in its time."""
         within = f"within {send.timeout / 1000:g} s"
         if isinstance(send.target, AnyNode):
-            failure = self.connection_failure(f"no broker could be reached {within}")
+            failure = self.connection_failure()
             return failure or OttlaTimeoutError(f"{send.api.name} could not be sent {within}: no broker was ready for it")
         link = self._links.get(send.target)
         if link is not None and link.refusal is not None:
