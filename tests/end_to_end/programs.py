@@ -48,13 +48,15 @@ def free_port() -> int:
 
 
 @contextmanager
-def started(*arguments: str, bootstrap_servers: str | None = None) -> Iterator[subprocess.Popen[str]]:
+def started(
+    *arguments: str, bootstrap_servers: str | None = None, stderr: int = subprocess.PIPE
+) -> Iterator[subprocess.Popen[str]]:
     """``ottla`` as a process that runs while the ``with`` lasts; it is killed if it is still there afterwards."""
     process = subprocess.Popen(
         [OTTLA, *arguments],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stderr=stderr,
         text=True,
         env=environment(bootstrap_servers),
     )

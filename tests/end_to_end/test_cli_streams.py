@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import signal
 import socket
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +18,7 @@ from typing import NamedTuple
 import pytest
 
 from ottla.cli.app import app
-from tests.end_to_end.programs import OTTLA, environment, ottla, started
+from tests.end_to_end.programs import OTTLA, broker, environment, ottla, started
 
 pytestmark = pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has /dev/full")
 NOT_UTF8 = "caf\udce9"
@@ -206,3 +209,42 @@ def test_a_signal_ends_a_command_that_waits(line: str, number: signal.Signals, c
                 process.send_signal(number)
                 assert process.wait(60) == (0 if line.startswith("consume") else code)
                 assert "Traceback" not in process.communicate()[1]
+
+
+@pytest.fixture
+def full_pipe() -> Iterator[int]:
+    """The end to write of a pipe that has no space left, and whose reader does not read."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(writer, b"x")
+    os.set_blocking(writer, True)
+    yield writer
+    os.close(writer)
+    os.close(reader)
+
+
+def test_a_signal_ends_consume_when_no_one_reads_its_log(full_pipe: int) -> None:
+    with broker("--set", "num.partitions=1") as (server, address):
+        assert ottla("produce", "-t", "t", bootstrap_servers=address, stdin="v\n").returncode == 0
+        with started("consume", "-t", "t", bootstrap_servers=address, stderr=full_pipe) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "v\n"
+            server.kill()
+            server.wait(60)
+            time.sleep(0.5)  # the line that says that the connection is lost waits for space now
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(30) == 0
+
+
+def test_a_signal_ends_the_broker_when_no_one_reads_its_log(full_pipe: int) -> None:
+    with started("broker", "start", stderr=full_pipe) as process:
+        assert process.stdout is not None
+        host, _, port = process.stdout.readline().rpartition(" ")[2].rpartition(":")
+        for _ in range(3):
+            with socket.create_connection((host, int(port)), 60) as client:
+                client.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        time.sleep(0.5)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0

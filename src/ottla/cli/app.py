@@ -15,6 +15,7 @@ from ottla.cli import broker, consume, demo, group, output, produce, topic
 from ottla.cli.options import Command
 from ottla.cli.streams import OutputFailed, abandon_stdout
 from ottla.errors import OttlaError
+from ottla.signals import Interrupted
 from ottla.version import __version__
 
 DONE, FAILED = 0, 1
@@ -60,6 +61,8 @@ def run(arguments: Sequence[str]) -> int:
         code = DONE if failed.closed else FAILED
         if not failed.closed:
             output.print_error(str(failed))
+    except Interrupted as interrupted:
+        code = interrupted.exit_code
     abandon_stdout()
     return code
 

@@ -13,7 +13,8 @@ import typer
 
 import ottla
 from ottla.cli.options import Command, folder, pairs
-from ottla.signals import wait_for_signal
+from ottla.cli.streams import end_writes_on
+from ottla.signals import Stop, wait_for_signal
 
 app = typer.Typer(help="Run an embedded broker.", no_args_is_help=True)
 
@@ -42,4 +43,6 @@ def start(
     """Run a broker until SIGTERM or Ctrl-C."""
     with ottla.Broker(data_dir=data_dir, port=port, settings=pairs(settings, "--set")) as broker:
         print(f"ottla broker listening on {broker.bootstrap_servers}", flush=True)
-        wait_for_signal(meanwhile=lambda: broker.bootstrap_servers)  # raises if the broker has failed
+        stop = Stop()
+        stop.signal = wait_for_signal(meanwhile=lambda: broker.bootstrap_servers)  # raises if the broker has failed
+        end_writes_on(stop)

@@ -7,6 +7,7 @@ committed only after its record has been written and flushed.
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterable, Iterator
 from typing import IO, Annotated, Any
 
@@ -18,7 +19,7 @@ from ottla.cli.connecting import patient
 from ottla.cli.escapes import BadFormat, Piece, compiled
 from ottla.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Settings, client_settings, named
 from ottla.cli.output import CommandFailed
-from ottla.cli.streams import stopping_output
+from ottla.cli.streams import end_writes_on
 from ottla.errors import WakeupError
 from ottla.health import serve
 from ottla.signals import Interrupted, stop_on_signals
@@ -167,9 +168,9 @@ def consume(
             ottla.Consumer(patient(config)) as consumer,
             _probed(consumer, health_port),
             stop_on_signals(consumer) as stop,
-            stopping_output(stop) as out,
         ):
-            reading = Reading(consumer, out, compiled(text), count, until_end)
+            end_writes_on(stop)
+            reading = Reading(consumer, sys.stdout.buffer, compiled(text), count, until_end)
             partitions = _partitions(consumer, topic)
             if group is None:
                 reading.assign(partitions, offset)

