@@ -98,6 +98,23 @@ def test_separators_of_keys(served: str, topic: Topic, separator: str, line: byt
     assert read.stdout == key + b"\xff|" + value
 
 
+def test_a_line_that_is_too_long_is_named(served: str, topic: Topic) -> None:
+    name = topic(1)
+    lines = f"first\n{'x' * 3000}\nlast\n"
+    ended = ottla("produce", "-t", name, "-X", "message.max.bytes=1000", bootstrap_servers=served, stdin=lines)
+    assert (ended.returncode, len(ended.stderr.splitlines())) == (1, 1)
+    assert ended.stderr.startswith(f"error: topic {name}, line 2: ")
+    assert consumed("-t", name, "-e", address=served) == "first\n"
+
+
+def test_refused_records_are_counted(served: str, topic: Topic) -> None:
+    name = topic(1)
+    assert ottla("topic", "alter", name, "--config", "max.message.bytes=1000", bootstrap_servers=served).returncode == 0
+    ended = ottla("produce", "-t", name, bootstrap_servers=served, stdin=f"{'x' * 3000}\n")
+    assert ended.returncode == 1
+    assert ended.stderr.startswith(f"error: 1 record not produced to {name}: ")
+
+
 def test_where_reading_begins_and_ends(served: str, topic: Topic) -> None:
     name = topic(1, *(f"k:{number}" for number in range(10)))
     assert consumed("-t", name, "-e", "-f", "%s", address=served) == "0123456789"
@@ -235,6 +252,9 @@ def test_a_full_disk_ends_it_with_one_line_and_commits_nothing(served: str, topi
         ["consume", "-t", "x", "-o", "middle"],
         ["consume", "-t", "x", "-g", "g", "-o", "5"],
         ["consume", "-t", "x", "-c", "0"],
+        ["consume", "-t", "x", "-o", "9" * 5000],
+        ["group", "reset-offsets", "x", "-o", "9" * 5000],
+        ["group", "reset-offsets", "x", "-o", f"s@{2**63}"],
         ["consume", "-t", "x", "-X", "nothing"],
         ["produce"],
         ["produce", "-t", "x", "-z", "rar"],
@@ -259,6 +279,8 @@ def test_bad_usage_is_exit_code_2_without_a_traceback(arguments: list[str]) -> N
         (["consume", "-t", "x", "-X", "group.idd=1"], "group.id"),
         (["produce", "-t", "a/b"], "a/b"),
         (["produce", "-t", "x", "-X", "no.such.setting=1"], "no.such.setting"),
+        (["produce", "-t", "x", "-X", "error_cb=print"], "error_cb"),
+        (["produce", "-t", "x", "-X", "transactional.id=x"], "transactional.id"),
     ],
 )
 def test_an_error_is_one_line(served: str, arguments: list[str], said: str) -> None:

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+from pathlib import Path
 
+import pytest
+
+from ottla import Broker
 from ottla.admin import Admin
-from tests.end_to_end.programs import ottla
+from tests.end_to_end.programs import OTTLA, environment, ottla, started
 
 
 def test_a_topic_from_its_creation_to_its_end(served: str) -> None:
@@ -77,8 +83,34 @@ def test_what_cannot_be_altered(served: str) -> None:
     assert "nowhere" in failed("alter", "nowhere", "-p", "3", address=served)
     assert "2" in failed("alter", "fixed", "-p", "1", address=served)
     assert "retention.ms" in failed("alter", "fixed", "--config", "retention.ms=soon", address=served)
-    for nothing in ((), ("--config", "a=1", "--delete-config", "a"), ("-p", "0")):
+    assert "INVALID_PARTITIONS" in failed("alter", "fixed", "-p", "2", "--config", "retention.ms=5000000", address=served)
+    with Admin(bootstrap_servers=served) as admin:
+        assert admin.describe_configs("topic", "fixed")["retention.ms"].value != "5000000"
+    for nothing in ((), ("--config", "a=1", "--delete-config", "a"), ("-p", "0"), ("-p", str(2**31))):
         assert ottla("topic", "alter", "fixed", *nothing, bootstrap_servers=served).returncode == 2
+
+
+def test_what_was_done_before_a_signal_is_said() -> None:
+    with Broker(settings={"num.partitions": 1}) as broker:
+        address = broker.bootstrap_servers
+        assert ottla("topic", "create", "t", bootstrap_servers=address).returncode == 0
+        lost = broker.faults.lose_reply("CreatePartitions", after=1)  # the first one only validates
+        with started("topic", "alter", "t", "-p", "2", "--config", "retention.ms=5000000", bootstrap_servers=address) as process:
+            lost.wait(timeout=60)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == -signal.SIGTERM
+            assert process.communicate()[0] == "topic t: retention.ms=5000000\n"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has /dev/full")
+def test_output_that_cannot_be_written_keeps_no_change_from_being_made(served: str) -> None:
+    assert ottla("topic", "create", "unseen", "-p", "1", bootstrap_servers=served).returncode == 0
+    command = [OTTLA, "topic", "alter", "unseen", "-p", "2", "--config", "retention.ms=5000000"]
+    with open("/dev/full", "wb") as full:
+        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, env=environment(served))
+    assert (ended.returncode, ended.stderr) == (1, "error: cannot write to stdout: No space left on device\n")
+    with Admin(bootstrap_servers=served) as admin:
+        assert len(admin.describe_topics(["unseen"])["unseen"].partitions) == 2
 
 
 def test_a_setting_that_does_not_exist_is_not_reset(served: str) -> None:

@@ -17,7 +17,7 @@ import ottla
 from ottla import OffsetAndMetadata, TopicPartition
 from ottla.cli.connecting import patient
 from ottla.cli.escapes import BadFormat, Piece, compiled
-from ottla.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Settings, client_settings, named
+from ottla.cli.options import DEFAULT_BOOTSTRAP, EDGES, Bootstrap, Settings, client_settings, is_offset, named
 from ottla.cli.output import CommandFailed
 from ottla.cli.streams import end_writes_on
 from ottla.errors import WakeupError
@@ -26,7 +26,6 @@ from ottla.signals import Interrupted, stop_on_signals
 
 POLL = 1.0
 """Seconds; how late the end of a topic may be noticed."""
-RESETS = {"beginning": "earliest", "end": "latest"}
 
 DEFAULTS = {"enable.auto.commit": "false", "allow.auto.create.topics": "false"}
 """To create a topic by reading it would also bring back one that was deleted while it was read."""
@@ -106,7 +105,7 @@ class Reading:
 
 
 def _offset(value: str) -> str:
-    if value not in RESETS and not value.isdecimal():
+    if value not in EDGES and not is_offset(value):
         raise typer.BadParameter(f"{value!r} is not beginning, end or an offset")
     return value
 
@@ -154,9 +153,9 @@ def consume(
     settings: Settings = None,
 ) -> None:
     """Write the records of a topic to stdout."""
-    if group is not None and offset not in RESETS:
+    if group is not None and offset not in EDGES:
         raise typer.BadParameter("an offset cannot be combined with -g: the group has its own", param_hint="-o")
-    config: dict[str, Any] = {**DEFAULTS, "auto.offset.reset": RESETS.get(offset, "earliest")}
+    config: dict[str, Any] = {**DEFAULTS, "auto.offset.reset": EDGES.get(offset, "earliest")}
     config |= client_settings(bootstrap_servers, settings)
     if config["enable.auto.commit"].lower() != "false":
         # It would cover whole polls, also where -c or a full disk has ended the writing in the middle of one.

@@ -1,4 +1,4 @@
-"""``ottla group``: consumer groups, their members, how far behind they are and where they shall go on.
+"""``ottla group``: consumer groups, their members, how far behind they are and where they continue.
 
 Owns what is shown of a group. Must not know how a group works. Invariants: a lag is only shown where an offset was committed;
 nothing is changed without ``--execute``.
@@ -14,14 +14,13 @@ import typer
 import ottla
 from ottla import TopicPartition
 from ottla.cli.connecting import connected_admin
-from ottla.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Command, Format, OutputFormat, Settings, named
-from ottla.cli.output import CommandFailed, print_json, print_rows, print_table, say
+from ottla.cli.options import DEFAULT_BOOTSTRAP, EDGES, Bootstrap, Command, Format, OutputFormat, Settings, is_offset, named
+from ottla.cli.output import CommandFailed, counted, print_json, print_rows, print_table, say
 from ottla.types import OffsetAndTimestamp
 
 app = typer.Typer(help="List, describe, reset and delete consumer groups.", no_args_is_help=True)
 MEMBER_COLUMNS = ("member_id", "client_id", "host", "instance_id", "partitions")
 RESET_COLUMNS = ("topic", "partition", "committed", "new_offset")
-EDGES = {"beginning": "earliest", "end": "latest"}
 Name = Annotated[str, typer.Argument(metavar="GROUP", callback=named, help="The id of the group.")]
 Execute = Annotated[bool, typer.Option("--execute", help="Do it; without this option, only print what would be done.")]
 PARTITION_COLUMNS = ("topic", "partition", "committed", "end_offset", "lag", "member_id")
@@ -66,7 +65,7 @@ def describe(
 
 
 def _offset(value: str) -> str:
-    if value not in EDGES and not value.isdecimal() and not value.removeprefix("s@").isdecimal():
+    if value not in EDGES and not is_offset(value.removeprefix("s@")):
         raise typer.BadParameter(f"{value!r} is not beginning, end, N or s@MILLISECONDS")
     return value
 
@@ -95,7 +94,7 @@ def reset_offsets(
     settings: Settings = None,
     output: OutputFormat = Format.TABLE,
 ) -> None:
-    """Let a group without members go on elsewhere."""
+    """Set where a group without members continues."""
     with connected_admin(bootstrap_servers, settings) as admin:
         _check_empty(admin, name)
         committed = admin.group_offsets(name)
@@ -134,8 +133,8 @@ def delete(
             admin.delete_groups([name])
             say(f"deleted group {name}")
         else:
-            count = len(admin.group_offsets(name))
-            say(f"would delete group {name} with {count} committed offset{'' if count == 1 else 's'}; add --execute to do it")
+            offsets = counted(len(admin.group_offsets(name)), "committed offset")
+            say(f"would delete group {name} with {offsets}; add --execute to do it")
 
 
 def _check_empty(admin: ottla.Admin, name: str) -> bool:
@@ -147,7 +146,7 @@ def _check_empty(admin: ottla.Admin, name: str) -> bool:
 
 
 def _new_offsets(admin: ottla.Admin, partitions: list[TopicPartition], offset: str) -> dict[TopicPartition, int]:
-    """Where each partition shall go on: never before its first record nor after its end."""
+    """Where each partition continues: never before its first record nor after its end."""
     first, end = (admin.list_offsets(dict.fromkeys(partitions, edge)) for edge in ("earliest", "latest"))
     wanted: dict[TopicPartition, OffsetAndTimestamp | None] = {"beginning": first, "end": end}.get(offset, {})
     if offset.startswith("s@"):

@@ -7,6 +7,7 @@ Invariant: a short flag means the same in every command, and what it means in kc
 from __future__ import annotations
 
 import enum
+import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,6 +22,12 @@ from ottla.types import is_utf8
 
 DEFAULT_BOOTSTRAP = "localhost:9092"
 BOOTSTRAP_VARIABLE = "OTTLA_BOOTSTRAP_SERVERS"
+
+
+EDGES = {"beginning": "earliest", "end": "latest"}
+"""What the ends of the log are called here -> the values of ``auto.offset.reset``."""
+MOST = 2**63 - 1
+"""The largest offset, and the latest timestamp."""
 
 
 class Format(enum.StrEnum):
@@ -60,6 +67,11 @@ Settings = Annotated[
 OutputFormat = Annotated[Format, typer.Option("--format", help="How to print it.")]
 
 
+def is_offset(text: str) -> bool:
+    """Whether ``text`` is an offset, or a timestamp in milliseconds."""
+    return text.isdecimal() and len(text) <= len(str(MOST)) and int(text) <= MOST
+
+
 def folder(given: str) -> Path:
     """A folder. ``Path("")`` would be the current one, which a script with an unset variable hardly means."""
     if not given:
@@ -83,13 +95,22 @@ def pairs(given: Sequence[str] | None, flag: str) -> dict[str, str]:
     """``NAME=VALUE`` arguments as a dictionary; the last of a name wins. Raises ``typer.BadParameter`` for one without ``=``."""
     parsed = {}
     for each in given or ():
-        name, equals, value = each.partition("=")
-        if not equals or not name.strip():
-            raise typer.BadParameter(f"{each!r} is not NAME=VALUE", param_hint=flag)
-        if not is_utf8(each):
-            raise typer.BadParameter(f"{each!r} is not UTF-8", param_hint=flag)
-        parsed[name.strip()] = value
+        name, value = pair(each.lstrip(), flag)
+        if not is_utf8(value):
+            raise typer.BadParameter(f"the value of {name} is not UTF-8", param_hint=flag)
+        parsed[name.rstrip()] = value
     return parsed
+
+
+def pair(given: str, flag: str) -> tuple[str, str]:
+    """The two sides of ``NAME=VALUE``. Raises ``typer.BadParameter``, which shows nothing of the value: it may be secret."""
+    name, equals, value = given.partition("=")
+    if not equals or not name:
+        shown = re.sub(r"[^\w.-].*", "...", given, count=1, flags=re.ASCII | re.DOTALL)
+        raise typer.BadParameter(f"{shown!r} is not NAME=VALUE", param_hint=flag)
+    if not is_utf8(name):
+        raise typer.BadParameter(f"the name {name!r} is not UTF-8", param_hint=flag)
+    return name, value
 
 
 def client_settings(bootstrap_servers: str, given: Sequence[str] | None) -> dict[str, str]:

@@ -7,6 +7,7 @@ that others chose cannot control the terminal, nor look like another line.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import sys
@@ -19,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ottla.cli.options import Format
+from ottla.cli.streams import OutputFailed
 
 Row = Mapping[str, Any]
 UNCUT = 4096
@@ -62,8 +64,14 @@ def _escape(character: str) -> str:
 
 
 def say(text: str) -> None:
-    """One line about what was done."""
-    print(visible(text))
+    """Print one line about what was done, at once: what follows may be interrupted."""
+    with contextlib.suppress(OutputFailed):  # the flush at the end fails again, when everything is done
+        print(visible(text), flush=True)
+
+
+def counted(number: int, noun: str) -> str:
+    """A number of things: ``1 partition``, ``2 partitions``."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def print_rows(rows: Sequence[Row], columns: Sequence[str], output: Format) -> None:

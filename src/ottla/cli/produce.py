@@ -16,10 +16,9 @@ import typer
 
 from ottla.cli.connecting import check_reachable
 from ottla.cli.escapes import BadFormat, unescaped
-from ottla.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Settings, client_settings, named
-from ottla.cli.output import CommandFailed
+from ottla.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Settings, client_settings, named, pair
+from ottla.cli.output import CommandFailed, counted
 from ottla.cli.producing import of_librdkafka, separated
-from ottla.types import is_utf8
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
@@ -51,10 +50,13 @@ class LineProducer:
             raise CommandFailed(str(error.args[0].str())) from error
         self._errors = client.KafkaException
         self._topic, self._headers = topic, headers
-        self._refused: list[KafkaError] = []
+        self._lines = self._refused = 0
+        self._reason: KafkaError | None = None
+        """Why the first of the refused records was refused."""
 
     def produce(self, key: bytes | None, value: bytes) -> None:
-        """Queue one record; waits while the queue is full."""
+        """Queue one record; waits while the queue is full. Raises ``CommandFailed`` for one that cannot be produced."""
+        self._lines += 1
         while True:
             try:
                 self._producer.produce(self._topic, key=key, value=value, headers=[*self._headers], on_delivery=self._delivered)
@@ -63,14 +65,14 @@ class LineProducer:
                 self._producer.poll(0.1)
             except self._errors as error:
                 self._flush()
-                raise CommandFailed(f"topic {self._topic}: {error.args[0].str()}") from error
+                raise CommandFailed(f"topic {self._topic}, line {self._lines}: {error.args[0].str()}") from error
         self._producer.poll(0)
 
     def finish(self) -> None:
         """Wait for all acknowledgements. Raises ``CommandFailed`` if a record was refused."""
         self._flush()
-        if self._refused:
-            raise CommandFailed(f"{len(self._refused)} records were not produced to {self._topic}: {self._refused[0].str()}")
+        if self._reason is not None:
+            raise CommandFailed(f"{counted(self._refused, 'record')} not produced to {self._topic}: {self._reason.str()}")
 
     def _flush(self) -> None:
         while self._producer.flush(FLUSH):
@@ -78,7 +80,8 @@ class LineProducer:
 
     def _delivered(self, error: KafkaError | None, message: Any) -> None:
         if error is not None:
-            self._refused.append(error)
+            self._refused += 1
+            self._reason = self._reason or error
 
 
 def _delimiter(value: str | None) -> str | None:
@@ -93,15 +96,7 @@ def _delimiter(value: str | None) -> str | None:
 
 def _headers(given: list[str] | None) -> list[tuple[str, bytes]]:
     """Headers as they were given: in their order, names more than once, values of any bytes."""
-    headers = []
-    for each in given or ():
-        name, equals, value = each.partition("=")
-        if not equals or not name:
-            raise typer.BadParameter(f"{each!r} is not NAME=VALUE", param_hint="-H")
-        if not is_utf8(name):
-            raise typer.BadParameter(f"the name of {each!r} is not UTF-8", param_hint="-H")
-        headers.append((name, os.fsencode(value)))
-    return headers
+    return [(name, os.fsencode(value)) for name, value in (pair(each, "-H") for each in given or ())]
 
 
 def produce(

@@ -19,14 +19,12 @@ from ottla.config.spelling import dotted, spellings
 SECURITY = ("ssl.", "sasl.", "security.", "https.", "oauth", "enable.ssl.", "enable.sasl.")
 """How the names begin of what this command, too, takes from the client's settings."""
 MOVED = ("bootstrap.servers", "metadata.broker.list")
+OBJECTS = ("default.topic.config", "delivery.report.only.error", "logger", "on_delivery")
+"""Settings of confluent-kafka that are no strings; so are all that end in ``_cb``."""
 
 RANGES: Mapping[str, tuple[str, int, int]] = {
     "request_timeout_ms": ("socket.timeout.ms", 10, 300_000),
     "default_api_timeout_ms": ("message.timeout.ms", 1, 2**31 - 1),
-    "retry_backoff_ms": ("retry.backoff.ms", 1, 300_000),
-    "retry_backoff_max_ms": ("retry.backoff.max.ms", 1, 300_000),
-    "reconnect_backoff_ms": ("reconnect.backoff.ms", 0, 3_600_000),
-    "reconnect_backoff_max_ms": ("reconnect.backoff.max.ms", 0, 3_600_000),
     "socket_connection_setup_timeout_ms": ("socket.connection.setup.timeout.ms", 1_000, 2**31 - 1),
     "connections_max_idle_ms": ("connections.max.idle.ms", 0, 2**31 - 1),
     "metadata_max_age_ms": ("metadata.max.age.ms", 1, 86_400_000),
@@ -35,6 +33,11 @@ RANGES: Mapping[str, tuple[str, int, int]] = {
     "receive_buffer_bytes": ("socket.receive.buffer.bytes", 0, 100_000_000),
 }
 """Field of a client's config -> librdkafka's setting and its bounds."""
+PAUSES: Mapping[str, tuple[str, int, int]] = {
+    "retry_backoff": ("retry.backoff", 1, 300_000),
+    "reconnect_backoff": ("reconnect.backoff", 0, 3_600_000),
+}
+"""The beginning of the fields of a first and of a longest pause -> that of librdkafka's settings, and their bounds."""
 
 NAMES: Mapping[str, str] = {
     "metadata_recovery_strategy": "metadata.recovery.strategy",
@@ -62,7 +65,12 @@ class ProducerConfig(ClientConfig):
 
 
 def separated(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """The settings of a client, and those that only librdkafka knows."""
+    """The settings of a client, and those that only librdkafka knows. Raises ``CommandFailed`` for one of no use to a command."""
+    for name in given:
+        if name in OBJECTS or name.endswith("_cb"):
+            raise CommandFailed(f"{name} is no setting of a command line: it takes an object of a program")
+        if name == "transactional.id":
+            raise CommandFailed(f"{name}: ottla produce does not produce in transactions; leave it out")
     known = spellings(ConsumerConfig)  # what is a consumer's is refused as such
     ours = {name for name in given if name in known or dotted(name).startswith(SECURITY) or dotted(name) in MOVED}
     return {name: given[name] for name in given if name in ours}, {name: given[name] for name in given if name not in ours}
@@ -83,6 +91,10 @@ def of_librdkafka(settings: Mapping[str, str]) -> dict[str, Any]:
     for field, (name, low, high) in RANGES.items():
         if field in given:
             found[name] = max(low, min(getattr(config, field), high))
+    for field, (name, low, high) in PAUSES.items():
+        if {f"{field}_ms", f"{field}_max_ms"} & given:  # librdkafka refuses a first one that is longer than the longest
+            longest = max(low, min(getattr(config, f"{field}_max_ms"), high))
+            found |= {f"{name}.max.ms": longest, f"{name}.ms": max(low, min(getattr(config, f"{field}_ms"), longest))}
     for field, name in NAMES.items():
         if (value := getattr(config, field)) is not None and _counts(config, field):
             found[name] = value

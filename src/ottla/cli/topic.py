@@ -15,9 +15,11 @@ import ottla
 from ottla import TopicPartition
 from ottla.cli.connecting import connected_admin
 from ottla.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Command, Format, OutputFormat, Settings, named, pairs
-from ottla.cli.output import CommandFailed, print_rows, say
+from ottla.cli.output import CommandFailed, counted, print_rows, say
 
 app = typer.Typer(help="Create, list, describe, alter and delete topics.", no_args_is_help=True)
+MOST = 2**31 - 1
+"""Partitions that the protocol can count."""
 Name = Annotated[str, typer.Argument(metavar="TOPIC", callback=named, help="The name of the topic.")]
 
 
@@ -25,7 +27,7 @@ Name = Annotated[str, typer.Argument(metavar="TOPIC", callback=named, help="The 
 def create(
     name: Name,
     partitions: Annotated[
-        int | None, typer.Option("-p", "--partitions", min=1, help="How many; by default the broker decides.")
+        int | None, typer.Option("-p", "--partitions", min=1, max=MOST, help="How many; by default the broker decides.")
     ] = None,
     configs: Annotated[
         list[str] | None, typer.Option("--config", metavar="NAME=VALUE", help="A setting of the topic; may be repeated.")
@@ -36,7 +38,8 @@ def create(
     """Create a topic."""
     with connected_admin(bootstrap_servers, settings) as admin:
         admin.create_topics({name: -1 if partitions is None else partitions}, configs=pairs(configs, "--config"))
-        say(f"created topic {name} with {_count(len(admin.describe_topics([name])[name].partitions))}")
+        made = len(admin.describe_topics([name])[name].partitions) if partitions is None else partitions
+        say(f"created topic {name} with {counted(made, 'partition')}")
 
 
 @app.command("list", cls=Command)
@@ -73,7 +76,8 @@ def describe(
 def alter(
     name: Name,
     partitions: Annotated[
-        int | None, typer.Option("-p", "--partitions", min=1, help="The new total number of partitions; it cannot be decreased.")
+        int | None,
+        typer.Option("-p", "--partitions", min=1, max=MOST, help="The new total number of partitions; it cannot be decreased."),
     ] = None,
     configs: Annotated[
         list[str] | None, typer.Option("--config", metavar="NAME=VALUE", help="A setting of the topic; may be repeated.")
@@ -95,12 +99,14 @@ def alter(
         raise typer.BadParameter("nothing to change: give -p, --config or --delete-config")
     with connected_admin(bootstrap_servers, settings) as admin:
         _check_known(admin, name, deleted or ())
+        if partitions is not None:  # before the settings are changed
+            admin.create_partitions({name: partitions}, validate_only=True)
         admin.alter_configs("topic", name, changes)
         for setting, value in changes.items():
             say(f"topic {name}: {setting} has its default again" if value is None else f"topic {name}: {setting}={value}")
         if partitions is not None:
             admin.create_partitions({name: partitions})
-            say(f"topic {name} has {_count(partitions)}")
+            say(f"topic {name} has {counted(partitions, 'partition')}")
 
 
 def _check_known(admin: ottla.Admin, name: str, settings: Sequence[str]) -> None:
@@ -125,13 +131,9 @@ def delete(
         topic = admin.describe_topics([name])[name]
         if topic.is_internal:
             raise CommandFailed(f"topic {name} is internal: it holds the state of groups or transactions, and is not deleted")
-        partitions = _count(len(topic.partitions))
+        partitions = counted(len(topic.partitions), "partition")
         if execute:
             admin.delete_topics([name])
             say(f"deleted topic {name}")
         else:
             say(f"would delete topic {name} with {partitions}; add --execute to do it")
-
-
-def _count(partitions: int) -> str:
-    return f"{partitions} partition{'' if partitions == 1 else 's'}"

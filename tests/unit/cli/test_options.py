@@ -7,7 +7,7 @@ import typer
 
 from ottla.cli.app import run
 from ottla.cli.connecting import patient
-from ottla.cli.options import client_settings, pairs
+from ottla.cli.options import client_settings, is_offset, pairs
 from ottla.config import AdminConfig
 
 
@@ -19,6 +19,29 @@ def test_pairs_split_at_the_first_equals_sign_and_the_last_of_a_name_wins() -> N
 def test_what_is_no_pair_is_bad_usage(given: str) -> None:
     with pytest.raises(typer.BadParameter, match="is not NAME=VALUE"):
         pairs([given], "-X")
+
+
+@pytest.mark.parametrize("given", ["sasl.password:hunter2", "sasl.password hunter2", "=hunter2", "sasl.password=hunter2\udce9"])
+def test_bad_usage_shows_no_value(given: str) -> None:
+    with pytest.raises(typer.BadParameter) as refused:
+        pairs([given], "-X")
+    assert "hunter2" not in str(refused.value)
+    assert given.startswith("=") or "sasl.password" in str(refused.value)
+
+
+def test_a_name_that_is_not_utf_8_is_bad_usage() -> None:
+    with pytest.raises(typer.BadParameter, match="not UTF-8"):
+        pairs(["caf\udce9=1"], "-X")
+
+
+@pytest.mark.parametrize("text", ["0", "42", str(2**63 - 1)])
+def test_offsets(text: str) -> None:
+    assert is_offset(text)
+
+
+@pytest.mark.parametrize("text", ["", "-1", "1.5", "x", "²", str(2**63), "9" * 5000])
+def test_what_is_no_offset(text: str) -> None:
+    assert not is_offset(text)
 
 
 def test_a_setting_wins_over_the_bootstrap_option() -> None:
