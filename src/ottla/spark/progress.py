@@ -38,8 +38,8 @@ class Progress:
     TIMEOUT, FINAL_TIMEOUT, REST = 5.0, 30.0, 10.0
     """Seconds: for one commit, for the last one of a query, and before the next attempt after one has failed."""
 
-    CHECK = 3.0
-    """Seconds between two looks for another query's commits."""
+    CHECK, LONGEST_CHECK, CHECK_TIMEOUT = 3.0, 60.0, 1.0
+    """Seconds between the first two looks for another query's commits, which double up to the second number; and for one look."""
 
     def __init__(self, cluster: Cluster, group_id: str | None) -> None:
         self._cluster = cluster
@@ -50,6 +50,7 @@ class Progress:
         self._is_shared = False
         self._has_members = False
         self._check_at = 0.0
+        self._check_pause = self.CHECK
 
     def reached(self, offsets: Offsets, *, final: bool = False) -> None:
         """All before ``offsets`` is done with. ``final``: nothing will follow, so try in earnest."""
@@ -69,11 +70,17 @@ class Progress:
             self._committed = dict(offsets)
 
     def _look_for_others(self) -> None:
-        """Warn once if another query has committed to the group since this one did."""
+        """Warn once if another query has committed to the group since this one did. Where that cannot be seen, the commit follows
+        all the same."""
         if self._committed is None or self._is_shared or time.monotonic() < self._check_at:
             return
-        self._check_at = time.monotonic() + self.CHECK
-        found = self._cluster.committed(self._committed, timeout=self.TIMEOUT)
+        self._check_at = time.monotonic() + self._check_pause
+        self._check_pause = min(2 * self._check_pause, self.LONGEST_CHECK)
+        try:
+            found = self._cluster.committed(self._committed, timeout=self.CHECK_TIMEOUT)
+        except Exception as error:
+            log.info("it is not known whether another query commits to group %r: %s", self._group_id, error)
+            return
         others = sorted(
             tp
             for tp, offset in found.items()

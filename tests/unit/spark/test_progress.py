@@ -22,6 +22,7 @@ class Broken:
     def __init__(self) -> None:
         self.commits: list[tuple[Offsets, float]] = []
         self.error: Exception | None = None
+        self.look_error: Exception | None = None
         self.group: dict[TopicPartition, OffsetAndMetadata] = {}
         self.questions = 0
 
@@ -33,6 +34,8 @@ class Broken:
 
     def committed(self, partitions: Iterable[TopicPartition], *, timeout: float) -> dict[TopicPartition, OffsetAndMetadata | None]:
         self.questions += 1
+        if self.look_error is not None:
+            raise self.look_error
         return {tp: self.group.get(tp) for tp in partitions}
 
 
@@ -117,8 +120,21 @@ def test_a_query_does_not_take_its_own_commits_or_those_before_it_for_another(
     monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
     Progress(target, "g").reached({A: 1})
     after_restart = Progress(target, "g")
-    for offset in range(2, 50):
+    for offset in range(2, 3602):
         now[0] += 1
         after_restart.reached({A: offset})
     assert not caplog.records
-    assert 1 < target.questions <= 48 / Progress.CHECK + 1
+    assert 1 < target.questions <= 3600 / Progress.LONGEST_CHECK + 6  # a look costs a request to the coordinator
+
+
+@pytest.mark.parametrize("final", [False, True])
+def test_a_failed_look_for_other_queries_does_not_keep_the_commit_back(
+    target: Broken, caplog: pytest.LogCaptureFixture, final: bool
+) -> None:
+    progress = Progress(target, "g")
+    progress.reached({A: 1})
+    target.look_error = OttlaTimeoutError("no answer to OffsetFetch")
+    progress.reached({A: 2}, final=final)
+    assert target.questions == 1
+    assert target.group[A].offset == 2
+    assert not caplog.records
