@@ -37,6 +37,11 @@ def test_a_table_by_sql(spark: SparkSession, kafka: Kafka, topic: str, table: st
     query = spark.readStream.table(table).writeStream.format("memory").queryName("of_table").trigger(availableNow=True).start()
     assert query.awaitTermination(60)
     assert query.exception() is None
+    assert spark.table("of_table").count() == 0  # a stream begins at the end
+    stream = spark.readStream.option("startingOffsets", "earliest").table(table)
+    query = stream.writeStream.format("memory").queryName("of_table_whole").trigger(availableNow=True).start()
+    assert query.awaitTermination(60)
+    assert values(spark, "SELECT value FROM of_table_whole") == [0, 1, 2, 3, 4]
 
 
 def test_a_table_with_columns_is_refused_with_what_to_do(spark: SparkSession, kafka: Kafka, topic: str, table: str) -> None:
