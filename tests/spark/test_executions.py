@@ -134,6 +134,16 @@ def test_fixed_offsets_are_read_each_time(load: Load, kafka: Kafka) -> None:
     assert frame.count() == 2
 
 
+def test_an_offset_beyond_the_log_is_compared_with_it_by_each_execution(load: Load, kafka: Kafka) -> None:
+    topic = kafka.create()
+    kafka.produce(topic, numbered(4))
+    named = {"startingOffsets": f'{{"{topic}": {{"0": 1}}}}', "endingOffsets": f'{{"{topic}": {{"0": 6}}}}'}
+    frame = load(subscribe=topic, failOnDataLoss=False, **named)
+    assert values(frame) == [1, 2, 3]
+    kafka.produce(topic, numbered(4, 4))
+    assert values(frame) == [1, 2, 3, 4, 5]
+
+
 def test_plan_once_reads_the_same_each_time(load: Load, kafka: Kafka) -> None:
     topic = kafka.create()
     kafka.produce(topic, numbered(3))

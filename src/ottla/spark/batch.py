@@ -8,6 +8,7 @@ after attempt, read within the same bounds; under any bounds an offset belongs t
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from collections.abc import Iterator, Mapping
@@ -16,12 +17,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from ottla.errors import OttlaError
 from ottla.spark.bounds import are_fixed, bounds_from_json, current_bounds
-from ottla.spark.cluster import Cluster, patience
+from ottla.spark.cluster import FEW, Cluster, patience
 from ottla.spark.launch import PlannerAddress, ask, register
-from ottla.spark.offsets import LATEST
+from ottla.spark.offsets import LATEST, Offsets
 from ottla.spark.options import SourceOptions
 from ottla.spark.planning import Bounds, OpenTask, Task, plan_open_tasks, plan_tasks, ranges_between
+from ottla.types import TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,8 +34,9 @@ log = logging.getLogger(__name__)
 EXECUTION, DRIVER_HOST = "spark.sql.execution.id", "spark.driver.host"
 """Local properties that Spark gives to each task of a query."""
 
-QUESTIONS = 4
-"""More than a planner asks a cluster to settle the bounds of an execution; each question has the same patience."""
+QUESTIONS = FEW + 3
+"""How many a planner asks a cluster, at most, to settle the bounds of an execution: for partitions of topics, for the two ends of
+logs, and for the ends of those in which offsets are named. Each question has the same patience."""
 
 
 class OpenPartition(NamedTuple):
@@ -58,7 +62,7 @@ class OttlaBatchReader(DataSourceReader):
         with Cluster(options) as cluster:
             bounds = current_bounds(cluster, options)
         least, most, cores = options.min_partitions, options.max_partitions, os.cpu_count() or 1
-        if are_fixed(options) or options.plan_once:
+        if options.plan_once or are_fixed(options, bounds):
             starts, ends = ({tp: both[point] for tp, both in bounds.items()} for point in (0, 1))
             ranges = ranges_between(starts, ends)
             return [InputPartition(task) for task in plan_tasks(ranges, min_partitions=least, max_partitions=most, cores=cores)]
@@ -89,13 +93,14 @@ class OttlaBatchReader(DataSourceReader):
     def _warn_if_outgrown(self, wanted: OpenPartition) -> None:
         ending = self._options.ending_offsets
         assert ending is not None
-        last = [tp for tp in wanted.planned if any((*tp, None) == (*share[:2], share.high) for share in wanted.task.shares)]
-        with Cluster(self._options) as cluster:
+        last = [TopicPartition(share.topic, share.partition) for share in wanted.task.shares if share.high is None]
+        latest: Offsets = {}
+        with contextlib.suppress(OttlaError), Cluster(self._options) as cluster:  # reading says what is wrong
             latest = cluster.latest(ending.unresolved(last, LATEST))
         if newer := sorted(tp for tp, end in latest.items() if end > wanted.planned[tp][1]):
             log.warning(
-                "%s: an RDD reads up to the offset where the log ended when the table was first used, and records were added "
-                "since; call load() again to read them",
+                "%s: an RDD, and so foreach(), foreachPartition() and toJSON(), reads up to the offset where the log ended when "
+                "the table was first used, and records were added since; call load() again to read them",
                 ", ".join(map(str, newer)),
             )
 

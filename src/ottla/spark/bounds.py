@@ -19,12 +19,17 @@ from ottla.spark.planning import Bounds
 from ottla.types import TopicPartition
 
 
-def are_fixed(options: SourceOptions) -> bool:
-    """Whether the options of a batch name all offsets as numbers, so that each execution has the same bounds."""
+def are_fixed(options: SourceOptions, bounds: Bounds) -> bool:
+    """Whether ``bounds`` of a batch are the numbers that the options name, so that each execution has the same ones.
+
+    A number beyond the end of a log, with ``failOnDataLoss=false``, may have another effect later.
+    """
     starting, ending = options.starting_offsets, options.ending_offsets
     assert starting is not None
     assert ending is not None
-    return not starting.mentions(EARLIEST) and not ending.mentions(LATEST)
+    if starting.everywhere is not None or ending.everywhere is not None:
+        return False
+    return all(both == (starting.partitions[tp], ending.partitions[tp]) for tp, both in bounds.items())
 
 
 def current_bounds(cluster: Cluster, options: SourceOptions) -> Bounds:

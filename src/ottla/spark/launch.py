@@ -10,6 +10,7 @@ The folder is in Spark's own temporary folder, whose name is unique for each Spa
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -19,13 +20,13 @@ import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ottla.errors import OttlaError
 from ottla.spark.planner import LOAD_AGAIN
-from ottla.spark.signed import Connection, WrongSignatureError
+from ottla.spark.signed import KEY_SIZE, Connection, WrongSignatureError
 
 LOOPBACK = "127.0.0.1"
 
@@ -35,7 +36,10 @@ START_TIMEOUT = 60.0
 OWN_FOLDER = "blockmgr-"
 """What Spark calls the temporary folder of one SparkContext."""
 
-LOCAL_MASTER = re.compile(r"(spark\.master=)?local(\[.*\])?")
+LOCAL = re.compile(r"local(\[.*\])?")
+
+DAEMON = "pyspark.daemon"
+"""The module whose process starts Spark's worker processes."""
 
 BACKLOG = 1024
 """Tasks that may wait to be connected."""
@@ -103,7 +107,7 @@ def ask(address: PlannerAddress, execution: int, *, driver: str, patience: float
     for host in hosts:
         try:
             with Connection((host.strip("[]"), address.port), address.key, timeout=CONNECT_TIMEOUT) as planner:
-                answer = planner.ask({"table": address.table, "execution": execution}, timeout=patience)
+                answer = _asked(planner, {"table": address.table, "execution": execution}, patience)
             break
         except (OSError, EOFError, WrongSignatureError) as error:
             failed.append(f"{host}:{address.port} ({error or type(error).__name__})")
@@ -119,13 +123,26 @@ def ask(address: PlannerAddress, execution: int, *, driver: str, patience: float
     return bounds
 
 
+def _asked(planner: Connection, question: dict[str, Any], patience: float) -> dict[str, Any]:
+    try:
+        answer: dict[str, Any] = planner.ask(question, timeout=patience)
+    except TimeoutError as error:
+        raise OttlaError(
+            f"the planner process on the driver's host has not settled the offsets of this query in {patience:g} s",
+            hint="it waits for the Kafka cluster, perhaps for other queries of the same table first; "
+            "kafka.default.api.timeout.ms bounds how long for each",
+            cause=error,
+        ) from error
+    return answer
+
+
 @contextlib.contextmanager
 def _private_folder(folders: str) -> Iterator[Path]:
     """The folder, locked: two tables may be planned at the same time."""
     import fcntl
 
     own = [folder for folder in folders.split(",") if os.path.basename(folder).startswith(OWN_FOLDER) and os.path.isdir(folder)]
-    other = Path(tempfile.gettempdir(), f"ottla-planner-{os.getuid()}-{os.getppid()}")
+    other = Path(tempfile.gettempdir(), f"ottla-planner-{os.getuid()}-{_driver()[0]}")
     home = Path(own[0], "ottla-planner") if own else other
     home.mkdir(mode=0o700, exist_ok=True)
     found = home.lstat()
@@ -146,15 +163,19 @@ def _known(home: Path) -> tuple[int, bytes] | None:
 
 def _start(home: Path, known: tuple[int, bytes] | None) -> tuple[int, bytes]:
     """Start the planner process: where there was one, under its port and key, since there are tables that know them."""
-    wanted, key = known or (0, secrets.token_bytes(32))
-    with _listen(wanted) as listening:
+    wanted, key = known or (0, secrets.token_bytes(KEY_SIZE))
+    driver, words = _driver()
+    with _listen(wanted, only_here=has_local_master(words)) as listening:
         port: int = listening.getsockname()[1]
         with open(os.open(home / "address", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
             json.dump([port, key.hex()], file)
-        words = [sys.executable, "-m", "ottla.spark.planner", str(listening.fileno()), str(os.getppid()), str(home)]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         process = subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, pass_fds=[listening.fileno()], env=environment
+            [sys.executable, "-m", "ottla.spark.planner", str(listening.fileno()), str(driver), str(home)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            pass_fds=[listening.fileno()],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            start_new_session=True,  # PySpark's daemon, when it ends, sends SIGHUP to all processes of its group
         )
         assert process.stdin is not None
         with process.stdin:
@@ -162,11 +183,11 @@ def _start(home: Path, known: tuple[int, bytes] | None) -> tuple[int, bytes]:
     return port, key
 
 
-def _listen(wanted: int) -> socket.socket:
+def _listen(wanted: int, *, only_here: bool) -> socket.socket:
     """A socket for tasks to connect to; its port is ``wanted`` if that is free."""
     for port in (wanted, 0):
         with contextlib.suppress(OSError):
-            if _runs_locally():
+            if only_here:
                 return socket.create_server((LOOPBACK, port), backlog=BACKLOG)
             if socket.has_dualstack_ipv6():
                 return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=BACKLOG)
@@ -174,18 +195,34 @@ def _listen(wanted: int) -> socket.socket:
     raise ConnectionError("there is no port to listen on")
 
 
-def _runs_locally() -> bool:
-    """Whether Spark's command line says that its tasks run in the driver, so that no other machine needs to connect.
+def has_local_master(words: Sequence[str]) -> bool:
+    """Whether the driver's command line says that tasks run in the driver, so that no other machine needs to connect.
 
-    ``False`` where that is not known.
+    ``False`` where it names no master. What follows the names of options may be anything, also an application's argument ``local``.
     """
+    named = [value.removeprefix("--master=") for value in words if value.startswith("--master=")]
+    for option, value in itertools.pairwise(words):
+        if option == "--master":
+            named.append(value)
+        elif option in ("--conf", "-c") and value.startswith("spark.master="):
+            named.append(value.removeprefix("spark.master="))
+    return bool(named) and all(LOCAL.fullmatch(master) for master in named)
+
+
+def _driver() -> tuple[int, list[str]]:
+    """The driver's process and its command line, which is empty where it is not known.
+
+    This process is a child of PySpark's daemon, which is a child of the driver; with ``spark.python.use.daemon=false`` there is no
+    daemon in between.
+    """
+    number = os.getppid()
     try:
-        # This process is a child of PySpark's daemon, which is a child of the driver.
-        parent, _ = _process(os.getppid())
-        _, words = _process(parent)
+        parent, words = _process(number)
+        if DAEMON not in words:
+            return number, words
+        return parent, _process(parent)[1]
     except (OSError, ValueError, IndexError, subprocess.SubprocessError):
-        return False
-    return any(LOCAL_MASTER.fullmatch(word) for word in words)
+        return number, []
 
 
 def _process(number: int) -> tuple[int, list[str]]:

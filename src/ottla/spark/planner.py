@@ -31,24 +31,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ottla.errors import OttlaError
-from ottla.spark.signed import ANSWER, MOST_QUESTION, QUESTION, WrongSignatureError, receive, send
+from ottla.spark.signed import ANSWER, KEY_SIZE, MOST_QUESTION, QUESTION, WrongSignatureError, receive, send
 
 if TYPE_CHECKING:
     from ottla.spark.cluster import Cluster
 
 log = logging.getLogger(__name__)
 
-EXECUTIONS = 1000
-"""Executions of one table whose answers are kept: the last used."""
+MEMORY = 64 * 2**20
+"""Bytes of one table's answers that are kept, the last used: those of 200,000 executions for a few partitions, of 1,600 for a
+thousand."""
 
 TABLES = 10_000
 """Tables that are kept: the last used. Those with the same options are one."""
 
-IDLE = 60.0
-"""Seconds after which the connections of a table that is not used are closed."""
+IDLE, OPEN = 60.0, 16
+"""Seconds after which the connections of a table that is not used are closed; and how many tables keep theirs."""
 
 WATCH = 1.0
 """Seconds between two looks at the driver."""
+
+TOUCH = 3600.0
+"""Seconds between two new dates for the files of the planner: some systems delete files in ``/tmp`` that are ten days old."""
 
 CLIENT_PATIENCE = 10.0
 """Seconds for a client to send its question."""
@@ -59,27 +63,48 @@ LOAD_AGAIN = "call load() again, or set option planOnce to true"
 class Answers:
     """One answer for each execution of one table. Any thread."""
 
-    def __init__(self, plan: Callable[[], str], *, most: int = EXECUTIONS) -> None:
+    def __init__(self, plan: Callable[[], str], *, most: int = MEMORY) -> None:
         self._plan = plan
         self._most = most
         self._lock = threading.Lock()
-        self._answers: OrderedDict[int, str] = OrderedDict()
+        self._answers: OrderedDict[int, str | Exception] = OrderedDict()
+        self._size = 0
         self._forgotten = -1
 
     def of(self, execution: int) -> str | None:
-        """The answer for ``execution``; ``None`` where it may have been forgotten. The first call plans, and raises what that does.
+        """The answer for ``execution``; ``None`` where it may have been forgotten.
 
-        Spark numbers executions in ascending order.
+        The first call plans. If that fails, this call and all others for the execution raise the error: to plan for each attempt of
+        each task would only delay the end of the query. Spark numbers executions in ascending order.
         """
         with self._lock:
             answer = self._answers.get(execution)
             if answer is None and execution > self._forgotten:
-                answer = self._answers[execution] = self._plan()
+                answer = self._add(execution)
             if answer is not None:
                 self._answers.move_to_end(execution)
-            while len(self._answers) > self._most:
-                self._forgotten = max(self._forgotten, self._answers.popitem(last=False)[0])
-            return answer
+            while self._size > self._most and len(self._answers) > 1:
+                forgotten, gone = self._answers.popitem(last=False)
+                self._size -= _size(gone)
+                self._forgotten = max(self._forgotten, forgotten)
+        if isinstance(answer, Exception):
+            raise answer.with_traceback(None)
+        return answer
+
+    def _add(self, execution: int) -> str | Exception:
+        answer: str | Exception
+        try:
+            answer = self._plan()
+        except Exception as error:
+            answer = error
+        self._answers[execution] = answer
+        self._size += _size(answer)
+        return answer
+
+
+def _size(answer: str | Exception) -> int:
+    """Bytes that an answer takes, about."""
+    return 200 + (len(answer) if isinstance(answer, str) else 1000)
 
 
 class Table:
@@ -107,11 +132,16 @@ class Table:
                 self._close()
                 raise
 
-    def rest(self, now: float) -> None:
-        """Close the connections unless they are, or were a moment ago, in use."""
+    @property
+    def is_open(self) -> bool:
+        """Whether there may be connections."""
+        return self._cluster is not None
+
+    def rest(self, now: float, *, idle: float) -> None:
+        """Close the connections unless they are in use, or were ``idle`` seconds ago."""
         if self._lock.acquire(blocking=False):
             try:
-                if now - self._used > IDLE:
+                if now - self._used > idle:
                     self._close()
             finally:
                 self._lock.release()
@@ -166,16 +196,16 @@ class Planner:
             raise OttlaError(text, hint=LOAD_AGAIN)
         bounds = table.answers.of(execution)
         if bounds is None:
-            text = f"the offsets of execution {execution} were forgotten: {EXECUTIONS} executions of this table came after it"
+            text = f"the offsets of execution {execution} were forgotten: too many executions of this table came after it"
             raise OttlaError(text, hint="run the query again")
         return f'{{"bounds": {bounds}}}'
 
     def rest(self, now: float) -> None:
-        """Close connections that are not used."""
+        """Close connections that are not used, and those of all but the last used tables."""
         with self._lock:
-            tables = list(self._tables.values())
-        for table in tables:
-            table.rest(now)
+            tables = [table for table in self._tables.values() if table.is_open]
+        for number, table in enumerate(reversed(tables)):
+            table.rest(now, idle=IDLE if number < OPEN else 0.0)
 
 
 class _Handler(socketserver.StreamRequestHandler):
@@ -206,9 +236,20 @@ def serve(listening: socket.socket, key: bytes, *, driver: int, home: Path) -> N
     server = _Server(listening, key)
     threading.Thread(target=server.serve_forever, name="ottla-spark-planner", daemon=True).start()
     importlib.import_module("ottla.spark.bounds")  # and the client with it, before the first task asks
+    touched = time.monotonic()
     while home.is_dir() and _is_alive(driver):
         time.sleep(WATCH)
-        server.planner.rest(time.monotonic())
+        now = time.monotonic()
+        server.planner.rest(now)
+        if now - touched > TOUCH:
+            touched = now
+            _touch(home)
+
+
+def _touch(home: Path) -> None:
+    with contextlib.suppress(OSError):
+        for path in (home, *home.iterdir()):
+            os.utime(path)
 
 
 def _is_alive(process: int) -> bool:
@@ -228,6 +269,8 @@ def main() -> None:
     logging.basicConfig(level=logging.ERROR, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     descriptor, driver, home = sys.argv[1:]
     key = sys.stdin.buffer.read()
+    if len(key) != KEY_SIZE:
+        sys.exit("the worker process that started this planner was killed before it had sent the key")
     serve(socket.socket(fileno=int(descriptor)), key, driver=int(driver), home=Path(home))
     shutil.rmtree(home, ignore_errors=True)
     os._exit(0)  # a thread that waits for a cluster must not keep the process alive

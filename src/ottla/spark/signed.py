@@ -8,6 +8,7 @@ driver sends options, with passwords in them, over the loopback interface alone.
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import json
 import secrets
@@ -16,8 +17,8 @@ import struct
 from io import BufferedIOBase
 from typing import Any, Self
 
-SIGNATURE = 32
-"""Bytes of a signature (HMAC with SHA-256)."""
+KEY_SIZE = SIGNATURE = 32
+"""Bytes of a key, and of a signature (HMAC with SHA-256)."""
 
 MOST_QUESTION, MOST_ANSWER = 16 * 2**20, 256 * 2**20
 """Bytes of the largest messages. A question is read before it is known who sent it."""
@@ -73,8 +74,8 @@ class Connection:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stream.close()
-        self._socket.close()
+        with self._socket, contextlib.suppress(OSError):
+            self._stream.close()  # sends what an earlier error has left unsent
 
     def ask(self, question: dict[str, Any], *, timeout: float) -> Any:
         """The answer to ``question``. Raises ``OSError`` and ``EOFError``, ``WrongSignatureError`` where the peer lacks the key."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -19,10 +20,11 @@ import pytest
 from pyspark.sql.datasource import InputPartition
 
 from ottla import Admin, Broker, OttlaError
+from ottla.spark import planner as planner_module
 from ottla.spark.batch import OpenPartition, OttlaBatchReader
-from ottla.spark.launch import LOCAL_MASTER, PlannerAddress, ask, register
+from ottla.spark.launch import PlannerAddress, ask, has_local_master, register
 from ottla.spark.options import bounding_options, parse_options
-from ottla.spark.planner import Answers, Planner, serve
+from ottla.spark.planner import IDLE, OPEN, WATCH, Answers, Planner, serve
 from ottla.spark.planning import OpenTask, Share
 from ottla.spark.signed import Connection, WrongSignatureError
 from ottla.types import TopicPartition
@@ -77,7 +79,8 @@ def test_threads_that_ask_at_the_same_time_get_the_same_answer() -> None:
     assert found == ["a"] * 8
 
 
-def test_a_plan_that_failed_is_made_again() -> None:
+def test_a_plan_that_failed_is_made_again_for_the_next_execution_alone() -> None:
+    """Spark runs each task up to four times: each attempt would wait for the cluster as long as the first one did."""
     results = iter([OttlaError("no broker"), "plan"])
 
     def plan() -> str:
@@ -87,17 +90,30 @@ def test_a_plan_that_failed_is_made_again() -> None:
         return result
 
     answers = Answers(plan)
+    for _ in range(4):
+        with pytest.raises(OttlaError, match="no broker"):
+            answers.of(1)
+    assert answers.of(2) == "plan"
     with pytest.raises(OttlaError, match="no broker"):
         answers.of(1)
-    assert answers.of(1) == "plan"
 
 
 def test_an_answer_that_was_forgotten_is_not_made_again() -> None:
-    answers = Answers(iter("abcdef").__next__, most=2)
+    answers = Answers(iter("abcdef").__next__, most=2 * 201)
     assert [answers.of(execution) for execution in (1, 2, 1, 3)] == ["a", "b", "a", "c"]
     assert answers.of(2) is None
     assert [answers.of(1), answers.of(3), answers.of(4)] == ["a", "c", "d"]
     assert answers.of(1) is None
+
+
+def test_answers_are_kept_by_their_size() -> None:
+    """Small ones for long: a stream joined with the same table must not push those of a slow query out."""
+    small, large = Answers(lambda: "[]", most=10_000_000), Answers(lambda: "x" * 1_000_000, most=10_000_000)
+    for answers in (small, large):
+        for execution in range(10_000):
+            answers.of(execution)
+    assert [small.of(0), large.of(0)] == ["[]", None]
+    assert large.of(9_992) is not None
 
 
 def test_the_bounds_of_an_execution_stay_and_those_of_the_next_are_new(broker: Broker, topic: str) -> None:
@@ -131,6 +147,19 @@ def test_what_cannot_be_planned_is_told(broker: Broker) -> None:
     answer = json.loads(planner.answer({"table": table, "execution": 1}))
     assert answer == {"error": "topic missing does not exist (create it first, or check the name)"}
     assert "does not know this table" in json.loads(planner.answer({"table": "?", "execution": 1}))["error"]
+
+
+def test_few_tables_keep_their_connections(broker: Broker, topic: str) -> None:
+    planner = Planner(KEY)
+    before = threading.active_count()
+    for number in range(OPEN + 4):
+        given = options_of(broker, **{"kafka.client.id": str(number)})
+        table = json.loads(planner.answer({"options": given}))["table"]
+        assert "bounds" in json.loads(planner.answer({"table": table, "execution": number}))
+    planner.rest(time.monotonic())
+    assert threading.active_count() <= before + OPEN
+    planner.rest(time.monotonic() + 2 * IDLE)
+    assert threading.active_count() <= before
 
 
 @pytest.fixture
@@ -248,15 +277,70 @@ def test_without_a_way_to_start_it_load_raises(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize(
-    ("word", "local"),
-    [("local", True), ("local[*]", True), ("spark.master=local[2,3]", True)]
-    + [
-        (word, False)
-        for word in ("local-cluster[2,1,1024]", "spark.master=local-cluster[1,1,512]", "spark.master=yarn", "/usr/local")
+    ("words", "local"),
+    [
+        ("java -cp x SparkSubmit --conf spark.master=local[2] pyspark-shell", True),
+        ("java SparkSubmit --master local[2,3] --name app app.py", True),
+        ("java SparkSubmit --master=local pyspark-shell", True),
+        ("java SparkSubmit pyspark-shell", False),
+        ("java SparkSubmit --conf spark.master=local-cluster[1,1,512] pyspark-shell", False),
+        ("java SparkSubmit --master yarn app.py local", False),
+        ("java SparkSubmit --master spark://host:7077 app.py --environment local --user /usr/local", False),
+        ("java SparkSubmit --master spark://host:7077 --conf spark.master=local[1] app.py", False),
     ],
 )
-def test_only_a_local_master_is_known_to_need_no_other_machine(word: str, local: bool) -> None:
-    assert (LOCAL_MASTER.fullmatch(word) is not None) == local
+def test_only_a_local_master_is_known_to_need_no_other_machine(words: str, local: bool) -> None:
+    assert has_local_master(words.split()) == local
+
+
+DAEMON = """
+import os, signal, subprocess, sys
+os.setpgid(0, 0)
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+restore = lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL)
+subprocess.run([sys.executable, "-c", sys.argv[1], "a"], stdout=subprocess.DEVNULL, preexec_fn=restore, check=True)
+os.kill(0, signal.SIGHUP)
+"""
+
+
+def test_it_outlives_the_daemon_that_started_the_worker(tmp_path: Path) -> None:
+    """Spark starts another daemon when one has ended, and the driver's tables are read on. This process is the driver."""
+    folder = tmp_path / "blockmgr-1"
+    folder.mkdir()
+    command = [sys.executable, "-c", DAEMON, STARTER, "pyspark.daemon"]
+    subprocess.run(command, env={**os.environ, "SPARK_LOCAL_DIRS": str(folder)}, check=True)
+    time.sleep(2 * WATCH)
+    assert len(planners(folder)) == 1
+    shutil.rmtree(folder)
+    wait_until_gone(folder)
+
+
+def test_it_does_not_serve_without_a_whole_key(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        number = listening.fileno()
+        command = [sys.executable, "-m", "ottla.spark.planner", str(number), str(os.getpid()), str(tmp_path)]
+        done = subprocess.run(command, input=KEY[:5], stderr=subprocess.PIPE, pass_fds=[number], timeout=SECONDS, check=False)
+    assert done.returncode == 1
+    assert b"before it had sent the key" in done.stderr
+
+
+def test_its_files_never_look_old(served: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some systems delete files in ``/tmp`` that are ten days old."""
+    monkeypatch.setattr(planner_module, "TOUCH", 0.0)
+    home = tmp_path / "home"
+    os.utime(home, (0, 0))
+    end = time.monotonic() + SECONDS
+    while home.stat().st_mtime == 0:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_a_planner_that_does_not_answer_in_time_is_not_called_unreachable() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = PlannerAddress(silent.getsockname()[1], KEY, "t", "the driver's")
+        with pytest.raises(OttlaError, match=r"has not settled the offsets of this query in 0\.2 s") as raised:
+            ask(address, 1, driver="localhost", patience=0.2)
+    assert "kafka.default.api.timeout.ms" in str(raised.value.hint)
 
 
 def test_an_rdd_that_leaves_records_out_says_so(broker: Broker, topic: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -277,3 +361,12 @@ def test_an_rdd_that_leaves_records_out_says_so(broker: Broker, topic: str, capl
         produce(broker, "t", 1, partition=1)
         assert offsets() == [0, 1]
     assert [message.split(":")[0] for message in caplog.messages] == ["t-1"]
+
+
+def test_an_rdd_is_read_where_newer_records_cannot_be_looked_for(broker: Broker, topic: str) -> None:
+    given = options_of(broker, **{"kafka.default.api.timeout.ms": "1000"})
+    reader = OttlaBatchReader(parse_options(given).for_batch(), ("offset",), bounding_options(given))
+    planned = {TopicPartition("t", 0): (0, 0)}
+    partition = InputPartition(OpenPartition(OpenTask((Share("t", 0),), 0, 1, {"t": 1}), planned, PlannerAddress(1, KEY, "t", "")))
+    broker.close()
+    assert list(reader.read(partition)) == []
