@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Protocol
@@ -18,6 +18,8 @@ from typing import Protocol
 from ottla.errors import WakeupError
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+HANG_UP = getattr(signal, "SIGHUP", None)
+"""The terminal was closed; Windows has no such signal."""
 LOOK_EVERY = 1.0
 """Seconds between two calls of ``meanwhile``."""
 Handler = Callable[[int, FrameType | None], None]
@@ -60,9 +62,9 @@ class Interrupted(KeyboardInterrupt):
 
 
 @contextmanager
-def handled(handler: Handler | signal.Handlers) -> Iterator[None]:
-    """``handler`` for SIGINT and SIGTERM within the ``with``."""
-    before = {number: signal.signal(number, handler) for number in STOP_SIGNALS}
+def handled(handler: Handler | signal.Handlers, signals: Iterable[signal.Signals] = STOP_SIGNALS) -> Iterator[None]:
+    """``handler`` for SIGINT and SIGTERM, or the given signals, within the ``with``."""
+    before = {number: signal.signal(number, handler) for number in signals}
     try:
         yield
     finally:
@@ -125,9 +127,14 @@ def noted_signals() -> Iterator[Stop]:
         yield stop
 
 
-def wait_for_signal(meanwhile: Callable[[], object] = lambda: None) -> signal.Signals:
-    """Wait until SIGINT or SIGTERM arrives, and return which. ``meanwhile`` is called every second; what it raises ends the
-    wait."""
+def wait_for_signal(
+    meanwhile: Callable[[], object] = lambda: None, *, announce: Callable[[], object] = lambda: None
+) -> signal.Signals:
+    """Wait until SIGINT, SIGTERM or SIGHUP arrives, and return which. A SIGHUP that is ignored, as under ``nohup``, stays so.
+
+    ``announce`` is called first, when signals are already handled: who reads what it prints may send one at once. ``meanwhile``
+    is called every second. What one of them raises ends the wait.
+    """
     arrived = threading.Event()
     stop = Stop()
 
@@ -135,7 +142,9 @@ def wait_for_signal(meanwhile: Callable[[], object] = lambda: None) -> signal.Si
         stop.signal = signal.Signals(number)
         arrived.set()
 
-    with handled(handler):
+    hears_hang_up = HANG_UP is not None and signal.getsignal(HANG_UP) is not signal.SIG_IGN
+    with handled(handler, (*STOP_SIGNALS, HANG_UP) if hears_hang_up else STOP_SIGNALS):
+        announce()
         while not arrived.wait(LOOK_EVERY):
             meanwhile()
     assert stop.signal is not None

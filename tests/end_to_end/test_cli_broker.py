@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from confluent_kafka.admin import AdminClient
 from tests.end_to_end.programs import broker, free_port, ottla
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_the_first_line_is_the_address_and_a_signal_ends_it_cleanly(tmp_path: Path, number: signal.Signals) -> None:
     port = free_port()
     with broker("--data-dir", str(tmp_path / "data"), "--port", str(port)) as (process, address):
@@ -24,6 +26,22 @@ def test_the_first_line_is_the_address_and_a_signal_ends_it_cleanly(tmp_path: Pa
         rest, errors = process.communicate(timeout=60)
     assert (process.returncode, rest) == (0, "")
     assert "Traceback" not in errors
+    assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
+
+
+IMPATIENT = """
+import os, signal, sys
+from pathlib import Path
+from ottla.cli import broker
+broker.print = lambda *words, **options: os.kill(os.getpid(), signal.SIGTERM)
+broker.start(data_dir=Path(sys.argv[1]), port=0, settings=None)
+"""
+
+
+def test_a_signal_that_answers_the_first_line_ends_it_cleanly(tmp_path: Path) -> None:
+    ended = subprocess.run([sys.executable, "-c", IMPATIENT, str(tmp_path)], capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert (tmp_path / ".kafka_cleanshutdown").exists()
 
 
 def test_what_was_produced_is_there_after_a_restart(tmp_path: Path) -> None:

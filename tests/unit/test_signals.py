@@ -95,6 +95,32 @@ def test_waiting_for_a_signal(number: signal.Signals) -> None:
     sender.join()
 
 
+@pytest.mark.parametrize("number", [*STOP_SIGNALS, signal.SIGHUP])
+def test_a_signal_that_answers_the_announcement_is_not_missed(number: signal.Signals) -> None:
+    usual, during = signal.getsignal(number), []
+
+    def announce() -> None:
+        during.append(signal.getsignal(number))
+        if during[0] is not usual:  # it would end the tests
+            os.kill(os.getpid(), number)
+
+    assert wait_for_signal(announce=announce) is number
+    assert signal.getsignal(number) is usual
+
+
+def test_a_hang_up_that_is_ignored_ends_no_wait() -> None:
+    usual = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+
+        def announce() -> None:
+            os.kill(os.getpid(), signal.SIGHUP)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        assert wait_for_signal(announce=announce) is signal.SIGTERM
+    finally:
+        signal.signal(signal.SIGHUP, usual)
+
+
 def test_what_goes_wrong_meanwhile_ends_the_wait() -> None:
     with pytest.raises(ZeroDivisionError):
         wait_for_signal(meanwhile=lambda: 1 / 0)

@@ -1,7 +1,7 @@
 """``ottla broker``: the embedded broker as a program.
 
-Owns its first line on stdout, which scripts read, and its end. Must not know what the broker does. Invariant: SIGTERM
-and Ctrl-C end it cleanly with exit code 0.
+Owns its first line on stdout, which scripts read, and its end. Must not know what the broker does. Invariant: SIGTERM, SIGHUP
+and Ctrl-C end it cleanly with exit code 0, from its first line on.
 """
 
 from __future__ import annotations
@@ -40,9 +40,11 @@ def start(
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A broker setting by Kafka's name; may be repeated.")
     ] = None,
 ) -> None:
-    """Run a broker until SIGTERM or Ctrl-C."""
+    """Run a broker until SIGTERM, SIGHUP or Ctrl-C."""
     with ottla.Broker(data_dir=data_dir, port=port, settings=pairs(settings, "--set")) as broker:
-        print(f"ottla broker listening on {broker.bootstrap_servers}", flush=True)
         stop = Stop()
-        stop.signal = wait_for_signal(meanwhile=lambda: broker.bootstrap_servers)  # raises if the broker has failed
+        stop.signal = wait_for_signal(
+            announce=lambda: print(f"ottla broker listening on {broker.bootstrap_servers}", flush=True),
+            meanwhile=lambda: broker.bootstrap_servers,  # raises if the broker has failed
+        )
         end_writes_on(stop)

@@ -16,5 +16,7 @@ from ottla.signals import wait_for_signal
 def main(arguments: dict[str, Any], emit: Emit) -> None:
     """Serve until SIGTERM. Reports ``listening`` with ``bootstrap_servers``."""
     with Broker(data_dir=arguments["data_dir"]) as broker:
-        emit("listening", bootstrap_servers=broker.bootstrap_servers)
-        wait_for_signal(meanwhile=lambda: broker.bootstrap_servers)  # raises if the broker has failed
+        wait_for_signal(
+            announce=lambda: emit("listening", bootstrap_servers=broker.bootstrap_servers),
+            meanwhile=lambda: broker.bootstrap_servers,  # raises if the broker has failed
+        )
