@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import threading
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
@@ -59,6 +60,8 @@ class Broker:
         self._node: BrokerNode | None = None
         self._temporary: TemporaryFolder | None = None
         self._pid = os.getpid()
+        self._changing = threading.RLock()  # a signal's handler may call close() in the middle of it
+        """Held by the thread that starts or closes."""
         self._faults = Faults(self._running)
         self.start()
 
@@ -101,8 +104,14 @@ class Broker:
     def start(self) -> None:
         """Start a broker that was closed, on the port that it had; does nothing if it is running. The constructor calls it.
 
-        Raises what the constructor raises: ``ConfigError`` if another program has taken the port.
+        Raises what the constructor raises: ``ConfigError`` if another program has taken the port. From any thread.
         """
+        if os.getpid() != self._pid and self._node is not None:
+            self._node.check()
+        with self._changing:
+            self._start()
+
+    def _start(self) -> None:
         if self._node is not None:
             self._node.check()
             return
@@ -136,25 +145,29 @@ class Broker:
         except BaseException:
             self._remove_temporary()
             raise
+        self._pid = os.getpid()  # a forked child may start a broker that was closed before
         self._address = (self._address[0], self._node.port)
         _open.add(self)
 
     def close(self) -> None:
-        """Stop the broker; does nothing the second time, and in a forked child.
+        """Stop the broker; does nothing the second time, and in a forked child. From any thread.
 
         If Ctrl-C interrupts it, another call, or the end of the process, goes on where it was interrupted.
         """
-        node = self._node
-        if os.getpid() != self._pid or node is None:
+        if os.getpid() != self._pid:
             return
-        self._faults.forget()
-        try:
-            node.stop()
-        finally:
-            if node.has_ended:
-                self._remove_temporary()
-                _open.discard(self)
-                self._node = None
+        with self._changing:
+            node = self._node
+            if node is None:
+                return
+            self._faults.forget()
+            try:
+                node.stop()
+            finally:
+                if node.has_ended and self._node is node:
+                    self._remove_temporary()
+                    _open.discard(self)
+                    self._node = None
 
     def _running(self) -> BrokerNode:
         if self._node is None:

@@ -17,8 +17,8 @@ from typing import Protocol
 
 from ottla.errors import WakeupError
 
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-HANG_UP = getattr(signal, "SIGHUP", None)
+STOP_SIGNALS: tuple[signal.Signals, ...] = (signal.SIGINT, signal.SIGTERM)
+HANG_UP: signal.Signals | None = getattr(signal, "SIGHUP", None)
 """The terminal was closed; Windows has no such signal."""
 LOOK_EVERY = 1.0
 """Seconds between two calls of ``meanwhile``."""
@@ -142,8 +142,10 @@ def wait_for_signal(
         stop.signal = signal.Signals(number)
         arrived.set()
 
-    hears_hang_up = HANG_UP is not None and signal.getsignal(HANG_UP) is not signal.SIG_IGN
-    with handled(handler, (*STOP_SIGNALS, HANG_UP) if hears_hang_up else STOP_SIGNALS):
+    signals = STOP_SIGNALS
+    if HANG_UP is not None and signal.getsignal(HANG_UP) is not signal.SIG_IGN:
+        signals = (*STOP_SIGNALS, HANG_UP)
+    with handled(handler, signals):
         announce()
         while not arrived.wait(LOOK_EVERY):
             meanwhile()

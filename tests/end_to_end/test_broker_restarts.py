@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import random
 import socket
+import threading
 from pathlib import Path
 
 import confluent_kafka
@@ -65,6 +67,45 @@ def test_a_port_that_another_program_has_taken_meanwhile(tmp_path: Path) -> None
             assert "a broker that is started again needs the port that it had" in raised.value.hint
         broker.start()
         assert broker.bootstrap_servers == address
+
+
+def test_threads_that_start_and_close_one_broker_do_not_disturb_each_other(tmp_path: Path) -> None:
+    """A second start() took the broker that another thread was closing for running; a second close() forgot one that had started
+    meanwhile, which kept the port and the data directory."""
+    errors: list[BaseException] = []
+    with Broker(tmp_path) as broker:
+
+        def change(seed: int) -> None:
+            choice = random.Random(seed)
+            for _ in range(25):
+                try:
+                    choice.choice([broker.start, broker.close])()
+                except BaseException as error:
+                    errors.append(error)
+
+        threads = [threading.Thread(target=change, args=(seed,)) for seed in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert errors == []
+        broker.start()
+        produce(broker, b"0")
+
+
+def test_a_forked_child_may_start_a_broker_that_was_closed(tmp_path: Path) -> None:
+    broker = Broker(tmp_path)
+    broker.close()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            broker.start()
+            broker.close()
+            code = 0 if (tmp_path / ".kafka_cleanshutdown").exists() else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_the_process_may_go_to_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
