@@ -58,6 +58,8 @@ class _Read:
     torn: int = 0
     """Bytes of a last line without an end."""
     bad_at_end: int = 0
+    last_seen: int = 0
+    """The number of the last line that shows its number, damaged or not."""
 
     @property
     def is_flawless(self) -> bool:
@@ -135,7 +137,7 @@ def _object(text: bytes) -> Content | None:
 
 def _read(path: Path, content: bytes) -> _Read:
     head, newline, rest = content.partition(b"\n")
-    read = _Read(path)
+    read, number = _Read(path), 0
     if not content:
         read.bad.append(f"{path} is empty")
         return read
@@ -148,9 +150,12 @@ def _read(path: Path, content: bytes) -> _Read:
         if row is None:
             read.bad.append(f"line {at} of {path} is damaged")
             read.bad_at_end += 1
+            number, tail = number + 1, _TAIL.search(text, max(0, len(text) - 64))
+            if tail is not None and int(tail[1]) == number:  # the number itself is intact
+                read.last_seen = number
         else:
-            read.rows[row[0]] = row[1]
-            read.bad_at_end = 0
+            number, read.rows[row[0]] = row
+            read.bad_at_end, read.last_seen = 0, number
     return read
 
 
@@ -174,14 +179,23 @@ def _together(files: list[_Read]) -> Told:
         return Told([rows[number] for number in sorted(rows)], max(rows, default=0), faults, is_lost=True, damaged=damaged)
     last = max(rows)
     kept = [rows[number] for number in range(begin + 1, last + 1) if number in rows]
-    is_lost = len(kept) < last - begin
+    is_lost = len(kept) < last - begin or any(read.last_seen > last for read in files)
     if not any(read.is_flawless for read in files):
         ends = [max(read.rows) + read.bad_at_end for read in files if read.rows]
-        is_lost |= max(ends) > last
+        is_lost |= max(ends) > last or _is_cut(files)
     present = {number for number in range(begin, last + 1) if number in rows}
     faults += [f"{read.path} lacks changes" for read in files if not read.bad and not read.torn and not read.rows.keys() >= present]
     is_current = files[0].is_flawless and files[0].rows.keys() >= present and not is_lost
     return Told(kept, last, faults, is_lost, is_current, damaged)
+
+
+def _is_cut(files: list[_Read]) -> bool:
+    """Whether a file may have been cut anywhere.
+
+    A kill leaves one in the middle of a change, but the other one undamaged; a power failure may leave both so.
+    """
+    torn = [read for read in files if read.torn]
+    return bool(torn) and (len(torn) < len(files) or len(files) == 1)
 
 
 def _faults(read: _Read) -> list[str]:

@@ -256,6 +256,35 @@ def test_a_change_that_makes_no_sense_in_the_only_file_is_repaired(tmp_path: Pat
     assert (again.catalog, again.faults) == (Catalog((), 5), [])
 
 
+@pytest.mark.parametrize("row", [0, 1])
+@pytest.mark.parametrize("missing", [1, 2, 3])
+def test_a_change_that_one_file_lacks_and_that_is_damaged_in_the_other_is_lost(tmp_path: Path, row: int, missing: int) -> None:
+    """The file that lacks it looks undamaged; its settings may be outdated."""
+    lines = written(tmp_path).splitlines(keepends=True)
+    one, other = files(tmp_path)[row], files(tmp_path)[1 - row]
+    one.write_bytes(b"".join(lines[:-missing]))
+    other.write_bytes(b"".join([*lines[:-missing], *(b"\x00" + line[1:] for line in lines[-missing:])]))
+    assert CatalogFile.read(tmp_path / "topics.json", OpenFiles()).is_lost
+    other.write_bytes(b"".join([*lines[:-missing], b"garbage\n"]))
+    assert not CatalogFile.read(tmp_path / "topics.json", OpenFiles()).is_lost, "it has no number"
+
+
+@pytest.mark.parametrize("row", [0, 1])
+@pytest.mark.parametrize("other", [None, b"", b"\x00" * 900])
+def test_a_file_that_was_cut_is_not_believed_alone(tmp_path: Path, row: int, other: bytes | None) -> None:
+    whole = written(tmp_path)
+    files(tmp_path)[row].write_bytes(whole[: len(whole) * 2 // 3])
+    assert whole[len(whole) * 2 // 3 - 1] != b"\n"
+    if other is None:
+        files(tmp_path)[1 - row].unlink()
+    else:
+        files(tmp_path)[1 - row].write_bytes(other)
+    found = CatalogFile.read(tmp_path / "topics.json", OpenFiles())
+    assert found.is_lost
+    found.recover([])
+    assert all(one.settings_unknown for one in found.catalog.topics)
+
+
 def test_damage_that_both_files_have_is_said_of_both(tmp_path: Path) -> None:
     lines = written(tmp_path).splitlines()
     for file in files(tmp_path):
