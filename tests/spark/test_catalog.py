@@ -30,7 +30,8 @@ def values(spark: SparkSession, query: str) -> list[int]:
 
 def test_a_table_by_sql(spark: SparkSession, kafka: Kafka, topic: str, table: str) -> None:
     options = f"'kafka.bootstrap.servers' '{kafka.servers}', subscribe '{topic}', includeHeaders 'true'"
-    spark.sql(f"CREATE TABLE {table} USING ottla OPTIONS ({options}) COMMENT 'orders'")
+    properties = "'startingOffset' = 'a property, not an option', 'owner.team' = 'sales'"
+    spark.sql(f"CREATE TABLE {table} USING ottla OPTIONS ({options}) COMMENT 'orders' TBLPROPERTIES ({properties})")
     assert values(spark, f"SELECT value FROM {table}") == [0, 1, 2, 3, 4]
     assert values(spark, f"SELECT value FROM {table} WHERE partition = 1") == [3, 4]
     assert spark.table(table).columns[-1] == "headers"

@@ -85,10 +85,16 @@ class SourceOptions:
 
 
 def plain_options(given: Mapping[str, str]) -> dict[str, str]:
-    """The options of a data source, or of a table in Spark's catalog, under lower-case names."""
+    """The options of a data source, or of a table in Spark's catalog, under lower-case names.
+
+    Those of a table have a prefix. Beside them come the same options without it, and the properties of the table, which are not
+    ours.
+    """
     lowered = {name.lower(): value for name, value in given.items()}
     of_table = {name.removeprefix(OF_TABLE): value for name, value in lowered.items() if name.startswith(OF_TABLE)}
-    return of_table | {name: value for name, value in lowered.items() if not name.startswith(OF_TABLE)}
+    if not of_table:
+        return lowered
+    return {name: value for name, value in lowered.items() if name in ADDED_BY_SPARK} | of_table
 
 
 def parse_options(given: Mapping[str, str]) -> SourceOptions:
@@ -226,7 +232,7 @@ ADDED_BY_SPARK = frozenset(
 """Options that Spark itself adds: the second row for a table of its catalog."""
 
 OF_TABLE = "option."
-"""Spark's catalog gives the options of a table with this prefix, alone or besides those without it."""
+"""Spark's catalog gives the options of a table with this prefix."""
 
 _BOUNDING = frozenset({"assign", "subscribe", "subscribepattern", "startingoffsets", "endingoffsets", "failondataloss"})
 _BY_LOWERED = {option.name.lower(): option for option in OPTIONS}

@@ -21,19 +21,19 @@ class RefusedStream(DataSourceStreamReader):
         self._error = error
 
     def initialOffset(self) -> Never:
-        """Asked first, by a query without a checkpoint."""
+        """Where a query without a checkpoint begins."""
         self._refuse()
 
     def getDefaultReadLimit(self) -> Never:
-        """Asked first, by a query that continues from a checkpoint."""
+        """What Spark 4.3 asks first, with and without a checkpoint."""
         self._refuse()
 
     def latestOffset(self, *_: Any) -> Never:
-        """Asked by neither before the two above."""
+        """How far the next batch goes."""
         self._refuse()
 
     def partitions(self, *_: Any) -> Never:
-        """Asked first, where the checkpoint has a batch that was not finished."""
+        """What a batch reads, also one in the checkpoint that was not finished."""
         self._refuse()
 
     def read(self, _: Any) -> Never:

@@ -146,7 +146,8 @@ def test_what_spark_adds_is_passed_over_in_silence_and_anything_else_is_named(ca
 def test_a_table_of_the_catalog_gives_its_options_with_a_prefix() -> None:
     prefixed = {f"option.{name}": value for name, value in TOPIC.items()}
     assert parse_options(plain_options(prefixed)) == parse_options(plain_options({**prefixed, **TOPIC})) == parse_options(TOPIC)
-    assert plain_options({"option.subscribe": "old", "Subscribe": "new"}) == {"subscribe": "new"}
+    properties = {"Subscribe": "anything", "startingOffset": "not an option", "owner.team": "orders", "provider": "ottla"}
+    assert plain_options({"option.subscribe": "orders", **properties}) == {"subscribe": "orders", "provider": "ottla"}
     with pytest.raises(ConfigError, match="did you mean startingOffsets"):
         parse_options(plain_options({**prefixed, "option.startingOffset": "earliest"}))
 
