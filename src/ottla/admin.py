@@ -277,6 +277,7 @@ class Admin:
             with self._turn:
                 if self._caller is me:
                     self._caller = None
+                if self._caller is None:  # also after Ctrl-C in a wait that had just ended: the next one is still asleep
                     self._turn.notify()
 
     def _running(self) -> NetworkThread:

@@ -37,7 +37,6 @@ def lines_of(served: str, *arguments: str, code: int = 0) -> list[str]:
 def test_the_name_of_a_group(served: str, group: tuple[str, str]) -> None:
     group_id, name = group
     shown = group_id.replace(STRANGE, SHOWN)
-    in_errors = " ".join(group_id.split()).replace("\x1b", "\\x1b").replace("\u202e", "\\u202e").replace("\x9b", "\\x9b")
     [listed] = [line for line in lines_of(served, "group", "list") if shown in line]
     assert listed.removeprefix(shown).split() == ["Empty", "classic"]
     assert lines_of(served, "group", "describe", group_id)[0].startswith(f"group {shown}: Empty, ")
@@ -49,10 +48,10 @@ def test_the_name_of_a_group(served: str, group: tuple[str, str]) -> None:
         assert f"  {SHOWN}  " in row
         for command in (("delete",), ("reset-offsets", "-o", "end"), ("reset-offsets", "-o", "end", "--execute")):
             [refused] = lines_of(served, "group", command[0], group_id, *command[1:], code=1)
-            assert refused == f"error: group {in_errors} is Stable: its members must leave first"
+            assert refused == f"error: group {shown} is Stable: its members must leave first"
     assert lines_of(served, "group", "delete", group_id)[0].startswith(f"would delete group {shown} with 1 ")
     assert lines_of(served, "group", "delete", group_id, "--execute") == [f"deleted group {shown}"]
-    assert lines_of(served, "group", "delete", group_id, code=1) == [f"error: there is no group {in_errors}"]
+    assert lines_of(served, "group", "delete", group_id, code=1) == [f"error: there is no group {shown}"]
 
 
 def test_json_has_the_name_itself(served: str, group: tuple[str, str]) -> None:

@@ -41,16 +41,21 @@ def demo(out: Path, **variables: str) -> Iterator[tuple[subprocess.Popen[str], s
         process.communicate()
 
 
-def alive(mark: str) -> list[str]:
-    """The command lines of the processes that carry the mark; a zombie has none."""
+def named(mark: str) -> list[tuple[int, str]]:
+    """The processes that carry the mark, and their command lines; a zombie has none."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             if f"{MARK}={mark}".encode() in (folder / "environ").read_bytes().split(b"\0"):
-                found.append((folder / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+                found.append((int(folder.name), (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()))
         except OSError:
             continue
     return found
+
+
+def alive(mark: str) -> list[str]:
+    """The command lines of these processes."""
+    return [command for _, command in named(mark)]
 
 
 def none_left(mark: str) -> bool:
@@ -143,6 +148,28 @@ def test_ctrl_c_leaves_no_process_behind(tmp_path: Path, moment: str) -> None:
         assert none_left(mark), alive(mark)
     assert "interrupted by SIGINT" in rest
     assert "Traceback" not in rest
+
+
+def test_a_summary_that_cannot_be_written_hides_no_interruption(tmp_path: Path) -> None:
+    with demo(tmp_path / "out") as (process, mark):
+        read_until(process, "start a broker: done")
+        (tmp_path / "out" / "summary.json").mkdir()
+        process.send_signal(signal.SIGINT)
+        rest = process.communicate(timeout=90)[0]
+        assert process.returncode == 128 + signal.SIGINT, rest
+        assert none_left(mark)
+
+
+def test_a_process_that_fails_is_quoted_line_by_line(tmp_path: Path) -> None:
+    with demo(tmp_path / "out") as (process, mark):
+        read_until(process, "start a broker: done")
+        [server] = [pid for pid, command in named(mark) if "broker_process" in command]
+        os.kill(server, signal.SIGKILL)
+        *_, error, quoted = process.communicate(timeout=90)[0].splitlines()
+        assert process.returncode == 1
+        assert error.endswith("broker.log:")
+        assert quoted == "  (it said nothing)"
+        assert error.startswith("error: the process broker ended with -9; the end of ")
 
 
 def test_a_kill_leaves_no_process_behind(tmp_path: Path) -> None:

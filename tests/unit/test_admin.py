@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import random
 import signal
@@ -11,6 +12,7 @@ import time
 import uuid
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -589,6 +591,35 @@ def test_the_timeout_of_a_call_includes_the_wait_for_another_thread_s_call() -> 
             assert time.monotonic() - begun < 30
         first.join(60)
         assert not first.is_alive()
+
+
+def test_a_turn_that_an_interrupted_thread_was_given_goes_to_the_next_one() -> None:
+    def call() -> None:
+        with suppress(OttlaError, KeyboardInterrupt):
+            admin.list_topics(timeout=300)
+
+    with socket.create_server(("127.0.0.1", 0)) as silent, Admin(bootstrap_servers=f"127.0.0.1:{silent.getsockname()[1]}") as admin:
+        silent.settimeout(30)
+        admin._caller = (0, object())  # the call of another thread is in progress
+        threads = [threading.Thread(target=call) for _ in range(2)]
+        for number, thread in enumerate(threads, 1):
+            thread.start()
+            while len(admin._turn._waiters) < number:  # type: ignore[attr-defined]
+                time.sleep(0.01)
+        # The first one gets this exception as soon as it is woken, which a signal does only by chance.
+        interrupt = ctypes.py_object(KeyboardInterrupt)
+        assert ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(threads[0].ident or 0), interrupt) == 1
+        with admin._turn:
+            admin._caller = None
+            admin._turn.notify()
+        try:
+            silent.accept()[0].close()  # from the second one
+        finally:
+            with admin._turn:
+                admin._turn.notify_all()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
 
 
 def test_an_admin_that_was_forgotten_leaves_no_thread_behind() -> None:

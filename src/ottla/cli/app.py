@@ -72,7 +72,14 @@ def _run(arguments: Sequence[str]) -> int:
         app(list(arguments), prog_name="ottla")
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else DONE
-    except (OttlaError, output.CommandFailed) as error:
+    except output.CommandFailed as failed:
+        output.print_error(str(failed), failed.details)
+        return FAILED
+    except OttlaError as error:
         output.print_error(str(error))
+        return FAILED
+    except OSError as error:  # there are no descriptors left, say
+        where = "" if error.filename is None else f"{error.filename}: "
+        output.print_error(f"{where}{error.strerror or error}")
         return FAILED
     return DONE

@@ -45,7 +45,7 @@ def demo(
             try:
                 code = run(out, flights, console, stop)
             except DemoFailed as failed:
-                raise CommandFailed(str(failed)) from failed
+                raise CommandFailed(str(failed), failed.details) from failed
         except Interrupted as interrupted:
             code = interrupted.exit_code
             with suppress(Interrupted):  # the output has no reader

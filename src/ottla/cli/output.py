@@ -28,7 +28,11 @@ UNCUT = 4096
 
 
 class CommandFailed(Exception):
-    """A command cannot do what it was asked; the message is all that the user needs to see."""
+    """A command cannot do what it was asked; the message is all that the user needs to see. ``details`` are lines below it."""
+
+    def __init__(self, message: str, details: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.details = details
 
 
 class VisibleFormatter(logging.Formatter):
@@ -100,9 +104,11 @@ def print_table(rows: Sequence[Row], columns: Sequence[str]) -> None:
     console.print(table, crop=False)
 
 
-def print_error(message: str) -> None:
-    """The one line that an error is."""
-    print(f"error: {visible(' '.join(message.split()))}", file=sys.stderr)
+def print_error(message: str, details: Sequence[str] = ()) -> None:
+    """The one line that an error is, and lines about it."""
+    print(f"error: {visible(message)}", file=sys.stderr)
+    for line in details:
+        print(visible(line), file=sys.stderr)
 
 
 def _cell(value: Any) -> str:

@@ -6,6 +6,12 @@ does not add up is reported, and no process is left behind.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class DemoFailed(Exception):
-    """The run cannot go on; the message says why, and where to look."""
+    """The run cannot go on; the message says why, and where to look. ``details`` are lines below it."""
+
+    def __init__(self, message: str, details: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.details = details

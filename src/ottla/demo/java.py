@@ -12,6 +12,7 @@ import shutil
 import subprocess
 
 NEEDED = 17
+INSTALL = f"install Java {NEEDED} or newer, e.g. apt-get install openjdk-17-jre-headless"
 TIMEOUT = 20.0
 
 
@@ -21,10 +22,12 @@ def reason_against() -> str | None:
     java = shutil.which("java", path=os.path.join(home, "bin") if home else None)
     if java is None:
         where = f"in JAVA_HOME ({home})" if home else "here"
-        return f"there is no Java {where}; install Java {NEEDED} or newer, e.g. apt-get install openjdk-17-jre-headless"
-    said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=TIMEOUT).stderr
-    found = re.search(r'version "(\d+)', said)
-    if found is None or int(found[1]) < NEEDED:
-        version = found[1] if found else "of unknown version"
-        return f"Java {version} is too old; install Java {NEEDED} or newer, e.g. apt-get install openjdk-17-jre-headless"
-    return None
+        return f"there is no Java {where}; {INSTALL}"
+    try:
+        said = subprocess.run([java, "-version"], capture_output=True, text=True, errors="replace", timeout=TIMEOUT).stderr
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"{java} cannot be run: {getattr(error, 'strerror', None) or error}; {INSTALL}"
+    found = re.search(r'version "(?:1\.)?(\d+)', said)
+    if found is None:
+        return f"{java} -version names no version; {INSTALL}"
+    return f"Java {found[1]} is too old; {INSTALL}" if int(found[1]) < NEEDED else None

