@@ -14,7 +14,7 @@ import pytest
 from ottla.admin import Admin
 from ottla.consumer import Consumer
 from ottla.embedded import Broker
-from ottla.errors import ConnectionFailedError
+from ottla.errors import AuthenticationError, ConnectionFailedError
 from ottla.types import TopicPartition
 
 TIMEOUT = 1.0
@@ -106,6 +106,17 @@ def test_a_port_that_hangs_up() -> None:
         address = f"127.0.0.1:{server.getsockname()[1]}"
         reason = failure(address).attempts[address]
     assert "before it answered ApiVersions" in reason
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
+def test_a_login_on_our_broker(mechanism: str) -> None:
+    login = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": mechanism, "sasl_username": "a", "sasl_password": "b"}
+    with Broker() as broker, Admin({"bootstrap_servers": broker.bootstrap_servers, **login}) as admin:
+        with pytest.raises(AuthenticationError, match="the port does not ask for a login"):
+            admin.list_topics(timeout=30)
+        consumer = Consumer({"bootstrap_servers": broker.bootstrap_servers, **login})
+        with consumer, pytest.raises(AuthenticationError, match="the port does not ask for a login"):
+            consumer.partitions_for("orders")
 
 
 def test_every_address_is_listed_with_its_reason() -> None:

@@ -16,7 +16,7 @@ from ottla.errors import ProtocolError, UnsupportedApiError, error_class
 from ottla.protocol.apis import SPOKEN, Api, Fact, VersionRange, facts_of, without
 from ottla.protocol.codec import Message, RequestHeader, decode_response, encode_request
 from ottla.protocol.framing import MAX_FRAME, Frame, FrameReader, Piece
-from ottla.protocol.sasl import Ask, Login, Proof, Prove, log_in
+from ottla.protocol.sasl import Ask, Login, Proof, Prove, log_in, no_logins
 from ottla.version import __version__
 
 _UNSUPPORTED_VERSION = 35
@@ -174,6 +174,8 @@ class ClientConnection:
         self.features = {item.name: item.max_version_level for item in message.finalized_features}
         self.state = ConnectionState.READY
         if self._mechanism is not None:
+            if Api.SASL_HANDSHAKE not in self.versions:
+                raise no_logins()
             self._begin_login()
         return []
 

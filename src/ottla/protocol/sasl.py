@@ -16,6 +16,7 @@ from ottla.protocol.apis import Api
 
 _UNSUPPORTED_SASL_MECHANISM = 33
 _ILLEGAL_SASL_STATE = 34
+_NOT_WANTED = "the port does not ask for a login: set security.protocol to PLAINTEXT or SSL"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,11 @@ Login = Generator[Ask | Prove, Any, int]
 """A login under way; returns for how many milliseconds it is good, 0 for ever."""
 
 
+def no_logins() -> AuthenticationError:
+    """The error for a broker that does not know the requests of a login, as Ottla's: Kafka lists them on each port."""
+    return AuthenticationError("the broker has no logins", hint=_NOT_WANTED)
+
+
 def log_in(mechanism: str) -> Login:
     """A login from its beginning. The first token is made before the broker hears of it: a renewal stops requests shortly."""
     from ottla.protocol.messages import sasl_authenticate_request, sasl_handshake_request
@@ -73,7 +79,5 @@ def _refused_mechanism(mechanism: str, answer: Any) -> AuthenticationError:
         offered = ", ".join(sorted(answer.mechanisms)) or "none"
         hint = f"set sasl.mechanism to one of those that the broker offers: {offered}"
         return AuthenticationError(f"the broker does not offer the mechanism {mechanism}: {cause}", hint=hint, cause=cause)
-    not_wanted = (
-        "the port does not ask for a login: set security.protocol to PLAINTEXT or SSL" if code == _ILLEGAL_SASL_STATE else None
-    )
+    not_wanted = _NOT_WANTED if code == _ILLEGAL_SASL_STATE else None
     return AuthenticationError(f"the broker refused to begin a login: {cause}", hint=not_wanted, cause=cause)
