@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import contextlib
 import fcntl
 import json
 import os
@@ -251,16 +252,22 @@ def test_a_full_disk_ends_it_with_one_line_and_commits_nothing(served: str, topi
         ["consume", "-t", "x", "-f", "%q"],
         ["consume", "-t", "x", "-o", "middle"],
         ["consume", "-t", "x", "-g", "g", "-o", "5"],
+        ["consume", "-t", "x", "-o", "\u0663"],
+        ["consume", "-t", "x", "-X", "group.id=g"],
         ["consume", "-t", "x", "-c", "0"],
         ["consume", "-t", "x", "-o", "9" * 5000],
         ["group", "reset-offsets", "x", "-o", "9" * 5000],
         ["group", "reset-offsets", "x", "-o", f"s@{2**63}"],
+        ["group", "reset-offsets", "x", "-o", "s@\u0663"],
         ["consume", "-t", "x", "-X", "nothing"],
         ["produce"],
         ["produce", "-t", "x", "-z", "rar"],
         ["produce", "-t", "x", "-H", "nothing"],
         ["produce", "-t", "x", "-H", "=1"],
         ["produce", "-t", "x", "-K", ""],
+        ["produce", "-t", "x", "-K", "\\n"],
+        ["produce", "-t", "x", "-K", "a\nb"],
+        ["produce", "-t", "x", "-z", "lz4", "-X", "compression.codec=gzip"],
         ["produce", "-t", "x", "-K", "\\q"],
         ["produce", "-t", "x", "-K", "\\"],
         ["nonsense"],
@@ -280,7 +287,11 @@ def test_bad_usage_is_exit_code_2_without_a_traceback(arguments: list[str]) -> N
         (["produce", "-t", "a/b"], "a/b"),
         (["produce", "-t", "x", "-X", "no.such.setting=1"], "no.such.setting"),
         (["produce", "-t", "x", "-X", "error_cb=print"], "error_cb"),
+        (["produce", "-t", "x", "-X", "default.topic.config=1"], "default.topic.config"),
         (["produce", "-t", "x", "-X", "transactional.id=x"], "transactional.id"),
+        (["produce", "-t", "x", "-X", "max.request.size=1"], "message.max.bytes"),
+        (["produce", "-t", "x", "-X", "linger.ms=soon"], '"linger.ms"'),
+        (["produce", "-t", "x", "-X", "acks=most"], '"acks"'),
     ],
 )
 def test_an_error_is_one_line(served: str, arguments: list[str], said: str) -> None:
@@ -289,6 +300,42 @@ def test_an_error_is_one_line(served: str, arguments: list[str], said: str) -> N
     assert ended.stderr.startswith("error: ")
     assert len(ended.stderr.splitlines()) == 1
     assert said in ended.stderr
+
+
+def test_a_line_that_is_too_large_says_what_allows_more(served: str, topic: Topic) -> None:
+    name = topic(1)
+    ended = ottla("produce", "-t", name, bootstrap_servers=served, stdin=f"small\n{'a' * 2_000_000}\n")
+    assert ended.returncode == 1
+    assert f"topic {name}, line 2: with 2000000 bytes it is larger than message.max.bytes of this client" in ended.stderr
+    assert "-X message.max.bytes" in ended.stderr
+    assert consumed("-t", name, "-e", address=served) == "small\n"
+
+
+def test_a_record_without_a_key_in_a_compacted_topic(served: str) -> None:
+    assert ottla("topic", "create", "compacted", "--config", "cleanup.policy=compact", bootstrap_servers=served).returncode == 0
+    ended = ottla("produce", "-t", "compacted", bootstrap_servers=served, stdin="no key\n")
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("error: 1 record not produced to compacted: ")
+    assert "see -K" in ended.stderr
+
+
+def test_a_refused_record_ends_it_though_the_input_has_no_end(served: str) -> None:
+    name = "endless"
+    assert ottla("topic", "create", name, "--config", "max.message.bytes=200", bootstrap_servers=served).returncode == 0
+    command = [OTTLA, "produce", "-t", name, "-b", served]
+    with subprocess.Popen(command, bufsize=0, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        deadline = time.monotonic() + 60
+        with contextlib.suppress(BrokenPipeError):
+            while process.poll() is None:
+                assert time.monotonic() < deadline, "it goes on and says nothing"
+                process.stdin.write(b"a" * 1_000 + b"\n")
+                time.sleep(0.05)
+        assert process.wait(60) == 1
+        said = process.stderr.read()
+    assert b"not produced to endless" in said
+    assert b"stopped after line" in said
 
 
 @pytest.mark.parametrize("command", ["produce", "consume"])

@@ -157,6 +157,8 @@ def consume(
         raise typer.BadParameter("an offset cannot be combined with -g: the group has its own", param_hint="-o")
     config: dict[str, Any] = {**DEFAULTS, "auto.offset.reset": EDGES.get(offset, "earliest")}
     config |= client_settings(bootstrap_servers, settings)
+    if "group.id" in config:
+        raise typer.BadParameter("group.id: name the group with -g", param_hint="-X")
     if config["enable.auto.commit"].lower() != "false":
         # It would cover whole polls, also where -c or a full disk has ended the writing in the middle of one.
         raise typer.BadParameter("enable.auto.commit: with -g what was written is committed, and nothing else", param_hint="-X")

@@ -68,8 +68,8 @@ OutputFormat = Annotated[Format, typer.Option("--format", help="How to print it.
 
 
 def is_offset(text: str) -> bool:
-    """Whether ``text`` is an offset, or a timestamp in milliseconds."""
-    return text.isdecimal() and len(text) <= len(str(MOST)) and int(text) <= MOST
+    """Whether ``text`` is an offset, or a timestamp in milliseconds, in ASCII digits."""
+    return text.isascii() and text.isdecimal() and len(text) <= len(str(MOST)) and int(text) <= MOST
 
 
 def folder(given: str) -> Path:

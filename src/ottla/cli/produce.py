@@ -18,7 +18,7 @@ from ottla.cli.connecting import check_reachable
 from ottla.cli.escapes import BadFormat, unescaped
 from ottla.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Settings, client_settings, named, pair
 from ottla.cli.output import CommandFailed, counted
-from ottla.cli.producing import of_librdkafka, separated
+from ottla.cli.producing import as_given, of_librdkafka, separated
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
@@ -26,8 +26,18 @@ if TYPE_CHECKING:
 DELIVERY_TIMEOUT_MS = 30_000
 """How long the broker has to acknowledge a line, unless ``-X message.timeout.ms=`` says otherwise."""
 
+TOO_LARGE = 10
+HINTS = {
+    TOO_LARGE: "allow more with -X message.max.bytes, and with the setting max.message.bytes of the topic",
+    87: "a topic with cleanup.policy=compact refuses records without a key: see -K",  # INVALID_RECORD
+    -192: "the broker did not acknowledge in time: see -X message.timeout.ms",  # librdkafka's _MSG_TIMED_OUT
+}
+"""What to do about an error, by its code; librdkafka passes on no more of a broker's answer."""
+
 FLUSH = 0.5
 """Seconds after which a wait for acknowledgements looks for Ctrl-C, which cannot interrupt librdkafka."""
+
+COMPRESSION = {"compression.type", "compression.codec"}
 
 
 class Codec(enum.StrEnum):
@@ -47,7 +57,7 @@ class LineProducer:
         try:
             self._producer = client.Producer(settings)
         except client.KafkaException as error:
-            raise CommandFailed(str(error.args[0].str())) from error
+            raise CommandFailed(as_given(str(error.args[0].str()), settings)) from error
         self._errors = client.KafkaException
         self._topic, self._headers = topic, headers
         self._lines = self._refused = 0
@@ -55,9 +65,12 @@ class LineProducer:
         """Why the first of the refused records was refused."""
 
     def produce(self, key: bytes | None, value: bytes) -> None:
-        """Queue one record; waits while the queue is full. Raises ``CommandFailed`` for one that cannot be produced."""
+        """Queue one record; waits while the queue is full. Raises ``CommandFailed`` for one that cannot be produced.
+
+        It does so, too, once any record was refused: there may be no end of the input to report it at.
+        """
         self._lines += 1
-        while True:
+        while not self._refused:
             try:
                 self._producer.produce(self._topic, key=key, value=value, headers=[*self._headers], on_delivery=self._delivered)
                 break
@@ -65,14 +78,28 @@ class LineProducer:
                 self._producer.poll(0.1)
             except self._errors as error:
                 self._flush()
-                raise CommandFailed(f"topic {self._topic}, line {self._lines}: {error.args[0].str()}") from error
+                reason = self._why(error.args[0], value)
+                raise CommandFailed(f"topic {self._topic}, line {self._lines}: {reason}") from error
         self._producer.poll(0)
+        if self._refused:
+            self._flush()
+            raise CommandFailed(f"{self._failures()}; stopped after line {self._lines}")
 
     def finish(self) -> None:
         """Wait for all acknowledgements. Raises ``CommandFailed`` if a record was refused."""
         self._flush()
-        if self._reason is not None:
-            raise CommandFailed(f"{counted(self._refused, 'record')} not produced to {self._topic}: {self._reason.str()}")
+        if self._refused:
+            raise CommandFailed(self._failures())
+
+    def _why(self, error: KafkaError, value: bytes) -> str:
+        """Why librdkafka did not take a record; its text is that of the broker's error, though it has not asked the broker."""
+        if error.code() == TOO_LARGE:
+            return f"with {len(value)} bytes it is larger than message.max.bytes of this client ({HINTS[TOO_LARGE]})"
+        return _explained(error).removeprefix("Unable to produce message: ")
+
+    def _failures(self) -> str:
+        assert self._reason is not None
+        return f"{counted(self._refused, 'record')} not produced to {self._topic}: {_explained(self._reason)}"
 
     def _flush(self) -> None:
         while self._producer.flush(FLUSH):
@@ -84,11 +111,18 @@ class LineProducer:
             self._reason = self._reason or error
 
 
+def _explained(error: KafkaError) -> str:
+    """What librdkafka says, and what to do about it."""
+    text, hint = error.str(), HINTS.get(error.code())
+    return f"{text} ({hint})" if hint else text
+
+
 def _delimiter(value: str | None) -> str | None:
     if value == "":
         raise typer.BadParameter("the separator is empty; without -K lines have no key")
     try:
-        unescaped(value or "")
+        if b"\n" in unescaped(value or ""):
+            raise typer.BadParameter("the separator contains a newline, which ends a line")
     except BadFormat as error:
         raise typer.BadParameter(str(error)) from error
     return value
@@ -113,16 +147,20 @@ def produce(
     headers: Annotated[
         list[str] | None, typer.Option("-H", "--header", metavar="NAME=VALUE", help="A header of each record; may be repeated.")
     ] = None,
-    codec: Annotated[Codec, typer.Option("-z", "--compression", help="How batches are compressed.")] = Codec.NONE,
+    codec: Annotated[
+        Codec | None, typer.Option("-z", "--compression", show_default="none", help="How batches are compressed.")
+    ] = None,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
     settings: Settings = None,
 ) -> None:
     """Produce each line of stdin as one record."""
     sent_headers = _headers(headers)
     own, others = separated(client_settings(bootstrap_servers, settings))
+    if codec is not None and (twice := others.keys() & COMPRESSION):
+        raise typer.BadParameter(f"{min(twice)} is given with -X as well", param_hint="-z")
     wanted: dict[str, Any] = {
         "message.timeout.ms": DELIVERY_TIMEOUT_MS,
-        "compression.type": codec.value,
+        **({} if codec is None else {"compression.type": codec.value}),
         "log_level": 0,  # what goes wrong comes as an error
         **of_librdkafka(own),
         **others,

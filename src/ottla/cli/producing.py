@@ -58,6 +58,26 @@ NAMES: Mapping[str, str] = {
 }
 """Field of a client's config -> librdkafka's setting with the same values."""
 
+REFUSED: Mapping[str, str] = {
+    "max.request.size": "librdkafka's name is message.max.bytes",
+    "buffer.memory": "librdkafka's name is queue.buffering.max.kbytes, and it counts kilobytes",
+    "max.block.ms": "lines wait while the queue is full",
+    "key.serializer": "the bytes of a line are sent as they are",
+    "value.serializer": "the bytes of a line are sent as they are",
+    "partitioner.class": "a Java class; librdkafka's own are chosen with partitioner",
+}
+"""Settings of Java's producer -> why they have no place here, or librdkafka's name."""
+
+ALIASES: Mapping[str, tuple[str, ...]] = {
+    "queue.buffering.max.ms": ("linger.ms",),
+    "request.required.acks": ("acks",),
+    "message.send.max.retries": ("retries",),
+    "message.timeout.ms": ("delivery.timeout.ms",),
+    "compression.codec": ("compression.type",),
+    "max.in.flight.requests.per.connection": ("max.in.flight",),
+}
+"""librdkafka's errors name a setting by its first name, whatever it was given as."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ProducerConfig(ClientConfig):
@@ -69,11 +89,22 @@ def separated(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]
     for name in given:
         if name in OBJECTS or name.endswith("_cb"):
             raise CommandFailed(f"{name} is no setting of a command line: it takes an object of a program")
+        if name in REFUSED:
+            raise CommandFailed(f"{name} cannot be set: {REFUSED[name]}")
         if name == "transactional.id":
             raise CommandFailed(f"{name}: ottla produce does not produce in transactions; leave it out")
     known = spellings(ConsumerConfig)  # what is a consumer's is refused as such
     ours = {name for name in given if name in known or dotted(name).startswith(SECURITY) or dotted(name) in MOVED}
     return {name: given[name] for name in given if name in ours}, {name: given[name] for name in given if name not in ours}
+
+
+def as_given(message: str, settings: Mapping[str, str]) -> str:
+    """An error of librdkafka about a setting, with the name that the user gave."""
+    for name, others in ALIASES.items():
+        given = next((other for other in others if other in settings), None)
+        if given is not None:
+            message = message.replace(f'"{name}"', f'"{given}"')
+    return message
 
 
 def of_librdkafka(settings: Mapping[str, str]) -> dict[str, Any]:
