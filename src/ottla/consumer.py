@@ -198,8 +198,11 @@ class Consumer(ConsumerBase[K_co, V_co]):
         After a ``seek()`` that Ctrl-C interrupted, ``position()`` returns the new position or the old one, and ``commit()`` and
         ``close()`` commit that one. Raises ``IllegalStateError`` if the partition is not assigned.
         """
-        wanted = {arguments.partition(partition): arguments.position(offset)}
-        self._run(lambda now: self._calls.seek(wanted, now))
+        self._seek_all({arguments.partition(partition): arguments.position(offset)})
+
+    def _seek_all(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """``seek()`` in one round trip to the background thread: a thousand of them would take seconds."""
+        self._run(lambda now: self._calls.seek(positions, now))
 
     def seek_to_beginning(self, *partitions: Partitions) -> None:
         """Read these partitions, or all, from their first record on.

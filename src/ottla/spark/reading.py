@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from ottla import errors
@@ -21,7 +21,7 @@ from ottla.spark.columns import names_of
 from ottla.spark.data_loss import Loss, losses_in, report
 from ottla.spark.options import SourceOptions
 from ottla.spark.planning import OffsetRange
-from ottla.types import TopicPartition
+from ottla.types import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -76,8 +76,7 @@ class _Reading:
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Poll until nothing is left."""
         self._consumer.assign(list(self._left))
-        for tp, each in self._left.items():
-            self._consumer.seek(tp, each.start)
+        self._seek(self._left)
         while self._left:
             records = self._poll()
             if records:
@@ -103,15 +102,28 @@ class _Reading:
     def _move_on(self) -> bool:
         """Take over the consumer's positions and let go of ranges that are read to their end; whether anything moved."""
         moved = False
+        done: list[TopicPartition] = []
         for tp, each in list(self._left.items()):
             position = self._consumer.position(tp)
             if position >= each.end:
-                del self._left[tp]
-                self._consumer.pause(tp)
+                done.append(tp)
             elif position > each.start:
                 self._left[tp] = each._replace(start=position)
             moved = moved or position > each.start
+        self._let_go(done)
         return moved
+
+    def _seek(self, ranges: Mapping[TopicPartition, OffsetRange]) -> None:
+        """Read on where these begin. One call for all, here and below: a thousand calls would take seconds."""
+        if ranges:
+            self._consumer._seek_all({tp: OffsetAndMetadata(each.start) for tp, each in ranges.items()})
+
+    def _let_go(self, done: list[TopicPartition]) -> None:
+        """Read these no further."""
+        for tp in done:
+            del self._left[tp]
+        if self._left:
+            self._consumer.pause(*done)
 
     def _wait(self) -> None:
         """Nothing came: look whether it still can, and give up when patience is over."""
@@ -146,15 +158,16 @@ class _Reading:
         partitions = list(self._left)
         begins, ends = self._bounds(partitions)
         losses: list[Loss] = []
+        done: list[TopicPartition] = []
         for tp in partitions:
             lost, left = losses_in(self._left[tp], begins.get(tp), ends.get(tp))
             losses += lost
             if left is None:
-                del self._left[tp]
-                self._consumer.pause(tp)
+                done.append(tp)
             else:
                 self._left[tp] = left
-                self._consumer.seek(tp, left.start)
+        self._let_go(done)
+        self._seek(self._left)
         report(losses, fail=self._options.fail_on_data_loss)
         if not losses:
             time.sleep(POLL)

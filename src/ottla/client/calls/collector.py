@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Protocol
 from ottla.client.calls.consumption import Consumption
 from ottla.client.fetched import FetchBuffer, FetchedPartition, FetchedResponse
 from ottla.client.poll_watch import InHand
-from ottla.client.subscription import Snapshot
+from ottla.client.subscription import PartitionView, Snapshot
 from ottla.config import ConsumerConfig
 from ottla.errors import CorruptRecordError
 from ottla.records import PartitionReader, PartitionRecords, Record, Records, Walk
@@ -197,26 +197,34 @@ class Collector:
 
     def position(self, tp: TopicPartition) -> OffsetAndMetadata | None:
         """The next offset that the application gets of a partition; ``None`` while it is not known."""
-        return self.positions(with_current=True).get(tp)
+        view = self.snapshot.partitions.get(tp)
+        return None if view is None else self._position_in(view, tp, self._undone(with_current=True, with_last=True))
 
     def positions(self, *, with_current: bool, with_last: bool = True) -> dict[TopicPartition, OffsetAndMetadata]:
         """The position of each partition that has one.
 
         ``with_current``: the current record of an iteration is processed. ``with_last``: so are the records of the last poll.
         """
+        undone = self._undone(with_current=with_current, with_last=with_last)
+        found = {tp: self._position_in(view, tp, undone) for tp, view in self.snapshot.partitions.items()}
+        return {tp: position for tp, position in found.items() if position is not None}
+
+    def _undone(self, *, with_current: bool, with_last: bool) -> dict[TopicPartition, tuple[int, OffsetAndMetadata]]:
+        """Where what was handed out and is not processed begins, with the epoch of its partition."""
         undone: dict[TopicPartition, tuple[int, OffsetAndMetadata]] = {}
         if self.delivery is not None and not (self.delivery.whole and with_last):
             undone = self.delivery.positions(with_current=with_current and not self.delivery.unprocessed)
-        positions: dict[TopicPartition, OffsetAndMetadata] = {}
         # What is left over of a partition comes before all that was handed out of it since: the earliest of it counts.
-        undone |= {left.tp: (left.epoch, left.start) for left in reversed(self._leftover) if self._is_current(left.tp, left.epoch)}
-        for tp, view in self.snapshot.partitions.items():
-            # A partition that is paused while its records are processed has another epoch, and they are undone even so.
-            epoch, position = undone.get(tp) or self._positions.get(tp) or (-1, None)
-            found = position if view.follows(epoch) else view.position
-            if found is not None:
-                positions[tp] = found
-        return positions
+        return undone | {
+            left.tp: (left.epoch, left.start) for left in reversed(self._leftover) if self._is_current(left.tp, left.epoch)
+        }
+
+    def _position_in(
+        self, view: PartitionView, tp: TopicPartition, undone: Mapping[TopicPartition, tuple[int, OffsetAndMetadata]]
+    ) -> OffsetAndMetadata | None:
+        # A partition that is paused while its records are processed has another epoch, and they are undone even so.
+        epoch, position = undone.get(tp) or self._positions.get(tp) or (-1, None)
+        return position if view.follows(epoch) else view.position
 
     def to_commit(self, *, with_current: bool, with_last: bool = True) -> dict[TopicPartition, OffsetAndMetadata]:
         """As ``positions``, for an automatic commit: none is before one that the application has committed since the last poll."""
