@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from pyspark.errors import PySparkException
@@ -72,3 +73,16 @@ def test_a_wrong_option_of_a_table_is_refused_when_it_is_created(spark: SparkSes
     options = f"'kafka.bootstrap.servers' '{kafka.servers}', 'subscribe' 't', 'startingOffset' 'earliest'"
     with pytest.raises(PySparkException, match=r"unknown option 'startingoffset' \(did you mean startingOffsets\?\)"):
         spark.sql(f"CREATE TABLE {table} USING ottla OPTIONS ({options})")
+
+
+def test_writing_is_refused_with_what_to_do(spark: SparkSession, kafka: Kafka, topic: str, table: str, tmp_path: Path) -> None:
+    options = {"kafka.bootstrap.servers": kafka.servers, "topic": topic}
+    with pytest.raises(PySparkException, match=r"reads from Kafka and cannot write to it .*producer"):
+        spark.range(1).write.format("ottla").mode("append").options(**options).save()
+    stream = spark.readStream.format("rate").load().writeStream.format("ottla").options(**options)
+    query = stream.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
+    with pytest.raises(PySparkException, match="reads from Kafka and cannot write to it"):
+        query.awaitTermination(60)
+    spark.sql(f"CREATE TABLE {table} USING ottla OPTIONS ('kafka.bootstrap.servers' '{kafka.servers}', subscribe '{topic}')")
+    with pytest.raises(PySparkException, match="reads from Kafka and cannot write to it"):
+        spark.sql(f"INSERT INTO {table} SELECT * FROM {table}")

@@ -55,10 +55,11 @@ class OffsetSpec:
         if self.everywhere is not None:
             return
         wanted = set(partitions)
+        ends = "-1 stands for latest" if option == "endingOffsets" else "-2 stands for earliest, -1 for latest"
         if missing := sorted(wanted - self.partitions.keys()):
             raise ConfigError(
                 f"{option} names no offset for {_listed(missing)}",
-                hint="name every partition that is read: -2 stands for earliest, -1 for latest",
+                hint=f"name every partition that is read: {ends}",
             )
         if surplus := sorted(self.partitions.keys() - wanted):
             raise ConfigError(f"{option} names {_listed(surplus)}, which is not read or does not exist")
@@ -110,7 +111,10 @@ def from_json(topics: Any, origin: str) -> dict[TopicPartition, int]:
                 raise ConfigError(f"{example}: {partition!r} of topic {topic!r} is not a partition number")
             if not isinstance(offset, int) or isinstance(offset, bool) or offset < EARLIEST:
                 raise ConfigError(f"{example}: {offset!r} for {topic}-{number} is not an offset, -2 (earliest) or -1 (latest)")
-            offsets[TopicPartition(str(topic), number)] = offset
+            tp = TopicPartition(str(topic), number)
+            if tp in offsets:  # "0" and "00"
+                raise ConfigError(f"{origin} names {tp} twice", hint="name each partition once")
+            offsets[tp] = offset
     return offsets
 
 
@@ -120,15 +124,25 @@ def parse_partition(text: Any) -> int | None:
     return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 11 and not isinstance(text, bool) else None
 
 
-def parse_json(text: str, origin: str, example: str) -> Any:
-    """Decode JSON in an option, or raise ``ConfigError`` that shows where it is broken and a good ``example``."""
+def parse_json(text: str, origin: str, example: str, *, wrong: str = "not JSON") -> Any:
+    """Decode JSON in an option, or raise ``ConfigError`` that shows where it is broken and a good ``example``.
+
+    A name that is given twice in one object is refused: Python would take the last one, and read less than was asked for.
+    """
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=lambda pairs: _object(pairs, origin))
     except json.JSONDecodeError as error:
         raise ConfigError(
-            f"{origin} is neither a known word nor JSON: {error.msg} at character {error.pos + 1} of {text!r}",
-            hint=f"for example {example}",
+            f"{origin} is {wrong}: {error.msg} at character {error.pos + 1} of {text!r}", hint=f"for example {example}"
         ) from None
+
+
+def _object(pairs: list[tuple[str, Any]], origin: str) -> dict[str, Any]:
+    named = dict(pairs)
+    if len(named) < len(pairs):
+        twice = next(name for at, (name, _) in enumerate(pairs) if name in dict(pairs[:at]))
+        raise ConfigError(f"{origin} names {twice!r} twice", hint="name each topic and each partition once")
+    return named
 
 
 def parse_spec(text: str, origin: str) -> OffsetSpec:
@@ -137,7 +151,7 @@ def parse_spec(text: str, origin: str) -> OffsetSpec:
     if word in ("earliest", "latest"):
         return OffsetSpec(EARLIEST if word == "earliest" else LATEST)
     example = 'earliest, latest or {"topic": {"0": 23, "1": -2}}'
-    return OffsetSpec(None, from_json(parse_json(text, origin, example), origin))
+    return OffsetSpec(None, from_json(parse_json(text, origin, example, wrong="neither a known word nor JSON"), origin))
 
 
 def _listed(partitions: list[TopicPartition], most: int = 10) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, DataSourceStreamWriter, DataSourceWriter
 from pyspark.sql.types import StructType
 
 from ottla.errors import OttlaError
@@ -61,6 +61,14 @@ class OttlaDataSource(DataSource):
 
             return RefusedStream(error)
 
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Always raises ``OttlaError``: PySpark itself would say that a method is not implemented."""
+        raise _only_a_source()
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """Always raises ``OttlaError``."""
+        raise _only_a_source()
+
     def _stream_reader(self, schema: StructType) -> DataSourceStreamReader:
         try:
             from ottla.spark.stream import OttlaStreamReader
@@ -81,3 +89,10 @@ class OttlaDataSource(DataSource):
                 self.options = restored(schema, self.options)
             self._parsed = parse_options(self.options)
         return self._parsed
+
+
+def _only_a_source() -> OttlaError:
+    return OttlaError(
+        'format("ottla") reads from Kafka and cannot write to it',
+        hint="send the rows with a producer, such as confluent-kafka's, in foreachPartition; or use Spark's own connector",
+    )

@@ -43,7 +43,7 @@ def restored(columns: StructType, options: Mapping[str, str]) -> dict[str, str]:
     kept = next((field.metadata[KEY] for field in columns.fields if KEY in (field.metadata or {})), None)
     if kept is None and not any(name.startswith(CLIENT_PREFIX) or name == "subscribe" for name in options):
         raise ConfigError(
-            "Spark has passed no options: it drops those of a table that was created with columns",
-            hint="leave the columns out of CREATE TABLE, or use load() with options",
+            "Spark has passed no options: it drops those of a table that was created with columns, or whose first column is gone",
+            hint="leave the columns out of CREATE TABLE, and keep its first column; or use load() with options",
         )
     return {**(json.loads(kept) if kept is not None else {}), **options}

@@ -57,3 +57,23 @@ def test_offsets_given_one_by_one_must_be_given_for_all_that_is_read() -> None:
 def test_a_long_list_is_cut() -> None:
     with pytest.raises(ConfigError, match="a-9 and 90 more"):
         OffsetSpec(None, {}).check_covers("startingOffsets", [TopicPartition("a", number) for number in range(100)])
+
+
+@pytest.mark.parametrize(
+    ("text", "twice"),
+    [
+        ('{"a": {"0": 1}, "a": {"1": 2}}', "names 'a' twice"),
+        ('{"a": {"0": 1, "1": 3, "0": 2}}', "names '0' twice"),
+        ('{"a": {"0": 1, "00": 2}}', "names a-0 twice"),
+    ],
+)
+def test_a_name_that_is_given_twice_is_refused(text: str, twice: str) -> None:
+    with pytest.raises(ConfigError, match=f"startingOffsets {twice}"):
+        parse_spec(text, "startingOffsets")
+
+
+def test_the_advice_names_only_what_an_option_takes() -> None:
+    with pytest.raises(ConfigError) as caught:
+        OffsetSpec(None, {}).check_covers("endingOffsets", [A0])
+    assert "-1 stands for latest" in str(caught.value)
+    assert "-2" not in str(caught.value)
