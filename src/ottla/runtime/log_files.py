@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+import re
 import uuid
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections import OrderedDict
@@ -26,6 +27,7 @@ from ottla.runtime.folders import UNFINISHED, Check, PinnedFolder
 SEGMENT_SUFFIXES = ("log", "index", "timeindex", "txnindex")
 DRAFT, SWAP = ".cleaned", ".swap"
 STRAY = "-stray"
+_BASE_OFFSET = re.compile("[0-9]{20}")
 PARTITION_METADATA = "partition.metadata"
 _MAX_OPEN = 256
 """The maximum number of open segment files; others are opened again when they are needed."""
@@ -397,7 +399,7 @@ class PartitionFolder:
 
     def _offsets(self, suffix: str) -> list[int]:
         stems = [name.removesuffix(suffix) for name in self._names() if name.endswith(suffix)]
-        return sorted([int(stem) for stem in stems if stem.isdigit()])
+        return sorted([int(stem) for stem in stems if _BASE_OFFSET.fullmatch(stem)])  # others, such as 5.log, are the user's
 
     def _names(self) -> list[str]:
         """The files in the folder; none if it does not exist."""

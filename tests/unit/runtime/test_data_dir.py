@@ -564,6 +564,19 @@ def test_another_working_directory_changes_nothing(tmp_path: Path, monkeypatch: 
     assert (tmp_path / "data" / "orders-0" / "00000000000000000000.log").exists()
 
 
+def test_files_of_others_among_the_files_of_a_partition_are_not_taken_for_segments(tmp_path: Path) -> None:
+    """They kept the broker from starting: there is no 00000000000000000005.log, and no number is written with a superscript."""
+    _with_topic(tmp_path)
+    names = ["5.log", "\u00b2.log", "\u0663.log", "backup.log", "6.snapshot", "000000000000000000000.log"]
+    for name in names:
+        (tmp_path / "orders-0" / name).write_bytes(b"chapter one")
+    broker = CoreUnderTest(tmp_path)
+    assert [segment.base_offset for segment in broker.core.log("orders", 0).segments] == [0]
+    broker.close()
+    for name in names:
+        assert (tmp_path / "orders-0" / name).read_bytes() == b"chapter one"
+
+
 def test_folders_of_others_among_the_files_of_a_partition_are_left_and_named_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
