@@ -110,12 +110,15 @@ class Logs:
         cuts: list[str] = []
         for topic in topics:
             for partition in topic.partitions:
+                point = (points or {}).get(TopicPartition(topic.name, partition), 0)
                 if not self._store.log_files(topic.name, topic.topic_id, partition).exists():
+                    if point and self._store.clean:  # otherwise it may be that of a deleted topic of this name
+                        lost.append(f"{topic.name}-{partition} has no folder: its records up to offset {point} are missing")
                     continue
                 log = self.get(topic, partition)
                 cut = load_log(
                     log,
-                    recovery_point=(points or {}).get(log.topic_partition, 0),
+                    recovery_point=point,
                     log_start=(starts or {}).get(log.topic_partition, 0),
                     clean_point=(cleaned or {}).get(log.topic_partition, 0),
                     clean_point_lost=cleaned is None,
@@ -123,6 +126,8 @@ class Logs:
                     now=now.wall,
                 )
                 cuts += [cut] if cut is not None else []
+                if cut is None and log.end_offset < point:
+                    lost.append(f"{log.topic_partition} ends at offset {log.end_offset}, not at {point}: files of it are missing")
                 if log.config.flush_ms != LONG_MAX and log.recovery_point < log.end_offset:
                     self._set_flush(log, now.mono + log.config.flush_ms)
         for checkpoint, offsets in zip(self._checkpoints, (points, starts, cleaned), strict=True):

@@ -249,6 +249,26 @@ LOST = {
 }
 
 
+@pytest.mark.parametrize("ended", ["well", "killed"])
+def test_records_whose_files_were_removed_are_said_to_be_missing(data: Path, ended: str) -> None:
+    if ended == "killed":
+        (data / ".kafka_cleanshutdown").unlink()
+    shutil.rmtree(data / "compacted-0")
+    for one in only(data, f"kept-0/{BASES[-1]:020d}.*"):
+        one.unlink()
+    broker = CoreUnderTest(data, LATER)
+    end = 2 * COUNT
+    no_folder = [f"compacted-0 has no folder: its records up to offset {end} are missing"]
+    assert broker.warnings == [
+        *(no_folder if ended == "well" else []),  # it may be a new topic of the same name
+        f"kept-0 ends at offset {BASES[-1]}, not at {end}: files of it are missing",
+    ]
+    broker.close()
+    again = CoreUnderTest(data, LATER)
+    assert not again.warnings, "it was said"
+    again.close()
+
+
 LOSSES = {"missing": (None, None), "damaged": (b"0\n", b"0\n"), "newer": (b"1\n0\n", with_crc(b"1\n0\n"))}
 """Of the file and of its copy."""
 
