@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Protocol
+from typing import Any, Protocol
 
 from ottla.errors import WakeupError
 
@@ -72,6 +72,22 @@ def handled(handler: Handler | signal.Handlers, signals: Iterable[signal.Signals
             signal.signal(number, previous)
 
 
+def _as(previous: Any) -> Any:
+    """A handler that does what ``previous`` does.
+
+    It is a function also where that is none (``SIG_DFL``, ``SIG_IGN``): Python loses a signal that came at the same time as the one
+    being handled if its handler is no function by then, and prints a traceback about a race condition.
+    """
+    if callable(previous):
+        return previous
+
+    def act(number: int, frame: FrameType | None) -> None:
+        signal.signal(number, previous)
+        signal.raise_signal(number)
+
+    return act
+
+
 @contextmanager
 def stop_on_signals(consumer: Wakeable) -> Iterator[Stop]:
     """End the loop inside the ``with`` on SIGINT or SIGTERM, between two polls.
@@ -93,7 +109,7 @@ def stop_on_signals(consumer: Wakeable) -> Iterator[Stop]:
 
     def handler(number: int, frame: FrameType | None) -> None:
         for each in STOP_SIGNALS:
-            signal.signal(each, before[each])  # type: ignore[arg-type]
+            signal.signal(each, _as(before[each]))
         if os.getpid() != process:
             signal.raise_signal(number)  # a forked child has inherited this handler, but no consumer
             return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import queue
 import signal
+import sys
 import threading
 import time
 
@@ -61,6 +62,23 @@ def test_a_second_signal_does_what_it_did_before() -> None:
         os.kill(os.getpid(), signal.SIGINT)
         os.kill(os.getpid(), signal.SIGINT)
         threading.Event().wait(60)
+
+
+def test_two_signals_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    lost: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lost.append)
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        with stop_on_signals(Sleeper()) as stop:
+            signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+            for number in STOP_SIGNALS:
+                os.kill(os.getpid(), number)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+            assert stop.signal is signal.SIGINT
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert lost == []
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

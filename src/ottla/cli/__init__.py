@@ -7,9 +7,8 @@ comes with a traceback.
 
 from __future__ import annotations
 
+import signal
 import sys
-
-from ottla.cli import streams
 
 NEEDED = ("typer", "rich", "click", "confluent_kafka")
 INSTALL = 'pip install "ottla[cli]"'
@@ -18,14 +17,8 @@ INSTALL = 'pip install "ottla[cli]"'
 def main() -> None:
     """Run the command that ``sys.argv`` names, and exit."""
     try:
-        streams.prepare()
-        from ottla.cli.app import run
-        from ottla.cli.output import report_to_stderr
-
-        report_to_stderr()
-        code = run(sys.argv[1:])
+        code = _run()
     except KeyboardInterrupt:
-        streams.abandon_stdout()
         code = 130
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
@@ -33,7 +26,24 @@ def main() -> None:
             raise
         print(f"error: the command line needs {missing}: {INSTALL}", file=sys.stderr)
         sys.exit(1)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # if Ctrl-C came once more, the end of Python would print a traceback
     sys.exit(code)
+
+
+def _run() -> int:
+    """Imports happen in here: Ctrl-C may come during any of them."""
+    from ottla.cli.streams import abandon_stdout, prepare
+
+    try:
+        prepare()
+        from ottla.cli.app import run
+        from ottla.cli.output import report_to_stderr
+
+        report_to_stderr()
+        return run(sys.argv[1:])
+    except KeyboardInterrupt:
+        abandon_stdout()
+        raise
 
 
 if __name__ == "__main__":

@@ -51,3 +51,25 @@ def test_a_bug_is_not_taken_for_a_missing_extra() -> None:
     ended = without("ottla.embedded", "broker", "start")
     assert ended.returncode == 1
     assert "ModuleNotFoundError" in ended.stderr
+
+
+INTERRUPTED = """
+import sys
+
+class CtrlC:
+    def find_spec(self, name, path=None, target=None):
+        if name == "{name}":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, CtrlC())
+sys.argv = ["ottla", "--help"]
+from ottla.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize("name", ["ottla.cli.streams", "ottla.errors", "ottla.cli.app", "typer"])
+def test_ctrl_c_while_it_starts(name: str) -> None:
+    program = INTERRUPTED.format(name=name)
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")
