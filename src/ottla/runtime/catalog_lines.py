@@ -184,7 +184,11 @@ def _together(files: list[_Read]) -> Told:
         ends = [max(read.rows) + read.bad_at_end for read in files if read.rows]
         is_lost |= max(ends) > last or _is_cut(files)
     present = {number for number in range(begin, last + 1) if number in rows}
-    faults += [f"{read.path} lacks changes" for read in files if not read.bad and not read.torn and not read.rows.keys() >= present]
+    faults += [
+        f"{read.path} lacks changes that the other file has"
+        for read in files
+        if not read.bad and not read.torn and not read.rows.keys() >= present
+    ]
     is_current = files[0].is_flawless and files[0].rows.keys() >= present and not is_lost
     return Told(kept, last, faults, is_lost, is_current, damaged)
 
