@@ -114,19 +114,19 @@ class Topics:
         """Put a topic into the image, as it was stored or created.
 
         Where a value is one that this release cannot honour, the settings are unknown. Those of a topic of the broker's own are
-        always known.
+        always known. Raises ``ConfigError`` where the topic's settings and the broker's contradict each other.
         """
         internal = _internal_configs(stored.name, self._config)
         values = {name: value for name, value in stored.configs.items() if _is_valid(name, value)}
         overrides = {**internal, **values}
         not_honoured = {name: value for name, value in stored.configs.items() if name not in values}
-        unknown = stored.settings_unknown or any(name in TOPIC_SETTINGS for name in not_honoured)
+        unknown = not internal and (stored.settings_unknown or any(name in TOPIC_SETTINGS for name in not_honoured))
         try:
-            self._config_of(overrides, unknown and not internal)
-        except ConfigError:  # each value is valid, and together they are not
-            unknown, overrides, not_honoured = True, internal, dict(stored.configs)
-        unknown = unknown and not internal
-        config = self._config_of(overrides, unknown)
+            config = self._config_of(overrides, unknown)
+        except ConfigError as error:
+            raise ConfigError(
+                f"topic {stored.name}: {error}", hint="start the broker with other settings, and change those of the topic"
+            ) from error
         partitions = stored.partitions
         if stored.settings_unknown and internal:  # the folders show only the partitions that were written to
             partitions = max(partitions, _internal_partitions(stored.name, self._config))

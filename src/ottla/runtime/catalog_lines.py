@@ -213,7 +213,7 @@ def _plain(path: Path, content: bytes) -> Told:
     *lines, torn = content.partition(b"\n")[2].split(b"\n")
     for number, text in enumerate(lines, 2):
         change = _object(text)
-        if change is None:
+        if not change:
             told.faults.append(f"line {number} of {path} is damaged")
             told.is_lost, told.damaged = True, [path]
         else:

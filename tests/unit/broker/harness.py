@@ -117,14 +117,18 @@ class CoreUnderTest:
 
     def __init__(self, path: Path, now: Now = START, *, loaded: bool = True, **settings: object) -> None:
         self.store = DataDir(path, int(settings.get("node.id", 1)))  # type: ignore[call-overload]
-        self.core = BrokerCore(broker_config(settings), Endpoint("127.0.0.1", 9092), self.store, FixedIds())
+        try:
+            self.core = BrokerCore(broker_config(settings), Endpoint("127.0.0.1", 9092), self.store, FixedIds())
+            self.warnings, effects = self.core.start(now)
+        except BaseException:
+            self.store.release()
+            raise
         self.now = now
         self.timers = Timers()
         self.replies: dict[int, Any] = {}
         self.jobs: list[RunJob] = []
         self.others: list[Effect] = []
         self._ticket = 0
-        self.warnings, effects = self.core.start(now)
         self.take(effects)
         if loaded:
             self.run_jobs()

@@ -449,6 +449,21 @@ def test_a_setting_of_the_broker_that_this_release_cannot_use_refuses_the_start(
     assert "another release of Ottla" in (refused.value.hint or "")
 
 
+def test_settings_of_a_topic_that_contradict_those_of_the_broker_refuse_the_start(tmp_path: Path) -> None:
+    """They were left out, and the next change of the topic lost them: one of a compacted topic had retention delete it."""
+    broker = CoreUnderTest(tmp_path)
+    configs = {"cleanup.policy": "compact", "min.compaction.lag.ms": "3600000"}
+    broker.core.create_topic("compacted", 1, configs)
+    broker.close()
+    with pytest.raises(
+        ConfigError, match=r"topic compacted: min.compaction.lag.ms=3600000 is more than max.compaction.lag.ms=60000"
+    ):
+        CoreUnderTest(tmp_path, **{"log.cleaner.max.compaction.lag.ms": "60000"})
+    broker = CoreUnderTest(tmp_path)
+    assert broker.core.topic("compacted").overrides == configs
+    broker.close()
+
+
 def test_settings_of_a_later_release_are_kept_and_the_others_hold(data: Path) -> None:
     told = catalog_lines.read_files(data / "topics.json", data / "topics.json.copy")
     rows = [one for one in told.contents if "topic" in one]

@@ -117,7 +117,7 @@ def test_epochs_are_read_from_the_batches_before_a_damaged_one(tmp_path: Path) -
 
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize(("base", "left", "end"), [(0, [4, 6, 8, 10], 12), (4, [0, 2, 8, 10], 12), (8, [0, 2, 4, 6], 8)])
-def test_a_missing_segment_is_not_noticed(tmp_path: Path, base: int, left: list[int], end: int, clean: bool) -> None:
+def test_a_log_without_one_of_its_segments_is_loaded(tmp_path: Path, base: int, left: list[int], end: int, clean: bool) -> None:
     """As the page about the data directory says."""
     log = _log(tmp_path)
     log.seal().job()

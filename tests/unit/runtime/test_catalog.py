@@ -115,6 +115,7 @@ def test_a_version_without_its_end_of_line_is_not_written_behind(tmp_path: Path)
         (b'{"version": 1}\n\n', "line 2 of "),
         (b'{"version": 1}\n{"next_producer_id": "x"}\n', "makes no sense"),
         (b'{"version": 1}\n[1]\n', "line 2 of "),
+        (b'{"version": 1}\n{}\n', "line 2 of "),
         (b'{"version": 1}\n{"topic": {"name": "a", "id": "x", "partitions": 1, "configs": {}}}\n', "'x' is not a topic id"),
         (b'{"version": 1}\n{"topic": {"name": "a"}}\n', "makes no sense"),
         (b'{"version": 1}\n{"settings": {"broker": []}}\n', "broker is not an object"),
