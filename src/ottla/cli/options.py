@@ -1,7 +1,8 @@
 """The options that every noun shares, and what they mean.
 
 Owns ``-b``, ``-X`` and ``--format``, and the rule that an option with one value is given once. Must not know any command.
-Invariant: a short flag means the same in every command, and what it means in kcat where kcat has it.
+Invariant: a short flag means the same in every command; those of ``produce`` and ``consume`` mean what they mean in kcat, if it has
+them.
 """
 
 from __future__ import annotations

@@ -17,9 +17,9 @@ from typing import Any
 
 from ottla.signals import Interrupted, Stop
 
-GRACE = 0.5
+GRACE = 0.4
 """Seconds that output may still take after a signal."""
-LOOK_EVERY = 0.2
+LOOK_EVERY = 0.1
 """Seconds between two looks for a signal while the reader of the output is slow."""
 PIECE = select.PIPE_BUF if hasattr(select, "PIPE_BUF") else 512
 """Bytes; a pipe with space at all has space for so many, so that writing them does not block."""
