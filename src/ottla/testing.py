@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import pytest
@@ -41,10 +41,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item) -> None:
-    """End the faults of a test before its fixtures, so that its clients can be closed."""
+    """End the faults of a test before its fixtures, so that its clients can be closed; start the broker if it was closed."""
     broker = getattr(item, "funcargs", {}).get("kafka_broker")
     if broker is not None:
         broker.faults.clear()
+        broker.start()
 
 
 @pytest.fixture(scope="session")
@@ -73,17 +74,23 @@ def _kafka_admin(kafka_broker: Broker) -> Iterator[Admin]:
 @pytest.fixture
 def kafka_topic(request: pytest.FixtureRequest, _kafka_admin: Admin) -> str:
     """The name of an empty topic that no other test uses, with one partition unless the marker ``kafka_topic`` says otherwise."""
-    partitions, configs = _wanted(request.node.get_closest_marker("kafka_topic"))
+    partitions, configs = _wanted(request.node.iter_markers("kafka_topic"))
     name = re.sub(r"[^a-zA-Z0-9._-]+", "-", request.node.name)[:_LONGEST] + f"-{next(_numbers)}"
     _kafka_admin.create_topics({name: partitions}, configs=configs)
     return name
 
 
-def _wanted(marker: pytest.Mark | None) -> tuple[int, Mapping[str, str] | None]:
-    """The number of partitions, and the settings."""
-    args, kwargs = ((), {}) if marker is None else (marker.args, marker.kwargs)
-    wanted = {"partitions": 1, "configs": None, **kwargs}
-    if args or len(wanted) > 2:
-        written = ", ".join([*map(repr, args), *(f"{name}={value!r}" for name, value in kwargs.items())])
-        pytest.fail(f"kafka_topic({written}): the marker takes partitions=1 and configs={{}}, by these names", pytrace=False)
-    return wanted["partitions"], wanted["configs"]
+def _wanted(markers: Iterable[pytest.Mark]) -> tuple[int, Mapping[str, str]]:
+    """The number of partitions, and the settings. What a marker leaves out, one further away may say, as that of the class."""
+    partitions: int | None = None
+    configs: dict[str, str] = {}
+    for marker in markers:
+        if marker.args or not marker.kwargs.keys() <= {"partitions", "configs"}:
+            written = ", ".join([*map(repr, marker.args), *(f"{name}={value!r}" for name, value in marker.kwargs.items())])
+            pytest.fail(f"kafka_topic({written}): the marker takes partitions=1 and configs={{}}, by these names", pytrace=False)
+        given = marker.kwargs.get("configs", {})
+        if not isinstance(given, Mapping):
+            pytest.fail(f"kafka_topic(configs={given!r}): a mapping is needed, as {{'retention.ms': '-1'}}", pytrace=False)
+        partitions = marker.kwargs.get("partitions") if partitions is None else partitions
+        configs = {**given, **configs}
+    return 1 if partitions is None else partitions, configs

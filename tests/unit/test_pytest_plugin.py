@@ -86,3 +86,43 @@ def test_loading_the_plugin_brings_nothing_else_in() -> None:
     code = "import sys, pytest, ottla.testing; print([m for m in sys.modules if m.startswith(('ottla.', 'kio'))])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "['ottla.version', 'ottla.testing']"
+
+
+def test_a_test_that_closes_the_broker_leaves_one_for_the_next(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        addresses = []
+
+        def test_one(kafka_broker, kafka_topic):
+            addresses.append(kafka_broker.bootstrap_servers)
+            kafka_broker.close()
+
+        def test_two(kafka_broker, kafka_topic):
+            assert addresses == [kafka_broker.bootstrap_servers]
+        """
+    )
+    pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=2)
+
+
+def test_markers_of_a_class_and_of_a_test_add_up(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+        from ottla.admin import Admin
+
+        @pytest.mark.kafka_topic(partitions=4, configs={"retention.ms": "7", "segment.ms": "8"})
+        class TestBoth:
+            @pytest.mark.kafka_topic(configs={"retention.ms": "-1"})
+            def test_configs(self, kafka_broker, kafka_topic):
+                with Admin(bootstrap_servers=kafka_broker.bootstrap_servers) as admin:
+                    assert len(admin.describe_topics([kafka_topic])[kafka_topic].partitions) == 4
+                    configs = admin.describe_configs("topic", kafka_topic)
+                assert (configs["retention.ms"].value, configs["segment.ms"].value) == ("-1", "8")
+
+            @pytest.mark.kafka_topic(partitions=2)
+            def test_partitions(self, kafka_broker, kafka_topic):
+                with Admin(bootstrap_servers=kafka_broker.bootstrap_servers) as admin:
+                    assert len(admin.describe_topics([kafka_topic])[kafka_topic].partitions) == 2
+        """
+    )
+    pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=2)
