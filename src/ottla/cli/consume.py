@@ -165,11 +165,7 @@ def consume(
     if group is not None:
         config["group.id"] = group
     try:
-        with (
-            ottla.Consumer(patient(config)) as consumer,
-            _probed(consumer, health_port),
-            stop_on_signals(consumer) as stop,
-        ):
+        with ottla.Consumer(patient(config)) as consumer, _probed(consumer, health_port), stop_on_signals(consumer) as stop:
             end_writes_on(stop)
             reading = Reading(consumer, sys.stdout.buffer, compiled(text), count, until_end)
             partitions = _partitions(consumer, topic)
