@@ -202,7 +202,10 @@ class Store(Protocol):
         """The content when the data directory was opened."""
 
     def change_catalog(self, *changes: CatalogChange) -> None:
-        """Write changes, so that they survive the end of the process. If it raises ``OSError``, nothing has changed."""
+        """Write changes, so that they survive the end of the process. If it raises ``OSError``, nothing has changed.
+
+        Once in a thousand changes, or more, the whole catalog is replaced, and forced to disk before that.
+        """
 
     def sync_catalog(self) -> Job:
         """Force the catalog to disk."""

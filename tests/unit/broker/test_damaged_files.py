@@ -278,10 +278,13 @@ def lose(data: Path, name: str, how: str) -> None:
         (remove(one) if content is None else write(one, content))(data)
 
 
+@pytest.mark.parametrize("ended", ["well", "killed"])
 @pytest.mark.parametrize("how", LOSSES)
 @pytest.mark.parametrize("name", LOST)
-def test_a_checkpoint_that_is_lost_with_its_copy_is_said(data: Path, name: str, how: str) -> None:
+def test_a_checkpoint_that_is_lost_with_its_copy_is_said(data: Path, name: str, how: str, ended: str) -> None:
     lose(data, name, how)
+    if ended == "killed":
+        (data / ".kafka_cleanshutdown").unlink()
     broker = CoreUnderTest(data, LATER)
     said, start = LOST[name]
     assert any(f"{name} is missing or damaged: " in warning and said in warning for warning in broker.warnings)
