@@ -136,6 +136,23 @@ def test_a_group_goes_on_where_it_was(served: str, topic: Topic) -> None:
     assert consumed("-t", name, "-g", group, "-e", address=served) == ""
 
 
+def test_partitions_that_a_killed_member_still_has_are_named(served: str, topic: Topic) -> None:
+    name = topic(2, *(f"{number}:{number}" for number in range(9)))
+    group = f"group-of-{name}"
+    with started("consume", "-t", name, "-g", group, "-o", "end", bootstrap_servers=served) as process:
+        wait_until(lambda: assigned(group, served) == 2)
+        process.kill()
+    ended = ottla("consume", "-t", name, "-g", group, "-e", bootstrap_servers=served)
+    assert (ended.returncode, ended.stdout) == (0, "")
+    assert ended.stderr == f"not read to the end, since other members of the group have them: {name}-0, {name}-1\n"
+
+
+def assigned(group: str, address: str) -> int:
+    """The number of partitions that members of the group have."""
+    described = ottla("group", "describe", group, "--format", "json", bootstrap_servers=address)
+    return sum(len(member["partitions"]) for member in json.loads(described.stdout)["members"]) if not described.returncode else 0
+
+
 def test_a_group_without_offsets_may_begin_at_the_end(served: str, topic: Topic) -> None:
     name = topic(1, "k:old")
     assert consumed("-t", name, "-g", f"group-of-{name}", "-o", "end", "-e", address=served) == ""

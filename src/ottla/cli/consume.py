@@ -67,6 +67,17 @@ class Reading:
             written = self._write(self._consumer.poll(timeout=POLL))
             if written and self._in_group:
                 self._commit(written)
+        if self._in_group and self._left != 0:
+            self._warn_of_others()
+
+    def _warn_of_others(self) -> None:
+        """A member that was killed keeps its partitions, and their records, until its session expires."""
+        elsewhere = sorted(self._ends.keys() - self._consumer.assignment())
+        committed = self._consumer.committed(elsewhere) if elsewhere else {}
+        behind = [each for each in elsewhere if (at := committed.get(each)) is None or at.offset < self._ends[each]]
+        names = ", ".join(f"{each.topic}-{each.partition}" for each in behind if self._ends[each])
+        if names:
+            typer.echo(f"not read to the end, since other members of the group have them: {names}", err=True)
 
     def _assigned(self, consumer: ottla.Consumer, partitions: list[TopicPartition]) -> None:
         self._joined = True
