@@ -110,12 +110,13 @@ class Cluster:
 
     def log_ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Where they end, open transactions included."""
-        if not self._options.read_committed:
-            return self.latest(partitions)
+        wanted = list(partitions)
+        if not (wanted and self._options.read_committed):
+            return self.latest(wanted)
         if self._of_logs is None:
             self._of_logs = Consumer({**PLANNER, **dict(self._options.client), "isolation.level": "read_uncommitted"})
-        wanted, of_logs = list(partitions), self._of_logs
-        return self._ask(lambda _, timeout: of_logs.end_offsets(wanted, timeout=timeout)) if wanted else {}
+        of_logs = self._of_logs
+        return self._ask(lambda _, timeout: of_logs.end_offsets(wanted, timeout=timeout))
 
     def committed(self, partitions: Iterable[TopicPartition], *, timeout: float) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """What the group has committed."""

@@ -1,0 +1,23 @@
+"""What a planner asks of a cluster."""
+
+from __future__ import annotations
+
+import gc
+
+from ottla import Consumer
+from ottla.spark.cluster import Cluster
+from ottla.spark.options import parse_options
+
+
+def clients() -> list[int]:
+    return [id(each) for each in gc.get_objects() if isinstance(each, Consumer)]
+
+
+def test_to_ask_nothing_needs_no_client() -> None:
+    """Most batches with ``read_committed`` name no offsets: a second client for the ends of their logs would have nothing to do."""
+    gc.collect()
+    before = clients()
+    options = {"kafka.bootstrap.servers": "localhost:1", "subscribe": "t", "kafka.isolation.level": "read_committed"}
+    with Cluster(parse_options(options)) as cluster:
+        assert (cluster.earliest([]), cluster.latest([]), cluster.log_ends([])) == ({}, {}, {})
+        assert clients() == before
