@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 from tests.end_to_end.programs import ottla
 
@@ -28,3 +29,19 @@ def test_a_topic_and_a_group_from_beginning_to_end(real_kafka: str) -> None:
     assert ["cli-group", "Empty", "consumer"] in [line.split() for line in run("group", "list").splitlines()]
     assert run("topic", "delete", "cli", "--execute") == "deleted topic cli\n"
     assert "cli" not in run("topic", "list").split()
+
+
+def test_a_share_group(real_kafka: str, kafka_tool: Callable[..., str]) -> None:
+    def refused(*arguments: str) -> str:
+        done = ottla(*arguments, bootstrap_servers=real_kafka)
+        assert (done.returncode, done.stdout) == (1, ""), arguments
+        return done.stderr
+
+    assert ottla("topic", "create", "shared", bootstrap_servers=real_kafka).returncode == 0
+    console = "org.apache.kafka.tools.consumer.ConsoleShareConsumer"
+    kafka_tool(console, "--bootstrap-server", real_kafka, "--topic", "shared", "--group", "sharing", "--timeout-ms", "5000")
+    assert "group 'sharing' is neither a classic group nor a consumer group" in refused("group", "describe", "sharing")
+    assert refused("group", "reset-offsets", "sharing", "-o", "end", "-t", "shared") == (
+        "error: group sharing is a share group, which has no committed offsets\n"
+    )
+    assert ottla("group", "delete", "sharing", "--execute", bootstrap_servers=real_kafka).stdout == "deleted group sharing\n"

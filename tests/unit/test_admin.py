@@ -126,6 +126,7 @@ class Cluster:
         found = group_id == "kip-848"
         group = m.DescribedGroup(
             error_code=ErrorCode.none if found else ErrorCode.group_id_not_found,
+            error_message=None if found else f"Group {group_id} is not a consumer group." if group_id == "share" else "not found",
             group_id=group_id,
             group_state="Stable" if found else "",
             group_epoch=3,
@@ -196,7 +197,7 @@ class Cluster:
         )
         (group_id,) = message.groups
         group = m.DescribedGroup(
-            error_code=ErrorCode.group_id_not_found if group_id in ("kip-848", "neither") else code,
+            error_code=ErrorCode.group_id_not_found if group_id in ("kip-848", "neither", "share") else code,
             group_id=group_id,
             group_state="Stable" if group_id == "g" else "Dead",
             protocol_type="consumer",
@@ -412,6 +413,8 @@ def test_a_group_that_is_not_classic_is_asked_for_again(world: World) -> None:
     assert [api for _, api in world.cluster.asked][-2:] == [Api.DESCRIBE_GROUPS, Api.CONSUMER_GROUP_DESCRIBE]
     with pytest.raises(GroupIdNotFoundError, match="there is no group 'neither'"):
         world.run(describe_groups(["neither"]))
+    with pytest.raises(GroupIdNotFoundError, match="group 'share' is neither a classic group nor a consumer group"):
+        world.run(describe_groups(["share"]))
 
 
 def test_a_group_that_is_not_there(world: World) -> None:

@@ -96,7 +96,7 @@ def reset_offsets(
 ) -> None:
     """Set where a group without members continues."""
     with connected_admin(bootstrap_servers, settings) as admin:
-        _check_empty(admin, name)
+        _check_empty(admin, name, has_offsets=True)
         committed = admin.group_offsets(name)
         partitions = sorted(committed)
         if topics:
@@ -137,9 +137,12 @@ def delete(
             say(f"would delete group {name} with {offsets}; add --execute to do it")
 
 
-def _check_empty(admin: ottla.Admin, name: str) -> bool:
-    """Whether there is such a group; one with members is refused."""
-    state = next((each.state for each in admin.list_groups() if each.group_id == name), None)
+def _check_empty(admin: ottla.Admin, name: str, *, has_offsets: bool = False) -> bool:
+    """Whether there is such a group; one with members is refused, and one that commits no offsets where those are needed."""
+    found = next((each for each in admin.list_groups() if each.group_id == name), None)
+    state = None if found is None else found.state
+    if has_offsets and found is not None and found.group_type.lower() == "share":
+        raise CommandFailed(f"group {name} is a share group, which has no committed offsets")
     if state not in (None, "", "Empty", "Dead"):
         raise CommandFailed(f"group {name} is {state}: its members must leave first")
     return state is not None

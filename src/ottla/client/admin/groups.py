@@ -17,6 +17,8 @@ from ottla.protocol.consumer_protocol import decode_assignment
 from ottla.types import Node, TopicPartition
 
 _GROUP_ID_NOT_FOUND = 69
+_OTHER_TYPE = "is not a consumer group"
+"""What Kafka 4 adds to that error for a share group or a streams group."""
 
 
 def describe_groups(group_ids: Iterable[str]) -> Call:
@@ -54,7 +56,10 @@ def describe_groups(group_ids: Iterable[str]) -> Call:
 
 def _described(group: Any, coordinator: Node) -> GroupDescription:
     if group.error_code == _GROUP_ID_NOT_FOUND or (not group.error_code and group.group_state == "Dead"):
-        raise Refused(error_class(_GROUP_ID_NOT_FOUND)(f"there is no group {group.group_id!r}"))
+        text = f"there is no group {group.group_id!r}"
+        if _OTHER_TYPE in (group.error_message or ""):
+            text = f"group {group.group_id!r} is neither a classic group nor a consumer group, and others cannot be described"
+        raise Refused(error_class(_GROUP_ID_NOT_FOUND)(text))
     check(group.error_code, group.error_message or f"group {group.group_id!r}")
     if hasattr(group, "assignor_name"):
         return _consumer_group(group, coordinator)
