@@ -77,6 +77,8 @@ class Holdings:
         self._changed_topics: dict[str, None] = {}
         self._unsynced = self._syncing = self._sync_failed = False
         """Whether the catalog has changed since it was last forced to disk, whether that is in progress, and whether it failed."""
+        self._complaint: str | None = None
+        """Why the last change could not be stored."""
 
     def load(self, now: Now) -> list[str]:
         """Bring back settings, topics and logs; returns, in words, what was damaged and what follows from it.
@@ -264,7 +266,11 @@ class Holdings:
         try:
             self._store.change_catalog(*changes)
         except OSError as error:
+            if str(error) != self._complaint:  # one line, not one for each attempt; most clients are not told the reason
+                log.error("a change of topics or settings could not be stored: %s", error)
+            self._complaint = str(error)
             raise Refusal(ErrorCode.kafka_storage_error, f"The change could not be stored: {error}") from error
+        self._complaint = None
         self._unsynced = True
 
     def _reserve_producer_ids(self, limit: int) -> None:

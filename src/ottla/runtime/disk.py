@@ -76,6 +76,8 @@ class DiskThread:
         self._report = report
         self._jobs: queue.SimpleQueue[tuple[Tag, Job] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._failing: dict[str, str] = {}
+        """The last error of each kind of job that has not succeeded since."""
 
     def submit(self, tag: Tag, job: Job) -> None:
         """Do a job after all those before it; the thread starts with the first."""
@@ -96,9 +98,18 @@ class DiskThread:
         while (item := self._jobs.get()) is not None:
             tag, job = item
             outcome: object
+            kind = " ".join(str(word) for word in tag if not isinstance(word, int))  # the numbers are those of attempts
             try:
                 outcome = job()
             except BaseException as error:  # a panic in a codec's library is not an Exception
-                log.error("work on the data directory failed (%s): %s", " ".join(map(str, tag)), error)
+                self._complain(kind, str(error))
                 outcome = error if isinstance(error, Exception) else RuntimeError(repr(error))
+            else:
+                self._failing.pop(kind, None)
             self._report(tag, outcome)
+
+    def _complain(self, kind: str, error: str) -> None:
+        """One line, not one for each attempt: a full disk would fill the log."""
+        if self._failing.get(kind) != error:
+            log.error("work on the data directory failed (%s): %s", kind, error)
+        self._failing[kind] = error

@@ -18,6 +18,7 @@ from ottla.broker.log import PartitionLog
 from ottla.broker.logs import Logs
 from ottla.broker.ports import CatalogChange, TopicDeleted
 from ottla.broker.recovery import load_log
+from ottla.broker.refusal import Refusal
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import delete_records_request, delete_topics_request, describe_log_dirs_request, produce_request
@@ -357,6 +358,24 @@ def test_a_catalog_that_could_not_be_forced_to_disk_is_with_the_next_checkpoint(
     assert not broker.jobs
     broker.pass_time(60_000)
     assert SYNC_CATALOG in [job.tag for job in broker.jobs]
+
+
+def test_a_change_that_cannot_be_stored_is_in_the_log_once(
+    broker: CoreUnderTest, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Clients that create a topic by their metadata request, a group or a transaction are not told the reason."""
+    for _ in range(2):
+        with monkeypatch.context() as patch:
+            patch.setattr(broker.store, "change_catalog", failing)
+            for name in ("one", "two"):
+                with pytest.raises(Refusal):
+                    broker.core.topic_or_new(name)
+        assert [record.getMessage() for record in caplog.records] == [
+            "a change of topics or settings could not be stored: [Errno 5] Input/output error"
+        ]
+        caplog.clear()
+        broker.core.topic_or_new("one")
+        broker.core.delete_topic(broker.core.topic("one"))
 
 
 def test_a_parked_fetch_that_fails_ends_its_connection_and_no_other(broker: CoreUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:

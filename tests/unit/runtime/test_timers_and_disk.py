@@ -165,3 +165,23 @@ def test_what_an_interruption_has_left_running_ends_before_the_next_jobs_begin()
 
 def _interrupted(thread: threading.Thread) -> None:
     raise KeyboardInterrupt
+
+
+def test_a_job_that_fails_again_and_again_is_in_the_log_once_until_it_succeeds(caplog: pytest.LogCaptureFixture) -> None:
+    """On a full disk the three checkpoints fail every minute."""
+    disk = DiskThread(lambda tag, outcome: None)
+
+    def fail(reason: str) -> None:
+        raise OSError(reason)
+
+    for number, reason in enumerate(["full", "full", "broken", "broken", "", "broken"]):
+        disk.submit(("checkpoint", "starts", number), partial(fail, reason) if reason else lambda: None)
+        disk.submit(("checkpoint", "points", number), partial(fail, "full"))
+    disk.close()
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines == [
+        "work on the data directory failed (checkpoint starts): full",
+        "work on the data directory failed (checkpoint points): full",
+        "work on the data directory failed (checkpoint starts): broken",
+        "work on the data directory failed (checkpoint starts): broken",
+    ]
