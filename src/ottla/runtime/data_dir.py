@@ -222,7 +222,7 @@ class DataDir:
         catalog = CatalogFile.read(self.path / CATALOG, self._open, durable=self._durable)
         for fault in catalog.faults:
             log.warning("%s", fault)
-        if catalog.is_lost or catalog.is_new:
+        if catalog.is_lost or catalog.is_new or (catalog.faults and self._has_folders_beyond(catalog.catalog)):
             found = self._topics_in_folders()
             if found or catalog.is_lost:
                 catalog.recover(found)
@@ -234,6 +234,18 @@ class DataDir:
                 )
         catalog.repair()
         return catalog
+
+    def _has_folders_beyond(self, catalog: Catalog) -> bool:
+        """Whether there are folders of topics or partitions that the catalog does not have: its last lines are lost.
+
+        A file that was cut at the end of a line does not show it.
+        """
+        known = {topic.name: topic for topic in catalog.topics}
+        for name, partition, topic_id, _ in self._partition_folders():
+            topic = known.get(name)
+            if topic is None or (topic.topic_id == topic_id and partition >= topic.partitions):
+                return True
+        return False
 
     def _topics_in_folders(self) -> list[StoredTopic]:
         """The topics that partition folders belong to, without their settings; where folders of a topic have different ids, the

@@ -388,6 +388,23 @@ def hollow(path: Path) -> tuple[CoreUnderTest, list[int]]:
     return broker, left
 
 
+@pytest.mark.parametrize("row", [0, 1])
+@pytest.mark.parametrize("before", [OFFSETS_TOPIC, "kept"])
+def test_folders_show_what_a_catalog_lacks_that_was_cut_at_the_end_of_a_line(data: Path, row: int, before: str) -> None:
+    """Nothing else does where the other file is unusable; the folders were set aside, and with them the offsets of all groups."""
+    one, other = (data / name for name in (("topics.json", "topics.json.copy")[:: 1 - 2 * row]))
+    lines = one.read_bytes().splitlines(keepends=True)
+    first = next(at for at, line in enumerate(lines) if b'"%s"' % before.encode() in line)
+    one.write_bytes(b"".join(lines[:first]))
+    other.write_bytes(b"")
+    for _ in range(2):  # after a restart, too
+        broker = CoreUnderTest(data, LATER)
+        clean(broker)
+        check_all_is_there(broker)
+        assert all(broker.core.topic(name).settings_unknown for name in TOPICS)
+        broker.close()
+
+
 def test_a_compacted_log_with_holes_is_not_cut_when_its_settings_are_unknown(tmp_path: Path) -> None:
     broker, left = hollow(tmp_path)
     broker.kill()
