@@ -102,7 +102,7 @@ def ask(address: PlannerAddress, execution: int, *, driver: str, patience: float
     Raises ``OttlaError`` where the planner process cannot be reached within ``patience`` seconds, or cannot tell.
     """
     here = os.environ.get("SPARK_LOCAL_DIRS", "") == address.local_folders
-    hosts = [LOOPBACK, driver] if here else [driver]
+    hosts = dict.fromkeys([LOOPBACK, driver] if here else [driver])
     failed: list[str] = []
     for host in hosts:
         try:

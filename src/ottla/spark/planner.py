@@ -63,13 +63,14 @@ LOAD_AGAIN = "call load() again, or set option planOnce to true"
 class Answers:
     """One answer for each execution of one table. Any thread."""
 
-    def __init__(self, plan: Callable[[], str], *, most: int = MEMORY) -> None:
+    def __init__(self, plan: Callable[[], str], *, most: int = MEMORY, forgotten: int = -1) -> None:
         self._plan = plan
         self._most = most
         self._lock = threading.Lock()
         self._answers: OrderedDict[int, str | Exception] = OrderedDict()
         self._size = 0
-        self._forgotten = -1
+        self._forgotten = forgotten
+        """The last execution whose answer may have been forgotten."""
 
     def of(self, execution: int) -> str | None:
         """The answer for ``execution``; ``None`` where it may have been forgotten.
@@ -110,14 +111,14 @@ def _size(answer: str | Exception) -> int:
 class Table:
     """A batch as its options describe it: its answers, and a connection to its cluster that is kept while it is used."""
 
-    def __init__(self, given: Mapping[str, str]) -> None:
+    def __init__(self, given: Mapping[str, str], *, forgotten: int = -1) -> None:
         from ottla.spark.options import parse_options
 
         self._options = parse_options(given).for_batch()
         self._cluster: Cluster | None = None
         self._lock = threading.Lock()
         self._used = time.monotonic()
-        self.answers = Answers(self._plan)
+        self.answers = Answers(self._plan, forgotten=forgotten)
 
     def _plan(self) -> str:
         from ottla.spark.bounds import bounds_to_json, current_bounds
@@ -152,11 +153,38 @@ class Table:
             cluster.close()
 
 
+class LastExecution:
+    """The last execution that was answered, in a file: a process that is started in place of one that was killed must not give
+    other answers to executions that still run."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            self.before = int(path.read_bytes())
+            """The last one that another process has answered, -1 if there was none."""
+        except (OSError, ValueError):
+            self.before = -1
+        self._last = self.before
+        self._lock = threading.Lock()
+
+    def note(self, execution: int) -> None:
+        """Call before an answer is given."""
+        with self._lock, contextlib.suppress(OSError):
+            if execution > self._last:
+                file = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o600)
+                try:
+                    os.pwrite(file, b"%020d" % execution, 0)
+                finally:
+                    os.close(file)
+                self._last = execution
+
+
 class Planner:
     """All tables of a driver, and the answers to questions about them. Any thread."""
 
-    def __init__(self, key: bytes) -> None:
+    def __init__(self, key: bytes, home: Path) -> None:
         self._key = key
+        self._last = LastExecution(home / "last-execution")
         self._lock = threading.Lock()
         self._tables: OrderedDict[str, Table] = OrderedDict()
 
@@ -178,7 +206,7 @@ class Planner:
     def _add(self, options: dict[str, str]) -> str:
         # The name goes over the network. Without the key, a password in the options cannot be found by trying.
         name = hmac.digest(self._key, json.dumps(options, sort_keys=True).encode(), "sha256").hex()
-        table = Table(options)
+        table = Table(options, forgotten=self._last.before)
         with self._lock:
             self._tables.setdefault(name, table)
             self._tables.move_to_end(name)
@@ -196,8 +224,10 @@ class Planner:
             raise OttlaError(text, hint=LOAD_AGAIN)
         bounds = table.answers.of(execution)
         if bounds is None:
-            text = f"the offsets of execution {execution} were forgotten: too many executions of this table came after it"
+            text = f"the offsets of execution {execution} were forgotten: the planner process was started again, or too many "
+            text += "executions of this table came after it"
             raise OttlaError(text, hint="run the query again")
+        self._last.note(execution)
         return f'{{"bounds": {bounds}}}'
 
     def rest(self, now: float) -> None:
@@ -224,16 +254,16 @@ class _Handler(socketserver.StreamRequestHandler):
 class _Server(socketserver.ThreadingTCPServer):
     daemon_threads = True
 
-    def __init__(self, listening: socket.socket, key: bytes) -> None:
+    def __init__(self, listening: socket.socket, key: bytes, home: Path) -> None:
         socketserver.BaseServer.__init__(self, listening.getsockname(), _Handler)
         self.socket = listening
         self.key = key
-        self.planner = Planner(key)
+        self.planner = Planner(key, home)
 
 
 def serve(listening: socket.socket, key: bytes, *, driver: int, home: Path) -> None:
     """Answer questions until the process ``driver`` is gone, or ``home``, which Spark deletes with its own temporary files."""
-    server = _Server(listening, key)
+    server = _Server(listening, key, home)
     threading.Thread(target=server.serve_forever, name="ottla-spark-planner", daemon=True).start()
     importlib.import_module("ottla.spark.bounds")  # and the client with it, before the first task asks
     touched = time.monotonic()

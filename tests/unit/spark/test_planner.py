@@ -116,8 +116,8 @@ def test_answers_are_kept_by_their_size() -> None:
     assert large.of(9_992) is not None
 
 
-def test_the_bounds_of_an_execution_stay_and_those_of_the_next_are_new(broker: Broker, topic: str) -> None:
-    planner = Planner(KEY)
+def test_the_bounds_of_an_execution_stay_and_those_of_the_next_are_new(broker: Broker, topic: str, tmp_path: Path) -> None:
+    planner = Planner(KEY, tmp_path)
     table = json.loads(planner.answer({"options": options_of(broker)}))["table"]
 
     def bounds(execution: int) -> Any:
@@ -133,24 +133,37 @@ def test_the_bounds_of_an_execution_stay_and_those_of_the_next_are_new(broker: B
     assert bounds(3) == [["t", 0, 0, 0], ["t", 1, 2, 3]]
 
 
-def test_tables_with_the_same_options_are_one(broker: Broker, topic: str) -> None:
-    planner = Planner(KEY)
+def test_a_planner_in_place_of_another_refuses_what_that_may_have_answered(broker: Broker, topic: str, tmp_path: Path) -> None:
+    """Tasks of an execution that runs on must not get other bounds than those before them."""
+    answers = []
+    for executions in ((5, 3), (3, 4, 5, 6)):
+        planner = Planner(KEY, tmp_path)
+        table = json.loads(planner.answer({"options": options_of(broker)}))["table"]
+        answers.append([json.loads(planner.answer({"table": table, "execution": execution})) for execution in executions])
+        produce(broker, "t", 3, partition=1)
+    assert all("bounds" in answer for answer in answers[0])
+    assert ["were forgotten" in answer.get("error", "") for answer in answers[1]] == [True, True, True, False]
+    assert answers[1][-1] == {"bounds": [["t", 0, 0, 0], ["t", 1, 0, 3]]}
+
+
+def test_tables_with_the_same_options_are_one(broker: Broker, topic: str, tmp_path: Path) -> None:
+    planner = Planner(KEY, tmp_path)
     endings = ["latest", "latest", '{"t": {"0": 5, "1": -1}}']
     given = [options_of(broker, endingoffsets=ending) for ending in endings]
     names = [json.loads(planner.answer({"options": options}))["table"] for options in given]
     assert names[0] == names[1] != names[2]
 
 
-def test_what_cannot_be_planned_is_told(broker: Broker) -> None:
-    planner = Planner(KEY)
+def test_what_cannot_be_planned_is_told(broker: Broker, tmp_path: Path) -> None:
+    planner = Planner(KEY, tmp_path)
     table = json.loads(planner.answer({"options": {**options_of(broker), "subscribe": "missing"}}))["table"]
     answer = json.loads(planner.answer({"table": table, "execution": 1}))
     assert answer == {"error": "topic missing does not exist (create it first, or check the name)"}
     assert "does not know this table" in json.loads(planner.answer({"table": "?", "execution": 1}))["error"]
 
 
-def test_few_tables_keep_their_connections(broker: Broker, topic: str) -> None:
-    planner = Planner(KEY)
+def test_few_tables_keep_their_connections(broker: Broker, topic: str, tmp_path: Path) -> None:
+    planner = Planner(KEY, tmp_path)
     before = threading.active_count()
     for number in range(OPEN + 4):
         given = options_of(broker, **{"kafka.client.id": str(number)})
@@ -171,7 +184,7 @@ def served(tmp_path: Path) -> Iterator[int]:
     thread = threading.Thread(target=serve, args=(listening, KEY), kwargs={"driver": os.getpid(), "home": home})
     thread.start()
     yield listening.getsockname()[1]
-    home.rmdir()
+    shutil.rmtree(home)
     thread.join(SECONDS)
     assert not thread.is_alive()
     listening.close()
