@@ -49,13 +49,13 @@ def free_port() -> int:
 
 @contextmanager
 def started(
-    *arguments: str, bootstrap_servers: str | None = None, stderr: int = subprocess.PIPE
+    *arguments: str, bootstrap_servers: str | None = None, stdout: int = subprocess.PIPE, stderr: int = subprocess.PIPE
 ) -> Iterator[subprocess.Popen[str]]:
     """``ottla`` as a process that runs while the ``with`` lasts; it is killed if it is still there afterwards."""
     process = subprocess.Popen(
         [OTTLA, *arguments],
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
+        stdout=stdout,
         stderr=stderr,
         text=True,
         env=environment(bootstrap_servers),

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import array
 import contextlib
+import fcntl
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import termios
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -83,6 +86,7 @@ NAMED = {
     "-b": "topic list -b {}",
 }
 
+Topic = Callable[..., str]
 Runs = Callable[[dict[str, list[str]], dict[str, str]], dict[str, Outcome]]
 
 
@@ -248,3 +252,38 @@ def test_a_signal_ends_the_broker_when_no_one_reads_its_log(full_pipe: int) -> N
         time.sleep(0.5)
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0
+
+
+@pytest.fixture
+def terminal() -> Iterator[tuple[int, int]]:
+    """A terminal that shows nothing until it is read: the side to read, and the program's side."""
+    shown, written = os.openpty()
+    yield shown, written
+    os.close(shown)
+    os.close(written)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_consume_at_a_terminal_that_shows_nothing(
+    served: str, topic: Topic, terminal: tuple[int, int], number: signal.Signals
+) -> None:
+    name = topic(1, *(f"k:{'x' * 1000}" for _ in range(200)))
+    with started("consume", "-t", name, bootstrap_servers=served, stdout=terminal[1]) as process:
+        waiting, before = array.array("i", [0]), -1
+        while not waiting[0] or waiting[0] != before:  # until nothing more fits in
+            before = waiting[0]
+            time.sleep(1)
+            fcntl.ioctl(terminal[0], termios.FIONREAD, waiting)
+        process.send_signal(number)
+        assert process.wait(30) == 128 + number
+
+
+def test_a_terminal_that_is_slow_gets_everything(served: str, topic: Topic, terminal: tuple[int, int]) -> None:
+    name = topic(1, *(f"k:{number:0500}" for number in range(200)))
+    with started("consume", "-t", name, "-e", bootstrap_servers=served, stdout=terminal[1]) as process:
+        shown = b""
+        while len(shown) < 200 * 502:
+            time.sleep(0.01)
+            shown += os.read(terminal[0], 1000)
+        assert process.wait(60) == 0
+    assert shown.split() == [f"{number:0500}".encode() for number in range(200)]

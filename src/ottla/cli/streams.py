@@ -21,6 +21,8 @@ GRACE = 0.4
 """Seconds that output may still take after a signal."""
 LOOK_EVERY = 0.1
 """Seconds between two looks for a signal while the reader of the output is slow."""
+AGAIN_AFTER = 0.01
+"""Seconds until a write is tried again for which the space was too small."""
 PIECE = select.PIPE_BUF if hasattr(select, "PIPE_BUF") else 512
 """Bytes; a pipe with space at all has space for so many, so that writing them does not block."""
 
@@ -42,26 +44,41 @@ class Output(io.FileIO):
         self.stop: Stop | None = None
         self._has_given_up = False
         self._may_block = os.name != "nt" and not stat.S_ISREG(os.fstat(number).st_mode)
+        self._fd = number
+        if os.isatty(number):
+            # A terminal with space may still have less than ``PIECE``. Its own descriptor is left as it is: the shell has the same.
+            with contextlib.suppress(OSError):
+                self._fd = os.open(os.ttyname(number), os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
 
     def write(self, data: Any, /) -> int:
-        """Write some or all of ``data`` and return how much."""
+        """Write some or all of ``data`` and return how much.
+
+        Nothing here blocks for long: a blocking write goes on after a signal whose handler raises nothing.
+        """
         if not self._may_block:
             return super().write(data) or 0
-        while True:
-            self._wait()
-            with contextlib.suppress(BlockingIOError):  # another process writes to the same pipe
-                return os.write(self.fileno(), memoryview(data).cast("B")[:PIECE])
-
-    def _wait(self) -> None:
-        """Wait until something can be written. A write that blocks goes on after a signal whose handler raises nothing."""
         give_up_at: float | None = None
-        while not select.select([], [self], [], 0 if self._has_given_up else LOOK_EVERY)[1]:
+        while True:
+            if select.select([], [self._fd], [], 0 if self._has_given_up else LOOK_EVERY)[1]:
+                try:
+                    return os.write(self._fd, memoryview(data).cast("B")[:PIECE])
+                except BlockingIOError:  # another process writes to the same pipe, or a terminal has too little space
+                    time.sleep(AGAIN_AFTER)
             if self.stop is None or self.stop.signal is None:
                 continue
             give_up_at = give_up_at or time.monotonic() + GRACE
             if self._has_given_up or time.monotonic() >= give_up_at:
                 self._has_given_up = True
                 raise Interrupted(self.stop.signal)
+
+    def abandon(self) -> None:
+        """Discard what is written from now on."""
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self.fileno())
+        os.close(nowhere)
+        if self._fd != self.fileno():
+            os.close(self._fd)
+            self._fd = self.fileno()
 
 
 class Stdout(Output):
@@ -124,10 +141,9 @@ def _ours() -> list[Output]:
 
 def abandon_stdout() -> None:
     """Discard what is buffered: Python flushes stdout once more when it exits."""
-    if _ours():
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, 1)
-        os.close(nowhere)
+    for output in _ours():
+        if isinstance(output, Stdout):
+            output.abandon()
 
 
 def end_writes_on(stop: Stop) -> None:
