@@ -54,8 +54,12 @@ def read_ranges(ranges: Iterable[OffsetRange], columns: tuple[str, ...], options
     wanted = tuple(ranges)
     if not wanted:
         return
-    with workers.borrowed_consumer(options.client) as consumer:
-        yield from _Reading(consumer, wanted, columns, options).batches()
+    try:
+        with workers.borrowed_consumer(options.client) as consumer:
+            yield from _Reading(consumer, wanted, columns, options).batches()
+    except OttlaError as error:
+        in_options(error)
+        raise
 
 
 class _Reading:
@@ -95,7 +99,7 @@ class _Reading:
             self._hold_against_logs()
         except OttlaError as error:
             if not error.retriable:
-                raise in_options(error) from error.__cause__
+                raise
             self._last_error = error
         return None
 

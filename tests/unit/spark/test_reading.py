@@ -1,12 +1,16 @@
-"""A task's work on an embedded broker: it grows with the number of its partitions, not with their square."""
+"""A task without Spark: its work grows with the number of its partitions, not with their square; its errors name options."""
 
 from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import Producer
 
 from ottla import Admin, Broker
 from ottla.client.calls.mailbox import Mailbox
+from ottla.errors import ConnectionFailedError
 from ottla.spark import workers
 from ottla.spark.options import SourceOptions, parse_options
 from ottla.spark.planning import OffsetRange
@@ -19,6 +23,22 @@ PARTITIONS = 240
 def read(partitions: int, options: SourceOptions) -> int:
     ranges = [OffsetRange("wide", number, 0, 2) for number in range(partitions)]
     return sum(batch.num_rows for batch in read_ranges(ranges, ("value",), options))
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    yield
+    while workers._idle:
+        workers._idle.popitem()[1].close(timeout=0)
+
+
+def test_an_error_names_the_option_also_when_a_range_is_held_against_its_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ottla.spark.reading.DOUBT", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = "{}:{}".format(*server.getsockname())
+    given = {"kafka.bootstrap.servers": address, "subscribe": "wide", "kafkaConsumer.pollTimeoutMs": "2000"}
+    with pytest.raises(ConnectionFailedError, match=r"check kafka\.bootstrap\.servers and that"):
+        read(1, parse_options(given).for_batch())
 
 
 def test_many_partitions_take_few_calls(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,13 +57,8 @@ def test_many_partitions_take_few_calls(monkeypatch: pytest.MonkeyPatch) -> None
             producer.produce("wide", b"x", partition=number % PARTITIONS)
         assert producer.flush(60) == 0
         options = parse_options({"kafka.bootstrap.servers": broker.bootstrap_servers, "subscribe": "wide"}).for_batch()
-        try:
-            few, many = (work(lambda count=count: read(count, options)) for count in (PARTITIONS // 8, PARTITIONS))  # type: ignore[misc]
-            assert many.lines < 16 * few.lines
-            monkeypatch.setattr(Mailbox, "ask", counted)
-            assert read(PARTITIONS, options) == 2 * PARTITIONS
-        finally:
-            for consumer in list(workers._idle.values()):
-                workers._close(consumer)
-            workers._idle.clear()
+        few, many = (work(lambda count=count: read(count, options)) for count in (PARTITIONS // 8, PARTITIONS))  # type: ignore[misc]
+        assert many.lines < 16 * few.lines
+        monkeypatch.setattr(Mailbox, "ask", counted)
+        assert read(PARTITIONS, options) == 2 * PARTITIONS
     assert len(asked) < 40
