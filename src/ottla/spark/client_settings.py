@@ -23,10 +23,12 @@ CLIENT_PREFIX = "kafka."
 
 SERVERS = "kafka.bootstrap.servers"
 
+DECODE = "keys and values are bytes: decode the columns in the query"
+
 FORBIDDEN = {
     "auto.offset.reset": "use startingOffsets; Spark itself stores where to begin",
-    "key.deserializer": "keys are bytes: decode the column in the query",
-    "value.deserializer": "values are bytes: decode the column in the query",
+    "key.deserializer": DECODE,
+    "value.deserializer": DECODE,
     "enable.auto.commit": "set groupId to have each finished batch committed",
     "interceptor.classes": "Java classes cannot be used here",
 }
@@ -88,10 +90,17 @@ def check_client_settings(settings: Mapping[str, str]) -> dict[str, str]:
             ConsumerConfig.parse({**PLANNER, **checked})
         except ConfigError as error:
             named = _as_options(str(error.args[0]), checked)
-            raise ConfigError(named, hint=_as_options(error.hint, checked) if error.hint else None) from error.__cause__
+            raise ConfigError(named, hint=_hint_in_options(error, checked)) from error.__cause__
     for warning in caught:
         log.warning("%s", _as_options(str(warning.message), checked))
     return checked
+
+
+def _hint_in_options(error: ConfigError, given: Mapping[str, str]) -> str | None:
+    if not error.hint:
+        return None
+    # A callable is no option of Spark's.
+    return DECODE if "deserializer" in error.hint else _as_options(error.hint, given)
 
 
 def _shorter_request(settings: Mapping[str, str]) -> dict[str, str]:

@@ -37,6 +37,7 @@ def test_each_of_them_is_ignored_whatever_its_value(name: str) -> None:
         ({"kafka.fetch.min.bytes": "many"}, ["kafka.fetch.min.bytes='many'", "whole number"]),
         ({"kafka.isolation.level": "commited"}, ["kafka.isolation.level", "read_committed"]),
         ({"kafka.bootstrap.servers": "one"}, ["kafka.bootstrap.servers", "HOST:PORT"]),
+        ({"kafka.schema.registry.url": "http://registry"}, ["schema.registry.url", "decode the columns in the query"]),
         ({"kafka.metric.reporters": "com.example.Reporter"}, ["metric.reporters", "Java classes"]),
         ({"kafka.request.timeout.ms": "5000", "kafka.default.api.timeout.ms": "2000"}, ["kafka.default.api.timeout.ms is 2000"]),
         ({"kafka.sasl.mechanism": "MAGIC"}, ["kafka.sasl.mechanism"]),
