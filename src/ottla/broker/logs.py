@@ -134,7 +134,7 @@ class Logs:
             checkpoint.forget_others(log.topic_partition for log in self)
             if offsets is None:
                 self._begin_write(checkpoint)  # a new directory has all of them at once, so one that is missing later was lost
-                if self._logs:
+                if self._logs and not self._store.is_earlier:
                     lost.append(f"{checkpoint.name} is missing or damaged: {_IF_LOST[checkpoint.name]}")
         return [*lost, *cuts]
 

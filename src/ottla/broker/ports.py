@@ -193,6 +193,8 @@ class Store(Protocol):
     """The absolute path of the data directory."""
     clean: bool
     """Whether the last broker on it shut down cleanly: its logs need no scan."""
+    is_earlier: bool
+    """Whether the last broker on it was of a release that wrote a checkpoint only when there was something to write."""
 
     @property
     def is_crowded(self) -> bool:

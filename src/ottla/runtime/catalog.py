@@ -82,6 +82,11 @@ class CatalogFile:
         return self._told.is_lost
 
     @property
+    def is_earlier(self) -> bool:
+        """Whether a release has written it that made no copies of files."""
+        return self._told.is_earlier
+
+    @property
     def is_new(self) -> bool:
         """Whether there is no file."""
         return not self._told.last and not self._told.contents and not self._told.faults

@@ -46,6 +46,8 @@ class Told:
     """Whether the first file has all of it, undamaged, in the present format."""
     damaged: list[Path] = field(default_factory=list)
     """The files that have damaged lines."""
+    is_earlier: bool = False
+    """Whether it is one file, of a version before there were two."""
 
 
 @dataclass(slots=True)
@@ -209,7 +211,7 @@ def _faults(read: _Read) -> list[str]:
 
 def _plain(path: Path, content: bytes) -> Told:
     """A file of version 1."""
-    told = Told()
+    told = Told(is_earlier=True)
     *lines, torn = content.partition(b"\n")[2].split(b"\n")
     for number, text in enumerate(lines, 2):
         change = _object(text)
@@ -227,6 +229,6 @@ def _document(path: Path, document: Content) -> Told:
     """A file of version 0."""
     topics = document["topics"]
     if not isinstance(topics, list):
-        return Told(faults=[f"{path} is damaged: its topics are not a list"], is_lost=True, damaged=[path])
+        return Told(faults=[f"{path} is damaged: its topics are not a list"], is_lost=True, damaged=[path], is_earlier=True)
     others = {name: value for name, value in document.items() if name not in ("version", "topics")}
-    return Told([*({"topic": topic} for topic in topics), *({name: value} for name, value in others.items())])
+    return Told([*({"topic": topic} for topic in topics), *({name: value} for name, value in others.items())], is_earlier=True)

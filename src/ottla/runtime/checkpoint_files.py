@@ -32,9 +32,9 @@ def write(folder: PinnedFolder, name: str, offsets: Mapping[TopicPartition, int]
     folder.write_small(name, content)
 
 
-def read(path: Path) -> dict[TopicPartition, int] | None:
+def read(path: Path, *, has_copy: bool = True) -> dict[TopicPartition, int] | None:
     """The offsets; ``None`` where they are missing or damaged. Raises ``OSError`` where the only intact file may be one that cannot
-    be read."""
+    be read. ``has_copy`` False: an earlier release has written it, which made no copies."""
     errors: list[OSError] = []
     file, copy = _content(path, errors), _checked(_content(path.with_name(path.name + COPY), errors))
     offsets = _offsets(copy) if copy is not None else None
@@ -44,6 +44,8 @@ def read(path: Path) -> dict[TopicPartition, int] | None:
             log.warning("%s %s: its copy is used", path, wrong)
         return offsets
     offsets = _offsets(file) if file is not None else None
+    if offsets is not None and not has_copy:
+        return offsets
     if offsets is not None:
         log.warning("%s is missing or damaged: whether %s is intact cannot be checked", path.name + COPY, path)
     elif errors:

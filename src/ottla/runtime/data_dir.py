@@ -84,6 +84,7 @@ class DataDir:
             self._pin().discard([name + UNFINISHED for name in _REPLACED])
             self.cluster_id = self._read_meta(node_id)
             self._catalog = self._open_catalog()
+            self.is_earlier = self._catalog.is_earlier
             self._set_strays_aside()
             self.clean = (path / CLEAN_END).exists()
             if self.clean:
@@ -150,7 +151,7 @@ class DataDir:
 
     def read_checkpoint(self, name: str) -> dict[TopicPartition, int] | None:
         """A checkpoint of offsets; ``None`` where it is missing or damaged. The log says what is damaged. Raises ``OSError``."""
-        return checkpoint_files.read(self.path / name)
+        return checkpoint_files.read(self.path / name, has_copy=not self.is_earlier)
 
     def write_checkpoint(self, name: str, offsets: Mapping[TopicPartition, int]) -> Callable[[], object]:
         """Replace a checkpoint of offsets. From any thread; an older content never replaces a newer one."""

@@ -388,6 +388,31 @@ def hollow(path: Path) -> tuple[CoreUnderTest, list[int]]:
     return broker, left
 
 
+@pytest.mark.parametrize("version", [0, 1])
+@pytest.mark.parametrize("ended", ["well", "killed"])
+def test_what_an_earlier_release_has_written_is_not_called_damaged(
+    data: Path, version: int, ended: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It wrote no copies, and a checkpoint only when there was something in it."""
+    lines = [json.loads(line) for line in (data / "topics.json").read_bytes().splitlines()][2:]
+    changes = [{name: value for name, value in line.items() if name not in ("line", "crc")} for line in lines]
+    if version == 1:
+        text = "".join(json.dumps(change) + "\n" for change in [{"version": 1}, *changes])
+    else:
+        last = {name: value for change in changes for name, value in change.items() if name != "topic"}
+        text = json.dumps({"version": 0, "topics": [change["topic"] for change in changes if "topic" in change], **last})
+    for one in (*data.glob("*.copy"), data / CHECKPOINTS[2], *([data / ".kafka_cleanshutdown"] if ended == "killed" else [])):
+        one.unlink()
+    (data / "topics.json").write_text(text)
+    for _ in range(2):
+        broker = CoreUnderTest(data, LATER)
+        assert not [*broker.warnings, *caplog.records]
+        clean(broker)
+        check_all_is_there(broker)
+        broker.close()
+    assert len(list(data.glob("*.copy"))) == 4
+
+
 @pytest.mark.parametrize("row", [0, 1])
 @pytest.mark.parametrize("before", [OFFSETS_TOPIC, "kept"])
 def test_folders_show_what_a_catalog_lacks_that_was_cut_at_the_end_of_a_line(data: Path, row: int, before: str) -> None:
