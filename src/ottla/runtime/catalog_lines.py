@@ -198,10 +198,11 @@ def _together(files: list[_Read]) -> Told:
 def _is_cut(files: list[_Read]) -> bool:
     """Whether a file may have been cut anywhere.
 
-    A kill leaves one in the middle of a change, but the other one undamaged; a power failure may leave both so.
+    A kill leaves one in the middle of a change, but the other one undamaged; a power failure may leave both in the last change.
     """
     torn = [read for read in files if read.torn]
-    return bool(torn) and (len(torn) < len(files) or len(files) == 1)
+    ends = {max(read.rows, default=0) for read in torn}
+    return bool(torn) and (len(torn) < len(files) or len(files) == 1 or len(ends) > 1)
 
 
 def _faults(read: _Read) -> list[str]:

@@ -271,6 +271,14 @@ def test_a_change_that_one_file_lacks_and_that_is_damaged_in_the_other_is_lost(t
 
 
 @pytest.mark.parametrize("row", [0, 1])
+def test_files_that_were_cut_in_different_changes_are_not_believed(tmp_path: Path, row: int) -> None:
+    whole = written(tmp_path)
+    files(tmp_path)[row].write_bytes(whole[:-3])
+    files(tmp_path)[1 - row].write_bytes(whole[: len(whole) * 2 // 3])
+    assert CatalogFile.read(tmp_path / "topics.json", OpenFiles()).is_lost
+
+
+@pytest.mark.parametrize("row", [0, 1])
 @pytest.mark.parametrize("other", [None, b"", b"\x00" * 900])
 def test_a_file_that_was_cut_is_not_believed_alone(tmp_path: Path, row: int, other: bytes | None) -> None:
     whole = written(tmp_path)
