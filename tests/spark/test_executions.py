@@ -185,6 +185,7 @@ def growing_by(servers: str, topic: str) -> Any:
     return grow
 
 
+@pytest.mark.timeout(300)  # a JVM of its own
 def test_a_second_attempt_reads_what_the_first_one_did(kafka: Kafka, tmp_path: Path) -> None:
     """A task fails after it has read everything and added a record: its next attempt must not read that."""
     topic = kafka.create()
@@ -364,6 +365,7 @@ def run_driver(tmp_path: Path, script: str, servers: str, topic: str, master: st
     return out.splitlines()[-1]
 
 
+@pytest.mark.timeout(300)  # a JVM of its own
 @pytest.mark.parametrize("how", ["kill", *(pytest.param(how, marks=pytest.mark.slow) for how in ("stop", "exit"))])
 def test_the_planner_ends_with_its_driver(kafka: Kafka, tmp_path: Path, how: str) -> None:
     topic = kafka.create()

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import confluent_kafka
+import pytest
 
 from tests.interop.real_kafka import QUICK_JVM
 from tests.spark.conftest import Kafka, numbered
@@ -28,7 +29,7 @@ def start(name, **options):
     return stream.writeStream.format("noop").option("checkpointLocation", home + "/" + name)
 
 def run(name, **options):
-    start(name, **options).trigger(availableNow=True).start().awaitTermination(60)
+    start(name, **options).trigger(availableNow=True).start().awaitTermination(300)
 
 run("pattern", subscribePattern="no-such-topic-.*", **{"kafka.acks": "all", "kafka.enable.metrics.push": "false"})
 run("taken", subscribe=topic, groupId=taken)
@@ -48,6 +49,7 @@ spark.stop()
 """
 
 
+@pytest.mark.timeout(400)  # a JVM of its own, which a busy machine takes minutes for
 def test_each_thing_is_one_line_with_time_level_and_logger(kafka: Kafka, tmp_path: Path) -> None:
     topic = kafka.create(2)
     kafka.produce(topic, numbered(10) + numbered(10, 10, 1))
@@ -61,7 +63,7 @@ def test_each_thing_is_one_line_with_time_level_and_logger(kafka: Kafka, tmp_pat
         environment = {"PYSPARK_PYTHON": sys.executable, "PATH": "/usr/bin:/bin", "SPARK_LOCAL_IP": "127.0.0.1"}
         command = [sys.executable, "-c", SCRIPT, kafka.servers, topic, group, str(tmp_path)]
         environment["SPARK_SUBMIT_OPTS"] = QUICK_JVM
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=110, check=False)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=360, check=False)
     finally:
         member.close()
     assert done.returncode == 0, done.stderr
