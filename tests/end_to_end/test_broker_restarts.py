@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import socket
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import confluent_kafka
@@ -67,6 +69,18 @@ def test_a_port_that_another_program_has_taken_meanwhile(tmp_path: Path) -> None
             assert "a broker that is started again needs the port that it had" in raised.value.hint
         broker.start()
         assert broker.bootstrap_servers == address
+
+
+@pytest.mark.parametrize("gone", [shutil.rmtree, lambda path: path.rename(path.with_name("renamed"))])
+def test_the_end_of_a_broker_whose_directory_is_gone_promises_no_scan(tmp_path: Path, gone: Callable[[Path], object]) -> None:
+    broker = Broker(tmp_path / "data")
+    produce(broker, b"0")
+    gone(tmp_path / "data")
+    with pytest.raises(StorageError, match=r"not shut down cleanly, its data directory was removed or renamed: .* No such file"):
+        broker.close()
+    broker.start()
+    produce(broker, b"1")
+    broker.close()
 
 
 def test_threads_that_start_and_close_one_broker_do_not_disturb_each_other(tmp_path: Path) -> None:

@@ -158,8 +158,10 @@ class BrokerNode:
                 self._do_rest()
                 self._data.end_well()
         except OSError as error:
+            gone = self._data.is_gone
             self._release()
-            raise StorageError(f"the broker could not shut down cleanly, the next start will scan its logs: {error}") from error
+            what = "its data directory was removed or renamed" if gone else "the next start will scan its logs"
+            raise StorageError(f"the broker could not shut down cleanly, {what}: {error}") from error
         except Exception:
             self._release()
             raise

@@ -113,6 +113,15 @@ class DataDir:
         folder.write_small(CLEAN_END, json.dumps({"version": 0, "brokerEpoch": -1}).encode())
         folder.sync_names()
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether another folder, or none, has the path by now."""
+        try:
+            self._lock.check()
+        except FileNotFoundError:
+            return True
+        return False
+
     # Store
 
     @property
