@@ -15,16 +15,12 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+from rich.cells import cell_len
 
 from ottla.cli.options import Format
 from ottla.cli.streams import OutputFailed
 
 Row = Mapping[str, Any]
-UNCUT = 4096
-"""A width that no table reaches: a terminal may wrap a line, rich must not cut it."""
 
 
 class CommandFailed(Exception):
@@ -84,6 +80,7 @@ def print_rows(rows: Sequence[Row], columns: Sequence[str], output: Format) -> N
         print_json([{column: row[column] for column in columns} for row in rows])
     else:
         print_table(rows, columns)
+    sys.stdout.flush()  # before what comes on stderr
 
 
 def print_json(value: Any) -> None:
@@ -92,16 +89,22 @@ def print_json(value: Any) -> None:
 
 
 def print_table(rows: Sequence[Row], columns: Sequence[str]) -> None:
-    """A table without lines around it, as wide as its content: it can be cut and grepped."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for column in columns:
-        numeric = all(isinstance(row[column], int | None) for row in rows)
-        table.add_column(column.replace("_", " ").upper(), justify="right" if rows and numeric else "left", no_wrap=True)
-    for row in rows:
-        table.add_row(*(Text(visible(_cell(row[column]))) for column in columns))
-    console = Console(file=sys.stdout, highlight=False, markup=False, emoji=False)
-    console.width = max(console.width, console.measure(table).maximum, UNCUT)
-    console.print(table, crop=False)
+    """A table without lines around it, as wide as its content: it can be cut and grepped. Not by ``rich``: 10,000 rows took 2 s."""
+    lines = [[column.replace("_", " ").upper() for column in columns]]
+    lines += [[visible(_cell(row[column])) for column in columns] for row in rows]
+    numeric = [bool(rows) and all(isinstance(row[column], int | None) for row in rows) for column in columns]
+    widths = [max(map(_width, cells)) for cells in zip(*lines, strict=True)]
+    for line in lines:
+        cells = []
+        for text, width, right in zip(line, widths, numeric, strict=True):
+            space = " " * (width - _width(text))
+            cells.append(space + text if right else text + space)
+        print("  ".join(cells).rstrip())
+
+
+def _width(text: str) -> int:
+    """In columns of a terminal: some characters take two."""
+    return len(text) if text.isascii() else cell_len(text)
 
 
 def print_error(message: str, details: Sequence[str] = ()) -> None:

@@ -26,6 +26,12 @@ def test_a_table_is_never_cut_and_its_markup_is_text(capsys: pytest.CaptureFixtu
     assert second.split() == ["[red]x[/red]" + "y" * 200, "12", "-", "5"]
 
 
+def test_columns_are_aligned_and_lines_end_with_their_text(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"new_name": "日本", "count": 5, "end": "x"}, {"new_name": "a", "count": None, "end": "long"}]
+    print_rows(rows, ("new_name", "count", "end"), Format.TABLE)
+    assert capsys.readouterr().out == "NEW NAME  COUNT  END\n日本          5  x\na             -  long\n"
+
+
 @pytest.mark.parametrize("text", ["prod:key:orders", "[red]x[/red]", "[/]", "a\\nb", "grüße ✓"])
 def test_text_that_can_be_seen_is_shown_as_it_is(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     print_rows([{"name": text}], ("name",), Format.TABLE)
