@@ -249,7 +249,7 @@ AT_1, AT_9 = '{"%s": {"0": 1}}', '{"%s": {"0": 9}}'
         ({"subscribe": "no-such-topic-1"}, "no-such-topic-1 does not exist"),
         ({"assign": '{"%s": [9]}'}, "assign names .*-9, which does not exist"),
         ({"subscribe": "%s", "startingOffsets": '{"%s": {"0": 0}}'}, "startingOffsets names no offset for"),
-        ({"assign": '{"%s": [0]}', "startingOffsets": AT_9, "endingOffsets": AT_1}, "startingOffsets lie behind"),
+        ({"assign": '{"%s": [0]}', "startingOffsets": AT_9, "endingOffsets": AT_1}, "startingOffsets are beyond"),
         ({"subscribe": "%s", "startingOffset": "earliest"}, "did you mean startingOffsets"),
         ({"subscribe": "%s", "kafka_auto_offset_reset": "latest"}, "kafka.auto.offset.reset is not supported"),
         ({"subscribe": "%s", "kafka_fetch_min_byte": "1"}, "did you mean kafka.fetch.min.bytes"),

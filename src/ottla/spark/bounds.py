@@ -46,7 +46,7 @@ def current_bounds(cluster: Cluster, options: SourceOptions) -> Bounds:
     for tp, start in starts.items():
         if start > ends[tp]:
             raise ConfigError(
-                f"{tp} would be read from offset {start} to {ends[tp]}: startingOffsets lie behind endingOffsets",
+                f"{tp} would be read from offset {start} to {ends[tp]}: startingOffsets are beyond endingOffsets",
                 hint="an endingOffsets of latest is where the log ends now",
             )
     return {tp: (start, ends[tp]) for tp, start in starts.items()}

@@ -135,6 +135,8 @@ def parse_json(text: str, origin: str, example: str, *, wrong: str = "not JSON")
         raise ConfigError(
             f"{origin} is {wrong}: {error.msg} at character {error.pos + 1} of {text!r}", hint=f"for example {example}"
         ) from None
+    except (ValueError, RecursionError) as error:  # a number of more than 4300 digits; a thousand brackets
+        raise ConfigError(f"{origin} is {wrong}: {error}", hint=f"for example {example}") from None
 
 
 def _object(pairs: list[tuple[str, Any]], origin: str) -> dict[str, Any]:

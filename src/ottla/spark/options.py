@@ -69,7 +69,9 @@ class SourceOptions:
     def for_batch(self) -> SourceOptions:
         """The same for a batch, with a batch's defaults; raises ``ConfigError`` for what only a stream can do."""
         _refuse("maxOffsetsPerTrigger", self.max_offsets_per_trigger, "a batch", "name endingOffsets to read less")
-        _refuse("groupId", self.group_id, "a batch", "Spark does not report when its rows were processed: remove the group")
+        _refuse(
+            "groupId (or kafka.group.id)", self.group_id, "a batch", "Spark does not report when rows were processed: remove it"
+        )
         starting, ending = self.starting_offsets or OffsetSpec(EARLIEST), self.ending_offsets or OffsetSpec(LATEST)
         if starting.mentions(LATEST):
             raise ConfigError("startingOffsets of a batch cannot be latest (-1): there would be nothing to read")
@@ -136,6 +138,10 @@ class Option(NamedTuple):
     parse: Callable[[str, str], Any]
 
 
+MOST_DIGITS = 19
+"""A number with fewer digits fits into 64 bits, as Spark has it."""
+
+
 def _boolean(name: str, text: str) -> bool:
     if text.strip().lower() not in ("true", "false"):
         raise ConfigError(f"option {name} must be true or false, not {text!r}")
@@ -144,8 +150,8 @@ def _boolean(name: str, text: str) -> bool:
 
 def _positive(name: str, text: str) -> int:
     digits = text.strip()
-    if not (digits.isascii() and digits.isdigit() and int(digits) > 0):
-        raise ConfigError(f"option {name} must be a whole number above 0, not {text!r}")
+    if not (digits.isascii() and digits.isdigit() and len(digits) < MOST_DIGITS and int(digits) > 0):
+        raise ConfigError(f"option {name} must be a whole number above 0, of at most {MOST_DIGITS - 1} digits, not {text[:40]!r}")
     return int(digits)
 
 

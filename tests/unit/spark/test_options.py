@@ -106,6 +106,10 @@ def test_the_clients_group_is_another_name_for_ours() -> None:
         ({**TOPIC, "maxOffsetsPerTrigger": "0"}, ["maxOffsetsPerTrigger", "above 0"]),
         ({**TOPIC, "minPartitions": "many"}, ["minPartitions", "'many'"]),
         ({**TOPIC, "minPartitions": "5", "maxPartitions": "4"}, ["minPartitions", "maxPartitions"]),
+        ({**TOPIC, "minPartitions": "9" * 5000}, ["minPartitions", "at most 18 digits"]),
+        ({**TOPIC, "kafkaConsumer.pollTimeoutMs": "9" * 400}, ["kafkaConsumer.pollTimeoutMs", "at most 18 digits"]),
+        ({**TOPIC, "startingOffsets": f'{{"orders": {{"0": {"9" * 5000}}}}}'}, ["startingOffsets", "nor JSON", "for example"]),
+        ({**SERVERS, "assign": "[" * 100_000}, ["assign is not JSON", "for example"]),
         ({**TOPIC, "failOnDataLoss": "maybe"}, ["failOnDataLoss", "true or false"]),
         ({**TOPIC, "groupId": "a", "kafka.group.id": "b"}, ["groupId", "'a'", "'b'"]),
         ({**TOPIC, "groupId": ""}, ["groupId", "leave it out"]),
@@ -168,6 +172,7 @@ def test_defaults_of_a_batch_and_of_a_stream() -> None:
         ("endingOffsets", '{"orders": {"0": -2}}'),
         ("maxOffsetsPerTrigger", "5"),
         ("groupId", "billing"),
+        ("kafka.group.id", "billing"),
     ],
 )
 def test_what_a_batch_cannot_do(name: str, value: str) -> None:
