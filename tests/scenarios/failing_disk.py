@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import io
-import mmap
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -62,7 +61,6 @@ class FailingDisk:
         for name in OF_OS:
             patch.setattr(os, name, self._wrapped(name, getattr(os, name)))
         patch.setattr(io, "open", self._opening(self._wrapped("io.open", io.open)))
-        patch.setattr(mmap, "mmap", self._wrapped("mmap", mmap.mmap))
 
     def _wrapped(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def operation(*args: Any, **keywords: Any) -> Any:

@@ -71,7 +71,11 @@ class Cleaner:
         # If anything below raises, this cleaning has ended and the next look begins another one.
         (log, cleaning), self._current = self._current, None
         if isinstance(outcome, Exception) or not self._is_live(log):
-            self._give_up(log, damaged=isinstance(outcome, CorruptRecordError))
+            damaged = isinstance(outcome, CorruptRecordError)
+            if damaged and self._is_live(log):
+                log.complain(f"{log.topic_partition} is not compacted any more: {outcome}")
+                log.find_damage()
+            self._give_up(log, damaged=damaged)
             return False
         if isinstance(outcome, Finished):
             log.clean_point = max(log.clean_point, outcome.offset)
@@ -91,7 +95,7 @@ class Cleaner:
         for log in logs:
             if log.swap is None and (len(log.segments) < 2 or not log.config.compacted):
                 continue  # all logs are looked at in one turn: one of which nothing can be compacted has to cost little
-            if log in self._broken or not self._finish_swap(log, now):
+            if log in self._broken or log.is_damaged or not self._finish_swap(log, now):
                 continue
             try:
                 due = _due(log, now.wall)

@@ -20,7 +20,7 @@ from ottla.broker.ports import LogFiles
 from ottla.broker.producers import Producers
 from ottla.broker.segment import Segment
 from ottla.broker.topic_config import TopicConfig
-from ottla.records import BatchHeader, ControlType, NewRecord, encode_compacted, iter_headers, iter_records
+from ottla.records import BatchHeader, ControlType, NewRecord, encode_compacted, iter_records
 
 STEP = 4 << 20
 """Bytes that are read between two moments in which other work may be done."""
@@ -69,6 +69,8 @@ class Cleaning:
         """``segments`` may be rewritten; ``tail``, the rest of the log, may end their transactions. ``now``: milliseconds."""
         self._segments = segments
         self._tail = tail
+        # Noted on the loop's thread: the newest segment may get batches meanwhile.
+        self._limits = {segment: segment.next_offset for segment in (*segments, *tail[:-1])}
         self._first_dirty = first_dirty
         self._config = config
         self._last_batches = {
@@ -86,14 +88,14 @@ class Cleaning:
 
     def _run(self) -> Generator[Step, None, None]:
         transactions = Transactions()
-        for batch in _batches((*self._segments, *self._tail)):
+        for batch in self._batches((*self._segments, *self._tail)):
             if batch is None:
                 yield None
             elif batch[0].is_control:
                 transactions.note(*batch)
         latest: dict[bytes, int] = {}
         end = self._first_dirty
-        for batch in _batches(segment for segment in self._segments if segment.next_offset > self._first_dirty):
+        for batch in self._batches(segment for segment in self._segments if segment.next_offset > self._first_dirty):
             if batch is None:
                 yield None
             elif batch[0].next_offset > end and self._memory > 0:
@@ -103,6 +105,22 @@ class Cleaning:
         for group in self._groups(end):
             yield from self._rewrite(group, rules)
         yield Finished(end if self._memory <= 0 else self._segments[-1].next_offset)
+
+    def _batches(self, segments: Iterable[Segment]) -> _Batches:
+        """Header and bytes of each batch in order, and ``None`` now and then, for a pause.
+
+        Raises ``InvalidBatchError`` at any damage: what cannot be read must not be left out of the segment that takes its place.
+        """
+        since = 0
+        for segment in segments:
+            with segment.file.reader() as file:
+                for _, header, content in segment.batches(file, self._limits.get(segment)):
+                    yield header, bytes(content)
+                    since += header.size
+                    if since > STEP:
+                        since = 0
+                        yield None
+        yield None
 
     def _map(self, header: BatchHeader, batch: bytes, latest: dict[bytes, int], transactions: Transactions) -> None:
         """Note where each key was last written. What was aborted was never written."""
@@ -134,7 +152,7 @@ class Cleaning:
         base = group[0].base_offset
         segment = Segment(base, self._files.draft(base), self._config.index_interval_bytes)
         untouched = len(group) == 1
-        for batch in _batches(group):
+        for batch in self._batches(group):
             if batch is None:
                 yield None
                 continue
@@ -255,17 +273,3 @@ class Rules:
         if last_offset is None:
             return header.is_control and header.producer_epoch == epoch
         return header.last_offset == last_offset
-
-
-def _batches(segments: Iterable[Segment]) -> _Batches:
-    """Header and bytes of each batch in order, and ``None`` now and then, for a pause."""
-    since = 0
-    for segment in segments:
-        with segment.file.view() as data:
-            for position, header in iter_headers(data, 0, segment.size):
-                yield header, bytes(data[position : position + header.size])
-                since += header.size
-                if since > STEP:
-                    since = 0
-                    yield None
-    yield None

@@ -33,7 +33,7 @@ from ottla.broker.faults.rules import AddFault, Command, ExpireMember, MoveCoord
 from ottla.broker.faults.table import FAULT
 from ottla.broker.holdings import SYNC_CATALOG, Endpoint
 from ottla.broker.log import PartitionLog
-from ottla.broker.logs import EXPIRE, FLUSH_LOG, RESEAL
+from ottla.broker.logs import CHECK_TIMES, EXPIRE, FLUSH_LOG, RESEAL
 from ottla.broker.ports import Ids, Job, Store
 from ottla.broker.slices import SLICE
 from ottla.broker.state import BrokerState
@@ -250,6 +250,9 @@ class BrokerCore(BrokerState):
     def _expire(self, key: Key, now: Now) -> None:
         self.logs.expire(now, self.config.producer_id_expiration_ms)
 
+    def _times_checked(self, tag: Key, outcome: Outcome, now: Now) -> None:
+        self.logs.on_times_checked((CHECK_TIMES, *tag), outcome, now, self.config.producer_id_expiration_ms)
+
     def _go_on_expiring(self, tag: Key, outcome: Outcome, now: Now) -> None:
         self.logs.go_on_expiring(now, self.config.producer_id_expiration_ms)
 
@@ -335,6 +338,7 @@ _ON_JOB: dict[Any, Callable[[BrokerCore, Key, Outcome, Now], None]] = {
     CHECKPOINT: lambda core, tag, outcome, now: core.logs.on_checkpoint(tag[0], tag[1], outcome),
     "set-aside": BrokerCore._set_aside,
     EXPIRE: BrokerCore._go_on_expiring,
+    CHECK_TIMES: BrokerCore._times_checked,
     RESEAL: BrokerCore._go_on_resealing,
     FLUSH_LOG: BrokerCore._log_flushed,
     "remove-files": BrokerCore._removed,

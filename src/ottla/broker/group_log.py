@@ -7,11 +7,12 @@ what is left knows what one knew that saw every record and every marker as they 
 from __future__ import annotations
 
 from ottla.broker.markers import marker_kind
-from ottla.broker.ports import SegmentFile
+from ottla.broker.state_log import StoredSegment, read_entries
 from ottla.coordinator.effects import ProducerStamp
 from ottla.coordinator.events import DurableEvent, GroupRecord, events_of
 from ottla.coordinator.pending import Pending
-from ottla.records import ControlType, iter_entries
+from ottla.errors import ProtocolError
+from ottla.records import ControlType
 
 
 class LatestOfGroups:
@@ -51,24 +52,25 @@ class LatestOfGroups:
         return [*outdone, *self._latest.items(), *(record for _, is_outdone, record in still_open if not is_outdone)]
 
 
-def read_groups(files: list[SegmentFile]) -> list[DurableEvent]:
-    """What the log says that these segments are, oldest first. Raises ``ProtocolError`` for a damaged record.
+def read_groups(segments: list[StoredSegment]) -> tuple[list[DurableEvent], list[str]]:
+    """What the log says that these segments are, oldest first, and what of it is damaged. Raises ``OSError``.
 
     This is for the disk thread, with the decoding: the loop has nothing left to do but to let the events happen.
     """
     latest = LatestOfGroups()
-    for file in files:
-        with file.view() as data:
-            for header, entries in iter_entries(data):
-                for key, value in entries:
-                    if key is None:  # a coordinator writes none without
-                        continue
-                    if header.is_control:
-                        kind = marker_kind(key)
-                        if kind is not None:
-                            latest.end(header.producer_id, commit=kind is ControlType.COMMIT)
-                    elif header.is_transactional:
-                        latest.write_in_transaction(ProducerStamp(header.producer_id, header.producer_epoch), key, value)
-                    else:
-                        latest.write(key, value)
-    return events_of(latest.records())
+    damages: list[str] = []
+    for header, entries in read_entries(segments, damages):
+        for key, value in entries:
+            if key is None:  # a coordinator writes none without
+                continue
+            if header.is_control:
+                kind = marker_kind(key)
+                if kind is not None:
+                    latest.end(header.producer_id, commit=kind is ControlType.COMMIT)
+            elif header.is_transactional:
+                latest.write_in_transaction(ProducerStamp(header.producer_id, header.producer_epoch), key, value)
+            else:
+                latest.write(key, value)
+    errors: list[ProtocolError] = []
+    events = events_of(latest.records(), errors)
+    return events, [*damages, *(f"a record cannot be understood: {error}" for error in errors)]

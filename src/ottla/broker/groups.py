@@ -20,7 +20,7 @@ from ottla.broker.holdings import Holdings
 from ottla.broker.ports import Ids
 from ottla.broker.refusal import Refusal
 from ottla.broker.state_log import StateLog
-from ottla.broker.tenure import LOAD_RETRY_BACKOFF_MS, LOADING, Tenure
+from ottla.broker.tenure import LOAD_RETRY_BACKOFF_MS, LOADING, OFFLINE, Tenure
 from ottla.broker.topics import OFFSETS_TOPIC
 from ottla.coordinator.config import GroupConfig
 from ottla.coordinator.consumer.regex import match_all
@@ -144,7 +144,9 @@ class Groups:
                     self._holdings.outbox.put(SetTimer((LOADING, "group", partition), now.mono + LOAD_RETRY_BACKOFF_MS))
                 if not self._tenure.has_loaded(partition, outcome):
                     return
-                effects = self._coordinator.load(partition, cast("list[DurableEvent]", outcome), now)
+                events, damages = cast("tuple[list[DurableEvent], list[str]]", outcome)
+                self._log.report(partition, damages, {event.group_id for event in events})
+                effects = self._coordinator.load(partition, events, now)
             case ("flush", int(partition), int(batch)):
                 effects = self._log.flushed(self._coordinator, partition, batch, outcome, now)
             case ("regexes", str(group_id)):
@@ -190,13 +192,16 @@ class Groups:
         )
 
     def _take_over(self, partition: int, now: Now) -> None:
-        files = self._log.files(partition)
-        if not files:
+        if self._log.is_offline(partition):
+            self._tenure.give_up(partition, OFFLINE, None)
+            return
+        segments = self._log.stored(partition)
+        if not segments:
             self._execute(self._coordinator.load(partition, (), now), now)
             return
         self._coordinator.start_loading(partition)
         self._tenure.start_loading(partition)
-        self._holdings.outbox.put(RunJob(("group", "load", partition), partial(read_groups, files)))
+        self._holdings.outbox.put(RunJob(("group", "load", partition), partial(read_groups, segments)))
 
     def _execute(self, effects: Iterable[GroupEffect], now: Now) -> None:
         """Put effects into the outbox, in the order in which they were decided, except appends: those are collected or written."""

@@ -235,13 +235,16 @@ class Holdings:
         self._touched.update(dict.fromkeys(self.logs.drop(topic)))
 
     def log_of(self, topic: Topic, partition: int) -> PartitionLog:
-        """The log of a partition, or ``Refusal``: UNKNOWN_TOPIC_OR_PARTITION."""
+        """The log of a partition, or ``Refusal``: UNKNOWN_TOPIC_OR_PARTITION, KAFKA_STORAGE_ERROR if it is offline."""
         if not 0 <= partition < topic.partition_count:
             raise Refusal(
                 ErrorCode.unknown_topic_or_partition,
                 f"Topic '{topic.name}' has {topic.partition_count} partitions, no {partition}.",
             )
-        return self.logs.get(topic, partition)
+        log = self.logs.get(topic, partition)
+        if log.offline is not None:
+            raise Refusal(ErrorCode.kafka_storage_error, log.offline)
+        return log
 
     def partitions_of_new(self, name: str, wanted: int | None = None) -> int:
         """How many partitions a new topic gets: ``wanted``, or the broker's default.

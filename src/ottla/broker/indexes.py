@@ -13,8 +13,8 @@ from array import array
 from bisect import bisect_left, bisect_right
 from itertools import pairwise
 
-_TIME_ENTRY = struct.Struct(">qi")
-OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE = 8, _TIME_ENTRY.size
+_OFFSET_ENTRY, _TIME_ENTRY = struct.Struct(">ii"), struct.Struct(">qi")
+OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE = _OFFSET_ENTRY.size, _TIME_ENTRY.size
 
 
 class OffsetIndex:
@@ -34,20 +34,21 @@ class OffsetIndex:
         self._offsets.append(offset)
         self._positions.append(position)
 
-    def floor(self, offset: int) -> int:
-        """A position at or before the batch that holds ``offset``."""
-        row = bisect_right(self._offsets, offset) - 1
-        return self._positions[row] if row >= 0 else 0
+    def __getitem__(self, row: int) -> tuple[int, int]:
+        """Last offset and position of the batch of an entry."""
+        return self._offsets[row], self._positions[row]
 
-    def floor_position(self, position: int) -> int:
-        """The last batch start that is known at or before ``position``."""
-        row = bisect_right(self._positions, position) - 1
-        return self._positions[row] if row >= 0 else 0
+    def floor_row(self, offset: int) -> int:
+        """The last entry at or before the batch that holds ``offset``; -1 where there is none."""
+        return bisect_right(self._offsets, offset) - 1
 
-    def ceiling(self, position: int) -> int | None:
-        """The last offset of the first batch that is known to start at or after ``position``; ``None`` where none is."""
-        row = bisect_left(self._positions, position)
-        return self._offsets[row] if row < len(self._offsets) else None
+    def floor_position_row(self, position: int) -> int:
+        """The last entry whose batch starts at or before ``position``; -1 where there is none."""
+        return bisect_right(self._positions, position) - 1
+
+    def ceiling_row(self, position: int) -> int:
+        """The first entry whose batch starts at or after ``position``; the number of entries where there is none."""
+        return bisect_left(self._positions, position)
 
     @property
     def last_position(self) -> int:
@@ -60,6 +61,15 @@ class OffsetIndex:
         both[0::2] = self._offsets
         both[1::2] = self._positions
         return _big_endian(both)
+
+    @staticmethod
+    def last_in(size: int, end: bytes) -> tuple[int, int]:
+        """The last entry of a file of ``size`` bytes that ends with ``end``: (0, 0) if there is none, (-1, -1) if the size
+        is wrong."""
+        if size % OFFSET_ENTRY_SIZE:
+            return -1, -1
+        offset, position = _OFFSET_ENTRY.unpack(end) if size else (0, 0)
+        return offset, position
 
     @classmethod
     def from_bytes(cls, content: bytes, log_size: int) -> OffsetIndex | None:
@@ -94,10 +104,13 @@ class TimeIndex:
             self._timestamps.append(timestamp)
             self._offsets.append(offset)
 
-    def floor(self, timestamp: int) -> int:
-        """A relative offset before which nothing is stamped at or after ``timestamp``."""
-        row = bisect_left(self._timestamps, timestamp) - 1
-        return self._offsets[row] if row >= 0 else 0
+    def __getitem__(self, row: int) -> tuple[int, int]:
+        """Timestamp and relative offset of an entry."""
+        return self._timestamps[row], self._offsets[row]
+
+    def floor_row(self, timestamp: int) -> int:
+        """The last entry before whose offset nothing is stamped at or after ``timestamp``; -1 where there is none."""
+        return bisect_left(self._timestamps, timestamp) - 1
 
     @property
     def last(self) -> tuple[int, int]:
@@ -107,6 +120,14 @@ class TimeIndex:
     def to_bytes(self) -> bytes:
         """As ``.timeindex`` holds it."""
         return b"".join(map(_TIME_ENTRY.pack, self._timestamps, self._offsets))
+
+    @staticmethod
+    def last_in(size: int, end: bytes) -> tuple[int, int]:
+        """As for offsets; (-1, 0) if there is none."""
+        if size % TIME_ENTRY_SIZE:
+            return -1, -1
+        timestamp, offset = _TIME_ENTRY.unpack(end) if size else (-1, 0)
+        return timestamp, offset
 
     @classmethod
     def from_bytes(cls, content: bytes) -> TimeIndex | None:

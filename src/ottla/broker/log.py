@@ -11,11 +11,11 @@ from __future__ import annotations
 import errno
 import logging
 import struct
-from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import crc32c
 
@@ -25,6 +25,7 @@ from ottla.broker.markers import read_marker
 from ottla.broker.ports import Job, LogFiles, PinnedFolder
 from ottla.broker.producers import Producers
 from ottla.broker.refusal import Refusal
+from ottla.broker.scan import Damage
 from ottla.broker.segment import Segment
 from ottla.broker.topic_config import TopicConfig
 from ottla.protocol import ErrorCode
@@ -32,6 +33,8 @@ from ottla.protocol.framing import FileRange
 from ottla.records import HEADER_SIZE, BatchHeader, ControlType, InvalidBatchError
 from ottla.records.header import CRC_OFFSET, CRC_START, LOG_APPEND_TIME_BIT, pack_header
 from ottla.types import TopicPartition
+
+R = TypeVar("R")
 
 logger = logging.getLogger("ottla.broker")
 
@@ -95,6 +98,8 @@ class PartitionLog:
         self.told_at_end: dict[bool, Any] = {}
         """The cached answer to readers at the end of the log, for committed records or for all."""
         self._complaint: str | None = None
+        self.offline: str | None = None
+        """Why the partition cannot be served until the next start, if so."""
 
     def __repr__(self) -> str:
         return f"<PartitionLog {self.topic_partition} {self.start_offset}..{self.end_offset}>"
@@ -132,6 +137,8 @@ class PartitionLog:
 
         The log may have rolled in either case: ``take_sealings`` then returns the resulting work.
         """
+        if self.offline is not None:
+            raise OSError(errno.EIO, self.offline)
         base_offset = self.end_offset
         last_offset = base_offset + header.last_offset_delta
         append_time = _NO_TIMESTAMP
@@ -210,16 +217,21 @@ class PartitionLog:
         end = self.end_offset if end is None else end
         if offset >= end:
             return None
-        with self._refusing():
-            for segment in self.segments[self._row_of(offset) :]:
-                position = segment.locate(offset)
-                if position is not None:
-                    stop = segment.locate(end) if end < segment.next_offset else None
-                    if stop is not None:
-                        max_bytes = min(max_bytes, stop - position)
-                        at_least_one = at_least_one and stop > position
-                    size = segment.cut(position, max_bytes, at_least_one=at_least_one)
-                    return segment.file.range(position, size) if size else None
+        return self._served(lambda: self._read(offset, max_bytes, end, at_least_one))
+
+    def _read(self, offset: int, max_bytes: int, end: int, at_least_one: bool) -> FileRange | None:
+        for row in range(self._row_of(offset), len(self.segments)):
+            segment = self.segments[row]
+            position = segment.locate(offset)
+            if position is not None:
+                stop = segment.locate(end) if end < segment.next_offset else None
+                if stop is not None:
+                    max_bytes = min(max_bytes, stop - position)
+                    at_least_one = at_least_one and stop > position
+                size = segment.cut(position, max_bytes, at_least_one=at_least_one)
+                segment.check(position, position + size)
+                self._drop_wrong_index(segment)
+                return segment.file.range(position, size) if size else None
         return None
 
     def read_committed(
@@ -230,12 +242,12 @@ class PartitionLog:
         segments = self.segments[self._row_of(offset) :]
         if data is None or not any(len(segment.aborted) for segment in segments):
             return data, []
-        with self._refusing():
-            end = next(
-                segment.bound(position + len(data))
-                for segment, position in ((segment, segment.locate(offset)) for segment in segments)
-                if position is not None
-            )
+
+        def end_of() -> int:
+            places = ((segment, segment.locate(offset)) for segment in segments)
+            return next(segment.bound(position + len(data)) for segment, position in places if position is not None)
+
+        end = self._served(end_of)
         return data, [entry for segment in segments for entry in segment.aborted.between(offset, end)]
 
     def check_epoch(self, epoch: int) -> None:
@@ -247,12 +259,15 @@ class PartitionLog:
 
     def find_time(self, timestamp: int) -> tuple[int, int] | None:
         """Offset and timestamp of the first record stamped at or after ``timestamp``; raises ``Refusal`` as ``read`` does."""
-        with self._refusing():
-            for segment in self.segments:
-                if segment.max_timestamp >= timestamp and segment.size:
-                    found = segment.find_time(timestamp, self.start_offset)
-                    if found is not None:
-                        return found
+        return self._served(lambda: self._find_time(timestamp))
+
+    def _find_time(self, timestamp: int) -> tuple[int, int] | None:
+        for segment in self.segments:
+            if segment.max_timestamp >= timestamp and segment.size:
+                found = segment.find_time(timestamp, self.start_offset)
+                self._drop_wrong_index(segment)
+                if found is not None:
+                    return found
         return None
 
     def find_largest_time(self) -> tuple[int, int] | None:
@@ -282,6 +297,10 @@ class PartitionLog:
         self.surplus += [segment.base_offset for segment in dropped]
         self.start_offset = max(self.start_offset, self.segments[0].base_offset)
         return dropped
+
+    def unchecked_times(self, now: int) -> list[Segment]:
+        """The segments that retention would drop because of a timestamp in an index file."""
+        return [segment for segment in self.segments[: self._expired_by_time(now)] if segment.is_time_from_file]
 
     def set_surplus_aside(self) -> Job:
         """Rename the files of dropped segments; call ``surplus_gone`` when that is done."""
@@ -334,24 +353,24 @@ class PartitionLog:
 
     def _seal_job(self, start: int, end: int) -> Job:
         snapshot = self.producers.snapshot() if end == self.end_offset else None
-        segments = [segment for segment in self.segments if start < segment.next_offset and segment.base_offset < end]
+        rows = range(self._row_of(start), bisect_left(self.segments, end, key=lambda segment: segment.base_offset))
+        segments = [self.segments[row] for row in rows if start < self.segments[row].next_offset]
         for segment in segments:
             self.store_aborted(segment)
         aborted_stored = all(segment.aborted.whole for segment in segments)
         parts = [(segment.base_offset, *segment.seal()) for segment in segments]
-        stale = [offset for offset in self.files.snapshots() if offset < start]
 
         def work(folder: PinnedFolder) -> None:
             for base, index, time_index in parts:
-                folder.write_small(file_name(base, "index"), index.to_bytes())
-                folder.write_small(file_name(base, "timeindex"), time_index.to_bytes())
+                folder.write_small(file_name(base, "index"), index.to_bytes(), forced=True)
+                folder.write_small(file_name(base, "timeindex"), time_index.to_bytes(), forced=True)
                 folder.flush(base)
             if not aborted_stored:
                 raise OSError(errno.EIO, "what was aborted is not stored: a snapshot would say too little")
             if snapshot is not None:
-                folder.write_small(file_name(end, "snapshot"), snapshot)
-                for offset in stale:
-                    folder.remove_small(file_name(offset, "snapshot"))
+                folder.write_small(file_name(end, "snapshot"), snapshot, forced=True)
+                for name in folder.snapshots_before(start):
+                    folder.remove_small(name)
 
         return self.files.job(work)
 
@@ -367,14 +386,57 @@ class PartitionLog:
         """Everything before ``offset`` was forced to disk."""
         self.recovery_point = max(self.recovery_point, offset)
 
-    @contextmanager
-    def _refusing(self) -> Iterator[None]:
+    def _served(self, read: Callable[[], R]) -> R:
+        """The result of ``read``. If it meets damage, the damage is found first, and what is intact behind it is read. Raises
+        ``Refusal``."""
         try:
-            yield
+            try:
+                return read()
+            except InvalidBatchError:
+                if not self.find_damage():
+                    raise
+                return read()
         except InvalidBatchError as error:
             raise self.failed(ErrorCode.corrupt_message, f"the log of {self.topic_partition} is damaged: {error}") from error
         except OSError as error:
             raise self.failed(ErrorCode.kafka_storage_error, f"{self.topic_partition} could not be read: {error}") from error
+
+    def find_damage(self) -> bool:
+        """Scan the segments in which damage was met, so that readers get what is intact behind it; whether any was found."""
+        found = False
+        for segment in self.segments:
+            if not segment.is_suspect:
+                continue
+            with suppress(OSError):  # tried again by the next reader
+                segment.rescan(segment.next_offset)
+            for damage in segment.damages:
+                logger.error("%s", self.damage_in(segment, damage))
+            found = found or not segment.is_suspect
+        return found
+
+    def _drop_wrong_index(self, segment: Segment) -> None:
+        """Remove the index files of a segment with a wrong entry. The next start makes them again; until then the entries around it
+        are used."""
+        if not segment.has_wrong_entries or segment.is_index_dropped:
+            return
+        segment.is_index_dropped = True
+        names = [file_name(segment.base_offset, suffix) for suffix in ("index", "timeindex")]
+        what = "has wrong entries; the next start makes both again from the batches"
+        logger.warning("%s: %s or %s %s", self.topic_partition, *names, what)
+        with suppress(OSError):
+            folder = self.files.pin()
+            for name in names:
+                folder.remove_small(name)
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether a part of it is known to be unreadable."""
+        return any(segment.damages for segment in self.segments)
+
+    def damage_in(self, segment: Segment, damage: Damage) -> str:
+        """What is damaged, and what follows from it, in words."""
+        name = file_name(segment.base_offset, "log")
+        return f"{self.topic_partition}: {name} is damaged at {damage}. The rest of it is served, and the log is not compacted"
 
     def _roll_if_full(self, header: BatchHeader, last_offset: int) -> None:
         if not self.segments:

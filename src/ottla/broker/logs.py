@@ -10,17 +10,21 @@ copy, so it goes on: a failed request is answered with KAFKA_STORAGE_ERROR, back
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import errno
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import cast
 
 from ottla.broker.checkpoints import Checkpoint
 from ottla.broker.cleaner import Cleaner
 from ottla.broker.effects import JobTag, RunJob, SetTimer
 from ottla.broker.epochs import LeaderEpochs
-from ottla.broker.log import Appended, PartitionLog, Sealing, prepared
+from ottla.broker.log import Appended, PartitionLog, Sealing, file_name, prepared
 from ottla.broker.outbox import Outbox
 from ottla.broker.ports import Job, Store
-from ottla.broker.recovery import load_log
+from ottla.broker.recovery import load_log, lost_log, offline_log
 from ottla.broker.rounds import SIZE, Round
+from ottla.broker.segment import Segment
 from ottla.broker.setting import LONG_MAX
 from ottla.broker.topics import Topic, Topics
 from ottla.records import BatchHeader, InvalidBatchError
@@ -29,7 +33,9 @@ from ottla.types import Now, TopicPartition
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
 CLEANED = "cleaner-offset-checkpoint"
-EXPIRE, RESEAL, FLUSH_LOG = "expire", "reseal", "flush-log"
+ENDS = "replication-offset-checkpoint"
+"""The ends of the logs: Kafka's high watermarks. A log that ends earlier at the next start has lost records."""
+EXPIRE, RESEAL, CHECK_TIMES, FLUSH_LOG = "expire", "reseal", "check-times", "flush-log"
 """The first elements of the tags of jobs; the last of them is also that of timer keys."""
 
 _IF_LOST = {
@@ -37,7 +43,7 @@ _IF_LOST = {
     LOG_STARTS: "logs start with their first segments, so records deleted by DeleteRecords may be readable again",
     CLEANED: "compaction starts over at the beginning of each log",
 }
-"""What follows from the loss of a checkpoint."""
+"""What follows from the loss of a checkpoint. That of ``ENDS`` has no consequence by itself."""
 
 _LEAST_PATIENCE_MS = 1_000
 """Milliseconds before a retry, if the topic's setting is shorter."""
@@ -56,6 +62,7 @@ class Logs:
         self._sealings: dict[JobTag, tuple[PartitionLog, Sealing]] = {}
         self._set_aside: dict[JobTag, tuple[PartitionLog, frozenset[int]]] = {}
         self._expiring, self._resealing = Round(EXPIRE, outbox), Round(RESEAL, outbox)
+        self._checking: dict[JobTag, PartitionLog] = {}
         self._unflushed: set[TopicPartition] = set()
         """The logs whose timer of ``flush.ms`` is set."""
         self._flush_due: dict[TopicPartition, None] = {}
@@ -66,10 +73,12 @@ class Logs:
         self._recovery_points = Checkpoint(RECOVERY_POINTS, store)
         self._starts = Checkpoint(LOG_STARTS, store)
         self._clean_points = Checkpoint(CLEANED, store)
+        self._ends = Checkpoint(ENDS, store)
         self._checkpoints: dict[Checkpoint, Callable[[], Mapping[TopicPartition, int]]] = {
-            self._recovery_points: lambda: {log.topic_partition: log.recovery_point for log in self if log.segments},
-            self._starts: lambda: {log.topic_partition: log.start_offset for log in self if log.starts_late},
+            self._recovery_points: lambda: {log.topic_partition: log.recovery_point for log in self if log.segments or log.offline},
+            self._starts: lambda: {log.topic_partition: log.start_offset for log in self if log.starts_late or log.offline},
             self._clean_points: lambda: {log.topic_partition: log.clean_point for log in self if log.clean_point},
+            self._ends: lambda: {log.topic_partition: log.high_watermark for log in self if log.segments},
         }
         """The checkpoints, and their current content."""
         self._cleaner = Cleaner(lambda log: self._logs.get(log.topic_partition) is log, outbox)
@@ -104,39 +113,52 @@ class Logs:
                     self._set_flush(log, 0)  # at once: it is not known how long its records have waited
 
     def load(self, topics: Topics, now: Now) -> list[str]:
-        """Bring back all logs that have files; returns what was lost or cut, in words. Raises ``OSError``."""
-        points, starts, cleaned = (checkpoint.read() for checkpoint in self._checkpoints)
+        """Bring back all logs that have files; returns what was damaged, lost or cut, in words. Raises ``OSError``."""
+        stored = [checkpoint.read() for checkpoint in self._checkpoints]
+        found = [line for topic in topics for partition in topic.partitions for line in self._load(topic, partition, stored, now)]
         lost: list[str] = []
-        cuts: list[str] = []
-        for topic in topics:
-            for partition in topic.partitions:
-                point = (points or {}).get(TopicPartition(topic.name, partition), 0)
-                if not self._store.log_files(topic.name, topic.topic_id, partition).exists():
-                    if point and self._store.clean:  # otherwise it may be that of a deleted topic of this name
-                        lost.append(f"{topic.name}-{partition} has no folder: its records up to offset {point} are missing")
-                    continue
-                log = self.get(topic, partition)
-                cut = load_log(
-                    log,
-                    recovery_point=point,
-                    log_start=(starts or {}).get(log.topic_partition, 0),
-                    clean_point=(cleaned or {}).get(log.topic_partition, 0),
-                    clean_point_lost=cleaned is None,
-                    clean=self._store.clean,
-                    now=now.wall,
-                )
-                cuts += [cut] if cut is not None else []
-                if cut is None and log.end_offset < point:
-                    lost.append(f"{log.topic_partition} ends at offset {log.end_offset}, not at {point}: files of it are missing")
-                if log.config.flush_ms != LONG_MAX and log.recovery_point < log.end_offset:
-                    self._set_flush(log, now.mono + log.config.flush_ms)
-        for checkpoint, offsets in zip(self._checkpoints, (points, starts, cleaned), strict=True):
+        for checkpoint, offsets in zip(self._checkpoints, stored, strict=True):
             checkpoint.forget_others(log.topic_partition for log in self)
             if offsets is None:
                 self._begin_write(checkpoint)  # a new directory has all of them at once, so one that is missing later was lost
-                if self._logs and not self._store.is_earlier:
+                if self._logs and checkpoint.name in _IF_LOST and not self._store.is_earlier:
                     lost.append(f"{checkpoint.name} is missing or damaged: {_IF_LOST[checkpoint.name]}")
-        return [*lost, *cuts]
+        return [*lost, *found]
+
+    def _load(self, topic: Topic, partition: int, stored: Sequence[Mapping[TopicPartition, int] | None], now: Now) -> list[str]:
+        """Bring back a log, if it has files; returns what was damaged, lost or cut. A log that cannot be loaded is offline: one bad
+        folder does not keep the broker from serving the others."""
+        place = TopicPartition(topic.name, partition)
+        recovery_point, log_start, clean_point, known_end = ((offsets or {}).get(place, 0) for offsets in stored)
+        known_end = max(known_end, recovery_point)
+        exists = self._store.log_files(topic.name, topic.topic_id, partition).exists()
+        # After an unclean end the checkpoint may be that of a deleted topic with the same name.
+        if not exists and not (self._store.clean and known_end):
+            return []
+        log = self.get(topic, partition)
+        try:
+            if not exists:
+                return lost_log(log, known_end)
+            found = load_log(
+                log,
+                recovery_point=recovery_point,
+                log_start=log_start,
+                known_end=known_end,
+                clean_point=clean_point,
+                clean_point_lost=stored[2] is None,
+                clean=self._store.clean,
+                now=now.wall,
+            )
+        except (OSError, InvalidBatchError) as error:
+            if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+                raise  # this says nothing about the partition
+            reason = f"{place} is offline until the next start, since its files cannot be read: {error}"
+            points = {"recovery_point": recovery_point, "log_start": log_start, "clean_point": clean_point}
+            self._logs[place] = offline_log(log, reason, **points)
+            return [reason]
+        if log.config.flush_ms != LONG_MAX and log.recovery_point < log.end_offset:
+            self._set_flush(log, now.mono + log.config.flush_ms)
+        return found
 
     def append(self, log: PartitionLog, batch: bytes, header: BatchHeader, now: Now) -> Appended:
         """Write a validated batch; if it raises ``OSError``, nothing was written."""
@@ -193,6 +215,9 @@ class Logs:
             if self._logs.get(log.topic_partition) is not log:
                 continue  # deleted since the round began
             log.producers.expire(now.wall - producer_expiration)
+            if unchecked := log.unchecked_times(now.wall):
+                self._check_times(log, unchecked)
+                continue
             swap = log.swap
             try:
                 log.drop_expired(now.wall)
@@ -205,6 +230,28 @@ class Logs:
                 tag = self._tag("set-aside")
                 self._set_aside[tag] = (log, frozenset(log.surplus))
                 self._outbox.put(RunJob(tag, log.set_surplus_aside()))
+
+    def _check_times(self, log: PartitionLog, segments: Sequence[Segment]) -> None:
+        """Read the batches of segments before retention drops them: a damaged index must not cost records that are kept."""
+        if log not in self._checking.values():
+            self._checking[tag := self._tag(CHECK_TIMES)] = log
+            self._outbox.put(RunJob(tag, partial(_times_of, segments)))
+
+    def on_times_checked(self, tag: JobTag, outcome: object, now: Now, producer_expiration: int) -> None:
+        """Batches have been read, and retention goes on with what their headers say; a failure is retried the next time."""
+        log = self._checking.pop(tag)
+        if isinstance(outcome, Exception):
+            log.complain(f"retention of {log.topic_partition} failed and will be tried again the next time: {outcome}")
+            return
+        for segment, (timestamp, offset) in cast("dict[Segment, tuple[int, int]]", outcome).items():
+            if timestamp != segment.max_timestamp:
+                index = file_name(segment.base_offset, "timeindex")
+                stated = segment.max_timestamp
+                log.complain(
+                    f"{log.topic_partition}: {index} is damaged: it says {stated} for the largest timestamp, which is {timestamp}"
+                )
+            segment.max_timestamp, segment.offset_of_max_timestamp, segment.is_time_from_file = timestamp, offset, False
+        self._expire([log], now, producer_expiration)
 
     def clean(self, memory: int, now: Now) -> None:
         """Begin to compact the log that needs it most, in ``memory`` bytes, unless one is being compacted."""
@@ -325,3 +372,7 @@ class Logs:
         for checkpoint, content in self._checkpoints.items():
             if checkpoint.is_outdated(partition):
                 checkpoint.replace_now(content())
+
+
+def _times_of(segments: Sequence[Segment]) -> dict[Segment, tuple[int, int]]:
+    return {segment: segment.check_time() for segment in segments}

@@ -13,30 +13,33 @@ from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol
 
 from ottla.protocol.framing import FileRange
-from ottla.records.header import Buffer
 from ottla.types import TopicPartition
 
 Job = Callable[[], object]
 """Slow work on files, ready to be run on another thread: it touches nothing that the caller still changes."""
 
 
-class SegmentFile(Protocol):
-    """One ``.log`` file. ``size`` is the part of it that counts."""
+class Readable(Protocol):
+    """Bytes of a file. ``size`` is the part of it that counts."""
 
     @property
     def size(self) -> int: ...
 
+    def read(self, position: int, size: int) -> bytes:
+        """Up to ``size`` bytes from ``position``; fewer where the file ends."""
+
+
+class SegmentFile(Readable, Protocol):
+    """One ``.log`` file."""
+
     def append(self, pieces: Sequence[bytes | memoryview]) -> None:
         """Write all pieces at the end, or nothing at all and raise ``OSError``."""
-
-    def read(self, position: int, size: int) -> bytes:
-        """Up to ``size`` bytes from ``position``."""
 
     def range(self, position: int, size: int) -> FileRange:
         """A part of the file to be sent as it is, or its content; it stays readable however the log goes on."""
 
-    def view(self) -> AbstractContextManager[Buffer]:
-        """The whole file at once, for a scan."""
+    def reader(self) -> AbstractContextManager[Readable]:
+        """The file as it is now, for a scan on any thread. Raises ``OSError`` if it is shorter than it should be."""
 
     def repair(self) -> None:
         """Truncate what a failed append may have left after ``size``. Otherwise the next append does it."""
@@ -48,11 +51,14 @@ class SegmentFile(Protocol):
 class PinnedFolder(Protocol):
     """The folder of a partition, open: whatever is under its name by now, this is the one."""
 
-    def write_small(self, name: str, content: bytes) -> None:
-        """Replace an index, a snapshot or a checkpoint atomically."""
+    def write_small(self, name: str, content: bytes, *, forced: bool = False) -> None:
+        """Replace an index, a snapshot or a checkpoint atomically. ``forced``: it is on disk before it has its name."""
 
     def append_small(self, name: str, content: bytes) -> None:
         """Write at the end of such a file, or make it. Raises ``OSError``; then a part may have been written."""
+
+    def snapshots_before(self, offset: int) -> list[str]:
+        """The names of the producer snapshots of earlier offsets."""
 
     def remove_small(self, name: str) -> None:
         """Remove such a file, if it is there."""
@@ -93,6 +99,21 @@ class LogFiles(Protocol):
 
     def read_small(self, name: str) -> bytes | None:
         """The content of an index, a snapshot or a checkpoint; ``None`` where there is none."""
+
+    def read_end(self, name: str, size: int) -> tuple[int, bytes] | None:
+        """The size of an index, and up to ``size`` bytes of its end; ``None`` where there is none."""
+
+    def foreign(self) -> list[str]:
+        """The names of files that are not the broker's: it leaves them alone."""
+
+    def orphans(self) -> list[str]:
+        """The names of indexes without a segment."""
+
+    def keep(self, name: str) -> str:
+        """Move a file to the folder of damaged files, until an operator removes it; returns its new path."""
+
+    def keep_end(self, base_offset: int, position: int) -> str | None:
+        """Copy what a segment has from ``position`` on to the folder of damaged files; returns its path, ``None`` for zeros."""
 
     def snapshots(self) -> list[int]:
         """Offsets of the producer snapshots, ascending."""

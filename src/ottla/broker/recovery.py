@@ -1,29 +1,32 @@
-"""A partition's log out of its files, after a good end or after a bad one.
+"""A partition's log out of its files, after a clean end or an unclean one, also if files are damaged.
 
-Owns the decision what of a folder is believed: the checksum scan, where a log is cut, which indexes and snapshots are used and
-which are recreated. Must not know how files are stored or why the process ended. Invariants: a loaded log holds a prefix
-of the batches that were written, each of them whole, and all of those before its recovery point; what it does not keep it sets
-aside.
+Owns the decision what of a folder is believed: which segments are scanned, where the newest is cut, which indexes and snapshots are
+used and which are made again. Must not know how files are stored or why the process ended. Invariants: every intact batch in a
+segment file is in the loaded log, whatever is damaged before or behind it; only what follows the last intact batch of the newest
+segment is cut off, and a copy of it is kept; each damage is a line in the log with file and position.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 
 from ottla.broker.aborted import AbortedTransactions
 from ottla.broker.epochs import LeaderEpochs
-from ottla.broker.indexes import OffsetIndex, TimeIndex
+from ottla.broker.indexes import OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE, OffsetIndex, TimeIndex
 from ottla.broker.log import EPOCH_CHECKPOINT, PartitionLog, file_name
 from ottla.broker.ports import LogFiles
 from ottla.broker.producers import Producers
-from ottla.broker.segment import Indexes, Segment
-from ottla.records import HEADER_SIZE, BatchHeader, InvalidBatchError, iter_headers, read_header
-from ottla.records.batch import crc_matches
-from ottla.records.header import Buffer
+from ottla.broker.scan import Batch, Damage, scan
+from ottla.broker.segment import NO_TIMESTAMP, Indexes, Segment
+from ottla.records import BatchHeader, InvalidBatchError
 
 _LAST_OFFSET = 2**63 - 1
+
+_TOTAL_LOSS_EPOCH = 1 << 16
+"""The leader epoch of a log of which nothing is left. It must be higher than any that clients remember, and those are lost, too."""
 
 
 def load_log(
@@ -33,224 +36,341 @@ def load_log(
     log_start: int,
     clean: bool,
     now: int,
+    known_end: int = 0,
     clean_point: int = 0,
     clean_point_lost: bool = False,
-) -> str | None:
-    """Fill a fresh ``PartitionLog`` from its files; returns what was not believed and cut, or ``None`` where all was well.
+) -> list[str]:
+    """Fill a fresh ``PartitionLog`` from its files; returns what was damaged, missing or cut, a line for each.
 
-    Segments that end at or before ``recovery_point`` are believed, as are all after a ``clean`` end; the rest is scanned, batch by
-    batch with its checksum, and cut before the first that is damaged. Offsets may have holes where the log is or may have been
-    compacted: everywhere if that is its policy, if its policy is not known or ``clean_point`` is not, otherwise up to that offset.
-    ``now``: milliseconds since 1970.
+    Segments that end at or before ``recovery_point`` are believed if their last batches are where the indexes say, as are all after
+    a ``clean`` end; the rest is scanned, batch by batch with its checksum. Gaps between offsets are normal where the log is or was
+    compacted; between two segments that were not, they are reported. ``known_end`` is an offset at which the log had ended.
+    ``now``: milliseconds since 1970. Raises ``OSError``.
     """
-    holes_before = _LAST_OFFSET if log.config.compacted or not log.config.cleanup_policy or clean_point_lost else clean_point
-    log.clean_point = clean_point
-    _finish_swaps(log.files)
-    bases = log.files.segments()
-    cut: str | None = None
-    holes_end = 0
-    surplus: list[int] = []
-    segment: Segment | None
-    for row, base in enumerate(bases):
-        if cut is not None:
-            surplus.append(base)
-            continue
-        next_base = bases[row + 1] if row + 1 < len(bases) else None
-        segment = None
-        if clean or (next_base is not None and next_base <= recovery_point):
-            with suppress(InvalidBatchError):
-                segment = _sealed(log, base, next_base) if next_base is not None else _resumed(log, base)
-        if segment is None:
-            segment = Segment(base, log.files.open(base), log.config.index_interval_bytes)
-            cut, end = _scan(segment, holes_before)
-            holes_end = max(holes_end, end)
-            if cut is None and next_base is not None:
-                segment.next_offset = max(segment.next_offset, next_base)
-        log.segments.append(segment)
+    loading = _Loading(log, recovery_point, max(known_end, recovery_point), clean)
+    gaps_before = _LAST_OFFSET if log.config.compacted or not log.config.cleanup_policy or clean_point_lost else clean_point
+    loading.finish_swaps()
+    loading.segments(gaps_before)
+    loading.orphans()
+    loading.foreign()
     if log.segments:
         log.start_offset = max(log.segments[0].base_offset, min(log_start, log.end_offset))
-    if surplus:
-        log.files.set_aside(surplus)()
-    if log.segments:
-        log.epochs = _epochs(log)
-    if cut is not None:
-        log.epochs.advance(log.end_offset)
-        log.files.pin().write_small(EPOCH_CHECKPOINT, log.epochs.to_bytes())
-        dropped = f" and {len(surplus)} later segments" if surplus else ""
-        cut = f"{log.topic_partition} was truncated at offset {log.end_offset}{dropped}: {cut}"
-    log.recovery_point = log.seal_point = log.end_offset if clean and cut is None else min(recovery_point, log.end_offset)
+        loading.epochs()
+    loading.compare_end()
+    whole = clean and not loading.cut
+    log.recovery_point = log.seal_point = log.end_offset if whole else min(recovery_point, loading.found_end)
     if clean_point_lost:
-        # There are holes only in what was compacted. The next scan tolerates these, too, whatever the policy is by then.
-        clean_point = holes_end
+        clean_point = loading.gaps_end  # only compaction leaves gaps
     log.clean_point = min(clean_point, log.end_offset)
-    _rebuild_producers(log, now)
-    return cut
+    loading.producers(now)
+    return loading.lines
 
 
-def _epochs(log: PartitionLog) -> LeaderEpochs:
-    """The leader epochs in the checkpoint; where that is missing or damaged, those in the batches' headers."""
-    content = log.files.read_small(EPOCH_CHECKPOINT)
-    epochs = LeaderEpochs.from_bytes(content) if content is not None else None
-    if epochs is not None:
-        return epochs
-    found: list[tuple[int, int]] = []
-    for segment in log.segments:
-        with suppress(InvalidBatchError):  # a read of these records raises it
-            for _, header in segment.walk(0):
-                found.append((header.leader_epoch, header.base_offset))
-    epochs = LeaderEpochs.from_batches(found)
+def lost_log(log: PartitionLog, end_offset: int) -> list[str]:
+    """Let a log go on at ``end_offset`` whose folder is missing, though a checkpoint has this offset of it; returns a line.
+    Raises ``OSError``."""
+    log.files.make()
+    segment = Segment(end_offset, log.files.create(end_offset), log.config.index_interval_bytes)
+    epochs = LeaderEpochs([(_TOTAL_LOSS_EPOCH, end_offset)])
     log.files.pin().write_small(EPOCH_CHECKPOINT, epochs.to_bytes())
-    what = "missing" if content is None else "damaged"
-    log.complain(f"{EPOCH_CHECKPOINT} of {log.topic_partition} was {what} and was written again from the batches: {epochs.current}")
-    return epochs
+    log.segments, log.epochs = [segment], epochs
+    log.start_offset = log.recovery_point = log.seal_point = end_offset
+    return [
+        f"{log.topic_partition}: its folder is missing, and with it the records before offset {end_offset}, where the log goes on"
+    ]
 
 
-def _finish_swaps(files: LogFiles) -> None:
-    """Complete what compaction had begun to swap, and remove what it had not, nor what was written only in part.
-
-    A draft takes the place of the segments that begin before it ends; what it was made of beyond that says the same of every key.
-    """
-    for base in files.swaps():
-        last = max((header.next_offset for _, header in _headers_of_swap(files, base)), default=base + 1)
-        files.finish_swap(base, [one for one in files.segments() if base <= one < last])
-    files.discard_drafts()
-    files.discard_unfinished()
+def offline_log(log: PartitionLog, reason: str, *, recovery_point: int, log_start: int, clean_point: int) -> PartitionLog:
+    """In place of a log that could not be loaded. It keeps what the checkpoints say of it for the next start."""
+    offline = PartitionLog(log.topic_partition, log.config, log.files)
+    offline.offline = reason
+    offline.recovery_point, offline.start_offset, offline.clean_point = recovery_point, log_start, clean_point
+    return offline
 
 
-def _headers_of_swap(files: LogFiles, base: int) -> Iterator[tuple[int, BatchHeader]]:
-    with files.open_swap(base).view() as data:
-        yield from iter_headers(data)
+@dataclass(slots=True)
+class _Loading:
+    """The loading of one log."""
 
+    log: PartitionLog
+    recovery_point: int
+    known_end: int
+    clean: bool
+    lines: list[str] = field(default_factory=list)
+    cut: bool = False
+    found_end: int = 0
+    """The end of the log by its segments."""
+    gaps_end: int = 0
+    """Where the last gap between two segments ends."""
 
-def _sealed(log: PartitionLog, base: int, next_base: int) -> Segment:
-    """A segment that gets no more batches: its indexes are read when they are first needed. Raises ``InvalidBatchError``."""
-    files = log.files
-    segment = Segment(base, files.open(base), log.config.index_interval_bytes, load=partial(_load_indexes, files))
-    segment.next_offset = next_base
-    times = _stored_times(files, segment)
-    if times is None:  # only a walk can tell the largest timestamp
-        segment = Segment(base, segment.file, log.config.index_interval_bytes)
-        _walk(segment, 0)
+    # Segments
+
+    def segments(self, gaps_before: int) -> None:
+        """Load all segments. ``gaps_before``: up to this offset compaction may have left gaps."""
+        bases = self.log.files.segments()
+        for base, next_base in zip(bases, [*bases[1:], None], strict=False):
+            if next_base is None:
+                segment = self._newest(base, gaps_before)
+                end = segment.next_offset
+            else:
+                segment, end = self._full(base, next_base)
+                if end < next_base:
+                    self.gaps_end = next_base
+                if end < next_base and next_base > gaps_before:
+                    between = f"{file_name(base, 'log')} and {file_name(next_base, 'log')}"
+                    self._say(f"offsets {end} to {next_base - 1} are missing between {between}")
+            self.log.segments.append(segment)
+        self.found_end = self.log.end_offset
+
+    def _full(self, base: int, next_base: int) -> tuple[Segment, int]:
+        """A segment that is not written to any more, and the offset after its last batch."""
+        files = self.log.files
+        stored = partial(_stored_indexes, files, base)
+        segment = Segment(base, files.open(base), self.log.config.index_interval_bytes, stored=stored)
+        sealed = self.clean or next_base <= self.recovery_point
+        if sealed:
+            doubt = _LastEntries(segment, files).check(next_base)
+            if isinstance(doubt, int):
+                segment.next_offset = next_base
+                return segment, doubt
+        end = segment.rescan(next_base)
         segment.next_offset = next_base
-    else:
-        segment.max_timestamp, relative = times.last
-        segment.offset_of_max_timestamp = base + relative
-    return segment
+        self._report(segment)
+        if sealed and self._write_indexes(segment) and not segment.damages:
+            self._say(f"the indexes of {file_name(base, 'log')} were made again from its batches: {doubt}")
+        return segment, end
+
+    def _newest(self, base: int, gaps_before: int) -> Segment:
+        """The segment in which the log goes on: only what it ends with may be cut off."""
+        files, interval = self.log.files, self.log.config.index_interval_bytes
+        if self.clean:
+            segment = Segment(base, files.open(base), interval)
+            found = _stored_indexes(files, base, segment.size)
+            with suppress(InvalidBatchError):
+                if found is not None and _walk(segment, segment.resume(*found)) == self.recovery_point:
+                    return segment
+        segment = Segment(base, files.open(base), interval)
+        segment.rescan(None, gaps=gaps_before > base)
+        if segment.damages and segment.damages[-1].end == segment.size:
+            self._cut(segment, segment.damages.pop())
+        self._report(segment)
+        return segment
+
+    def _cut(self, segment: Segment, damage: Damage) -> None:
+        """Cut off what follows the last intact batch. A kill leaves such a part of a batch, or a power failure zeros."""
+        name = file_name(segment.base_offset, "log")
+        kept = self.log.files.keep_end(segment.base_offset, damage.position)
+        segment.file.truncate(damage.position)
+        segment.next_offset = damage.first_offset
+        self.cut = True
+        where = f"; what was cut off is in {kept}" if kept else ""
+        self._say(f"{name} was truncated at {damage}{where}")
+
+    def _report(self, segment: Segment) -> None:
+        self.lines += [self.log.damage_in(segment, damage) for damage in segment.damages]
+
+    def _write_indexes(self, segment: Segment) -> bool:
+        """Replace the index files if they are wrong, so that the next start need not scan the segment; whether they were."""
+        files = self.log.files
+        names = [file_name(segment.base_offset, suffix) for suffix in ("index", "timeindex")]
+        right = [index.to_bytes() for index in segment.seal()]
+        wrong = [(name, content) for name, content in zip(names, right, strict=True) if files.read_small(name) != content]
+        for name, content in wrong:
+            files.pin().write_small(name, content, forced=True)
+        return bool(wrong)
+
+    def orphans(self) -> None:
+        """Indexes whose segment is missing: its records are lost, and it was not retention."""
+        for name in self.log.files.orphans():
+            kept = self.log.files.keep(name)
+            self._say(f"{name} has no .log file: the records of this segment are missing. It is kept as {kept}")
+
+    def foreign(self) -> None:
+        """Name what somebody else has put into the folder."""
+        if names := self.log.files.foreign():
+            self._say(f"{', '.join(map(ascii, names))} in its folder are not the broker's, and are left as they are")
+
+    def compare_end(self) -> None:
+        """A log that ends before an offset that is known to have been on disk has lost records.
+
+        It goes on at that offset: otherwise the next records would have offsets that a consumer at the end has already read, and it
+        would miss them. The leader epoch changes at the end of what is left, so that consumers detect the loss (KIP-320).
+        """
+        log = self.log
+        if log.end_offset >= self.known_end:
+            if self.cut:
+                self._new_epoch(log.end_offset)
+            return
+        lost = log.end_offset
+        if not log.segments:
+            log.start_offset = self.known_end
+            self.epochs()
+        else:
+            log.segments[-1].file.repair()
+            log.segments.append(Segment(self.known_end, log.files.create(self.known_end), log.config.index_interval_bytes))
+        self._new_epoch(lost)
+        self._say(f"it ends at offset {lost}, but had ended at {self.known_end}, where it goes on: records are lost")
+
+    def _new_epoch(self, offset: int) -> None:
+        self.log.epochs.advance(offset)
+        self.log.files.pin().write_small(EPOCH_CHECKPOINT, self.log.epochs.to_bytes())
+
+    def epochs(self) -> None:
+        """The leader epochs in the checkpoint; if that is missing or damaged, those in the batches' headers."""
+        log = self.log
+        content = log.files.read_small(EPOCH_CHECKPOINT)
+        epochs = LeaderEpochs.from_bytes(content) if content is not None else None
+        if epochs is None:
+            headers = (header for segment in log.segments for header in _headers(segment, self._limit(segment)))
+            epochs = LeaderEpochs.from_batches((header.leader_epoch, header.base_offset) for header in headers)
+            log.files.pin().write_small(EPOCH_CHECKPOINT, epochs.to_bytes())
+            what = "missing" if content is None else "damaged"
+            self._say(f"{EPOCH_CHECKPOINT} was {what} and was written again from the batches: {epochs.current}")
+        log.epochs = epochs
+
+    def _limit(self, segment: Segment) -> int | None:
+        """The base offset of the next segment, if there is one."""
+        return None if segment is self.log.segments[-1] else segment.next_offset
+
+    def _say(self, line: str) -> None:
+        self.lines.append(f"{self.log.topic_partition}: {line}")
+
+    # Compaction that was interrupted
+
+    def finish_swaps(self) -> None:
+        """Complete what compaction had begun to swap, and remove what it had not, nor what was written only in part.
+
+        A draft takes the place of the segments that begin before it ends; what it was made of beyond that says the same of every
+        key. A damaged one does not, as long as those are there.
+        """
+        files = self.log.files
+        for base in files.swaps():
+            damage, last = None, base + 1
+            for found in scan(files.open_swap(base), base, limit=_LAST_OFFSET):
+                if isinstance(found, Batch):
+                    last = found.header.next_offset
+                else:
+                    damage = damage or found
+            originals = [one for one in files.segments() if base <= one < last]
+            if damage is not None and base in originals:
+                name = file_name(base, "log") + ".swap"
+                self._say(f"{name} is damaged at {damage}; it is kept as {files.keep(name)}, and what it was made of is used")
+            else:
+                files.finish_swap(base, originals)
+        files.discard_drafts()
+        files.discard_unfinished()
+
+    # Producers
+
+    def producers(self, now: int) -> None:
+        """The producers, and which transactions were aborted, from the newest snapshot that fits and the batches after it.
+
+        A snapshot is written after the ``.txnindex`` of everything before it; where one of these is damaged, the snapshot says
+        too little. What the files say about later transactions is ignored: they are rewritten.
+        """
+        log = self.log
+        stored = {segment: log.files.read_small(file_name(segment.base_offset, "txnindex")) or b"" for segment in log.segments}
+        start = log.start_offset
+        for offset in reversed(log.files.snapshots()):
+            content = log.files.read_small(file_name(offset, "snapshot")) if log.start_offset <= offset <= log.end_offset else None
+            producers = Producers.from_snapshot(content) if content is not None else None
+            damaged = any(AbortedTransactions.from_bytes(one, before=offset) is None for one in stored.values())
+            if producers is not None and not damaged:
+                log.producers, start = producers, offset
+                break
+            name = file_name(offset, "snapshot")
+            if content is not None and producers is None:
+                self._say(f"{name} is damaged: the producers are those of the batches")
+            log.files.pin().remove_small(name)
+        for segment in log.segments:
+            segment.aborted = AbortedTransactions.from_bytes(stored[segment], before=start) or AbortedTransactions()
+            if segment.next_offset > start and segment.size:
+                self._note_producers(segment, start, now)
+        for segment, content in stored.items():
+            segment.aborted.compare(content)
+            log.store_aborted(segment)
+
+    def _note_producers(self, segment: Segment, start: int, now: int) -> None:
+        """Take note of the producers of a segment's batches from offset ``start`` on."""
+        first = 0
+        with suppress(InvalidBatchError):
+            first = segment.locate(start) or 0
+        damages: list[Damage] = []
+        limit = self._limit(segment)
+        with segment.file.reader() as file:
+            for found in scan(file, segment.base_offset, limit=limit, position=first):
+                if isinstance(found, Damage):
+                    damages.append(found)
+                elif found.header.producer_id >= 0 and found.header.base_offset >= start:
+                    content = bytes(found.content) if found.header.is_control else b""
+                    self.log.note_producer(segment, content, found.header, now)
+        if damages and not segment.damages:
+            segment.rescan(limit)
+            self._report(segment)
+        for damage in damages:
+            self._say(f"what producers wrote from offset {damage.first_offset} to {damage.next_offset} is not known")
 
 
-def _load_indexes(files: LogFiles, segment: Segment) -> Indexes:
-    """The stored indexes of a sealed segment; where they are missing or make no sense, new ones from the batches' headers."""
-    index, times = _stored_indexes(files, segment)
-    if index is not None and times is not None:
-        return index, times
-    fresh = Segment(segment.base_offset, segment.file, segment.interval)
-    _walk(fresh, 0)
-    return fresh.seal()
+class _LastEntries:
+    """The last entries of a segment's index files, compared with the batches behind them.
+
+    This shows a file that was cut, replaced or emptied, at the price of two small reads for each segment.
+    """
+
+    def __init__(self, segment: Segment, files: LogFiles) -> None:
+        self._segment = segment
+        self._index = files.read_end(file_name(segment.base_offset, "index"), OFFSET_ENTRY_SIZE)
+        self._times = files.read_end(file_name(segment.base_offset, "timeindex"), TIME_ENTRY_SIZE)
+
+    def check(self, next_base: int) -> int | str:
+        """The offset after the last batch, with the largest timestamp noted in the segment; or what is wrong, in words."""
+        segment = self._segment
+        if self._index is None or self._times is None:
+            return "one of them was missing"
+        if segment.size > segment.interval and not self._index[0]:
+            return "one of them was empty"
+        offset, position = OffsetIndex.last_in(*self._index)
+        stamped, stamped_at = TimeIndex.last_in(*self._times)
+        if min(offset, position, stamped_at) < 0 or (segment.size and not self._times[0]):
+            return "they did not make sense"
+        if position and position >= segment.size:
+            return f"one of them pointed at byte {position} of {segment.size}"
+        end = segment.base_offset
+        try:
+            for at, header in segment.walk(position):
+                if at == position and position and header.base_offset > segment.base_offset + offset:
+                    return f"one of them claimed offset {segment.base_offset + offset} for that at byte {position}"
+                end = header.next_offset
+                is_last = header.base_offset <= segment.base_offset + stamped_at < end
+                newest = header.max_timestamp if header.record_count else NO_TIMESTAMP
+                if newest > stamped or (is_last and newest != stamped):
+                    return f"one of them claimed that {stamped} is the largest timestamp, and offset {end - 1} has {newest}"
+        except InvalidBatchError as error:
+            return str(error)
+        if end > next_base:
+            return f"the last batch claims offset {end - 1}"
+        segment.max_timestamp, segment.offset_of_max_timestamp = stamped, segment.base_offset + stamped_at
+        segment.is_time_from_file = True
+        return end
 
 
-def _stored_indexes(files: LogFiles, segment: Segment) -> tuple[OffsetIndex | None, TimeIndex | None]:
-    """The stored indexes of a segment, ``None`` where one is missing or makes no sense."""
-    index = OffsetIndex.from_bytes(files.read_small(file_name(segment.base_offset, "index")) or b"", segment.size)
-    if index is not None and not len(index) and segment.size > segment.interval:
-        index = None  # it is missing, or a few batches are larger than an interval: then a walk is short
-    return index, _stored_times(files, segment)
-
-
-def _stored_times(files: LogFiles, segment: Segment) -> TimeIndex | None:
-    """The stored time index; an empty one is not what a seal leaves behind."""
-    times = TimeIndex.from_bytes(files.read_small(file_name(segment.base_offset, "timeindex")) or b"")
-    return times if times is not None and (len(times) or not segment.size) else None
-
-
-def _resumed(log: PartitionLog, base: int) -> Segment | None:
-    """The newest segment after a good end, from its last index entry on; ``None`` where that does not work out."""
-    segment = Segment(base, log.files.open(base), log.config.index_interval_bytes)
-    index, times = _stored_indexes(log.files, segment)
-    if index is None or times is None:
-        index, times = OffsetIndex(), TimeIndex()
-    return segment if _walk(segment, segment.resume(index, times)) == segment.size else None
+def _stored_indexes(files: LogFiles, base: int, size: int) -> Indexes | None:
+    """The indexes in the files of a segment of ``size`` bytes; ``None`` where one is missing or makes no sense."""
+    index = OffsetIndex.from_bytes(files.read_small(file_name(base, "index")) or b"", size)
+    times = TimeIndex.from_bytes(files.read_small(file_name(base, "timeindex")) or b"")
+    return None if index is None or times is None or (size and not len(times)) else (index, times)
 
 
 def _walk(segment: Segment, position: int) -> int:
-    """Note the batches from ``position`` on by their headers; returns where that ended."""
+    """Note the batches from ``position`` on by their headers; returns the offset after the last."""
     for at, header in segment.walk(position):
         segment.note_batch(at, header)
-        position = at + header.size
-    return position
+    return segment.next_offset
 
 
-def _scan(segment: Segment, holes_before: int) -> tuple[str | None, int]:
-    """Note every whole and undamaged batch from the beginning, cut the file after the last; returns why, if it was cut, and the
-    offset where the last hole ends."""
-    position = holes_end = 0
-    reason: str | None = None
-    with segment.file.view() as data:
-        while position < segment.size:
-            header, reason = _checked(data, position, segment.next_offset, holes_before)
-            if header is None:
-                break
-            if header.base_offset > segment.next_offset:
-                holes_end = header.base_offset
-            segment.note_batch(position, header)
-            position += header.size
-    if reason is not None:
-        reason = f"{reason} (byte {position} of {segment.size} in {file_name(segment.base_offset, 'log')})"
-        segment.file.truncate(position)
-    return reason, holes_end
-
-
-def _checked(data: Buffer, position: int, next_offset: int, holes_before: int) -> tuple[BatchHeader | None, str | None]:
-    try:
-        header = read_header(data, position)
-    except InvalidBatchError as error:
-        return None, str(error)
-    if header.size < HEADER_SIZE or position + header.size > len(data):
-        return None, "the last batch is not whole"
-    if header.base_offset != next_offset and not next_offset < header.base_offset <= holes_before:
-        return None, f"a batch says offset {header.base_offset} where {next_offset} was expected"
-    if not crc_matches(data, position, header):
-        return None, f"the batch at offset {header.base_offset} fails its checksum"
-    return header, None
-
-
-def _rebuild_producers(log: PartitionLog, now: int) -> None:
-    """The producers, and which transactions were aborted, from the newest snapshot that fits and the batches after it.
-
-    A snapshot is written after the ``.txnindex`` of everything before it; where one of these is damaged, the snapshot says
-    too little. What the files say about later transactions is ignored: they are rewritten.
-    """
-    stored = {segment: log.files.read_small(file_name(segment.base_offset, "txnindex")) or b"" for segment in log.segments}
-    start = log.start_offset
-    for offset in reversed(log.files.snapshots()):
-        content = log.files.read_small(file_name(offset, "snapshot")) if log.start_offset <= offset <= log.end_offset else None
-        producers = Producers.from_snapshot(content) if content is not None else None
-        damaged = any(AbortedTransactions.from_bytes(one, before=offset) is None for one in stored.values())
-        if producers is not None and not damaged:
-            log.producers, start = producers, offset
-            break
-        name = file_name(offset, "snapshot")
-        if content is not None and producers is None:
-            log.complain(f"{name} of {log.topic_partition} is damaged: what it said of producers is taken from the batches")
-        log.files.pin().remove_small(name)
-    for segment in log.segments:
-        segment.aborted = AbortedTransactions.from_bytes(stored[segment], before=start) or AbortedTransactions()
-        if segment.next_offset <= start or not segment.size:
-            continue
-        try:
-            _note_producers(log, segment, start, now)
-        except InvalidBatchError as error:  # a read raises it, too; the other logs remain readable
-            unknown = f"what producers wrote from offset {max(start, segment.base_offset)} to {segment.next_offset} is not known"
-            log.complain(f"{log.topic_partition} is damaged: {error}; {unknown}")
-    for segment, content in stored.items():
-        segment.aborted.compare(content)
-        log.store_aborted(segment)
-
-
-def _note_producers(log: PartitionLog, segment: Segment, start: int, now: int) -> None:
-    """Take note of the producers of a segment's batches from offset ``start`` on. Raises ``InvalidBatchError``."""
-    first = segment.locate(start) or 0
-    with segment.file.view() as data:
-        for position, header in iter_headers(data, first, segment.size):
-            if header.producer_id >= 0 and header.base_offset >= start:
-                batch = bytes(data[position : position + header.size]) if header.is_control else b""
-                log.note_producer(segment, batch, header, now)
+def _headers(segment: Segment, limit: int | None) -> Iterator[BatchHeader]:
+    """The headers of all intact batches."""
+    with segment.file.reader() as file:
+        for found in scan(file, segment.base_offset, limit=limit):
+            if isinstance(found, Batch):
+                yield found.header

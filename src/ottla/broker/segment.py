@@ -1,17 +1,19 @@
 """One segment of a log: where its batches lie, how it is searched, when it is full.
 
 Owns the indexes of one ``.log`` file and the search in it by offset, by size and by time. Must not know other segments, topics
-or who reads. Invariant: a range that is read begins and ends at the border of a batch, and lookups through the indexes find
-what a scan from the beginning would find.
+or who reads. Invariants: a range that is read begins and ends at the border of a batch, and holds no damage that is known; lookups
+through the indexes find what a scan from the beginning would find, whatever is in the index files.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 
 from ottla.broker.aborted import AbortedTransactions
 from ottla.broker.indexes import OFFSET_ENTRY_SIZE, OffsetIndex, TimeIndex
-from ottla.broker.ports import SegmentFile
+from ottla.broker.ports import Readable, SegmentFile
+from ottla.broker.scan import Batch, Damage, scan
 from ottla.records import HEADER_SIZE, BatchHeader, InvalidBatchError, find_timestamp, read_header
 
 _WALK = 4096
@@ -19,8 +21,12 @@ _WALK = 4096
 
 NO_TIMESTAMP = -1
 _MAX_RELATIVE = 2**31 - 1
+_END = 2**63
+"""After every byte of a file."""
 
 Indexes = tuple[OffsetIndex, TimeIndex]
+StoredIndexes = Callable[[int], Indexes | None]
+"""Reads the index files of a segment whose ``.log`` has so many bytes; ``None`` where they are missing or make no sense."""
 
 
 class Segment:
@@ -30,42 +36,55 @@ class Segment:
     """
 
     __slots__ = (
+        "_checked",
         "_first_timestamp",
+        "_from_file",
         "_index",
-        "_load",
         "_newest",
         "_since_entry",
+        "_stored",
         "_time_index",
         "aborted",
         "base_offset",
+        "damages",
         "file",
+        "has_wrong_entries",
         "interval",
+        "is_index_dropped",
+        "is_suspect",
+        "is_time_from_file",
         "max_timestamp",
         "next_offset",
         "offset_of_max_timestamp",
     )
 
-    def __init__(
-        self,
-        base_offset: int,
-        file: SegmentFile,
-        interval: int,
-        *,
-        load: Callable[[Segment], Indexes] | None = None,
-    ) -> None:
+    def __init__(self, base_offset: int, file: SegmentFile, interval: int, *, stored: StoredIndexes | None = None) -> None:
+        """``stored``: where the indexes are read from when they are first needed."""
         self.base_offset = base_offset
         self.file = file
         self.next_offset = base_offset
+        self.interval = interval
+        self._stored = stored
+        self.aborted = AbortedTransactions()
+        self.damages: list[Damage] = []
+        """The parts of the file that hold no intact batch, as far as that is known. They are not read."""
+        self.is_suspect = False
+        """Whether a walk came upon damage that is not in ``damages``: ``rescan`` finds it."""
         self.max_timestamp = NO_TIMESTAMP
         self.offset_of_max_timestamp = base_offset
         self._first_timestamp: int | None = None
-        self.interval = interval
         self._since_entry = 0
         self._newest: tuple[range, int] = (range(0), 0)
         """The newest batch: the offsets up to its last one that are not in those before it, and its position."""
-        self._load = load
         self._index, self._time_index = OffsetIndex(), TimeIndex()
-        self.aborted = AbortedTransactions()
+        self._from_file = 0
+        """Entries of the offset index that come from its file, and are checked when they are used."""
+        self._checked: list[tuple[int, int]] | None = None if stored is None else []
+        """The parts of the file that were walked through since the segment was loaded; ``None``: all of it."""
+        self.is_time_from_file = False
+        """Whether ``max_timestamp`` comes from an index file, and not from the batches."""
+        self.has_wrong_entries = self.is_index_dropped = False
+        """Whether an entry of an index file proved to be wrong, and whether the files were removed therefore."""
 
     def __repr__(self) -> str:
         return f"<Segment {self.base_offset}..{self.next_offset - 1}, {self.file.size} bytes>"
@@ -111,8 +130,10 @@ class Segment:
 
         That is the batch of the last entry: what the index does not say of it and of those after it is read from the log.
         """
-        self._index, self._time_index = index, time_index
+        self._index, self._time_index, self._from_file = index, time_index, len(index)
         self.max_timestamp, relative = time_index.last
+        self.is_time_from_file = len(time_index) > 0
+        self._checked = [(index.last_position, _END)]
         self.offset_of_max_timestamp = self.base_offset + relative
         return index.last_position
 
@@ -157,11 +178,17 @@ class Segment:
         return index, time_index
 
     def locate(self, offset: int) -> int | None:
-        """Position of the batch that holds ``offset``, or of the first one after it; ``None`` where neither is here."""
+        """Position of the batch that holds ``offset``, or of the first one after it; ``None`` where neither is here.
+
+        Raises ``InvalidBatchError`` for an offset that was in a damaged part.
+        """
+        for damage in self.damages:
+            if damage.first_offset <= offset < damage.next_offset:
+                raise InvalidBatchError(f"{damage}; the next offset that can be read is {damage.next_offset}")
         newest, position = self._newest
         if offset in newest:
             return position  # what readers at the end of the log ask for, one after the other
-        start = self.index.floor(offset - self.base_offset)
+        start = self._start(self.index.floor_row(offset - self.base_offset))
         return next((position for position, header in self.walk(start) if header.last_offset >= offset), None)
 
     def cut(self, position: int, max_bytes: int, *, at_least_one: bool) -> int:
@@ -170,10 +197,11 @@ class Segment:
         A large answer may end up to one index interval earlier than it could, so that no header needs to be read. With
         ``at_least_one`` the first batch is counted even where it is larger than allowed.
         """
-        available = self.size - position
+        stop = next((damage.position for damage in self.damages if damage.position > position), self.size)
+        available = stop - position
         if available <= max_bytes:
             return available
-        end = self.index.floor_position(position + max_bytes)
+        end = self._start(self.index.floor_position_row(position + max_bytes))
         if end > position:
             return end - position
         taken = 0
@@ -183,15 +211,49 @@ class Segment:
             taken += header.size
         return taken
 
+    def check(self, position: int, end: int) -> None:
+        """Walk through a part of the file before it is read for the first time since the segment was loaded.
+
+        The base offset of a batch is not covered by its checksum, so a flipped bit there would make readers skip records without
+        noticing it. Raises ``InvalidBatchError``.
+        """
+        if self._checked is None:
+            return
+        row = bisect_right(self._checked, (position, _END)) - 1
+        if row >= 0 and end <= self._checked[row][1]:
+            return
+        start = self._start(self.index.floor_position_row(position))
+        following = self.next_offset
+        for at, header in self.walk(start):
+            if at >= end:
+                break
+            following = header.next_offset
+        if following > self.next_offset:
+            self.is_suspect = True
+            raise InvalidBatchError(f"a batch before byte {end} claims offset {following - 1} in {self!r}")
+        self._note_checked(start, end)
+
+    def _note_checked(self, start: int, end: int) -> None:
+        assert self._checked is not None
+        merged: list[tuple[int, int]] = []
+        for one in sorted([*self._checked, (start, end)]):
+            if merged and one[0] <= merged[-1][1]:
+                merged[-1] = (merged[-1][0], max(merged[-1][1], one[1]))
+            else:
+                merged.append(one)
+        self._checked = merged
+
     def bound(self, position: int) -> int:
         """An offset at or after those of all batches that end at or before ``position``; near by, as the index is sparse."""
-        relative = self.index.ceiling(position)
-        return self.next_offset if relative is None else self.base_offset + relative
+        index = self.index
+        for row in range(index.ceiling_row(position), len(index)):
+            if self._is_right(row):
+                return self.base_offset + index[row][0]
+        return self.next_offset
 
     def find_time(self, timestamp: int, from_offset: int) -> tuple[int, int] | None:
         """Offset and timestamp of the first record at or after ``timestamp`` and not before ``from_offset``."""
-        start = self.index.floor(self.time_index.floor(timestamp))
-        for position, header in self.walk(start):
+        for position, header in self.walk(self._start_of_time(timestamp)):
             if header.max_timestamp >= timestamp and header.last_offset >= from_offset:
                 found = find_timestamp(self.file.read(position, header.size), 0, timestamp)
                 if found is not None and found[0] >= from_offset:
@@ -199,18 +261,130 @@ class Segment:
         return None
 
     def walk(self, position: int) -> Iterator[tuple[int, BatchHeader]]:
-        """Position and header of each batch from a batch's beginning on."""
+        """Position and header of each batch from a batch's beginning on, without those in ``damages``.
+
+        Raises ``InvalidBatchError`` at other damage: a header that makes no sense, a batch that is not whole, an offset that was
+        there before.
+        """
         chunk, start = b"", position
-        end = self.size
-        while position + HEADER_SIZE <= end:
+        end, damaged, expected = self.size, {damage.position: damage.end for damage in self.damages}, self.base_offset
+        while position < end:
+            if position in damaged:
+                position = damaged[position]
+                continue
             if position + HEADER_SIZE > start + len(chunk):
                 chunk, start = self.file.read(position, _WALK), position
-            header = read_header(chunk, position - start)
+            try:
+                header = read_header(chunk, position - start, start)
+                if position + header.size > end:
+                    raise InvalidBatchError(
+                        f"a batch of {header.size} bytes at byte {position}, of which {end - position} are there"
+                    )
+                if header.base_offset < expected:
+                    raise InvalidBatchError(f"the batch at byte {position} claims offset {header.base_offset} after {expected - 1}")
+            except InvalidBatchError:
+                self.is_suspect = True
+                raise
             yield position, header
-            position += header.size
+            position, expected = position + header.size, header.next_offset
+
+    def batches(self, file: Readable, limit: int | None) -> Iterator[Batch]:
+        """All batches with their records, on any thread. ``limit``: the base offset of the next segment, if there is one.
+
+        Raises ``InvalidBatchError`` at any damage, known or not.
+        """
+        for found in scan(file, self.base_offset, limit=limit):
+            if isinstance(found, Damage):
+                self.is_suspect = not self.damages
+                raise InvalidBatchError(f"the segment that begins at offset {self.base_offset} is damaged at {found}")
+            yield found
+
+    def rescan(self, limit: int | None, *, gaps: bool = True) -> int:
+        """Read the whole file, to know its damage and to make the indexes again.
+
+        ``limit``: the base offset of the next segment, if there is one; ``gaps``: as for ``scan``. Returns the offset after what is
+        in the file.
+        """
+        fresh = Segment(self.base_offset, self.file, self.interval)
+        damages: list[Damage] = []
+        with self.file.reader() as file:
+            for found in scan(file, self.base_offset, limit=limit, gaps=gaps):
+                if isinstance(found, Damage):
+                    damages.append(found)
+                else:
+                    fresh.note_batch(found.position, found.header)
+        end = fresh.next_offset
+        if damages and damages[-1].end == self.size:
+            end = max(damages[-1].next_offset, self.next_offset)
+            damages[-1] = damages[-1]._replace(next_offset=end)
+        # Nothing above may leave this segment without an index, or without what it knows of its damage.
+        self._stored, self._index, self._time_index, self._from_file = None, fresh._index, fresh._time_index, 0
+        self._checked = None
+        self.max_timestamp, self.offset_of_max_timestamp = fresh.max_timestamp, fresh.offset_of_max_timestamp
+        self._newest, self._since_entry, self._first_timestamp = fresh._newest, fresh._since_entry, fresh._first_timestamp
+        self.damages, self.is_suspect, self.is_time_from_file = damages, False, False
+        self.next_offset = max(self.next_offset, fresh.next_offset)
+        return end
+
+    def check_time(self) -> tuple[int, int]:
+        """The largest timestamp of the batches and its offset, by a scan; for a full segment, on any thread. Raises ``OSError``."""
+        largest, offset = NO_TIMESTAMP, self.base_offset
+        with self.file.reader() as file:
+            for found in scan(file, self.base_offset, limit=self.next_offset):
+                if isinstance(found, Batch) and found.header.record_count and found.header.max_timestamp > largest:
+                    largest, offset = found.header.max_timestamp, found.header.last_offset
+        return largest, offset
 
     def _indexes(self) -> Indexes:
-        if self._load is not None:
-            self._index, self._time_index = self._load(self)
-            self._load = None
+        if self._stored is not None:
+            found = self._stored(self.size)
+            if found is None:
+                self.rescan(self.next_offset)
+            else:
+                self._index, self._time_index = found
+                self._from_file = len(self._index)
+                self._stored = None
         return self._index, self._time_index
+
+    def _start(self, row: int) -> int:
+        """The position of the entry in this row of the offset index; if that is wrong, of the nearest before it that is right."""
+        while row >= 0:
+            if self._is_right(row):
+                return self._index[row][1]
+            row -= 1
+        return 0
+
+    def _start_of_time(self, timestamp: int) -> int:
+        """A position before which nothing is stamped at or after ``timestamp``."""
+        times, index = self.time_index, self.index
+        for row in range(times.floor_row(timestamp), -1, -1):
+            stamped, offset = times[row]
+            start = self._start(index.floor_row(offset))
+            if not self._from_file or self._has_time(start, self.base_offset + offset, stamped):
+                return start
+            self.has_wrong_entries = True
+        return 0
+
+    def _has_time(self, position: int, offset: int, timestamp: int) -> bool:
+        """Whether the batch that holds ``offset``, at ``position`` or after it, has this largest timestamp."""
+        header = next((header for _, header in self.walk(position) if header.last_offset >= offset), None)
+        return header is not None and header.base_offset <= offset and header.max_timestamp == timestamp
+
+    def _is_right(self, row: int) -> bool:
+        """Whether a batch begins where an entry of the offset index says, with offsets after the entry before and up to its own.
+
+        A flipped bit in an index file would otherwise hide a batch, or make an offset unreadable. An entry of Kafka's may name a
+        later offset than that of the batch: of the last of several batches that were appended together.
+        """
+        if row >= self._from_file:
+            return True
+        offset, position = self._index[row]
+        try:
+            header = read_header(self.file.read(position, HEADER_SIZE))
+        except InvalidBatchError:
+            header = None
+        previous = self._index[row - 1][0] if row else -1
+        if header is None or not previous < header.base_offset - self.base_offset <= offset:
+            self.has_wrong_entries = True
+            return False
+        return True

@@ -8,17 +8,19 @@ anyone who would be told otherwise; it is written whole or not at all, with what
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 from ottla.broker.effects import RunJob
 from ottla.broker.holdings import Holdings
-from ottla.broker.log import PartitionLog
+from ottla.broker.log import PartitionLog, file_name
 from ottla.broker.ports import SegmentFile
 from ottla.broker.refusal import Refusal
+from ottla.broker.scan import Damage, scan
 from ottla.coordinator.effects import Append
+from ottla.errors import CorruptRecordError
 from ottla.protocol import ErrorCode
-from ottla.records import iter_entries, read_header
+from ottla.records import BatchHeader, iter_entries, read_header
 from ottla.types import Now
 
 Entry = tuple[bytes, bytes | None]
@@ -27,6 +29,9 @@ Entry = tuple[bytes, bytes | None]
 E = TypeVar("E")
 
 logger = logging.getLogger("ottla.broker")
+
+_NAMED = 20
+"""Groups or transactional ids that a line in the log names."""
 
 MAX_BATCH = 1 << 20
 """Bytes of keys and values from which on a batch takes no further append: the limit of a message in Kafka's default settings."""
@@ -69,11 +74,27 @@ class StateLog:
         """Create the topic if it is not there yet; ``Refusal`` where that fails."""
         self._holdings.topic_or_new(self._topic)
 
-    def files(self, partition: int) -> list[SegmentFile]:
-        """What a partition has been written to; nothing where it is empty."""
+    def is_offline(self, partition: int) -> bool:
+        """Whether the log of a partition cannot be read."""
+        topic = self._holdings.topics.get(self._topic)
+        return topic is not None and self._holdings.logs.get(topic, partition).offline is not None
+
+    def stored(self, partition: int) -> list[StoredSegment]:
+        """The segments of a partition, oldest first; nothing where it is empty."""
         topic = self._holdings.topics.get(self._topic)
         segments = self._holdings.logs.get(topic, partition).segments if topic is not None else []
-        return [segment.file for segment in segments if segment.size]
+        limits = [*(segment.base_offset for segment in segments[1:]), None]
+        return [StoredSegment(one.file, one.base_offset, limit) for one, limit in zip(segments, limits, strict=False) if one.size]
+
+    def report(self, partition: int, damages: Iterable[str], of: Collection[str]) -> None:
+        """Log what of a partition could not be read. ``of``: what the rest of it says something about."""
+        for damage in damages:
+            logger.error("%s-%d: %s", self._topic, partition, damage)
+        if damages:
+            named = ", ".join(sorted(of)[:_NAMED]) + (f" and {len(of) - _NAMED} others" if len(of) > _NAMED else "")
+            logger.error(
+                "%s-%d is damaged: an older state may be in force of %s", self._topic, partition, named or "what was in it"
+            )
 
     def gather(self, append: Append) -> None:
         """Let an append wait for others to its partition: one batch for all of them costs little more than one for each."""
@@ -147,14 +168,39 @@ def _each(numbers: Sequence[int], tell: Callable[[int], list[E]]) -> list[E]:
     return effects
 
 
-def latest_entries(files: list[SegmentFile]) -> list[Entry]:
-    """The latest record of each key, in the order of those records: what is left of a log that is compacted."""
+class StoredSegment(NamedTuple):
+    """A segment as it is read by the disk thread. ``limit``: the base offset of the next one, if there is one."""
+
+    file: SegmentFile
+    base_offset: int
+    limit: int | None
+
+
+def read_entries(
+    segments: Iterable[StoredSegment], damages: list[str]
+) -> Iterator[tuple[BatchHeader, list[tuple[bytes | None, bytes | None]]]]:
+    """The records of every intact batch; what cannot be read is described in ``damages``. Raises ``OSError``."""
+    for segment in segments:
+        name = file_name(segment.base_offset, "log")
+        with segment.file.reader() as file:
+            for found in scan(file, segment.base_offset, limit=segment.limit):
+                if isinstance(found, Damage):
+                    damages.append(f"{name} is damaged at {found}")
+                    continue
+                try:
+                    yield from iter_entries(found.content)
+                except CorruptRecordError as error:
+                    damages.append(f"{name} is damaged at byte {found.position}, offset {found.header.base_offset}: {error}")
+
+
+def latest_entries(segments: Sequence[StoredSegment]) -> tuple[list[Entry], list[str]]:
+    """The latest record of each key, in the order of those records: what is left of a log that is compacted; and what is damaged.
+    Raises ``OSError``."""
     latest: dict[bytes, bytes | None] = {}
-    for file in files:
-        with file.view() as data:
-            for _, entries in iter_entries(data):
-                for key, value in entries:
-                    if key is not None:  # a coordinator writes none without
-                        latest.pop(key, None)
-                        latest[key] = value
-    return list(latest.items())
+    damages: list[str] = []
+    for _, entries in read_entries(segments, damages):
+        for key, value in entries:
+            if key is not None:  # a coordinator writes none without
+                latest.pop(key, None)
+                latest[key] = value
+    return list(latest.items()), damages

@@ -1,4 +1,5 @@
-"""Which partitions of its topic one of the broker's coordinators has: all but those given up because of a scripted fault.
+"""Which partitions of its topic one of the broker's coordinators has: all but those given up because of a scripted fault, and those
+whose logs cannot be read.
 
 Owns the owners of the others in answers, and which are still being read. Must not know what is in them. Invariant: a partition that
 was given up is not being read for the coordinator any more.
@@ -12,6 +13,9 @@ LOADING = "load"
 """The first element of the keys of timers after which an unreadable partition is read again."""
 
 LOAD_RETRY_BACKOFF_MS = 1_000
+
+OFFLINE = -1
+"""In place of the number of a fault: the log of the partition cannot be read, so no broker has it."""
 
 
 class Tenure:

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from ottla.broker.config import BrokerConfig
 from ottla.broker.effects import (
@@ -33,14 +33,16 @@ from ottla.broker.holdings import Holdings
 from ottla.broker.log import PartitionLog
 from ottla.broker.markers import NewMarker, marker_batch
 from ottla.broker.refusal import Refusal
-from ottla.broker.state_log import StateLog, latest_entries
-from ottla.broker.tenure import LOAD_RETRY_BACKOFF_MS, LOADING, Tenure
+from ottla.broker.state_log import Entry, StateLog, StoredSegment, latest_entries
+from ottla.broker.tenure import LOAD_RETRY_BACKOFF_MS, LOADING, OFFLINE, Tenure
 from ottla.broker.topics import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from ottla.broker.verdicts import Writer
 from ottla.coordinator.effects import Append
 from ottla.coordinator.transactions.config import TransactionConfig
 from ottla.coordinator.transactions.coordinator import Effect as CoordinatorEffect, TransactionCoordinator
 from ottla.coordinator.transactions.decision import Surroundings, WriteMarkers
+from ottla.coordinator.transactions.events import event_of
+from ottla.errors import ProtocolError
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api, Fact
 from ottla.protocol.messages import add_partitions_to_txn_request
@@ -146,7 +148,9 @@ class Transactions:
                 if isinstance(outcome, OSError):
                     self._holdings.outbox.put(SetTimer((LOADING, "transactions", partition), now.mono + LOAD_RETRY_BACKOFF_MS))
                 if self._tenure.has_loaded(partition, outcome):
-                    effects = self._coordinator.load(partition, outcome, now)  # type: ignore[arg-type]
+                    entries, transactional_ids, damages = cast("tuple[list[Entry], set[str], list[str]]", outcome)
+                    self._log.report(partition, damages, transactional_ids)
+                    effects = self._coordinator.load(partition, entries, now)
             case ("flush", int(partition), int(batch)):
                 effects = self._log.flushed(self._coordinator, partition, batch, outcome, now)
             case _:
@@ -166,13 +170,16 @@ class Transactions:
             self._groups.end_transaction(partition, marker.producer_id, marker.commit, now)
 
     def _take_over(self, partition: int, now: Now) -> None:
-        files = self._log.files(partition)
-        if not files:
+        if self._log.is_offline(partition):
+            self._tenure.give_up(partition, OFFLINE, None)
+            return
+        segments = self._log.stored(partition)
+        if not segments:
             self._execute(self._coordinator.load(partition, (), now), now)
             return
         self._coordinator.start_loading(partition)
         self._tenure.start_loading(partition)
-        self._holdings.outbox.put(RunJob(("transactions", "load", partition), partial(latest_entries, files)))
+        self._holdings.outbox.put(RunJob(("transactions", "load", partition), partial(_read, segments)))
 
     def _new_coordinator(self) -> TransactionCoordinator:
         config = self._config
@@ -283,3 +290,20 @@ def _errors(response: Any) -> dict[TopicPartition, ErrorCode]:
         for topic in result.topic_results
         for one in topic.results_by_partition
     }
+
+
+def _read(segments: Sequence[StoredSegment]) -> tuple[list[Entry], set[str], list[str]]:
+    """What a log says, the transactional ids in it, and what of it is damaged. For the disk thread; raises ``OSError``."""
+    readable: list[Entry] = []
+    transactional_ids: set[str] = set()
+    entries, damages = latest_entries(segments)
+    for key, value in entries:
+        try:
+            event = event_of(key, value)
+        except ProtocolError as error:
+            damages.append(f"a record cannot be understood: {error}")
+            continue
+        readable.append((key, value))
+        if event is not None:
+            transactional_ids.add(event.transactional_id)
+    return readable, transactional_ids, damages

@@ -17,6 +17,7 @@ from ottla.assignors import GroupSpec
 from ottla.coordinator.classic.group import InitialDelay, Member, Protocols
 from ottla.coordinator.consumer.client_side import Message, Run
 from ottla.coordinator.effects import ProducerStamp, Ticket
+from ottla.errors import ProtocolError
 from ottla.protocol.group_records import (
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupCurrentMemberAssignmentValue,
@@ -419,9 +420,23 @@ def event_of(key: bytes, value: bytes | None, producer: ProducerStamp | None = N
     return OffsetPending(event.group_id, event.partition, event.value, producer) if isinstance(event, OffsetCommitted) else None
 
 
-def events_of(records: Iterable[GroupRecord]) -> list[DurableEvent]:
-    """The events of a log's records, in their order, without those that are not known here. Raises ``ProtocolError`` as above."""
-    return [event for record in records if (event := event_of(*record)) is not None]
+def events_of(records: Iterable[GroupRecord], errors: list[ProtocolError] | None = None) -> list[DurableEvent]:
+    """The events of a log's records, in their order, without those that are not known here.
+
+    Records that cannot be decoded are left out, with their errors in ``errors``; without that, the first raises ``ProtocolError``.
+    """
+    events: list[DurableEvent] = []
+    for record in records:
+        try:
+            event = event_of(*record)
+        except ProtocolError as error:
+            if errors is None:
+                raise
+            errors.append(error)
+            continue
+        if event is not None:
+            events.append(event)
+    return events
 
 
 def _offset_event(key: OffsetCommitKey, value: OffsetCommitValue | None) -> DurableEvent:

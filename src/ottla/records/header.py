@@ -155,32 +155,38 @@ class BatchHeader(NamedTuple):
         return (self.base_sequence + self.last_offset_delta) & _MAX_SEQUENCE
 
 
-def read_header(data: Buffer, position: int = 0) -> BatchHeader:
-    """The header at ``position``, whose batch may be longer than the buffer.
+def read_header(data: Buffer, position: int = 0, origin: int = 0) -> BatchHeader:
+    """The header at ``position``, whose batch may be longer than the buffer. ``origin``: where the buffer begins, for errors.
 
     Raises ``InvalidBatchError`` where fewer than 61 bytes are left, the length cannot be that of a batch, or the format is
     not version 2.
     """
     if position < 0 or position + HEADER_SIZE > len(data):
         left = max(0, len(data) - position)
-        raise InvalidBatchError(f"truncated batch header at byte {position}: {left} bytes left of {HEADER_SIZE}")
+        raise InvalidBatchError(f"truncated batch header at byte {origin + position}: {left} bytes left of {HEADER_SIZE}")
     header = BatchHeader._make(_HEADER.unpack_from(data, position))
     if header.magic != MAGIC:
-        raise InvalidBatchError(
-            f"record format {header.magic} at byte {position}, where only version 2 is understood",
-            code=UNSUPPORTED_FOR_MESSAGE_FORMAT,
-            hint="formats 0 and 1 are older than Kafka 0.11: let the topic be rewritten by a newer broker",
-        )
+        raise _wrong_magic(header.magic, origin + position)
     if header.batch_length < HEADER_SIZE - LENGTH_OVERHEAD:
-        raise InvalidBatchError(f"batch at byte {position} claims {header.batch_length} bytes, too few for its own header")
+        raise InvalidBatchError(f"batch at byte {origin + position} claims {header.batch_length} bytes, too few for its own header")
     if not 0 <= header.base_offset <= _MAX_BASE_OFFSET:
-        raise InvalidBatchError(f"batch at byte {position} claims base offset {header.base_offset}", code=INVALID_RECORD)
+        raise InvalidBatchError(f"batch at byte {origin + position} claims base offset {header.base_offset}", code=INVALID_RECORD)
     if header.record_count < 0 or header.last_offset_delta < 0:
         raise InvalidBatchError(
-            f"batch at byte {position} claims {header.record_count} records up to offset delta {header.last_offset_delta}",
+            f"batch at byte {origin + position} claims {header.record_count} records up to offset delta {header.last_offset_delta}",
             code=INVALID_RECORD,
         )
     return header
+
+
+def _wrong_magic(magic: int, position: int) -> InvalidBatchError:
+    if magic in (0, 1):
+        return InvalidBatchError(
+            f"record format {magic} at byte {position}, where only version 2 is understood",
+            code=UNSUPPORTED_FOR_MESSAGE_FORMAT,
+            hint="formats 0 and 1 are older than Kafka 0.11: let the topic be rewritten by a newer broker",
+        )
+    return InvalidBatchError(f"magic byte {magic} at byte {position}, where only {MAGIC} is possible: the batch is damaged")
 
 
 def iter_headers(data: Buffer, start: int = 0, end: int | None = None) -> Iterator[tuple[int, BatchHeader]]:

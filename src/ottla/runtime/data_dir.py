@@ -19,14 +19,14 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from ottla.broker.logs import CLEANED, LOG_STARTS, RECOVERY_POINTS
+from ottla.broker.logs import CLEANED, ENDS, LOG_STARTS, RECOVERY_POINTS
 from ottla.broker.ports import Catalog, CatalogChange, DiskUsage, StoredTopic
 from ottla.errors import StorageError
 from ottla.runtime import checkpoint_files
 from ottla.runtime.catalog import COPY, CatalogFile
-from ottla.runtime.folders import SET_ASIDE, UNFINISHED, DirectoryLock, PinnedFolder, sync_file
+from ottla.runtime.file_names import GIVEN_UP, PARTITION_METADATA, UNFINISHED
+from ottla.runtime.folders import LOCK, DirectoryLock, PinnedFolder, sync_file
 from ottla.runtime.log_files import (
-    PARTITION_METADATA,
     STRAY,
     OpenFiles,
     PartitionFolder,
@@ -46,12 +46,20 @@ _REPLACED = (
     RECOVERY_POINTS,
     LOG_STARTS,
     CLEANED,
-    *(name + COPY for name in (RECOVERY_POINTS, LOG_STARTS, CLEANED)),
+    ENDS,
+    *(name + COPY for name in (RECOVERY_POINTS, LOG_STARTS, CLEANED, ENDS)),
 )
 """The small files in the directory itself."""
 
+_OF_KAFKA = ("bootstrap.checkpoint", "__cluster_metadata-0")
+"""Files that Apache Kafka has in such a directory."""
+
 _DELETED = "-delete"
 _GIVEN_UP = re.compile(rf".+-\d+\.[0-9a-f]{{32}}{_DELETED}(\.\d+)?")
+_OWN = re.compile(
+    rf"\{LOCK}|\.owner|.+-\d+\.[0-9a-f]{{32}}(?:\.\d+)?(?:{_DELETED}|{STRAY})(?:\.\d+)?"
+    rf"|(?:{'|'.join(map(re.escape, (*_REPLACED, *_OF_KAFKA)))})(?:\{UNFINISHED}|\.damaged(?:\.\d+)?)?"
+)
 _FOLDER = re.compile(r"(?P<topic>.+)-(?P<partition>\d+)")
 
 _META_VERSION = 1
@@ -86,6 +94,7 @@ class DataDir:
             self._catalog = self._open_catalog()
             self.is_earlier = self._catalog.is_earlier
             self._set_strays_aside()
+            self._name_foreign()
             self.clean = (path / CLEAN_END).exists()
             if self.clean:
                 (path / CLEAN_END).unlink()
@@ -199,7 +208,7 @@ class DataDir:
         """Remove what the last broker had given up and not removed yet, and nothing that may be the user's."""
         folders = [folder.name for folder in self.path.glob(f"*{_DELETED}*") if _GIVEN_UP.fullmatch(folder.name)]
         ours = [folder for *_, folder in self._partition_folders()]
-        files = [f"{folder.name}/{file.name}" for folder in ours for file in folder.glob(f"*{SET_ASIDE}")]
+        files = [f"{folder.name}/{file.name}" for folder in ours for file in folder.iterdir() if GIVEN_UP.fullmatch(file.name)]
 
         def job() -> None:
             self._pin().remove_folders(folders)
@@ -296,6 +305,14 @@ class DataDir:
             if topic_id is not None:
                 stray = self._pin().rename_folder(folder.name, given_up_name(folder.name, topic_id, STRAY))
                 log.warning("%s belongs to no topic of this broker: it is now %s", folder, stray)
+
+    def _name_foreign(self) -> None:
+        """Name what somebody else has put here. It is left alone."""
+        partitions = {folder for *_, folder in self._partition_folders()}
+        found = [one.name for one in self.path.iterdir() if one not in partitions and not _OWN.fullmatch(one.name)]
+        if found:
+            names = ", ".join(map(ascii, sorted(found)))
+            log.warning("%s in %s are not the broker's, and are left as they are", names, self.path)
 
 
 def _metadata(folder: Path) -> bytes | None:

@@ -19,12 +19,9 @@ from pathlib import Path
 
 from ottla.broker.log import file_name
 from ottla.errors import StorageError
+from ottla.runtime.file_names import GIVEN_UP, SET_ASIDE, SNAPSHOT, UNFINISHED
 
 LOCK = ".lock"
-SET_ASIDE = ".deleted"
-UNFINISHED = ".tmp"
-"""What small files are written under before they get their names."""
-
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 
 Check = Callable[[], object]
@@ -141,6 +138,11 @@ class PinnedFolder:
         if written != len(content):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), name)
 
+    def snapshots_before(self, offset: int) -> list[str]:
+        """The names of the producer snapshots of earlier offsets."""
+        names = (name for name in os.listdir(self.fd) if SNAPSHOT.fullmatch(name))
+        return [name for name in names if int(name.partition(".")[0]) < offset]
+
     def remove_small(self, name: str) -> None:
         """Remove a small file, if it is there."""
         with suppress(FileNotFoundError):
@@ -179,7 +181,7 @@ class PinnedFolder:
 
     def remove_set_aside(self) -> None:
         """Remove what was set aside."""
-        self.discard(name for name in os.listdir(self.fd) if name.endswith(SET_ASIDE))
+        self.discard(name for name in os.listdir(self.fd) if GIVEN_UP.fullmatch(name))
 
     def flush(self, base_offset: int) -> None:
         """Force a segment, its list of aborted transactions and the names that lead to them to disk."""

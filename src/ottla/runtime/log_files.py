@@ -8,27 +8,24 @@ dropped, whatever happens to the log; nothing is written to the files of another
 from __future__ import annotations
 
 import errno
-import mmap
 import os
-import re
+import shutil
 import uuid
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from weakref import WeakSet
 
 from ottla.broker.log import file_name
-from ottla.records.header import Buffer
 from ottla.runtime.descriptors import OUT_OF_DESCRIPTORS, first_of_reserve, limit
-from ottla.runtime.folders import UNFINISHED, Check, PinnedFolder
+from ottla.runtime.file_names import DAMAGED, DRAFT, DRAFTS, OFFSET, PARTITION_METADATA, SWAP, UNFINISHED_FILES, foreign
+from ottla.runtime.folders import Check, PinnedFolder
 
 SEGMENT_SUFFIXES = ("log", "index", "timeindex", "txnindex")
-DRAFT, SWAP = ".cleaned", ".swap"
 STRAY = "-stray"
-_BASE_OFFSET = re.compile("[0-9]{20}")
-PARTITION_METADATA = "partition.metadata"
 _MAX_OPEN = 256
 """The maximum number of open segment files; others are opened again when they are needed."""
 
@@ -146,6 +143,20 @@ class DiskRange:
         return f"<DiskRange {self._size} bytes at {self.position}>"
 
 
+class FileReader:
+    """An open file, for reading."""
+
+    __slots__ = ("_fd", "size")
+
+    def __init__(self, fd: int, size: int) -> None:
+        self._fd = fd
+        self.size = size
+
+    def read(self, position: int, size: int) -> bytes:
+        """Up to ``size`` bytes from ``position``; fewer where the file ends."""
+        return os.pread(self._fd, min(size, self.size - position), position)
+
+
 class DiskSegment:
     """One ``.log`` file."""
 
@@ -190,7 +201,7 @@ class DiskSegment:
         raise FileNotFoundError(errno.ENOENT, "the file was removed while it was in use", str(self.path))
 
     def read(self, position: int, size: int) -> bytes:
-        """Up to ``size`` bytes from ``position``."""
+        """Up to ``size`` bytes from ``position``; fewer where the file ends."""
         handle = self._open.get(self.path)
         return os.pread(handle.fd, min(size, self.size - position), position)
 
@@ -206,21 +217,18 @@ class DiskSegment:
         return data
 
     @contextmanager
-    def view(self) -> Iterator[Buffer]:
-        """The whole file at once; from any thread."""
-        size = self.size
-        if not size:
-            yield b""
-            return
-        with self.path.open("rb") as file:
-            if os.fstat(file.fileno()).st_size < size:  # mmap would raise a ValueError; compaction may just have replaced the file
-                raise OSError(errno.EIO, "the file ends before it should", str(self.path))
-            mapped = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
+    def reader(self) -> Iterator[FileReader]:
+        """The file as it is now, for a scan on any thread.
+
+        It is not mapped: an unreadable page of a mapped file would end the process with SIGBUS, without a word.
+        """
+        fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            yield mapped
+            if os.fstat(fd).st_size < self.size:  # compaction may just have replaced the file
+                raise OSError(errno.EIO, "the file ends before it should", str(self.path))
+            yield FileReader(fd, self.size)
         finally:
-            with suppress(BufferError):  # a traceback may still hold a part of it: then it goes with that
-                mapped.close()
+            os.close(fd)
 
     def truncate(self, size: int) -> None:
         """Cut the file to ``size``."""
@@ -320,6 +328,55 @@ class PartitionFolder:
         except FileNotFoundError:
             return None
 
+    def read_end(self, name: str, size: int) -> tuple[int, bytes] | None:
+        """The size of an index, and up to ``size`` bytes of its end; ``None`` where there is none."""
+        try:
+            with (self.path / name).open("rb") as file:
+                end = file.seek(0, os.SEEK_END)
+                file.seek(max(0, end - size))
+                return end, file.read(size)
+        except FileNotFoundError:
+            return None
+
+    def foreign(self) -> list[str]:
+        """The names of files that are not the broker's."""
+        return foreign(self._names())
+
+    def orphans(self) -> list[str]:
+        """The names of indexes without a segment."""
+        bases = set(self.segments())
+        return [
+            file_name(base, suffix) for suffix in SEGMENT_SUFFIXES[1:] for base in self._offsets("." + suffix) if base not in bases
+        ]
+
+    def keep(self, name: str) -> str:
+        """Move a file to the folder of damaged files; returns its new path."""
+        folder = self._damaged()
+        self._open.forget([self.path / name])
+        kept = folder.free_name(name)
+        os.rename(self.path / name, self.path / DAMAGED / kept)
+        return str(self.path / DAMAGED / kept)
+
+    def keep_end(self, base_offset: int, position: int) -> str | None:
+        """Copy what a segment has from ``position`` on to the folder of damaged files, if it is not only zeros."""
+        source = self.path / file_name(base_offset, "log")
+        with source.open("rb") as file:
+            file.seek(position)
+            if not any(any(piece) for piece in iter(partial(file.read, _COPIED), b"")):
+                return None
+            file.seek(position)
+            folder = self._damaged()
+            kept = folder.free_name(f"{source.name}.from-{position}")
+            with (self.path / DAMAGED / kept).open("xb") as copy:
+                shutil.copyfileobj(file, copy)
+        folder.sync(kept)
+        folder.sync_names()
+        return str(self.path / DAMAGED / kept)
+
+    def _damaged(self) -> PinnedFolder:
+        self.pin().make_folder(DAMAGED)
+        return PinnedFolder(self.path / DAMAGED, self._open.check, durable=self._durable)
+
     def set_aside(self, base_offsets: Iterable[int]) -> Job:
         """Rename the files of segments to ``.deleted``, the ``.log`` last: while it is there, the segment is."""
         names = [file_name(base, suffix) for base in base_offsets for suffix in reversed(SEGMENT_SUFFIXES)]
@@ -379,14 +436,14 @@ class PartitionFolder:
 
     def discard_drafts(self) -> None:
         """Remove what was left of drafts whose swap never began."""
-        names = [name for name in self._names() if name.endswith((DRAFT, SWAP))]
+        names = [name for name in self._names() if DRAFTS.fullmatch(name)]
         if names:
             begun = {file_name(base, suffix) + SWAP for base in self.swaps() for suffix in SEGMENT_SUFFIXES}
             self.pin().discard(name for name in names if name not in begun)
 
     def discard_unfinished(self) -> None:
         """Remove what was left of small files that were to be replaced. For a log that is not in use yet."""
-        names = [name for name in self._names() if name.endswith(UNFINISHED)]
+        names = [name for name in self._names() if UNFINISHED_FILES.fullmatch(name)]
         if names:
             self.pin().discard(names)
 
@@ -398,8 +455,9 @@ class PartitionFolder:
             folder.rename(name + old, name + new)
 
     def _offsets(self, suffix: str) -> list[int]:
+        """The offsets in the names that the broker gives to files: 20 digits and a suffix. Others are not its own."""
         stems = [name.removesuffix(suffix) for name in self._names() if name.endswith(suffix)]
-        return sorted([int(stem) for stem in stems if _BASE_OFFSET.fullmatch(stem)])  # others, such as 5.log, are the user's
+        return sorted([int(stem) for stem in stems if OFFSET.fullmatch(stem)])
 
     def _names(self) -> list[str]:
         """The files in the folder; none if it does not exist."""

@@ -56,10 +56,10 @@ def reload(
     clean_point: int = 0,
     durable: bool = True,
 ) -> tuple[PartitionLog, str | None]:
-    """The log as another process finds it, and what was cut."""
+    """The log as another process finds it, and what was damaged or cut."""
     fresh = open_log(log.files.path.parent, durable=durable, **{name: getattr(log.config, name) for name in log.config.__slots__})  # type: ignore[attr-defined]
-    cut = load_log(fresh, recovery_point=recovery_point, log_start=0, clean=clean, now=now, clean_point=clean_point)
-    return fresh, cut
+    lines = load_log(fresh, recovery_point=recovery_point, log_start=0, clean=clean, now=now, clean_point=clean_point)
+    return fresh, "\n".join(lines) or None
 
 
 def clean(log: PartitionLog, now: int = START.wall, *, memory: int = 1 << 20) -> bool:

@@ -35,8 +35,8 @@ def kept(log: PartitionLog) -> list[tuple[int, bytes | None]]:
     """Offset and key of what is left."""
     found = []
     for segment in log.segments:
-        with segment.file.view() as data:
-            found += [(record.offset, record.key) for record in iter_records(bytes(data))]
+        data = segment.file.read(0, segment.size)
+        found += [(record.offset, record.key) for record in iter_records(data)]
     return found
 
 

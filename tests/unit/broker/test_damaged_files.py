@@ -132,6 +132,7 @@ def only(path: Path, pattern: str) -> list[Path]:
 
 CHECKPOINTS = ("recovery-point-offset-checkpoint", "log-start-offset-checkpoint", "cleaner-offset-checkpoint")
 KEPT = "kept-0/00000000000000000000"
+MADE_AGAIN = r"kept-0: the indexes of \d+.log were made again from its batches"
 
 CELLS: dict[str, tuple[Fault, str]] = {
     # The catalog: what one of the files lacks, the other has.
@@ -171,27 +172,27 @@ CELLS: dict[str, tuple[Fault, str]] = {
     "partition.metadata empty": (write("*-0/partition.metadata", b""), "partition.metadata was missing or damaged and was written"),
     "partition.metadata flipped": (flip("*-0/partition.metadata"), "partition.metadata was missing or damaged and was written"),
     "partition.metadata newer": (flip("*-0/partition.metadata", 9), ""),
-    "epochs missing": (remove("*-0/leader-epoch-checkpoint"), "leader-epoch-checkpoint of kept-0 was missing and was written"),
+    "epochs missing": (remove("*-0/leader-epoch-checkpoint"), "kept-0: leader-epoch-checkpoint was missing and was written"),
     "epochs damaged": (
         write("*-0/leader-epoch-checkpoint", b"0\n"),
-        "leader-epoch-checkpoint of kept-0 was damaged and was written",
+        "kept-0: leader-epoch-checkpoint was damaged and was written",
     ),
-    "epochs newer": (write("*-0/leader-epoch-checkpoint", b"1\n1\n0 0\n"), "leader-epoch-checkpoint of kept-0 was damaged"),
+    "epochs newer": (write("*-0/leader-epoch-checkpoint", b"1\n1\n0 0\n"), "kept-0: leader-epoch-checkpoint was damaged"),
     "snapshot missing": (remove("*-0/*.snapshot"), ""),
     "snapshot damaged": (
         flip("*-0/*.snapshot"),
-        r"snapshot of kept-0 is damaged: what it said of producers is taken from the batches",
+        r"kept-0: \d+.snapshot is damaged: the producers are those of the batches",
     ),
-    "snapshot newer": (flip("*-0/*.snapshot", 1), r"snapshot of kept-0 is damaged"),
-    "index missing": (remove("*-0/*.index"), ""),
-    "index damaged": (write("*-0/*.index", b"\x01\x02\x03"), ""),
-    "timeindex missing": (remove("*-0/*.timeindex"), ""),
-    "timeindex damaged": (write("*-0/*.timeindex", b"\x01\x02\x03"), ""),
+    "snapshot newer": (flip("*-0/*.snapshot", 1), r"kept-0: \d+.snapshot is damaged"),
+    "index missing": (remove("*-0/*.index"), MADE_AGAIN),
+    "index damaged": (write("*-0/*.index", b"\x01\x02\x03"), MADE_AGAIN),
+    "timeindex missing": (remove("*-0/*.timeindex"), MADE_AGAIN),
+    "timeindex damaged": (write("*-0/*.timeindex", b"\x01\x02\x03"), MADE_AGAIN),
     "txnindex damaged": (add(f"{KEPT}.txnindex"), ""),
     "unfinished file": (add(f"{KEPT}.index.tmp"), ""),
     "unfinished catalog": (add("topics.json.tmp"), ""),
     "unfinished compaction": (add(f"{KEPT}.log.cleaned"), ""),
-    "unfinished swap": (lambda path: shutil.copy(path / f"{KEPT}.log", path / f"{KEPT}.log.swap"), ""),
+    "unfinished swap": (lambda path: shutil.copy(path / f"{KEPT}.log", path / f"{KEPT}.log.swap"), MADE_AGAIN),
     "files that were given up": (add(f"{KEPT}.log.deleted"), ""),
 }
 
@@ -258,14 +259,13 @@ def test_records_whose_files_were_removed_are_said_to_be_missing(data: Path, end
         one.unlink()
     broker = CoreUnderTest(data, LATER)
     end = 2 * COUNT
-    no_folder = [f"compacted-0 has no folder: its records up to offset {end} are missing"]
-    assert broker.warnings == [
-        *(no_folder if ended == "well" else []),  # it may be a new topic of the same name
-        f"kept-0 ends at offset {BASES[-1]}, not at {end}: files of it are missing",
-    ]
+    no_folder = f"compacted-0: its folder is missing, and with it the records before offset {end}, where the log goes on"
+    assert (no_folder in broker.warnings) is (ended == "well"), "it may be a new topic of the same name"
+    assert f"kept-0: it ends at offset {BASES[-1]}, but had ended at {end}, where it goes on: records are lost" in broker.warnings
     broker.close()
     again = CoreUnderTest(data, LATER)
-    assert not again.warnings, "it was said"
+    lasting = f"kept-0: offsets {BASES[-1]} to {end - 1} are missing between {BASES[-2]:020d}.log and {end:020d}.log"
+    assert again.warnings == [lasting]
     again.close()
 
 
@@ -410,7 +410,7 @@ def test_what_an_earlier_release_has_written_is_not_called_damaged(
         clean(broker)
         check_all_is_there(broker)
         broker.close()
-    assert len(list(data.glob("*.copy"))) == 4
+    assert len(list(data.glob("*.copy"))) == 5
 
 
 @pytest.mark.parametrize("row", [0, 1])

@@ -19,6 +19,7 @@ from ottla.broker.logs import Logs
 from ottla.broker.ports import CatalogChange, TopicDeleted
 from ottla.broker.recovery import load_log
 from ottla.broker.refusal import Refusal
+from ottla.broker.segment import Segment
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import delete_records_request, delete_topics_request, describe_log_dirs_request, produce_request
@@ -89,7 +90,7 @@ def test_a_sealing_that_cannot_be_prepared_is_a_job_that_fails_and_is_done_again
     log = open_log(tmp_path, segment_bytes=header_of(batch()).size)
     append(log, batch())
     with monkeypatch.context() as patch:
-        patch.setattr(PartitionFolder, "snapshots", failing)
+        patch.setattr(Segment, "seal", failing)
         log.append(batch(), header_of(batch()), START.wall)
     (sealing,) = log.take_sealings()
     with pytest.raises(OSError, match="Input/output") as raised:
@@ -200,7 +201,7 @@ def test_a_swap_that_fails_halfway_loses_nothing_and_is_completed(
     assert latest(log) == newest
     shutil.copytree(tmp_path / "t-0", tmp_path / "killed" / "t-0")
     killed = open_log(tmp_path / "killed", cleanup_policy="compact")
-    assert load_log(killed, recovery_point=0, log_start=0, clean=False, now=START.wall) is None
+    assert load_log(killed, recovery_point=0, log_start=0, clean=False, now=START.wall) == []
     assert killed.end_offset == 8
     assert latest(killed) == newest
     while clean(log):

@@ -270,14 +270,29 @@ def test_offsets_are_kept_for_as_long_as_the_settings_say(tmp_path: Path) -> Non
     broker.close()
 
 
-def test_groups_whose_log_cannot_be_understood_are_not_served_and_others_are(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ["not understood", "flipped"])
+def test_groups_whose_log_is_damaged_are_served_with_what_is_left(
+    tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
     broker = started(tmp_path)
     commit(broker, 41)
     (file,) = files(tmp_path)
     other = next(name for name in map(str, range(99)) if commit(broker, 7, name) is ErrorCode.none and len(files(tmp_path)) == 2)
-    broker.kill()
-    file.write_bytes(file.read_bytes() + encode_batch([NewRecord(b"\0\2\0", b"half a name")], base_offset=1))
+    if how == "flipped":
+        commit(broker, 42)
+        broker.close()  # a clean end: the log is believed
+        content = bytearray(file.read_bytes())
+        content[-1] ^= 1
+        file.write_bytes(content)
+    else:
+        broker.kill()
+        file.write_bytes(file.read_bytes() + encode_batch([NewRecord(b"\0\2\0", b"half a name")], base_offset=1))
     again = started(tmp_path)
-    assert commit(again, 42) is ErrorCode.coordinator_load_in_progress, "better no answer than offsets of long ago"
+    assert committed(again) == (41, "note")
+    assert "is damaged: an older state may be in force of g" in caplog.text
     assert committed(again, other) == (7, "note")
+    assert commit(again, 43) is ErrorCode.none
+    again.close()
+    again = started(tmp_path)
+    assert committed(again) == (43, "note")
     again.close()

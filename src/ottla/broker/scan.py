@@ -1,0 +1,197 @@
+"""The batches of a segment file, read piece by piece, and where they continue behind damage.
+
+Owns the rules by which bytes of a file count as a batch. Must not know indexes, logs, topics or how files are kept. Invariants:
+every intact batch of a file is found, wherever the damage is; a batch is intact if it is whole, its checksum fits, and its offsets
+lie between those of its neighbours; no more of the file is in memory than a piece of it, or one batch.
+
+Kafka's recovery gives up a log from its first damaged batch on, and takes the rest from another replica. This broker has the only
+copy.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ottla.broker.ports import Readable
+from ottla.records import HEADER_SIZE, BatchHeader, InvalidBatchError, read_header
+from ottla.records.batch import crc_matches
+from ottla.records.header import LENGTH_OVERHEAD, MAGIC, MAGIC_OFFSET
+
+PIECE = 1 << 20
+"""Bytes that are read at once."""
+
+_PLACE = struct.Struct(">qi")
+_LAST_OFFSET = 2**63 - 1
+_MAX_RELATIVE = 2**31 - 1
+
+
+class Batch(NamedTuple):
+    """An intact batch, and where it lies in its file."""
+
+    position: int
+    header: BatchHeader
+    content: memoryview
+
+
+class Damage(NamedTuple):
+    """The bytes of a file from ``position`` to ``end`` that hold no intact batch.
+
+    What was in them had offsets from ``first_offset`` on and before ``next_offset``, as far as the batches around them say so.
+    """
+
+    position: int
+    end: int
+    first_offset: int
+    next_offset: int
+    reason: str
+
+    def __str__(self) -> str:
+        if self.next_offset == self.first_offset:
+            offsets = f"from offset {self.first_offset} on"
+        else:
+            offsets = f"offsets {self.first_offset} to {self.next_offset - 1}"
+        return f"byte {self.position}: {self.reason} ({self.end - self.position} bytes, {offsets})"
+
+
+def scan(
+    file: Readable, base_offset: int, *, limit: int | None = None, gaps: bool = True, position: int = 0
+) -> Iterator[Batch | Damage]:
+    """Everything in a segment file from ``position`` on, in order, without a gap.
+
+    ``base_offset``: the least offset that may come. ``limit``: the base offset of the next segment, if there is one. ``gaps``:
+    whether offsets may be missing before the last batch, if there is no limit; before others they may always. Raises ``OSError``
+    where the disk cannot be read.
+    """
+    reader = _Reader(file, limit, gaps)
+    expected = base_offset
+    while position < file.size:
+        found = reader.batch_at(position, expected)
+        if isinstance(found, Batch) and not reader.is_contradicted(found, expected):
+            yield found
+            position, expected = position + found.header.size, found.header.next_offset
+            continue
+        if isinstance(found, Batch):
+            found = _Fault(f"a batch claims offset {found.header.base_offset} where {expected} was expected", found.header)
+        end, next_offset = reader.resume(position, expected, found)
+        yield Damage(position, end, expected, next_offset, found.reason)
+        position, expected = end, next_offset
+
+
+class _Fault(NamedTuple):
+    """Why there is no intact batch, and the header in which the length may nevertheless be right."""
+
+    reason: str
+    header: BatchHeader | None = None
+
+
+class _Reader:
+    """One file, a piece of it in memory."""
+
+    def __init__(self, file: Readable, limit: int | None, gaps: bool) -> None:
+        self._file = file
+        self._limit = limit
+        self._gaps = gaps
+        self._piece, self._start = b"", 0
+        self._last: tuple[int, int, Batch | _Fault] | None = None
+
+    def batch_at(self, position: int, expected: int) -> Batch | _Fault:
+        """The batch at ``position`` whose offsets are not below ``expected``, or why it is none."""
+        if self._last is None or self._last[:2] != (position, expected):
+            self._last = (position, expected, self._read(position, expected))
+        return self._last[2]
+
+    def _read(self, position: int, expected: int) -> Batch | _Fault:
+        front = self._bytes(position, HEADER_SIZE)
+        if len(front) < HEADER_SIZE:
+            return _Fault(f"{len(front)} bytes are left, fewer than the header of a batch has")
+        if front[MAGIC_OFFSET] != MAGIC:
+            return _Fault(f"magic byte {front[MAGIC_OFFSET]} instead of {MAGIC}")
+        try:
+            header = read_header(front)
+        except InvalidBatchError as error:
+            return _Fault(str(error))
+        left = self._file.size - position
+        if header.size > left:
+            return _Fault(f"a batch of {header.size} bytes of which {left} are there")
+        content = self._bytes(position, header.size)
+        if len(content) < header.size or not crc_matches(content, 0, header):
+            return _Fault(f"the batch at offset {header.base_offset} fails its checksum", header)
+        if header.base_offset < expected or self._beyond(header.next_offset, expected):
+            return _Fault(f"a batch claims offset {header.base_offset} where {self._possible(expected)}", header)
+        return Batch(position, header, content)
+
+    def is_contradicted(self, batch: Batch, expected: int) -> bool:
+        """Whether the next batch has offsets of this one, so that this one's, which no checksum covers, are wrong.
+
+        Offsets may be missing before a batch: compaction has removed their records.
+        """
+        after = batch.position + batch.header.size
+        if batch.header.base_offset == expected:
+            return False
+        if after >= self._file.size:
+            return self._limit is None and not self._gaps
+        following = self.batch_at(after, expected)
+        return isinstance(following, Batch) and following.header.base_offset < batch.header.next_offset
+
+    def resume(self, position: int, expected: int, fault: _Fault) -> tuple[int, int]:
+        """Where the damage at ``position`` ends, and the next offset there."""
+        size = self._file.size
+        if fault.header is not None:
+            end = position + fault.header.size
+            if end == size:
+                return end, self._end(expected)
+            following = self.batch_at(end, expected)
+            if isinstance(following, Batch):
+                return end, following.header.base_offset
+        for end in self._candidates(position + 1, expected):
+            following = self.batch_at(end, expected)
+            if isinstance(following, Batch):
+                return end, following.header.base_offset
+        return size, self._end(expected)
+
+    def _candidates(self, start: int, expected: int) -> Iterator[int]:
+        """The positions from ``start`` on at which the first bytes may be those of a batch."""
+        size = self._file.size
+        last = _LAST_OFFSET if self._limit is None else self._limit
+        highs = range(expected >> 32, (min(last, expected + _MAX_RELATIVE) >> 32) + 1)
+        either = b"|".join(re.escape(high.to_bytes(4, "big")) for high in highs)
+        pattern = re.compile(b"(?=(?:%b).{12}%b)" % (either, re.escape(bytes([MAGIC]))), re.DOTALL)
+        while start + HEADER_SIZE <= size:
+            piece = bytes(self._file.read(start, PIECE + HEADER_SIZE))
+            if len(piece) < HEADER_SIZE:
+                return
+            for match in pattern.finditer(piece, 0, len(piece) - HEADER_SIZE + MAGIC_OFFSET + 1):
+                position = start + match.start()
+                if _is_plausible(piece[match.start() :][:HEADER_SIZE], size - position, expected, last):
+                    yield position
+            start += len(piece) - HEADER_SIZE + 1
+
+    def _bytes(self, position: int, size: int) -> memoryview:
+        """Up to ``size`` bytes; fewer where the file ends."""
+        if position < self._start or position + size > self._start + len(self._piece):
+            self._piece, self._start = self._file.read(position, max(size, PIECE)), position
+        return memoryview(self._piece)[position - self._start :][:size]
+
+    def _beyond(self, next_offset: int, expected: int) -> bool:
+        return next_offset > (expected + _MAX_RELATIVE if self._limit is None else self._limit)
+
+    def _possible(self, expected: int) -> str:
+        return f"{expected} or more is possible" if self._limit is None else f"{expected} to {self._limit - 1} are possible"
+
+    def _end(self, expected: int) -> int:
+        return expected if self._limit is None else max(expected, self._limit)
+
+
+def _is_plausible(front: bytes, left: int, expected: int, last: int) -> bool:
+    """Whether 61 bytes may be a header: cheap, and rare in data that is none."""
+    base_offset, length = _PLACE.unpack_from(front)
+    if not (expected <= base_offset <= last and HEADER_SIZE <= length + LENGTH_OVERHEAD <= left):
+        return False
+    try:
+        header = read_header(front)
+    except InvalidBatchError:
+        return False
+    return header.record_count <= header.last_offset_delta + 1 and header.attributes >> 7 == 0

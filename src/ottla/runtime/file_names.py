@@ -1,0 +1,34 @@
+"""The names that the broker gives to files in the folder of a partition: those of Apache Kafka.
+
+Owns which names are the broker's. Must not know what is in the files. Invariant: only files with these names are ever renamed or
+removed; what else lies in a folder was put there by a user, and stays.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+SET_ASIDE = ".deleted"
+UNFINISHED = ".tmp"
+"""What small files are written under before they get their names."""
+
+DRAFT, SWAP = ".cleaned", ".swap"
+PARTITION_METADATA = "partition.metadata"
+DAMAGED = "damaged"
+"""The folder in a partition's folder in which a start keeps what it has cut off or cannot use. Nothing in it is removed."""
+
+_NUMBERED = r"[0-9]{20}\.(?:log|index|timeindex|txnindex|snapshot)"
+_SMALL = rf"{_NUMBERED}|{re.escape(PARTITION_METADATA)}|leader-epoch-checkpoint"
+
+OFFSET = re.compile(r"[0-9]{20}")
+SNAPSHOT = re.compile(r"[0-9]{20}\.snapshot")
+GIVEN_UP = re.compile(rf"(?:{_NUMBERED}){SET_ASIDE}")
+DRAFTS = re.compile(rf"(?:{_NUMBERED})(?:{DRAFT}|{SWAP})")
+UNFINISHED_FILES = re.compile(rf"(?:{_SMALL}){UNFINISHED}")
+_OWN = re.compile(rf"{_SMALL}|{DAMAGED}|{GIVEN_UP.pattern}|{DRAFTS.pattern}|{UNFINISHED_FILES.pattern}")
+
+
+def foreign(names: Iterable[str]) -> list[str]:
+    """Those of the names that are not the broker's, sorted."""
+    return sorted(name for name in names if not _OWN.fullmatch(name))

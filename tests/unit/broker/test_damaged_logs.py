@@ -1,0 +1,274 @@
+"""A broker on a data directory with damaged logs: each fault costs what it hit, and is reported."""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+from pathlib import Path
+
+import pytest
+
+from ottla.broker.refusal import Refusal
+from ottla.protocol import ErrorCode
+from ottla.records import NewRecord, encode_batch, read_header
+from tests.unit.broker.harness import START, CoreUnderTest, stored
+
+BATCHES = 12
+
+
+def filled(path: Path, *topics: str, segment_bytes: int = 3 * 200, **configs: str) -> CoreUnderTest:
+    """A broker with topics of one partition: batches of two records, a few to a segment."""
+    broker = CoreUnderTest(path)
+    for name in topics:
+        broker.core.create_topic(name, 1, {"segment.bytes": "1048576", **configs})
+        log = broker.core.log(name, 0)
+        log.config = log.config.__class__(
+            **{
+                **{n: getattr(log.config, n) for n in log.config.__slots__},
+                "segment_bytes": segment_bytes,
+                "index_interval_bytes": 0,
+            }
+        )  # type: ignore[attr-defined]
+        for number in range(BATCHES):
+            records = [NewRecord(b"%d" % number, b"v" * 50, timestamp=START.wall + number) for _ in range(2)]
+            data = encode_batch(records)
+            broker.core.append(log, data, read_header(data), broker.now)
+            broker.run_jobs()
+    return broker
+
+
+def bases(broker: CoreUnderTest, topic: str) -> list[int]:
+    return [header.base_offset for header in stored(broker.core.log(topic, 0))]
+
+
+ALL = [2 * number for number in range(BATCHES)]
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_partition_that_cannot_be_loaded_is_offline_and_the_others_are_served(tmp_path: Path, clean: bool) -> None:
+    broker = filled(tmp_path, "bad", "good")
+    broker.close() if clean else broker.kill()
+    first = sorted((tmp_path / "bad-0").glob("*.log"))[0]
+    content = first.read_bytes()
+    first.unlink()
+    first.mkdir()
+    for _ in range(2):
+        again = CoreUnderTest(tmp_path)
+        (line,) = [warning for warning in again.warnings if "offline" in warning]
+        assert line.startswith("bad-0 is offline until the next start, since its files cannot be read: ")
+        with pytest.raises(Refusal, match="bad-0 is offline") as refused:
+            again.core.log("bad", 0)
+        assert refused.value.code is ErrorCode.kafka_storage_error
+        assert bases(again, "good") == ALL
+        again.close()
+    first.rmdir()
+    first.write_bytes(content)
+    again = CoreUnderTest(tmp_path)
+    assert bases(again, "bad") == ALL
+    again.close()
+
+
+def test_a_folder_that_is_gone_does_not_bring_the_offsets_back_to_zero(tmp_path: Path) -> None:
+    """A group at the end would miss as many new records as it has read."""
+    filled(tmp_path, "t").close()
+    for one in (tmp_path / "t-0").iterdir():
+        one.unlink()
+    (tmp_path / "t-0").rmdir()
+    for number in range(3):
+        again = CoreUnderTest(tmp_path)
+        log = again.core.log("t", 0)
+        assert bool(again.warnings) is (number == 0)
+        assert (log.start_offset, log.end_offset) == (24, 24)
+        assert log.epochs.current == 1 << 16
+        again.close() if number == 1 else again.kill()
+    broker = CoreUnderTest(tmp_path)
+    data = encode_batch([NewRecord(None, b"new")])
+    broker.core.append(broker.core.log("t", 0), data, read_header(data), broker.now)
+    assert bases(broker, "t") == [24]
+    broker.close()
+
+
+def flipped(path: Path, at: int, bit: int = 0) -> None:
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1 << bit
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize(
+    ("at", "what"), [(11, "of which"), (8, "of which"), (16, "magic byte 3"), (7, "claims offset"), (80, "checksum")]
+)
+def test_a_flipped_bit_in_a_sealed_segment_costs_one_batch(tmp_path: Path, clean: bool, at: int, what: str) -> None:
+    broker = filled(tmp_path, "t")
+    second = broker.core.log("t", 0).segments[1]
+    hit = second.base_offset + 2
+    position = second.locate(hit)
+    assert position is not None
+    broker.close() if clean else broker.kill()
+    if not clean:
+        for one in tmp_path.glob("recovery-point-offset-checkpoint*"):
+            one.unlink()
+    flipped(tmp_path / "t-0" / f"{second.base_offset:020d}.log", position + at, bit=6 if at == 11 else 0)
+    again = CoreUnderTest(tmp_path)
+    log = again.core.log("t", 0)
+    refused = {}
+    for offset in range(log.end_offset):
+        try:
+            assert log.read(offset, 1 << 20, at_least_one=True) is not None
+        except Refusal as refusal:
+            refused[offset] = refusal.code
+    if clean and at == 80:
+        assert not refused, "the checksum is the client's affair"
+    else:
+        assert refused == dict.fromkeys((hit, hit + 1), ErrorCode.corrupt_message)
+    if not clean or at != 80:
+        assert bases(again, "t") == [base for base in ALL if base != hit]
+    again.close()
+
+
+def test_a_time_index_of_zeros_does_not_make_retention_delete_records(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    filled(tmp_path, "t").close()
+    for one in (tmp_path / "t-0").glob("*.timeindex"):
+        one.write_bytes(struct.pack(">qi", 1, 1))
+    again = CoreUnderTest(tmp_path, START)
+    again.pass_time(10 * 60_000)
+    again.run_jobs()
+    assert bases(again, "t") == ALL
+    again.close()
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_an_index_entry_that_points_elsewhere_hides_no_offset(tmp_path: Path, clean: bool) -> None:
+    broker = filled(tmp_path, "t", segment_bytes=2000)
+    log = broker.core.log("t", 0)
+    expected = [log.segments[0].locate(offset) for offset in range(log.segments[0].next_offset)]
+    broker.close()
+    index = tmp_path / "t-0" / f"{0:020d}.index"
+    size = index.stat().st_size
+    for at in range(0, size, 8):
+        for byte, bit in ((3, 0), (3, 2), (7, 3), (6, 0)):
+            content = bytearray(index.read_bytes())
+            flipped(index, at + byte, bit)
+            again = CoreUnderTest(tmp_path)
+            log = again.core.log("t", 0)
+            segment = log.segments[0]
+            assert [segment.locate(offset) for offset in range(segment.next_offset)] == expected
+            for offset in range(log.end_offset):
+                assert log.read(offset, 300, at_least_one=True) is not None
+            again.close()
+            index.write_bytes(content)
+
+
+def test_files_of_others_are_named_and_left_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    filled(tmp_path, "t").close()
+    others = [
+        "t-0/5.log",
+        "t-0/notes.deleted",
+        "t-0/x.tmp",
+        "t-0/²0000000000000000000.log",
+        "photos-delete/1.jpg",
+        "backup/0.log.deleted",
+    ]
+    others += ["t-0/0000000000000000005.log.swap", "t-0/a.cleaned"]
+    for name in others:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"mine")
+    again = CoreUnderTest(tmp_path)
+    again.store.leftovers()()
+    again.core.log("t", 0).files.remove_set_aside()()
+    (line,) = [warning for warning in again.warnings if "not the broker's" in warning]
+    for name in others:
+        assert (tmp_path / name).read_bytes() == b"mine"
+        if name.startswith("t-0/"):
+            assert ascii(name.removeprefix("t-0/")) in line
+    assert "'backup', 'photos-delete' in" in caplog.text
+    assert bases(again, "t") == ALL
+    again.close()
+
+
+@pytest.mark.parametrize("at", [11, 16, 40, 80])
+def test_compaction_drops_nothing_behind_damage(tmp_path: Path, at: int, caplog: pytest.LogCaptureFixture) -> None:
+    broker = filled(tmp_path, "t", **{"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"})
+    log = broker.core.log("t", 0)
+    before = {path.name: path.stat().st_size for path in (tmp_path / "t-0").glob("*.log")}
+    second = log.segments[1]
+    hit = second.base_offset + 2
+    position = second.locate(hit)
+    assert position is not None
+    flipped(tmp_path / "t-0" / f"{second.base_offset:020d}.log", position + at)
+    broker.pass_time(5 * 60_000)
+    broker.run_jobs()
+    broker.pass_time(5 * 60_000)
+    broker.run_jobs()
+    assert {path.name: path.stat().st_size for path in (tmp_path / "t-0").glob("*.log")} == before
+    assert (
+        f"t-0 is not compacted any more: the segment that begins at offset {second.base_offset} is damaged at byte" in caplog.text
+    )
+    assert bases(broker, "t") == [base for base in ALL if base != hit]
+    broker.close()
+    again = CoreUnderTest(tmp_path)
+    assert again.core.log("t", 0).end_offset == 24
+    again.close()
+
+
+def test_retention_reads_the_batches_before_it_drops_a_segment(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    filled(tmp_path, "t", **{"retention.ms": str(3_600_000)}).close()
+    for one in sorted((tmp_path / "t-0").glob("*.timeindex"))[:2]:
+        content = one.read_bytes()
+        one.write_bytes(struct.pack(">q", 1) + content[8:12])
+    again = CoreUnderTest(tmp_path)
+    log = again.core.log("t", 0)
+    for segment in log.segments[:2]:  # as if the start had believed the files
+        segment.max_timestamp, segment.is_time_from_file = 1, True
+    again.pass_time(10 * 60_000)
+    again.run_jobs()
+    assert bases(again, "t") == ALL
+    assert "00000000000000000000.timeindex is damaged: it says 1 for the largest timestamp" in caplog.text
+    again.pass_time(3_600_000)
+    again.run_jobs()
+    assert bases(again, "t") == [], "and then it does"
+    again.close()
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_an_unreadable_sector_takes_one_partition_offline(tmp_path: Path, clean: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mapped file would end the process with SIGBUS."""
+    broker = filled(tmp_path, "bad", "good")
+    broker.close() if clean else broker.kill()
+    for one in tmp_path.glob("recovery-point-offset-checkpoint*"):
+        one.unlink()
+    real = os.pread
+
+    def pread(fd: int, size: int, position: int) -> bytes:
+        if "bad-0" in os.readlink(f"/proc/self/fd/{fd}"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real(fd, size, position)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pread", pread)
+        again = CoreUnderTest(tmp_path)
+        with pytest.raises(Refusal, match=r"bad-0 is offline .*Input/output error"):
+            again.core.log("bad", 0)
+        assert bases(again, "good") == ALL
+        again.close()
+    again = CoreUnderTest(tmp_path)
+    assert bases(again, "bad") == ALL
+    again.close()
+
+
+def test_a_roll_costs_the_same_however_many_segments_there_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = filled(tmp_path, "t", segment_bytes=100)
+    log = broker.core.log("t", 0)
+    assert len(log.segments) == BATCHES
+
+    def listed(path: object) -> list[str]:
+        raise AssertionError(f"{path} was listed")
+
+    data = encode_batch([NewRecord(b"k", b"v" * 50, timestamp=START.wall)] * 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "listdir", listed)
+        broker.core.append(log, data, read_header(data), broker.now)
+    assert len(log.segments) == BATCHES + 1
+    broker.run_jobs()
+    broker.close()
