@@ -138,3 +138,9 @@ def test_no_broker_lists_the_address_and_the_reason() -> None:
     assert "127.0.0.1:1:" in at_once
     assert at_the_end.startswith("error: ")
     assert "127.0.0.1:1:" in at_the_end
+
+
+def test_a_name_that_collides_with_another_is_not_called_malformed(served: str) -> None:
+    assert ottla("topic", "create", "a.b", bootstrap_servers=served).returncode == 0
+    ended = ottla("topic", "create", "a_b", bootstrap_servers=served)
+    assert ended.stderr == "error: topic 'a_b': Topic 'a_b' collides with existing topic: a.b [INVALID_TOPIC_EXCEPTION]\n"

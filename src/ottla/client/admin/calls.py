@@ -29,6 +29,7 @@ EARLIEST, LATEST = -2, -1
 """The two times that mean no time: the first offset there is, and the one after the last."""
 
 _UNKNOWN_TOPIC = 3
+_INVALID_TOPIC = 17
 _TOPIC_EXISTS = 36
 _INVALID_PARTITIONS = 37
 _LEADER_NOT_AVAILABLE = 5
@@ -515,9 +516,11 @@ def _settle(left: dict[str, Any], results: Mapping[str, Any], kind: str, already
         else:
             said = getattr(item, "error_message", None)
             errors[name] = broker_error(code, f"{kind} {name!r}: {said}" if said else f"{kind} {name!r}")
+            if said and code == _INVALID_TOPIC:
+                errors[name].hint = ""  # it repeats what a broker says, and contradicts it where two names collide
     final = [error for error in errors.values() if not error.retriable or error.code == _UNKNOWN_TOPIC]
     if final:
-        raise Refused(type(final[0])("; ".join(_said(error) for error in errors.values())))
+        raise Refused(type(final[0])("; ".join(_said(error) for error in errors.values()), hint=final[0].hint))
     for error in errors.values():
         raise error
 
