@@ -146,7 +146,7 @@ class PartitionReader:
         if self._no_whole_batch:
             raise InvalidBatchError(
                 f"the response holds {self._length} bytes but no whole batch",
-                hint="raise max.partition.fetch.bytes if the broker cuts batches short",
+                hint="its length or the log of the broker is damaged: brokers send at least one whole batch since Kafka 0.10.1",
             )
         while True:
             if self._length - self._position > 16 and self._data[self._position + 16] < 2:

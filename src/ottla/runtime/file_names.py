@@ -22,6 +22,7 @@ _NUMBERED = r"[0-9]{20}\.(?:log|index|timeindex|txnindex|snapshot)"
 _SMALL = rf"{_NUMBERED}|{re.escape(PARTITION_METADATA)}|leader-epoch-checkpoint"
 
 OFFSET = re.compile(r"[0-9]{20}")
+INDEX = re.compile(r"[0-9]{20}\.(?:index|timeindex|txnindex)")
 SNAPSHOT = re.compile(r"[0-9]{20}\.snapshot")
 GIVEN_UP = re.compile(rf"(?:{_NUMBERED}){SET_ASIDE}")
 DRAFTS = re.compile(rf"(?:{_NUMBERED})(?:{DRAFT}|{SWAP})")

@@ -21,7 +21,7 @@ from weakref import WeakSet
 
 from ottla.broker.log import file_name
 from ottla.runtime.descriptors import OUT_OF_DESCRIPTORS, first_of_reserve, limit
-from ottla.runtime.file_names import DAMAGED, DRAFT, DRAFTS, OFFSET, PARTITION_METADATA, SWAP, UNFINISHED_FILES, foreign
+from ottla.runtime.file_names import DAMAGED, DRAFT, DRAFTS, INDEX, OFFSET, PARTITION_METADATA, SWAP, UNFINISHED_FILES, foreign
 from ottla.runtime.folders import Check, PinnedFolder
 
 SEGMENT_SUFFIXES = ("log", "index", "timeindex", "txnindex")
@@ -42,9 +42,12 @@ Job = Callable[[], object]
 class Handle:
     """An open file, closed when nothing refers to it."""
 
-    __slots__ = ("__weakref__", "fd")
+    __slots__ = ("__weakref__", "fd", "is_unreadable")
 
     def __init__(self, path: Path) -> None:
+        self.is_unreadable = False
+        """Whether an answer could not be sent since a part of the file cannot be read. Then it is read before the answer is begun,
+        so that the answer says so: KAFKA_STORAGE_ERROR for this partition, and the records of the others."""
         self.fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
 
     def __del__(self) -> None:
@@ -209,7 +212,7 @@ class DiskSegment:
         """A part of the file to be sent as it is. A small one is read at once, and so is any of a file that would be one too many
         to be open: one answer may hold ranges of thousands of files, and many answers may wait for their sockets."""
         handle = self._open.get(self.path)
-        if size > _COPIED and self._open.keeps(handle):
+        if size > _COPIED and self._open.keeps(handle) and not handle.is_unreadable:
             return DiskRange(handle, position, size)
         data = os.pread(handle.fd, size, position)
         if len(data) != size:
@@ -344,10 +347,8 @@ class PartitionFolder:
 
     def orphans(self) -> list[str]:
         """The names of indexes without a segment."""
-        bases = set(self.segments())
-        return [
-            file_name(base, suffix) for suffix in SEGMENT_SUFFIXES[1:] for base in self._offsets("." + suffix) if base not in bases
-        ]
+        names = set(self._names())
+        return sorted(name for name in names if INDEX.fullmatch(name) and f"{name.partition('.')[0]}.log" not in names)
 
     def keep(self, name: str) -> str:
         """Move a file to the folder of damaged files; returns its new path."""

@@ -7,6 +7,7 @@ much waits to be written or answered, so that a client that does not read cannot
 
 from __future__ import annotations
 
+import errno
 import os
 import selectors
 import socket
@@ -207,8 +208,15 @@ class Connection:
     def _send_file(self) -> int:
         piece = self._outgoing[0]
         assert isinstance(piece, DiskRange)
-        sent = os.sendfile(self.sock.fileno(), piece.handle.fd, piece.position, len(piece))
+        try:
+            sent = os.sendfile(self.sock.fileno(), piece.handle.fd, piece.position, len(piece))
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise  # an error of the socket
+            piece.handle.is_unreadable = True
+            raise ProtocolError("a part of a log file cannot be read") from error
         if not sent:
+            piece.handle.is_unreadable = True
             raise ProtocolError(f"a log file ended {len(piece)} bytes before its range did")
         return sent
 

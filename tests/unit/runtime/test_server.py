@@ -642,6 +642,34 @@ def test_more_connections_than_descriptors_are_survived(
     ]
 
 
+def test_an_unreadable_sector_costs_a_connection_once_and_is_then_named(
+    broker: Broker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The header of the first answer was on its way. Without an end to that, a consumer would be disconnected for ever."""
+    with RawClient(broker.bootstrap_servers) as client:
+        create(client, "t")
+        assert produce(client, "t", batch(40_000)).error_code is ErrorCode.none
+    real = os.pread
+
+    def sendfile(*args: Any) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    def pread(fd: int, size: int, position: int) -> bytes:
+        if size > 10_000:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real(fd, size, position)
+
+    monkeypatch.setattr(os, "sendfile", sendfile)
+    monkeypatch.setattr(os, "pread", pread)
+    with RawClient(broker.bootstrap_servers) as client, pytest.raises(ConnectionError):
+        client.ask(Api.FETCH, fetch_message("t"), 12)
+    with RawClient(broker.bootstrap_servers) as client:
+        partition = client.ask(Api.FETCH, fetch_message("t"), 12).responses[0].partitions[0]
+    assert partition.error_code is ErrorCode.kafka_storage_error
+    assert "a part of a log file cannot be read" in caplog.text
+    assert "t-0 could not be read: [Errno 5] Input/output error" in caplog.text
+
+
 def test_a_connection_that_cannot_be_watched_is_closed_and_the_next_is_served(
     broker: Broker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
