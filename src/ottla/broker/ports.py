@@ -67,6 +67,23 @@ class PinnedFolder(Protocol):
         """Force a segment to disk, with its list of aborted transactions."""
 
 
+class Listing(NamedTuple):
+    """The files of a partition, by offset and by name."""
+
+    segments: list[int]
+    """Base offsets, ascending."""
+    snapshots: list[int]
+    """Offsets of the producer snapshots, ascending."""
+    swaps: list[int]
+    """Base offsets of the drafts whose swap was interrupted, ascending."""
+    orphans: list[str]
+    """Indexes without a segment."""
+    foreign: list[str]
+    """Files that are not the broker's: it leaves them alone."""
+    has_unfinished: bool
+    """Whether there are drafts, or files that were to replace others."""
+
+
 class LogFiles(Protocol):
     """The folder of one partition."""
 
@@ -85,8 +102,8 @@ class LogFiles(Protocol):
     def job(self, work: Callable[[PinnedFolder], object]) -> Job:
         """Work on the folder for another thread, unless it is given up by then. The job takes no descriptors while it waits."""
 
-    def segments(self) -> list[int]:
-        """Base offsets of the segments, ascending."""
+    def listing(self) -> Listing:
+        """What is in the folder."""
 
     def create(self, base_offset: int) -> SegmentFile:
         """A new, empty segment."""
@@ -103,20 +120,11 @@ class LogFiles(Protocol):
     def read_end(self, name: str, size: int) -> tuple[int, bytes] | None:
         """The size of an index, and up to ``size`` bytes of its end; ``None`` where there is none."""
 
-    def foreign(self) -> list[str]:
-        """The names of files that are not the broker's: it leaves them alone."""
-
-    def orphans(self) -> list[str]:
-        """The names of indexes without a segment."""
-
     def keep(self, name: str) -> str:
         """Move a file to the folder of damaged files, until an operator removes it; returns its new path."""
 
     def keep_end(self, base_offset: int, position: int) -> str | None:
         """Copy what a segment has from ``position`` on to the folder of damaged files; returns its path, ``None`` for zeros."""
-
-    def snapshots(self) -> list[int]:
-        """Offsets of the producer snapshots, ascending."""
 
     def set_aside(self, base_offsets: Iterable[int]) -> Job:
         """Rename the files of segments to ``.deleted``."""
@@ -135,9 +143,6 @@ class LogFiles(Protocol):
 
         ``finish_swap`` completes it. If it raises ``OSError``, the draft is not final yet.
         """
-
-    def swaps(self) -> list[int]:
-        """Base offsets of the drafts whose swap was interrupted."""
 
     def open_swap(self, base_offset: int) -> SegmentFile:
         """Such a draft."""

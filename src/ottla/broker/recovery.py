@@ -17,7 +17,7 @@ from ottla.broker.aborted import AbortedTransactions
 from ottla.broker.epochs import LeaderEpochs
 from ottla.broker.indexes import OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE, OffsetIndex, TimeIndex
 from ottla.broker.log import EPOCH_CHECKPOINT, PartitionLog, file_name
-from ottla.broker.ports import LogFiles
+from ottla.broker.ports import Listing, LogFiles
 from ottla.broker.producers import Producers
 from ottla.broker.scan import Batch, Damage, scan
 from ottla.broker.segment import NO_TIMESTAMP, Indexes, Segment
@@ -47,7 +47,7 @@ def load_log(
     compacted; between two segments that were not, they are reported. ``known_end`` is an offset at which the log had ended.
     ``now``: milliseconds since 1970. Raises ``OSError``.
     """
-    loading = _Loading(log, recovery_point, max(known_end, recovery_point), clean)
+    loading = _Loading(log, recovery_point, max(known_end, recovery_point), clean, log.files.listing())
     gaps_before = _LAST_OFFSET if log.config.compacted or not log.config.cleanup_policy or clean_point_lost else clean_point
     loading.finish_swaps()
     loading.segments(gaps_before)
@@ -96,6 +96,7 @@ class _Loading:
     recovery_point: int
     known_end: int
     clean: bool
+    listing: Listing
     lines: list[str] = field(default_factory=list)
     cut: bool = False
     found_end: int = 0
@@ -107,7 +108,7 @@ class _Loading:
 
     def segments(self, gaps_before: int) -> None:
         """Load all segments. ``gaps_before``: up to this offset compaction may have left gaps."""
-        bases = self.log.files.segments()
+        bases = self.listing.segments
         for base, next_base in zip(bases, [*bases[1:], None], strict=False):
             if next_base is None:
                 segment = self._newest(base, gaps_before)
@@ -181,13 +182,13 @@ class _Loading:
 
     def orphans(self) -> None:
         """Indexes whose segment is missing: its records are lost, and it was not retention."""
-        for name in self.log.files.orphans():
+        for name in self.listing.orphans:
             kept = self.log.files.keep(name)
             self._say(f"{name} has no .log file: the records of this segment are missing. It is kept as {kept}")
 
     def foreign(self) -> None:
         """Name what somebody else has put into the folder."""
-        if names := self.log.files.foreign():
+        if names := self.listing.foreign:
             self._say(f"{', '.join(map(ascii, names))} in its folder are not the broker's, and are left as they are")
 
     def compare_end(self) -> None:
@@ -243,15 +244,17 @@ class _Loading:
         A draft takes the place of the segments that begin before it ends; what it was made of beyond that says the same of every
         key. A damaged one does not, as long as those are there.
         """
-        files = self.log.files
-        for base in files.swaps():
+        files, listing = self.log.files, self.listing
+        if not listing.swaps and not listing.has_unfinished:
+            return
+        for base in listing.swaps:
             damage, last = None, base + 1
             for found in scan(files.open_swap(base), base, limit=_LAST_OFFSET):
                 if isinstance(found, Batch):
                     last = found.header.next_offset
                 else:
                     damage = damage or found
-            originals = [one for one in files.segments() if base <= one < last]
+            originals = [one for one in files.listing().segments if base <= one < last]
             if damage is not None and base in originals:
                 name = file_name(base, "log") + ".swap"
                 self._say(f"{name} is damaged at {damage}; it is kept as {files.keep(name)}, and what it was made of is used")
@@ -259,6 +262,7 @@ class _Loading:
                 files.finish_swap(base, originals)
         files.discard_drafts()
         files.discard_unfinished()
+        self.listing = files.listing()
 
     # Producers
 
@@ -271,7 +275,7 @@ class _Loading:
         log = self.log
         stored = {segment: log.files.read_small(file_name(segment.base_offset, "txnindex")) or b"" for segment in log.segments}
         start = log.start_offset
-        for offset in reversed(log.files.snapshots()):
+        for offset in reversed(self.listing.snapshots):
             content = log.files.read_small(file_name(offset, "snapshot")) if log.start_offset <= offset <= log.end_offset else None
             producers = Producers.from_snapshot(content) if content is not None else None
             damaged = any(AbortedTransactions.from_bytes(one, before=offset) is None for one in stored.values())

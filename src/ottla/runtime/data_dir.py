@@ -308,8 +308,8 @@ class DataDir:
 
     def _name_foreign(self) -> None:
         """Name what somebody else has put here. It is left alone."""
-        partitions = {folder for *_, folder in self._partition_folders()}
-        found = [one.name for one in self.path.iterdir() if one not in partitions and not _OWN.fullmatch(one.name)]
+        own = {f"{topic.name}-{number}" for topic in self._catalog.catalog.topics for number in range(topic.partitions)}
+        found = [name for name in os.listdir(self.path) if name not in own and not _OWN.fullmatch(name)]
         if found:
             names = ", ".join(map(ascii, sorted(found)))
             log.warning("%s in %s are not the broker's, and are left as they are", names, self.path)

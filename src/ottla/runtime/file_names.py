@@ -18,14 +18,17 @@ PARTITION_METADATA = "partition.metadata"
 DAMAGED = "damaged"
 """The folder in a partition's folder in which a start keeps what it has cut off or cannot use. Nothing in it is removed."""
 
-_NUMBERED = r"[0-9]{20}\.(?:log|index|timeindex|txnindex|snapshot)"
+NUMBERED = frozenset({"log", "index", "timeindex", "txnindex", "snapshot"})
+"""The suffixes of files that are named after an offset."""
+
+_NUMBERED = rf"[0-9]{{20}}\.(?:{'|'.join(sorted(NUMBERED))})"
 _SMALL = rf"{_NUMBERED}|{re.escape(PARTITION_METADATA)}|leader-epoch-checkpoint"
 
 OFFSET = re.compile(r"[0-9]{20}")
-INDEX = re.compile(r"[0-9]{20}\.(?:index|timeindex|txnindex)")
 SNAPSHOT = re.compile(r"[0-9]{20}\.snapshot")
 GIVEN_UP = re.compile(rf"(?:{_NUMBERED}){SET_ASIDE}")
 DRAFTS = re.compile(rf"(?:{_NUMBERED})(?:{DRAFT}|{SWAP})")
+SWAPS = re.compile(rf"[0-9]{{20}}\.log{SWAP}")
 UNFINISHED_FILES = re.compile(rf"(?:{_SMALL}){UNFINISHED}")
 _OWN = re.compile(rf"{_SMALL}|{DAMAGED}|{GIVEN_UP.pattern}|{DRAFTS.pattern}|{UNFINISHED_FILES.pattern}")
 

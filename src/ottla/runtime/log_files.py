@@ -20,8 +20,20 @@ from pathlib import Path
 from weakref import WeakSet
 
 from ottla.broker.log import file_name
+from ottla.broker.ports import Listing
 from ottla.runtime.descriptors import OUT_OF_DESCRIPTORS, first_of_reserve, limit
-from ottla.runtime.file_names import DAMAGED, DRAFT, DRAFTS, INDEX, OFFSET, PARTITION_METADATA, SWAP, UNFINISHED_FILES, foreign
+from ottla.runtime.file_names import (
+    DAMAGED,
+    DRAFT,
+    DRAFTS,
+    NUMBERED,
+    OFFSET,
+    PARTITION_METADATA,
+    SWAP,
+    SWAPS,
+    UNFINISHED_FILES,
+    foreign,
+)
 from ottla.runtime.folders import Check, PinnedFolder
 
 SEGMENT_SUFFIXES = ("log", "index", "timeindex", "txnindex")
@@ -286,13 +298,29 @@ class PartitionFolder:
 
         return job
 
-    def segments(self) -> list[int]:
-        """Base offsets of the segments, ascending."""
-        return self._offsets(".log")
-
-    def snapshots(self) -> list[int]:
-        """Offsets of the producer snapshots, ascending."""
-        return self._offsets(".snapshot")
+    def listing(self) -> Listing:
+        """What is in the folder."""
+        names = self._names()
+        own: dict[str, list[int]] = {"log": [], "snapshot": [], "swap": []}
+        indexes: list[str] = []
+        others: list[str] = []
+        for name in names:
+            stem, _, suffix = name.partition(".")
+            if not OFFSET.fullmatch(stem) or suffix not in NUMBERED:
+                others.append(name)
+            elif suffix in own:
+                own[suffix].append(int(stem))
+            else:
+                indexes.append(name)
+        bases = set(own["log"])
+        return Listing(
+            segments=sorted(bases),
+            snapshots=sorted(own["snapshot"]),
+            swaps=sorted(int(name[:20]) for name in others if SWAPS.fullmatch(name)),
+            orphans=sorted(name for name in indexes if int(name[:20]) not in bases),
+            foreign=foreign(others),
+            has_unfinished=any(DRAFTS.fullmatch(name) or UNFINISHED_FILES.fullmatch(name) for name in others),
+        )
 
     def make(self) -> None:
         """Create the folder, unless it exists. A folder left by a deleted topic of the same name is renamed first."""
@@ -303,7 +331,7 @@ class PartitionFolder:
             owner = topic_id_in(metadata) if metadata is not None else None
             if owner == self._topic_id:
                 return
-            if owner is not None or self.segments():
+            if owner is not None or self.listing().segments:
                 self._open.forget_folder(self.path)
                 parent.rename_folder(self.path.name, given_up_name(self.path.name, owner or self._topic_id, STRAY))
         parent.make_folder(self.path.name)
@@ -340,15 +368,6 @@ class PartitionFolder:
                 return end, file.read(size)
         except FileNotFoundError:
             return None
-
-    def foreign(self) -> list[str]:
-        """The names of files that are not the broker's."""
-        return foreign(self._names())
-
-    def orphans(self) -> list[str]:
-        """The names of indexes without a segment."""
-        names = set(self._names())
-        return sorted(name for name in names if INDEX.fullmatch(name) and f"{name.partition('.')[0]}.log" not in names)
 
     def keep(self, name: str) -> str:
         """Move a file to the folder of damaged files; returns its new path."""
@@ -417,10 +436,6 @@ class PartitionFolder:
         self._rename_all(base_offset, DRAFT, SWAP)
         return DiskSegment(self.path / (file_name(base_offset, "log") + SWAP), self._open, draft.size)
 
-    def swaps(self) -> list[int]:
-        """Base offsets of the drafts whose swap was interrupted."""
-        return self._offsets(".log" + SWAP)
-
     def open_swap(self, base_offset: int) -> DiskSegment:
         """A draft whose swap was interrupted."""
         return DiskSegment(self.path / (file_name(base_offset, "log") + SWAP), self._open)
@@ -429,7 +444,7 @@ class PartitionFolder:
         """Complete a swap, from the point where an earlier call was interrupted. The rename of its ``.log`` is the last step."""
         swap = DiskSegment(self.path / (file_name(base_offset, "log") + SWAP), self._open)
         # If the old .log is already removed, the files with the same name as its index files may be the new ones.
-        left = set(self.segments()).intersection(replaced)
+        left = set(self.listing().segments).intersection(replaced)
         self.set_aside(sorted(left))()
         self._open.forget([swap.path])
         self._rename_all(base_offset, SWAP, "")
@@ -439,7 +454,7 @@ class PartitionFolder:
         """Remove what was left of drafts whose swap never began."""
         names = [name for name in self._names() if DRAFTS.fullmatch(name)]
         if names:
-            begun = {file_name(base, suffix) + SWAP for base in self.swaps() for suffix in SEGMENT_SUFFIXES}
+            begun = {file_name(base, suffix) + SWAP for base in self.listing().swaps for suffix in SEGMENT_SUFFIXES}
             self.pin().discard(name for name in names if name not in begun)
 
     def discard_unfinished(self) -> None:
@@ -454,11 +469,6 @@ class PartitionFolder:
         for suffix in reversed(SEGMENT_SUFFIXES):
             name = file_name(base_offset, suffix)
             folder.rename(name + old, name + new)
-
-    def _offsets(self, suffix: str) -> list[int]:
-        """The offsets in the names that the broker gives to files: 20 digits and a suffix. Others are not its own."""
-        stems = [name.removesuffix(suffix) for name in self._names() if name.endswith(suffix)]
-        return sorted([int(stem) for stem in stems if OFFSET.fullmatch(stem)])
 
     def _names(self) -> list[str]:
         """The files in the folder; none if it does not exist."""

@@ -272,3 +272,24 @@ def test_a_roll_costs_the_same_however_many_segments_there_are(tmp_path: Path, m
     assert len(log.segments) == BATCHES + 1
     broker.run_jobs()
     broker.close()
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("left", [0, 0.5, 0.9])
+def test_what_a_middle_segment_has_lost_is_said(tmp_path: Path, left: float, clean: bool) -> None:
+    broker = filled(tmp_path, "t")
+    segments = broker.core.log("t", 0).segments
+    second, third = segments[1], segments[2]
+    broker.close() if clean else broker.kill()
+    path = tmp_path / "t-0" / f"{second.base_offset:020d}.log"
+    content = path.read_bytes()
+    path.write_bytes(content[: int(left * len(content))])
+    for _ in range(2):  # it is not said once and then forgotten
+        again = CoreUnderTest(tmp_path)
+        missing = [base for base in ALL if base not in bases(again, "t")]
+        assert missing
+        assert all(second.base_offset <= base < third.base_offset for base in missing)
+        lines = [line for line in again.warnings if line.startswith("t-0: ") and path.name in line]
+        assert any(f"offsets {missing[0]} to {third.base_offset - 1}" in line for line in lines), lines
+        assert again.core.log("t", 0).end_offset == 2 * BATCHES
+        again.close() if clean else again.kill()

@@ -184,8 +184,8 @@ def test_a_folder_that_could_not_be_renamed_is_set_aside_when_a_new_topic_needs_
     assert (tmp_path / f"orders-0.{ID.hex}-stray" / "00000000000000000000.log").exists()
     data.release()
     again = _opened(tmp_path)
-    assert again.log_files("orders", fresh, 0).segments() == [0]
-    assert again.log_files("orders", fresh, 1).segments() == [], "the other one was set aside by the start"
+    assert again.log_files("orders", fresh, 0).listing().segments == [0]
+    assert again.log_files("orders", fresh, 1).listing().segments == [], "the other one was set aside by the start"
     again.release()
 
 
