@@ -161,6 +161,37 @@ class LogFiles(Protocol):
         """Remove what was set aside in this folder."""
 
 
+class FolderView(Protocol):
+    """The folder of a partition of a stopped broker, only to be read. Every call may raise ``OSError``."""
+
+    def segments(self) -> list[int]:
+        """Base offsets of the segments, ascending."""
+
+    def swaps(self) -> list[int]:
+        """Base offsets of the drafts whose swap was interrupted."""
+
+    def snapshots(self) -> list[int]:
+        """Offsets of the producer snapshots, ascending."""
+
+    def orphans(self) -> list[str]:
+        """The names of indexes without a segment."""
+
+    def foreign(self) -> list[str]:
+        """The names of files that are not the broker's."""
+
+    def kept(self) -> list[tuple[str, int]]:
+        """Names and sizes of what earlier starts have kept in the folder of damaged files."""
+
+    def open(self, name: str) -> AbstractContextManager[Readable]:
+        """A file; ``FileNotFoundError`` where there is none. Parts of it that the disk cannot read are zeros (``unreadable``)."""
+
+    def read_small(self, name: str) -> bytes | None:
+        """The content of a small file; ``None`` where there is none."""
+
+    def take_unreadable(self) -> list[tuple[str, int, int]]:
+        """Names, positions and sizes of what the disk could not read since the last call."""
+
+
 class StoredTopic(NamedTuple):
     """A topic as it is kept across restarts; ``configs`` is what was set on it, or what is left of that."""
 

@@ -87,6 +87,11 @@ class CatalogFile:
         return self._told.is_earlier
 
     @property
+    def has_damaged_lines(self) -> bool:
+        """Whether a file has lines that are not whole changes. A kill leaves none, but the last one without an end."""
+        return bool(self._told.damaged)
+
+    @property
     def is_new(self) -> bool:
         """Whether there is no file."""
         return not self._told.last and not self._told.contents and not self._told.faults

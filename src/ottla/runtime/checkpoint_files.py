@@ -14,6 +14,7 @@ import logging
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from ottla.runtime.folders import PinnedFolder
 from ottla.types import TopicPartition
@@ -32,27 +33,55 @@ def write(folder: PinnedFolder, name: str, offsets: Mapping[TopicPartition, int]
     folder.write_small(name, content)
 
 
+class Told(NamedTuple):
+    """What a checkpoint and its copy say. ``faults``: what is wrong with them, as a level of the log and words."""
+
+    offsets: dict[TopicPartition, int] | None
+    faults: list[tuple[int, str]]
+    error: OSError | None = None
+    """Why the only file that may be intact cannot be read."""
+    is_without_copy: bool = False
+    """Whether there is no copy, and the file may be intact."""
+    is_empty: bool = False
+    """Whether there is no copy, and nothing in the file."""
+    is_older: bool = False
+    """Whether the file has another content than its intact copy: a kill may have come between the two."""
+
+
 def read(path: Path, *, has_copy: bool = True) -> dict[TopicPartition, int] | None:
     """The offsets; ``None`` where they are missing or damaged. Raises ``OSError`` where the only intact file may be one that cannot
     be read. ``has_copy`` False: an earlier release has written it, which made no copies."""
+    told = inspect(path, has_copy=has_copy)
+    for level, fault in told.faults:
+        log.log(level, "%s", fault)
+    if told.error is not None:
+        raise told.error
+    return told.offsets
+
+
+def inspect(path: Path, *, has_copy: bool = True) -> Told:
+    """What the two files say, and what is wrong with them."""
+    faults: list[tuple[int, str]] = []
     errors: list[OSError] = []
     file, copy = _content(path, errors), _checked(_content(path.with_name(path.name + COPY), errors))
+    faults += [(logging.ERROR, f"{error.filename} cannot be read: {error}") for error in errors]
     offsets = _offsets(copy) if copy is not None else None
     if offsets is not None:
         if file != copy:
             wrong = "is missing" if file is None else "was not written completely or is damaged"
-            log.warning("%s %s: its copy is used", path, wrong)
-        return offsets
+            faults.append((logging.WARNING, f"{path} {wrong}: its copy is used"))
+        return Told(offsets, faults, is_older=file is not None and _offsets(file) is not None)
     offsets = _offsets(file) if file is not None else None
     if offsets is not None and not has_copy:
-        return offsets
+        return Told(offsets, faults)
     if offsets is not None:
-        log.warning("%s is missing or damaged: whether %s is intact cannot be checked", path.name + COPY, path)
-    elif errors:
-        raise errors[0]
-    elif file is not None:
-        log.error("%s is damaged, and so is its copy or there is none", path)
-    return offsets
+        faults.append((logging.WARNING, f"{path.name + COPY} is missing or damaged: whether {path} is intact cannot be checked"))
+        return Told(offsets, faults, is_without_copy=not path.with_name(path.name + COPY).exists())
+    if errors:
+        return Told(None, faults, errors[0])
+    if file is not None:
+        faults.append((logging.ERROR, f"{path} is damaged, and so is its copy or there is none"))
+    return Told(None, faults, is_empty=file == b"" and not path.with_name(path.name + COPY).exists())
 
 
 def _content(path: Path, errors: list[OSError]) -> bytes | None:
@@ -61,7 +90,6 @@ def _content(path: Path, errors: list[OSError]) -> bytes | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        log.error("%s cannot be read: %s", path, error)
         errors.append(error)
         return b""
 

@@ -207,7 +207,7 @@ class DataDir:
     def leftovers(self) -> Callable[[], object]:
         """Remove what the last broker had given up and not removed yet, and nothing that may be the user's."""
         folders = [folder.name for folder in self.path.glob(f"*{_DELETED}*") if _GIVEN_UP.fullmatch(folder.name)]
-        ours = [folder for *_, folder in self._partition_folders()]
+        ours = [folder for *_, folder in partition_folders(self.path)]
         files = [f"{folder.name}/{file.name}" for folder in ours for file in folder.iterdir() if GIVEN_UP.fullmatch(file.name)]
 
         def job() -> None:
@@ -229,7 +229,7 @@ class DataDir:
             content = "".join(f"{name}={value}\n" for name, value in rows.items()).encode()
             self._pin().write_small(META, content, forced=True)  # with an empty one the next start would be refused
             return cluster_id
-        stored = _properties(path)
+        stored = read_properties(path)
         if stored["node.id"] != str(node_id):
             raise StorageError(
                 f"data directory {self.path} belongs to node.id {stored['node.id']}, the settings say {node_id}",
@@ -241,8 +241,8 @@ class DataDir:
         catalog = CatalogFile.read(self.path / CATALOG, self._open, durable=self._durable)
         for fault in catalog.faults:
             log.warning("%s", fault)
-        if catalog.is_lost or catalog.is_new or (catalog.faults and self._has_folders_beyond(catalog.catalog)):
-            found = self._topics_in_folders()
+        if is_incomplete(catalog, self.path):
+            found = topics_in(self.path)
             if found or catalog.is_lost:
                 catalog.recover(found)
                 log.error(
@@ -254,51 +254,16 @@ class DataDir:
         catalog.repair()
         return catalog
 
-    def _has_folders_beyond(self, catalog: Catalog) -> bool:
-        """Whether there are folders of topics or partitions that the catalog does not have: its last lines are lost.
-
-        A file that was cut at the end of a line does not show it.
-        """
-        known = {topic.name: topic for topic in catalog.topics}
-        for name, partition, topic_id, _ in self._partition_folders():
-            topic = known.get(name)
-            if topic is None or (topic.topic_id == topic_id and partition >= topic.partitions):
-                return True
-        return False
-
-    def _topics_in_folders(self) -> list[StoredTopic]:
-        """The topics that partition folders belong to, without their settings; where folders of a topic have different ids, the
-        most frequent one first."""
-        counts: Counter[tuple[str, uuid.UUID]] = Counter()
-        partitions: dict[str, int] = {}
-        for topic, partition, topic_id, _ in self._partition_folders():
-            counts[topic, topic_id] += 1
-            partitions[topic] = max(partition + 1, partitions.get(topic, 0))
-        return [StoredTopic(topic, topic_id, partitions[topic], {}) for (topic, topic_id), _ in counts.most_common()]
-
-    def _partition_folders(self) -> Iterable[tuple[str, int, uuid.UUID, Path]]:
-        for topic, partition, folder in self._folders():
-            topic_id = topic_id_in(_metadata(folder) or b"")
-            if topic_id is not None:
-                yield topic, partition, topic_id, folder
-
-    def _folders(self) -> Iterable[tuple[str, int, Path]]:
-        """The folders that have names like those of partitions."""
-        for folder in sorted(self.path.iterdir()):
-            named = _FOLDER.fullmatch(folder.name)
-            if named is not None and folder.is_dir():
-                yield named["topic"], int(named["partition"]), folder
-
     def _set_strays_aside(self) -> None:
         known = {topic.name: topic for topic in self._catalog.catalog.topics}
-        for name, partition, folder in self._folders():
-            topic, content = known.get(name), _metadata(folder)
+        for name, partition, folder in named_folders(self.path):
+            topic, content = known.get(name), metadata_in(folder)
             topic_id = topic_id_in(content or b"")
             if topic is not None and partition < topic.partitions:
                 if topic_id == topic.topic_id or (content is None and not any(folder.glob("*.log"))):
                     continue
                 expected = partition_metadata(topic.topic_id)
-                if topic_id is None or _differ_in_one_bit(content or b"", expected):
+                if topic_id is None or differ_in_one_bit(content or b"", expected):
                     PinnedFolder(folder, self._lock.check).write_small(PARTITION_METADATA, expected)
                     log.warning("%s was missing or damaged and was written again", folder / PARTITION_METADATA)
                     continue
@@ -308,27 +273,81 @@ class DataDir:
 
     def _name_foreign(self) -> None:
         """Name what somebody else has put here. It is left alone."""
-        own = {f"{topic.name}-{number}" for topic in self._catalog.catalog.topics for number in range(topic.partitions)}
-        found = [name for name in os.listdir(self.path) if name not in own and not _OWN.fullmatch(name)]
-        if found:
-            names = ", ".join(map(ascii, sorted(found)))
+        if found := foreign_in(self.path, self._catalog.catalog.topics):
+            names = ", ".join(map(ascii, found))
             log.warning("%s in %s are not the broker's, and are left as they are", names, self.path)
 
 
-def _metadata(folder: Path) -> bytes | None:
-    """The content of ``partition.metadata``; ``None`` where there is none."""
+def named_folders(path: Path) -> Iterable[tuple[str, int, Path]]:
+    """The folders in a data directory that have names like those of partitions."""
+    for folder in sorted(path.iterdir()):
+        named = _FOLDER.fullmatch(folder.name)
+        if named is not None and folder.is_dir():
+            yield named["topic"], int(named["partition"]), folder
+
+
+def partition_folders(path: Path) -> Iterable[tuple[str, int, uuid.UUID, Path]]:
+    """Those of them that say of which topic they are."""
+    for topic, partition, folder in named_folders(path):
+        topic_id = topic_id_in(metadata_in(folder) or b"")
+        if topic_id is not None:
+            yield topic, partition, topic_id, folder
+
+
+def topics_in(path: Path) -> list[StoredTopic]:
+    """The topics that partition folders belong to, without their settings; where folders of a topic have different ids, the most
+    frequent one first."""
+    counts: Counter[tuple[str, uuid.UUID]] = Counter()
+    partitions: dict[str, int] = {}
+    for topic, partition, topic_id, _ in partition_folders(path):
+        counts[topic, topic_id] += 1
+        partitions[topic] = max(partition + 1, partitions.get(topic, 0))
+    return [StoredTopic(topic, topic_id, partitions[topic], {}) for (topic, topic_id), _ in counts.most_common()]
+
+
+def is_incomplete(catalog: CatalogFile, path: Path) -> bool:
+    """Whether topics must be looked for in the folders of a data directory, too.
+
+    Also where there are folders of topics or partitions that a damaged catalog does not have: its last lines are lost. A file that
+    was cut at the end of a line does not show it.
+    """
+    if catalog.is_lost or catalog.is_new:
+        return True
+    known = {topic.name: topic for topic in catalog.catalog.topics}
+    for name, partition, topic_id, _ in partition_folders(path) if catalog.faults else ():
+        topic = known.get(name)
+        if topic is None or (topic.topic_id == topic_id and partition >= topic.partitions):
+            return True
+    return False
+
+
+def is_replaced(name: str) -> bool:
+    """Whether this is one of the small files in a data directory itself."""
+    return name in _REPLACED
+
+
+def foreign_in(path: Path, topics: Iterable[StoredTopic]) -> list[str]:
+    """The names in a data directory with these topics that are not the broker's, sorted."""
+    own = {f"{topic.name}-{number}" for topic in topics for number in range(topic.partitions)}
+    return sorted(name for name in os.listdir(path) if name not in own and not _OWN.fullmatch(name))
+
+
+def metadata_in(folder: Path) -> bytes | None:
+    """The content of ``partition.metadata``; ``None`` where there is none, nothing where it is a folder."""
     try:
         return (folder / PARTITION_METADATA).read_bytes()
     except FileNotFoundError:
         return None
+    except IsADirectoryError:
+        return b""
 
 
-def _differ_in_one_bit(one: bytes, other: bytes) -> bool:
+def differ_in_one_bit(one: bytes, other: bytes) -> bool:
     """Whether a single bit tells them apart. The ids of two topics differ in about half of their bits."""
     return len(one) == len(other) and sum((a ^ b).bit_count() for a, b in zip(one, other, strict=True)) == 1
 
 
-def _properties(path: Path) -> dict[str, str]:
+def read_properties(path: Path) -> dict[str, str]:
     """``meta.properties``; raises ``StorageError`` where it cannot be used."""
     content = path.read_bytes()
     hint = "restore it, or move it away: the broker creates a new one, with another cluster.id, and keeps its topics"

@@ -165,9 +165,9 @@ def fetch(broker: CoreUnderTest, partition: int = 0, offset: int = 0, *, committ
     return broker.ask(Api.FETCH, message, version=12).responses[0].partitions[0]
 
 
-def read(broker: CoreUnderTest, partition: int = 0) -> list[int]:
-    """The offsets that a consumer of committed records hands out."""
-    answer = fetch(broker, partition)
+def read(broker: CoreUnderTest, partition: int = 0, offset: int = 0) -> list[int]:
+    """The offsets that a consumer of committed records hands out, from ``offset`` on, of one answer."""
+    answer = fetch(broker, partition, offset)
     data = content(answer.records) if len(answer.records) else b""
     upcoming = sorted(answer.aborted_transactions or (), key=lambda one: one.first_offset)
     aborting: set[int] = set()

@@ -1,0 +1,375 @@
+"""The folder of one partition of a stopped broker, read from beginning to end and compared with itself.
+
+Owns what is verified in it: every batch with its checksum and its offsets, holes, indexes, snapshots, aborted transactions, leader
+epochs, the end. Must not know how files are stored, nor what is printed. Invariants: nothing is written; no file is in memory as a
+whole, apart from small ones; what Apache Kafka leaves in such a folder, after a clean end or a kill, is not damage.
+
+The segments are those that the log would have once an interrupted compaction is completed, as the next start does it.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeVar
+
+from ottla.broker.aborted import AbortedTransaction, AbortedTransactions
+from ottla.broker.epochs import LeaderEpochs
+from ottla.broker.findings import Finding, Kind
+from ottla.broker.log import EPOCH_CHECKPOINT, file_name
+from ottla.broker.markers import read_marker
+from ottla.broker.ports import FolderView, Readable
+from ottla.broker.producers import Producers
+from ottla.broker.scan import PIECE, Batch, Damage, scan
+from ottla.broker.verify_indexes import IndexCheck, OffsetIndexCheck, TimeIndexCheck
+from ottla.records import HEADER_SIZE, BatchHeader, ControlType, InvalidBatchError, read_header
+from ottla.types import TopicPartition
+
+LAST_OFFSET = 2**63 - 1
+SWAP = ".swap"
+
+C = TypeVar("C", bound=IndexCheck)
+
+
+class Known(NamedTuple):
+    """What the rest of the data directory says of a partition."""
+
+    recovery_point: int = 0
+    """Up to this offset, everything was on disk."""
+    end: int = 0
+    """An offset at which the log had ended."""
+    gaps_before: int = LAST_OFFSET
+    """Up to this offset, compaction may have left gaps."""
+    clean: bool = False
+    """Whether the last broker ended cleanly."""
+    interval: int | None = None
+    """Bytes between two entries of an index; ``None``: not known."""
+
+
+class Run(NamedTuple):
+    """Intact batches of a file, one after the other: from ``position`` to ``end``, from ``base_offset`` on."""
+
+    position: int
+    end: int
+    base_offset: int
+
+
+@dataclass(slots=True)
+class CheckedSegment:
+    """A segment as it was found."""
+
+    base_offset: int
+    name: str
+    """Of its ``.log``, which may have another suffix if a compaction was interrupted."""
+    runs: list[Run] = field(default_factory=list)
+    damages: list[Damage] = field(default_factory=list)
+    end: int = 0
+    """The offset after its last batch, or after what was in its damaged end."""
+    is_torn: bool = False
+    """Whether it ends with what a kill leaves."""
+    aborted: list[AbortedTransaction] = field(default_factory=list)
+
+
+class PartitionCheck:
+    """The check of one partition; ``run`` does it."""
+
+    def __init__(self, place: TopicPartition, folder: FolderView, known: Known) -> None:
+        self.place = place
+        self.known = known
+        self._folder = folder
+        self.findings: list[Finding] = []
+        self.segments: list[CheckedSegment] = []
+        self.batches = self.size = 0
+        """Intact batches, and their bytes."""
+        self.end_offset = 0
+        self.epochs_agree = True
+        """Whether the stored leader epochs are those of most batches."""
+        self._epochs: LeaderEpochs | None = None
+        self._epochs_wrong = 0
+        self._epoch_complaint = ""
+        self._open: dict[int, int] = {}
+        """Producers with an open transaction, and where that begins."""
+        self._trusted = 0
+        """Before this offset, after an unclean end, the next start believes the lists of aborted transactions."""
+
+    def run(self) -> None:
+        """Read everything. Raises ``OSError`` where the folder cannot be read, or the draft of an interrupted compaction."""
+        self._read_epochs()
+        self._read_snapshots()
+        sources = self._sources()
+        bases = sorted(sources)
+        readable = True
+        for base, following in zip(bases, [*bases[1:], None], strict=False):
+            segment = CheckedSegment(base, sources[base], end=base)
+            try:
+                self._check_segment(segment, following)
+            except (OSError, InvalidBatchError) as error:
+                readable = False
+                self._find(Kind.UNREADABLE_LOG, segment.name, f"it cannot be read: {_reason(error)}", offsets=(base, following))
+                continue
+            self.segments.append(segment)
+            if following is not None and segment.end < following and following > self.known.gaps_before:
+                what = f"offsets {segment.end} to {following - 1} are missing between {segment.name} and {sources[following]}"
+                self._find(Kind.HOLE, segment.name, what, offsets=(segment.end, following))
+        if readable:
+            self._check_end()
+        self._check_others()
+
+    def give_up(self, name: str, reason: str) -> None:
+        """Note that the folder, or the file in it that decides what the log is, cannot be read."""
+        self._find(Kind.UNREADABLE_LOG, name, f"it cannot be read: {reason}")
+
+    # Which segments there are
+
+    def _sources(self) -> dict[int, str]:
+        """The names of the files that the log consists of, by base offset."""
+        sources = {base: file_name(base, "log") for base in self._folder.segments()}
+        for base in self._folder.swaps():
+            name = file_name(base, "log") + SWAP
+            with self._folder.open(name) as file:
+                damage, last = None, base + 1
+                for found in scan(file, base, limit=LAST_OFFSET):
+                    if isinstance(found, Damage):
+                        damage = damage or found
+                    else:
+                        last = found.header.next_offset
+            if damage is not None and base in sources:
+                self._find(Kind.SWAP, name, f"it is damaged at {damage}", damage)
+                continue
+            self._find(Kind.INTERRUPTED, name, f"it takes the place of the segments before offset {last}")
+            sources = {one: other for one, other in sources.items() if not base <= one < last}
+            sources[base] = name
+        return sources
+
+    # One segment
+
+    def _check_segment(self, segment: CheckedSegment, following: int | None) -> None:
+        in_use = not self.known.clean and (following is None or following > self.known.recovery_point)
+        stored = self._stored_aborted(segment)
+        expected: list[AbortedTransaction] = []
+        with ExitStack() as files:
+            file = files.enter_context(self._folder.open(segment.name))
+            in_use = in_use or not file.size  # an empty segment needs no indexes
+            index = self._index(files, segment, "index", OffsetIndexCheck, in_use=in_use)
+            times = self._index(files, segment, "timeindex", TimeIndexCheck, in_use=in_use)
+            last = 0
+            for found in scan(file, segment.base_offset, limit=following, gaps=self.known.gaps_before > segment.base_offset):
+                if isinstance(found, Damage):
+                    self._note_damage(segment, file, found, is_newest=following is None)
+                    for check in (index, times):
+                        if check is not None:
+                            check.damage(found, is_last=found.end == file.size)
+                    continue
+                self._note_batch(segment, found)
+                if index is not None:
+                    index.batch(found.position, found.header)
+                if times is not None:
+                    times.batch(found.header)
+                last = found.position
+                expected += self._ended(found)
+                segment.end = found.header.next_offset
+            if index is not None:
+                index.finish(file.size)
+                if not in_use and not index.count and self.known.interval is not None and last > self.known.interval:
+                    index.complain("it is empty")
+            if times is not None:
+                times.finish()
+            self._report_index(segment, "index", index)
+            self._report_index(segment, "timeindex", times)
+        self._compare_aborted(segment, stored, expected)
+        for name, position, size in self._folder.take_unreadable():
+            self._find(
+                Kind.SECTORS, name, f"the disk cannot read {size} bytes from byte {position} on", position=position, size=size
+            )
+
+    def _note_batch(self, segment: CheckedSegment, batch: Batch) -> None:
+        self.batches += 1
+        self.size += batch.header.size
+        end, header = batch.position + batch.header.size, batch.header
+        if segment.runs and segment.runs[-1].end == batch.position:
+            segment.runs[-1] = segment.runs[-1]._replace(end=end)
+        else:
+            segment.runs.append(Run(batch.position, end, header.base_offset))
+        if self._epochs is not None and header.leader_epoch not in (-1, self._epochs.epoch_of(header.base_offset)):
+            self._epochs_wrong += 1
+            self._epoch_complaint = self._epoch_complaint or (
+                f"it says leader epoch {self._epochs.epoch_of(header.base_offset)} for offset {header.base_offset}, and the batch "
+                f"at byte {batch.position} of {segment.name} says {header.leader_epoch}"
+            )
+
+    def _note_damage(self, segment: CheckedSegment, file: Readable, damage: Damage, *, is_newest: bool) -> None:
+        kind, at_end = Kind.BATCHES, is_newest and damage.end == file.size
+        whole = _whole(file, damage) if at_end and self.known.clean else None
+        if whole is not None:  # after a clean end, the start looks at headers only
+            damage = damage._replace(next_offset=whole.next_offset)
+        elif at_end:
+            is_new = not self.known.clean and damage.first_offset >= self.known.recovery_point
+            segment.is_torn = is_new and (_is_partial(file, damage) or _is_zero(file, damage))
+            kind = Kind.TORN if segment.is_torn else Kind.END
+        segment.end = damage.next_offset
+        segment.damages.append(damage)
+        self._find(kind, segment.name, damage.reason, damage)
+
+    # Indexes
+
+    def _index(self, files: ExitStack, segment: CheckedSegment, suffix: str, check: type[C], *, in_use: bool) -> C | None:
+        name = file_name(segment.base_offset, suffix)
+        if segment.name.endswith(SWAP):  # the swap renames the .log last
+            try:
+                return check(files.enter_context(self._folder.open(name + SWAP)), segment.base_offset, in_use=False)
+            except OSError:
+                return None  # renamed already, or never written: the start makes it again
+        try:
+            return check(files.enter_context(self._folder.open(name)), segment.base_offset, in_use=in_use)
+        except FileNotFoundError:
+            if not in_use:
+                self._find(Kind.INDEX, name, "it is missing")
+        except OSError as error:
+            self._find(Kind.UNREADABLE, name, f"it cannot be read: {_reason(error)}")
+        return None
+
+    def _report_index(self, segment: CheckedSegment, suffix: str, check: IndexCheck | None) -> None:
+        if check is not None and check.wrong:
+            more = f" ({check.wrong} of the first {check.count} entries are wrong)" if check.wrong > 1 else ""
+            self._find(Kind.INDEX, file_name(segment.base_offset, suffix), check.complaint + more)
+
+    # Transactions
+
+    def _ended(self, batch: Batch) -> list[AbortedTransaction]:
+        """The aborted transaction that ends with this batch, if it has records in the log."""
+        header = batch.header
+        if header.producer_id < 0:
+            return []
+        if not header.is_control:
+            if header.is_transactional and header.record_count:
+                self._open.setdefault(header.producer_id, header.base_offset)
+            return []
+        marker = read_marker(bytes(batch.content))
+        first = self._open.pop(header.producer_id, None) if marker is not None else None
+        if marker is None or first is None or marker.kind is not ControlType.ABORT:
+            return []
+        return [AbortedTransaction(header.producer_id, first, header.last_offset, 0)]
+
+    def _stored_aborted(self, segment: CheckedSegment) -> AbortedTransactions | None:
+        name = file_name(segment.base_offset, "txnindex")
+        content = self._read_small(name + SWAP) if segment.name.endswith(SWAP) else None
+        content = self._read_small(name) if content is None else content
+        stored = AbortedTransactions.from_bytes(content or b"", before=LAST_OFFSET)
+        if stored is None:
+            self._find(Kind.TRANSACTIONS, name, "the order of its entries, or their version, is wrong")
+        else:
+            segment.aborted = stored.between(0, LAST_OFFSET)
+        return stored
+
+    def _compare_aborted(
+        self, segment: CheckedSegment, stored: AbortedTransactions | None, expected: list[AbortedTransaction]
+    ) -> None:
+        if stored is None:
+            return
+        begun = {(one.producer_id, one.last_offset): one.first_offset for one in segment.aborted}
+        wrong = [
+            one
+            for one in expected
+            if begun.get((one.producer_id, one.last_offset), LAST_OFFSET) > one.first_offset
+            and (self.known.clean or one.last_offset < self._trusted)
+        ]
+        if wrong:
+            one, name = wrong[0], file_name(segment.base_offset, "txnindex")
+            more = f", and {len(wrong) - 1} others" if len(wrong) > 1 else ""
+            what = f"it lacks the aborted transaction of producer {one.producer_id} from offset {one.first_offset} on{more}"
+            self._find(Kind.TRANSACTIONS, name, what, offsets=(one.first_offset, one.last_offset + 1))
+
+    def _read_snapshots(self) -> None:
+        intact = [0]
+        for offset in self._folder.snapshots():
+            name = file_name(offset, "snapshot")
+            content = self._read_small(name)
+            if content is None:
+                continue
+            if Producers.from_snapshot(content) is None:
+                self._find(Kind.SNAPSHOT, name, "its checksum or its size is wrong")
+            else:
+                intact.append(offset)
+        self._trusted = min(self.known.recovery_point, max(intact))
+
+    # Leader epochs, the end, other files
+
+    def _read_epochs(self) -> None:
+        content = self._read_small(EPOCH_CHECKPOINT)
+        if content is not None:
+            self._epochs = LeaderEpochs.from_bytes(content)
+        if self._epochs is None and (content is not None or self._folder.segments()):
+            self._find(Kind.EPOCHS, EPOCH_CHECKPOINT, "it is missing" if content is None else "it is not in its format")
+
+    def _check_end(self) -> None:
+        """Whether the log ends where it had ended before."""
+        if self._epochs_wrong:
+            self.epochs_agree = 2 * self._epochs_wrong < self.batches
+            more = f" ({self._epochs_wrong} batches contradict it, of {self.batches})" if self._epochs_wrong > 1 else ""
+            self._find(Kind.EPOCHS, EPOCH_CHECKPOINT, self._epoch_complaint + more)
+        self.end_offset = self.segments[-1].end if self.segments else 0
+        if self.end_offset < self.known.end:
+            what = f"the log ends at offset {self.end_offset}, but had ended at {self.known.end}"
+            name = self.segments[-1].name if self.segments else "."
+            self._find(Kind.LOST_END, name, what, offsets=(self.end_offset, self.known.end))
+
+    def _check_others(self) -> None:
+        for name in self._folder.orphans():
+            self._find(Kind.ORPHAN, name, "its .log file is missing, and the records of this segment")
+        for name, size in self._folder.kept():
+            self._find(Kind.KEPT, name, "an earlier start has kept this", size=size)
+        if foreign := self._folder.foreign():
+            self._find(Kind.FOREIGN, ".", f"{', '.join(map(ascii, foreign))}: not the broker's")
+
+    def _read_small(self, name: str) -> bytes | None:
+        try:
+            return self._folder.read_small(name)
+        except OSError as error:
+            self._find(Kind.UNREADABLE, name, f"it cannot be read: {_reason(error)}")
+            return None
+
+    def _find(
+        self,
+        kind: Kind,
+        name: str,
+        what: str,
+        damage: Damage | None = None,
+        *,
+        position: int | None = None,
+        size: int | None = None,
+        offsets: tuple[int, int | None] = (-1, None),
+    ) -> None:
+        if damage is not None:
+            position, size = damage.position, damage.end - damage.position
+            offsets = (damage.first_offset, damage.next_offset if damage.next_offset > damage.first_offset else None)
+        first = offsets[0] if offsets[0] >= 0 else None
+        self.findings.append(Finding(kind, self.place, name, what, position, size, first, offsets[1]))
+
+
+def _reason(error: Exception) -> str:
+    return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
+
+
+def _whole(file: Readable, damage: Damage) -> BatchHeader | None:
+    """The header of the damaged batch, if it makes sense: its offset is right, and the batch ends where the damage ends."""
+    try:
+        header = read_header(bytes(file.read(damage.position, HEADER_SIZE)))
+    except InvalidBatchError:
+        return None
+    is_right = damage.position + header.size == damage.end and header.base_offset == damage.first_offset
+    return header if is_right else None
+
+
+def _is_partial(file: Readable, damage: Damage) -> bool:
+    """Whether the damage is the beginning of a batch of which the rest is not there."""
+    front = bytes(file.read(damage.position, HEADER_SIZE))
+    if len(front) < HEADER_SIZE:
+        return True
+    try:
+        return damage.position + read_header(front).size > damage.end
+    except InvalidBatchError:
+        return False
+
+
+def _is_zero(file: Readable, damage: Damage) -> bool:
+    return not any(any(file.read(at, min(PIECE, damage.end - at))) for at in range(damage.position, damage.end, PIECE))

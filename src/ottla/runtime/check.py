@@ -1,0 +1,405 @@
+"""A data directory that no broker uses, only to be read: what is in it, and what is wrong with it.
+
+Owns the lock of a reader, the files as a check sees them, and what is wrong with the files of the directory itself. Must not
+know how a partition is verified (``broker.verify``), nor what is printed. Invariants: nothing in the directory changes, also no
+time of a file; no broker starts on it meanwhile; no file is in memory as a whole, apart from small ones.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import logging
+import os
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+from ottla.broker.config import CLUSTER_WIDE, BrokerConfig, altered
+from ottla.broker.findings import Finding, Kind
+from ottla.broker.log import file_name
+from ottla.broker.logs import CLEANED, ENDS, LOG_STARTS, RECOVERY_POINTS
+from ottla.broker.ports import Readable
+from ottla.broker.stored_settings import split
+from ottla.broker.topics import Topics
+from ottla.broker.verify import LAST_OFFSET, SWAP, Known, PartitionCheck
+from ottla.errors import ConfigError, StorageError
+from ottla.runtime import checkpoint_files
+from ottla.runtime.catalog import COPY, CatalogFile
+from ottla.runtime.data_dir import (
+    CATALOG,
+    CLEAN_END,
+    META,
+    differ_in_one_bit,
+    foreign_in,
+    is_incomplete,
+    metadata_in,
+    named_folders,
+    read_properties,
+    topics_in,
+)
+from ottla.runtime.file_names import DAMAGED, OFFSET, PARTITION_METADATA, foreign
+from ottla.runtime.folders import LOCK
+from ottla.runtime.log_files import SEGMENT_SUFFIXES, OpenFiles, partition_metadata, topic_id_in
+from ottla.types import TopicPartition
+
+_PAGE = 4096
+"""Bytes that are read at once where the disk has failed."""
+_SMALL = 1 << 28
+"""The size in bytes that no small file has."""
+_NODE_ID = 1
+"""The node of a directory that does not say which it is."""
+
+_CHECKPOINTS = (RECOVERY_POINTS, LOG_STARTS, CLEANED, ENDS)
+
+OnRead = Callable[[int], object]
+"""Called with the number of bytes that were read; what it raises ends the check."""
+
+
+class FileView:
+    """An open file. Where the disk cannot read it, there are zeros: what is intact behind them is still found."""
+
+    def __init__(self, fd: int, on_read: OnRead, lost: Callable[[int, int], object]) -> None:
+        self._fd = fd
+        self._on_read = on_read
+        self._lost = lost
+        self.size = os.fstat(fd).st_size
+
+    def read(self, position: int, size: int) -> bytes:
+        """Up to ``size`` bytes from ``position``; fewer where the file ends."""
+        size = max(0, min(size, self.size - position))
+        try:
+            data = os.pread(self._fd, size, position)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            data = b"".join(self._pages(position, position + size))
+        self._on_read(len(data))
+        return data
+
+    def _pages(self, position: int, end: int) -> Iterator[bytes]:
+        while position < end:
+            size = min(_PAGE - position % _PAGE, end - position)
+            try:
+                yield os.pread(self._fd, size, position)
+            except OSError as error:
+                if error.errno != errno.EIO:
+                    raise
+                self._lost(position, size)
+                yield bytes(size)
+            position += size
+
+
+class FolderReader:
+    """The folder of a partition (``FolderView``)."""
+
+    def __init__(self, path: Path, on_read: OnRead, denied: list[str]) -> None:
+        """``denied`` gets the paths of files that this user may not read."""
+        self.path = path
+        self._on_read = on_read
+        self._denied = denied
+        self._unreadable: dict[tuple[str, int], int] = {}
+
+    @cached_property
+    def _names(self) -> list[str]:
+        with self._noting():
+            return os.listdir(self.path)
+
+    @contextmanager
+    def _noting(self) -> Iterator[None]:
+        try:
+            yield
+        except PermissionError as error:
+            self._denied.append(str(error.filename))
+            raise
+
+    def segments(self) -> list[int]:
+        """Base offsets of the segments, ascending."""
+        return self._offsets(".log")
+
+    def swaps(self) -> list[int]:
+        """Base offsets of the drafts whose swap was interrupted."""
+        return self._offsets(".log" + SWAP)
+
+    def snapshots(self) -> list[int]:
+        """Offsets of the producer snapshots, ascending."""
+        return self._offsets(".snapshot")
+
+    def orphans(self) -> list[str]:
+        """The names of indexes without a segment."""
+        bases = {*self.segments(), *self.swaps()}
+        return [
+            file_name(base, suffix) for suffix in SEGMENT_SUFFIXES[1:] for base in self._offsets("." + suffix) if base not in bases
+        ]
+
+    def foreign(self) -> list[str]:
+        """The names of files that are not the broker's."""
+        return foreign(self._names)
+
+    def kept(self) -> list[tuple[str, int]]:
+        """Names and sizes of what is in the folder of damaged files."""
+        if DAMAGED not in self._names:
+            return []
+        folder = self.path / DAMAGED
+        return [(f"{DAMAGED}/{name}", (folder / name).lstat().st_size) for name in sorted(os.listdir(folder))]
+
+    @contextmanager
+    def open(self, name: str) -> Iterator[Readable]:
+        """A file."""
+        with self._noting(), opened(self.path / name) as fd:
+            yield FileView(fd, self._on_read, lambda position, size: self._note_unreadable(name, position, size))
+
+    def _note_unreadable(self, name: str, position: int, size: int) -> None:
+        self._unreadable[name, position] = max(size, self._unreadable.get((name, position), 0))
+
+    def read_small(self, name: str) -> bytes | None:
+        """The content of a small file; ``None`` where there is none."""
+        try:
+            with self.open(name) as file:
+                if file.size > _SMALL:
+                    raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(self.path / name))
+                return file.read(0, file.size)
+        except FileNotFoundError:
+            return None
+
+    def take_unreadable(self) -> list[tuple[str, int, int]]:
+        """Names, positions and sizes of what the disk could not read since the last call, neighbours together."""
+        merged: list[tuple[str, int, int]] = []
+        for (name, position), size in sorted(self._unreadable.items()):
+            last, start, length = merged[-1] if merged else ("", 0, 0)
+            if last == name and position <= start + length:
+                merged[-1] = (name, start, max(length, position + size - start))
+            else:
+                merged.append((name, position, size))
+        self._unreadable.clear()
+        return merged
+
+    def _offsets(self, suffix: str) -> list[int]:
+        stems = [name.removesuffix(suffix) for name in self._names if name.endswith(suffix)]
+        return sorted([int(stem) for stem in stems if OFFSET.fullmatch(stem)])
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[int]:
+    """The descriptor of a file that is open for reading. Raises ``OSError`` for anything that is not a file."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe without a writer would wait for one
+    try:
+        if not stat.S_ISREG(mode := os.fstat(fd).st_mode):
+            what = "it is a folder" if stat.S_ISDIR(mode) else "it is not a file"
+            raise OSError(errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL, what, str(path))
+        yield fd
+    finally:
+        os.close(fd)
+
+
+class ReadLock:
+    """Keeps brokers from a data directory while it is read. Raises ``StorageError`` where one uses it.
+
+    Brokers lock the file ``.lock``. Where there is none it is not made: a broker that starts meanwhile is noticed at the end.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / LOCK
+        self._fd = -1
+        if not self._path.exists():
+            return
+        self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            fcntl.lockf(self._fd, fcntl.LOCK_SH | fcntl.LOCK_NB)  # the kind of lock that Apache Kafka takes
+        except OSError as error:
+            self.release()
+            if error.errno not in (errno.EAGAIN, errno.EACCES):
+                raise
+            hint = "stop the broker, or check a copy of the directory"
+            raise StorageError(f"data directory {folder} is in use by a broker", hint=hint) from None
+
+    def check(self) -> None:
+        """Raise ``StorageError`` if a broker has been started on the directory meanwhile."""
+        if self._fd < 0 and self._path.exists():
+            raise StorageError(f"a broker was started on {self._path.parent} during the check: what was found may not be true")
+
+    def release(self) -> None:
+        """Let brokers use the directory."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class Partition(NamedTuple):
+    """A folder to be checked."""
+
+    place: TopicPartition
+    folder: Path
+    known: Known
+
+
+class StoppedDirectory:
+    """A data directory that is being checked. Raises ``StorageError`` where it is none, is in use, cannot be read, or is of a newer
+    release.
+
+    ``findings`` is what is wrong with the files of the directory itself, ``partitions`` what ``check`` reads.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.findings: list[Finding] = []
+        self.partitions: list[Partition] = []
+        self.strays: list[Path] = []
+        self.foreign: list[str] = []
+        """Names that are not the broker's."""
+        self.denied: list[str] = []
+        """The paths of files that this user may not read."""
+        self.node_id = _NODE_ID
+        try:
+            names = os.listdir(path)
+            self._lock = ReadLock(path)
+        except OSError as error:
+            raise StorageError(f"data directory {path} cannot be read: {error.strerror or error}") from error
+        try:
+            if not {META, CATALOG, CATALOG + COPY}.intersection(names) and not any(named_folders(path)):
+                hint = f"such a directory has {META}, {CATALOG} or folders of partitions"
+                raise StorageError(f"{path} is not the data directory of a broker", hint=hint)
+            self.clean = CLEAN_END in names
+            self._look(names)
+        except OSError as error:
+            self.release()
+            raise StorageError(f"data directory {path} cannot be read: {error}") from error
+        except BaseException:
+            self.release()
+            raise
+
+    def release(self) -> None:
+        """Let brokers use the directory."""
+        self._lock.release()
+
+    @property
+    def size(self) -> int:
+        """Bytes of all segments and indexes."""
+        files = [file for partition in self.partitions if partition.folder.is_dir() for file in partition.folder.iterdir()]
+        return sum(file.lstat().st_size for file in files if file.name.split(".")[-1] in SEGMENT_SUFFIXES and file.is_file())
+
+    def check(self, on_read: OnRead) -> Iterator[PartitionCheck]:
+        """Verify one partition after the other. Raises ``StorageError`` if a broker was started meanwhile."""
+        for place, path, known in self.partitions:
+            check = PartitionCheck(place, FolderReader(path, on_read, self.denied), known)
+            try:
+                check.run()
+            except OSError as error:
+                name = "." if error.filename in (None, str(path)) else Path(error.filename).name
+                check.give_up(name, error.strerror or str(error))
+            yield check
+        self._lock.check()
+
+    # The files of the directory itself
+
+    def _look(self, names: list[str]) -> None:
+        self._look_at_properties(names)
+        catalog = CatalogFile.read(self.path / CATALOG, OpenFiles())
+        # Only Ottla writes these. Apache Kafka keeps its topics elsewhere, and an earlier release made no copies.
+        is_ottla = (not catalog.is_new and not catalog.is_earlier) or any(
+            name + checkpoint_files.COPY in names for name in _CHECKPOINTS
+        )
+        is_kill = not self.clean and not catalog.is_lost and not catalog.has_damaged_lines
+        for fault in catalog.faults:
+            self._find(Kind.CATALOG, CATALOG, fault, is_note=is_kill and "missing" not in fault)
+        is_lost = is_ottla or catalog.is_lost
+        if is_incomplete(catalog, self.path):
+            catalog.recover(topics_in(self.path))
+            if is_lost:
+                self._find(Kind.LOST_CATALOG, CATALOG, "changes are lost that neither file has")
+        honoured, _ = split(catalog.catalog.settings)
+        try:
+            config = altered(BrokerConfig(), {**CLUSTER_WIDE, **honoured.cluster, **honoured.broker})
+        except ConfigError:
+            config = BrokerConfig()  # the start will refuse them; the logs are the same
+        topics = Topics(config)
+        for stored in catalog.catalog.topics:
+            topics.add(stored)
+        has_logs = any(folder.is_dir() for *_, folder in named_folders(self.path))
+        points = {name: self._look_at_checkpoint(name, is_ottla=is_ottla, has_logs=has_logs) for name in _CHECKPOINTS}
+        self._look_at_folders(topics, points, is_ottla=is_ottla)
+        strays = {folder.name for folder in self.strays}
+        self.foreign = [name for name in foreign_in(self.path, catalog.catalog.topics) if name not in strays]
+        if found := self.foreign:
+            self._find(Kind.FOREIGN, ".", f"{', '.join(map(ascii, found))}: not the broker's")
+
+    def _look_at_properties(self, names: list[str]) -> None:
+        if META not in names:
+            self._find(Kind.PROPERTIES, META, "it is missing")
+            return
+        try:
+            self.node_id = int(read_properties(self.path / META)["node.id"])
+        except StorageError as error:
+            self._find(Kind.PROPERTIES, META, error.args[0])
+        except OSError as error:
+            self._find(Kind.PROPERTIES, META, f"it cannot be read: {error.strerror or error}")
+
+    def _look_at_checkpoint(self, name: str, *, is_ottla: bool, has_logs: bool) -> dict[TopicPartition, int] | None:
+        told = checkpoint_files.inspect(self.path / name)
+        # Others write no copies, and Kafka's checkpoints are empty until they are written for the first time.
+        is_normal = not is_ottla and (told.is_without_copy or told.is_empty)
+        for level, fault in told.faults:
+            if is_normal:
+                continue
+            is_kill = level == logging.WARNING and not self.clean and told.is_older
+            self._find(Kind.CHECKPOINT, name, fault, is_note=is_kill)
+        if told.offsets is None and not told.faults and is_ottla and has_logs and name != ENDS:
+            self._find(Kind.CHECKPOINT, name, "it is missing, and so is its copy")
+        return told.offsets
+
+    def _look_at_folders(self, topics: Topics, points: dict[str, dict[TopicPartition, int] | None], *, is_ottla: bool) -> None:
+        own: set[Path] = set()
+        for name, number, folder in named_folders(self.path):
+            topic = topics.get(name)
+            try:
+                content = metadata_in(folder)
+            except OSError as error:
+                content = b""
+                self._find(Kind.METADATA, f"{folder.name}/{PARTITION_METADATA}", f"it cannot be read: {error.strerror or error}")
+            topic_id = topic_id_in(content or b"")
+            if topic is not None and number < topic.partition_count:
+                expected = partition_metadata(topic.topic_id)
+                is_new = content is None and not any(folder.glob("*.log"))
+                if topic_id is None or topic_id == topic.topic_id or differ_in_one_bit(content or b"", expected):
+                    own.add(folder)
+                    if topic_id != topic.topic_id and not is_new:
+                        what = "it is missing" if content is None else "it is damaged"
+                        self._find(Kind.METADATA, f"{folder.name}/{PARTITION_METADATA}", what)
+                    continue
+            if topic_id is not None:
+                # A topic is deleted before its folders are renamed: a kill may come in between.
+                self._find(Kind.STRAY, folder.name, "it belongs to no topic of this broker", is_note=not self.clean)
+                self.strays.append(folder)
+        for topic in topics:
+            for number in topic.partitions:
+                place = TopicPartition(topic.name, number)
+                recovery_point, end, clean_point = ((points[one] or {}).get(place, 0) for one in (RECOVERY_POINTS, ENDS, CLEANED))
+                folder = self.path / f"{topic.name}-{number}"
+                if folder not in own:
+                    self._look_at_missing(place, folder, max(recovery_point, end))
+                    continue
+                is_anywhere = topic.config.compacted or not topic.config.cleanup_policy or points[CLEANED] is None
+                known = Known(
+                    recovery_point=recovery_point,
+                    end=max(recovery_point, end),
+                    gaps_before=LAST_OFFSET if is_anywhere else clean_point,
+                    clean=self.clean,
+                    interval=topic.config.index_interval_bytes if is_ottla and not topic.settings_unknown else None,
+                )
+                self.partitions.append(Partition(place, folder, known))
+
+    def _look_at_missing(self, place: TopicPartition, folder: Path, end: int) -> None:
+        """A partition without a folder. After an unclean end, its offsets may be those of a deleted topic of the same name."""
+        if folder.exists() and not folder.is_dir():
+            self.findings.append(Finding(Kind.UNREADABLE_LOG, place, folder.name, "it is not a folder"))
+        elif self.clean and end:
+            what = f"the folder is missing, and with it the records before offset {end}"
+            self.findings.append(Finding(Kind.LOST_FOLDER, place, folder.name, what, next_offset=end))
+
+    def _find(self, kind: Kind, file: str, what: str, *, is_note: bool = False) -> None:
+        what = what.removeprefix(f"{self.path / file} ").removeprefix(f"{self.path}/")
+        self.findings.append(Finding(kind, None, file, what, is_note=is_note))
