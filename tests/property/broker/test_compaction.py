@@ -168,7 +168,7 @@ class CompactedLog(RuleBasedStateMachine):
             for path in Path(self.folder.name).glob("t-0/*.snapshot"):
                 path.unlink()
         points = {"recovery_point": self.log.recovery_point, "clean_point": self.log.clean_point}
-        self.log, cut = reload(self.log, **points, now=self.now, durable=False)
+        self.log, cut = reload(self.log, **points, now=self.now)
         assert cut is None
         assert (self.log.end_offset, self.log.last_stable_offset) == before
         assert self._last_sequences() == sequences

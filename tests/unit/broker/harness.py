@@ -40,8 +40,11 @@ def header_of(data: bytes) -> BatchHeader:
     return read_header(data)
 
 
-def open_log(path: Path, *, durable: bool = True, **config: Any) -> PartitionLog:
-    """A log on a folder, not loaded. Limits that settings refuse, such as tiny segments, are possible here."""
+def open_log(path: Path, *, durable: bool = False, **config: Any) -> PartitionLog:
+    """A log on a folder, not loaded. Limits that settings refuse, such as tiny segments, are possible here.
+
+    ``durable``: files are forced to disk, which takes long on a busy machine: for tests of that alone.
+    """
     path.mkdir(parents=True, exist_ok=True)
     files = PartitionFolder(path / "t-0", TOPIC_ID, OpenFiles(), durable=durable)
     return PartitionLog(TopicPartition("t", 0), replace(TopicConfig(), **config), files)
@@ -54,7 +57,7 @@ def reload(
     recovery_point: int = 0,
     now: int = START.wall,
     clean_point: int = 0,
-    durable: bool = True,
+    durable: bool = False,
 ) -> tuple[PartitionLog, str | None]:
     """The log as another process finds it, and what was damaged or cut."""
     fresh = open_log(log.files.path.parent, durable=durable, **{name: getattr(log.config, name) for name in log.config.__slots__})  # type: ignore[attr-defined]

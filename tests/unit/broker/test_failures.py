@@ -140,7 +140,7 @@ def test_a_torn_write_is_cut_off_before_the_next_segment_begins(tmp_path: Path, 
 
 
 def test_a_flush_covers_segments_whose_sealing_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    log = open_log(tmp_path, segment_bytes=header_of(batch()).size)
+    log = open_log(tmp_path, durable=True, segment_bytes=header_of(batch()).size)
     for _ in range(2):
         log.append(batch(), header_of(batch()), START.wall)
     (sealing,) = log.take_sealings()
