@@ -45,7 +45,7 @@ test-slow: install ## the tests that take minutes
 interop: install ## other clients and tools: the full matrix, on our broker and on a real Kafka
 	@$(bin)/pytest -m "not torture and not endurance" $(patient) --timeout 600 $(parallel) tests/interop $(PYTEST_ARGS)
 
-torture: install ## clients and brokers killed over and over, and the guarantees checked
+torture: install ## clients and brokers killed over and over, data directories damaged, and the guarantees checked
 	@$(bin)/pytest -m torture $(patient) --timeout 1800 $(PYTEST_ARGS)
 
 endurance: install ## groups on three real Kafka nodes that restart and die all the time, for ten minutes

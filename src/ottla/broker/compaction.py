@@ -14,7 +14,7 @@ from bisect import bisect_right
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from ottla.broker.aborted import AbortedTransactions
+from ottla.broker.aborted import TXNINDEX, TXNINDEX_COPY, AbortedTransactions
 from ottla.broker.markers import read_marker
 from ottla.broker.ports import LogFiles
 from ottla.broker.producers import Producers
@@ -176,7 +176,7 @@ class Cleaning:
         index, time_index = segment.seal()
         small = {"index": index.to_bytes(), "timeindex": time_index.to_bytes()}
         if len(segment.aborted):
-            small["txnindex"] = segment.aborted.to_bytes()
+            small |= {TXNINDEX: segment.aborted.to_bytes(), TXNINDEX_COPY: segment.aborted.to_copy()}
         self._files.finish_draft(base, small)
         yield Cleaned(group, segment)
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import crc32c
 
-from ottla.broker.aborted import AbortedTransaction
+from ottla.broker.aborted import TXNINDEX, TXNINDEX_COPY, AbortedTransaction
 from ottla.broker.epochs import LeaderEpochs
 from ottla.broker.markers import read_marker
 from ottla.broker.ports import Job, LogFiles, PinnedFolder
@@ -179,9 +179,9 @@ class PartitionLog:
         them."""
         if segment.aborted.whole:
             return
-        name = file_name(segment.base_offset, "txnindex")
+        name, copy = (file_name(segment.base_offset, suffix) for suffix in (TXNINDEX, TXNINDEX_COPY))
         try:
-            segment.aborted.store(self.files.pin(), name)
+            segment.aborted.store(self.files.pin(), name, copy)
         except OSError as error:
             logger.error("%s of %s could not be written: %s", name, self.topic_partition, error)
 

@@ -132,8 +132,8 @@ class Logs:
         recovery_point, log_start, clean_point, known_end = ((offsets or {}).get(place, 0) for offsets in stored)
         known_end = max(known_end, recovery_point)
         exists = self._store.log_files(topic.name, topic.topic_id, partition).exists()
-        # After an unclean end the checkpoint may be that of a deleted topic with the same name.
-        if not exists and not (self._store.clean and known_end):
+        # After an unclean end the checkpoint may be that of a deleted topic with the same name; internal ones are not deleted.
+        if not exists and not ((self._store.clean or topic.internal) and known_end):
             return []
         log = self.get(topic, partition)
         try:

@@ -202,8 +202,8 @@ class Producers:
         return _SNAPSHOT_HEAD.pack(_SNAPSHOT_VERSION, crc32c.crc32c(body)) + body
 
     @classmethod
-    def from_snapshot(cls, content: bytes) -> Producers | None:
-        """What a ``.snapshot`` file says, or ``None`` where it is damaged."""
+    def from_snapshot(cls, content: bytes, before: int = 2**63 - 1) -> Producers | None:
+        """What the ``.snapshot`` file of the offset ``before`` says, or ``None`` where it is damaged, or one of another log."""
         head = _SNAPSHOT_HEAD.size
         if len(content) < head + _SNAPSHOT_COUNT.size:
             return None
@@ -216,6 +216,8 @@ class Producers:
         began: dict[int, int] = {}
         for row in _SNAPSHOT_ENTRY.iter_unpack(entries):
             producer_id, epoch, last_sequence, last_offset, delta, timestamp, coordinator_epoch, first_offset = row
+            if max(last_offset, first_offset) >= before:
+                return None
             producer = producers._producers[producer_id] = Producer(epoch)
             if last_offset != _NO_OFFSET:
                 first = (last_sequence - delta) & _MAX_SEQUENCE

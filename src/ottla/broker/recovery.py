@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
-from ottla.broker.aborted import AbortedTransactions
+from ottla.broker.aborted import TXNINDEX, TXNINDEX_COPY, AbortedTransactions
 from ottla.broker.epochs import LeaderEpochs
 from ottla.broker.indexes import OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE, OffsetIndex, TimeIndex
 from ottla.broker.log import EPOCH_CHECKPOINT, PartitionLog, file_name
@@ -49,8 +49,8 @@ def load_log(
     """
     loading = _Loading(log, recovery_point, max(known_end, recovery_point), clean, log.files.listing())
     gaps_before = _LAST_OFFSET if log.config.compacted or not log.config.cleanup_policy or clean_point_lost else clean_point
-    loading.finish_swaps()
-    loading.segments(gaps_before)
+    clean_point = max(clean_point, loading.finish_swaps())
+    loading.segments(max(gaps_before, clean_point))
     loading.orphans()
     loading.foreign()
     if log.segments:
@@ -114,7 +114,7 @@ class _Loading:
                 segment = self._newest(base, gaps_before)
                 end = segment.next_offset
             else:
-                segment, end = self._full(base, next_base)
+                segment, end = self._full(base, next_base, gaps_before)
                 if end < next_base:
                     self.gaps_end = next_base
                 if end < next_base and next_base > gaps_before:
@@ -123,7 +123,7 @@ class _Loading:
             self.log.segments.append(segment)
         self.found_end = self.log.end_offset
 
-    def _full(self, base: int, next_base: int) -> tuple[Segment, int]:
+    def _full(self, base: int, next_base: int, gaps_before: int) -> tuple[Segment, int]:
         """A segment that is not written to any more, and the offset after its last batch."""
         files = self.log.files
         stored = partial(_stored_indexes, files, base)
@@ -134,9 +134,15 @@ class _Loading:
             if isinstance(doubt, int):
                 segment.next_offset = next_base
                 return segment, doubt
+        entries = _LastEntries(segment, files)
         end = segment.rescan(next_base)
         segment.next_offset = next_base
         self._report(segment)
+        if next_base > end <= (claimed := entries.last_offset):
+            missing = f"offsets {end} to {next_base - 1} may be missing"
+            self._say(f"the indexes of {file_name(base, 'log')} name offset {claimed}, and it ends at {end}: {missing}")
+        else:
+            self._say_gaps(segment, gaps_before)
         if sealed and self._write_indexes(segment) and not segment.damages:
             self._say(f"the indexes of {file_name(base, 'log')} were made again from its batches: {doubt}")
         return segment, end
@@ -155,6 +161,7 @@ class _Loading:
         if segment.damages and segment.damages[-1].end == segment.size:
             self._cut(segment, segment.damages.pop())
         self._report(segment)
+        self._say_gaps(segment, 0)  # compaction never rewrites the newest
         return segment
 
     def _cut(self, segment: Segment, damage: Damage) -> None:
@@ -169,6 +176,19 @@ class _Loading:
 
     def _report(self, segment: Segment) -> None:
         self.lines += [self.log.damage_in(segment, damage) for damage in segment.damages]
+
+    def _say_gaps(self, segment: Segment, gaps_before: int) -> None:
+        """Say which offsets are missing between batches, apart from those in damaged parts, where compaction has left no gaps."""
+        if segment.base_offset < gaps_before:
+            return
+        expected = segment.base_offset
+        damaged = {damage.end: damage.next_offset for damage in segment.damages}
+        for position, header in segment.walk(0):
+            expected = damaged.get(position, expected)
+            if header.base_offset > expected:
+                name = file_name(segment.base_offset, "log")
+                self._say(f"offsets {expected} to {header.base_offset - 1} are missing before byte {position} of {name}")
+            expected = header.next_offset
 
     def _write_indexes(self, segment: Segment) -> bool:
         """Replace the index files if they are wrong, so that the next start need not scan the segment; whether they were."""
@@ -203,12 +223,13 @@ class _Loading:
                 self._new_epoch(log.end_offset)
             return
         lost = log.end_offset
-        if not log.segments:
+        if log.segments:
+            log.segments[-1].file.repair()
+        else:
+            log.files.make()
             log.start_offset = self.known_end
             self.epochs()
-        else:
-            log.segments[-1].file.repair()
-            log.segments.append(Segment(self.known_end, log.files.create(self.known_end), log.config.index_interval_bytes))
+        log.segments.append(Segment(self.known_end, log.files.create(self.known_end), log.config.index_interval_bytes))
         self._new_epoch(lost)
         self._say(f"it ends at offset {lost}, but had ended at {self.known_end}, where it goes on: records are lost")
 
@@ -221,7 +242,9 @@ class _Loading:
         log = self.log
         content = log.files.read_small(EPOCH_CHECKPOINT)
         epochs = LeaderEpochs.from_bytes(content) if content is not None else None
-        if epochs is None:
+        if content is None and not log.segments:
+            epochs = LeaderEpochs([(_TOTAL_LOSS_EPOCH, 0)])
+        elif epochs is None:
             headers = (header for segment in log.segments for header in _headers(segment, self._limit(segment)))
             epochs = LeaderEpochs.from_batches((header.leader_epoch, header.base_offset) for header in headers)
             log.files.pin().write_small(EPOCH_CHECKPOINT, epochs.to_bytes())
@@ -238,46 +261,73 @@ class _Loading:
 
     # Compaction that was interrupted
 
-    def finish_swaps(self) -> None:
-        """Complete what compaction had begun to swap, and remove what it had not, nor what was written only in part.
+    def finish_swaps(self) -> int:
+        """Complete what compaction had begun to swap, and remove what it had not, nor what was written only in part. Returns the
+        offset up to which there may be gaps because of that.
 
         A draft takes the place of the segments that begin before it ends; what it was made of beyond that says the same of every
         key. A damaged one does not, as long as those are there.
         """
         files, listing = self.log.files, self.listing
+        compacted = 0
         if not listing.swaps and not listing.has_unfinished:
-            return
+            return compacted
         for base in listing.swaps:
-            damage, last = None, base + 1
-            for found in scan(files.open_swap(base), base, limit=_LAST_OFFSET):
-                if isinstance(found, Batch):
-                    last = found.header.next_offset
-                else:
-                    damage = damage or found
+            found = list(scan(files.open_swap(base), base, limit=_LAST_OFFSET))
+            last = max((one.header.next_offset for one in found if isinstance(one, Batch)), default=base + 1)
             originals = [one for one in files.listing().segments if base <= one < last]
-            if damage is not None and base in originals:
+            doubt = self._doubt_in_swap(base, found, originals) if base in originals else None
+            if doubt is not None:
                 name = file_name(base, "log") + ".swap"
-                self._say(f"{name} is damaged at {damage}; it is kept as {files.keep(name)}, and what it was made of is used")
+                self._say(f"{name} is damaged: {doubt}; it is kept as {files.keep(name)}, and what it was made of is used")
             else:
                 files.finish_swap(base, originals)
+                compacted = max([compacted, *(one for one in files.listing().segments if one > base)][:2])
         files.discard_drafts()
         files.discard_unfinished()
         self.listing = files.listing()
+        return compacted
+
+    def _doubt_in_swap(self, base: int, found: list[Batch | Damage], originals: list[int]) -> str | None:
+        """Why a draft cannot be what these segments, which are all still there, were rewritten to; ``None`` where it can."""
+        damage = next((one for one in found if isinstance(one, Damage)), None)
+        if damage is not None:
+            return f"at {damage}"
+        times = self.log.files.read_end(file_name(base, "timeindex") + ".swap", TIME_ENTRY_SIZE)
+        if times is not None and times[0] and not found:
+            return "it is empty, and its index is not"
+        made_of: set[tuple[int, int]] = set()
+        damaged: list[Damage] = []
+        for one in originals:
+            limit = next((base for base in self.listing.segments if base > one), _LAST_OFFSET)
+            with self.log.files.open(one).reader() as file:
+                for row in scan(file, one, limit=limit):
+                    if isinstance(row, Damage):
+                        damaged.append(row)
+                    else:
+                        made_of.add((row.header.base_offset, row.header.next_offset))
+        for batch in found:
+            if isinstance(batch, Batch) and (batch.header.base_offset, batch.header.next_offset) not in made_of:
+                offset = batch.header.base_offset
+                if not any(one.first_offset <= offset < max(one.next_offset, one.first_offset + 1) for one in damaged):
+                    return f"it has a batch at offset {offset}, and what it was made of has none"
+        return None
 
     # Producers
 
     def producers(self, now: int) -> None:
         """The producers, and which transactions were aborted, from the newest snapshot that fits and the batches after it.
 
-        A snapshot is written after the ``.txnindex`` of everything before it; where one of these is damaged, the snapshot says
-        too little. What the files say about later transactions is ignored: they are rewritten.
+        A snapshot is written after the ``.txnindex`` of everything before it and their copies; where one of these is damaged, and
+        its copy is, the snapshot says too little. What the files say about later transactions is ignored: they are rewritten.
         """
         log = self.log
-        stored = {segment: log.files.read_small(file_name(segment.base_offset, "txnindex")) or b"" for segment in log.segments}
+        files = {segment: self._aborted_files(segment) for segment in log.segments}
+        stored = {segment: self._aborted_in(segment, *contents) for segment, contents in files.items()}
         start = log.start_offset
         for offset in reversed(self.listing.snapshots):
             content = log.files.read_small(file_name(offset, "snapshot")) if log.start_offset <= offset <= log.end_offset else None
-            producers = Producers.from_snapshot(content) if content is not None else None
+            producers = Producers.from_snapshot(content, offset) if content is not None else None
             damaged = any(AbortedTransactions.from_bytes(one, before=offset) is None for one in stored.values())
             if producers is not None and not damaged:
                 log.producers, start = producers, offset
@@ -290,9 +340,27 @@ class _Loading:
             segment.aborted = AbortedTransactions.from_bytes(stored[segment], before=start) or AbortedTransactions()
             if segment.next_offset > start and segment.size:
                 self._note_producers(segment, start, now)
-        for segment, content in stored.items():
-            segment.aborted.compare(content)
+        for segment, contents in files.items():
+            segment.aborted.compare(*contents)
             log.store_aborted(segment)
+
+    def _aborted_files(self, segment: Segment) -> tuple[bytes, bytes]:
+        """The content of the list of aborted transactions and of its copy."""
+        names = (file_name(segment.base_offset, suffix) for suffix in (TXNINDEX, TXNINDEX_COPY))
+        content, copy = (self.log.files.read_small(name) or b"" for name in names)
+        return content, copy
+
+    def _aborted_in(self, segment: Segment, content: bytes, copy: bytes) -> bytes:
+        """What a ``.txnindex`` file should have: what it shares with its copy counts, and where they differ, the copy."""
+        checked = AbortedTransactions.in_copy(copy, segment.base_offset, self._limit(segment))
+        if not copy or (checked and content.startswith(checked)):
+            return content  # a copy is missing in a directory of an earlier release, and behind by an entry after a kill
+        name = file_name(segment.base_offset, TXNINDEX)
+        if not checked:
+            self._say(f"{file_name(segment.base_offset, TXNINDEX_COPY)} is damaged: whether {name} is intact cannot be checked")
+            return content
+        self._say(f"{name} was missing or damaged: its copy is used")
+        return checked
 
     def _note_producers(self, segment: Segment, start: int, now: int) -> None:
         """Take note of the producers of a segment's batches from offset ``start`` on."""
@@ -326,6 +394,14 @@ class _LastEntries:
         self._index = files.read_end(file_name(segment.base_offset, "index"), OFFSET_ENTRY_SIZE)
         self._times = files.read_end(file_name(segment.base_offset, "timeindex"), TIME_ENTRY_SIZE)
 
+    @property
+    def last_offset(self) -> int:
+        """The last offset that an entry names; -1 where there is none that makes sense."""
+        offset = OffsetIndex.last_in(*self._index)[0] if self._index and self._index[0] else -1
+        stamped_at = TimeIndex.last_in(*self._times)[1] if self._times and self._times[0] else -1
+        last = max(offset, stamped_at)
+        return self._segment.base_offset + last if last >= 0 else -1
+
     def check(self, next_base: int) -> int | str:
         """The offset after the last batch, with the largest timestamp noted in the segment; or what is wrong, in words."""
         segment = self._segment
@@ -337,6 +413,8 @@ class _LastEntries:
         stamped, stamped_at = TimeIndex.last_in(*self._times)
         if min(offset, position, stamped_at) < 0 or (segment.size and not self._times[0]):
             return "they did not make sense"
+        if self._times[0] and not segment.size:
+            return f"one of them named offset {segment.base_offset + stamped_at}, and the .log file is empty"
         if position and position >= segment.size:
             return f"one of them pointed at byte {position} of {segment.size}"
         end = segment.base_offset

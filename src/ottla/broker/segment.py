@@ -14,7 +14,8 @@ from ottla.broker.aborted import AbortedTransactions
 from ottla.broker.indexes import OFFSET_ENTRY_SIZE, OffsetIndex, TimeIndex
 from ottla.broker.ports import Readable, SegmentFile
 from ottla.broker.scan import Batch, Damage, scan
-from ottla.records import HEADER_SIZE, BatchHeader, InvalidBatchError, find_timestamp, read_header
+from ottla.records import HEADER_SIZE, BatchHeader, InvalidBatchError, find_timestamp, iter_records, read_header
+from ottla.records.batch import crc_matches
 
 _WALK = 4096
 """Bytes read at once while walking from batch to batch: between two index entries there is rarely more."""
@@ -255,10 +256,22 @@ class Segment:
         """Offset and timestamp of the first record at or after ``timestamp`` and not before ``from_offset``."""
         for position, header in self.walk(self._start_of_time(timestamp)):
             if header.max_timestamp >= timestamp and header.last_offset >= from_offset:
-                found = find_timestamp(self.file.read(position, header.size), 0, timestamp)
-                if found is not None and found[0] >= from_offset:
+                found = self._time_in(position, header, timestamp, from_offset)
+                if found is not None:
                     return found
         return None
+
+    def _time_in(self, position: int, header: BatchHeader, timestamp: int, from_offset: int) -> tuple[int, int] | None:
+        batch = self.file.read(position, header.size)
+        if not crc_matches(batch, 0, header):
+            self.is_suspect = True
+            raise InvalidBatchError(f"the batch at byte {position}, offset {header.base_offset}, fails its checksum")
+        found = find_timestamp(batch, 0, timestamp)
+        if found is None or found[0] >= from_offset:
+            return found
+        # DeleteRecords may have made the log begin in the middle of the batch.
+        later = (one for one in iter_records(batch) if one.offset >= from_offset and one.timestamp >= timestamp)
+        return next(((one.offset, one.timestamp) for one in later), None)
 
     def walk(self, position: int) -> Iterator[tuple[int, BatchHeader]]:
         """Position and header of each batch from a batch's beginning on, without those in ``damages``.

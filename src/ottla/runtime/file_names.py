@@ -18,10 +18,10 @@ PARTITION_METADATA = "partition.metadata"
 DAMAGED = "damaged"
 """The folder in a partition's folder in which a start keeps what it has cut off or cannot use. Nothing in it is removed."""
 
-NUMBERED = frozenset({"log", "index", "timeindex", "txnindex", "snapshot"})
+NUMBERED = frozenset({"log", "index", "timeindex", "txnindex", "txnindex.copy", "snapshot"})
 """The suffixes of files that are named after an offset."""
 
-_NUMBERED = rf"[0-9]{{20}}\.(?:{'|'.join(sorted(NUMBERED))})"
+_NUMBERED = rf"[0-9]{{20}}\.(?:{'|'.join(map(re.escape, sorted(NUMBERED)))})"
 _SMALL = rf"{_NUMBERED}|{re.escape(PARTITION_METADATA)}|leader-epoch-checkpoint"
 
 OFFSET = re.compile(r"[0-9]{20}")

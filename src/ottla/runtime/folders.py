@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
+from ottla.broker.aborted import TXNINDEX, TXNINDEX_COPY
 from ottla.broker.log import file_name
 from ottla.errors import StorageError
 from ottla.runtime.file_names import GIVEN_UP, SET_ASIDE, SNAPSHOT, UNFINISHED
@@ -188,8 +189,9 @@ class PinnedFolder:
         if not self._durable:
             return
         self.sync(file_name(base_offset, "log"))
-        with suppress(FileNotFoundError):
-            self.sync(file_name(base_offset, "txnindex"))
+        for suffix in (TXNINDEX, TXNINDEX_COPY):
+            with suppress(FileNotFoundError):
+                self.sync(file_name(base_offset, suffix))
         self.sync_names()
         sync_file(self._path.parent)
 

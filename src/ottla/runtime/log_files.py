@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from weakref import WeakSet
 
+from ottla.broker.aborted import TXNINDEX, TXNINDEX_COPY
 from ottla.broker.log import file_name
 from ottla.broker.ports import Listing
 from ottla.runtime.descriptors import OUT_OF_DESCRIPTORS, first_of_reserve, limit
@@ -36,7 +37,7 @@ from ottla.runtime.file_names import (
 )
 from ottla.runtime.folders import Check, PinnedFolder
 
-SEGMENT_SUFFIXES = ("log", "index", "timeindex", "txnindex")
+SEGMENT_SUFFIXES = ("log", "index", "timeindex", TXNINDEX, TXNINDEX_COPY)
 STRAY = "-stray"
 _MAX_OPEN = 256
 """The maximum number of open segment files; others are opened again when they are needed."""

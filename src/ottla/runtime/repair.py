@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from ottla.broker.aborted import AbortedTransaction, AbortedTransactions
+from ottla.broker.aborted import TXNINDEX, TXNINDEX_COPY, AbortedTransaction, AbortedTransactions
 from ottla.broker.config import broker_config
 from ottla.broker.findings import Kind
 from ottla.broker.holdings import Endpoint, Holdings
@@ -167,7 +167,9 @@ class _PartitionCopy:
             if base is not None:
                 parts.setdefault(base, []).append(one)
         for base, entries in parts.items():
-            (self._target / file_name(base, "txnindex")).write_bytes(AbortedTransactions(entries).to_bytes())
+            aborted = AbortedTransactions(entries)
+            (self._target / file_name(base, TXNINDEX)).write_bytes(aborted.to_bytes())
+            (self._target / file_name(base, TXNINDEX_COPY)).write_bytes(aborted.to_copy())
 
     def _copy_small(self, name: str) -> None:
         with suppress(OSError):  # the check has found that it cannot be read

@@ -118,8 +118,8 @@ class FixedIds:
 class CoreUnderTest:
     """A core on real files, with its timers, jobs and replies in reach: nothing happens until it is told to."""
 
-    def __init__(self, path: Path, now: Now = START, *, loaded: bool = True, **settings: object) -> None:
-        self.store = DataDir(path, int(settings.get("node.id", 1)))  # type: ignore[call-overload]
+    def __init__(self, path: Path, now: Now = START, *, loaded: bool = True, durable: bool = True, **settings: object) -> None:
+        self.store = DataDir(path, int(settings.get("node.id", 1)), durable=durable)  # type: ignore[call-overload]
         try:
             self.core = BrokerCore(broker_config(settings), Endpoint("127.0.0.1", 9092), self.store, FixedIds())
             self.warnings, effects = self.core.start(now)

@@ -13,6 +13,7 @@ from ottla.broker.refusal import Refusal
 from ottla.protocol import ErrorCode
 from ottla.records import NewRecord, encode_batch, read_header
 from tests.unit.broker.harness import START, CoreUnderTest, stored
+from tests.unit.broker.transactional import Producer, make_topic, read
 
 BATCHES = 12
 
@@ -293,3 +294,133 @@ def test_what_a_middle_segment_has_lost_is_said(tmp_path: Path, left: float, cle
         assert any(f"offsets {missing[0]} to {third.base_offset - 1}" in line for line in lines), lines
         assert again.core.log("t", 0).end_offset == 2 * BATCHES
         again.close() if clean else again.kill()
+
+
+def test_a_list_of_aborted_transactions_that_is_lost_or_damaged_is_restored(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker = CoreUnderTest(tmp_path)
+    make_topic(broker, partitions=1)
+    producer = Producer(broker)
+    producer.init()
+    for commit in (False, True, False):
+        assert producer.write() is ErrorCode.none
+        assert producer.end(commit=commit) is ErrorCode.none
+    assert read(broker) == [2]
+    broker.close()
+    path = tmp_path / "t-0" / f"{0:020d}.txnindex"
+    content = path.read_bytes()
+    for damaged in (None, b"", bytes(len(content)), content[:34], content[:9] + b"\x01" + content[10:]):
+        path.unlink()
+        if damaged is not None:
+            path.write_bytes(damaged)
+        again = CoreUnderTest(tmp_path)
+        assert read(again) == [2]
+        assert [line for line in again.warnings if line.startswith(f"t-0: {path.name} was missing or damaged: its copy is used")]
+        again.close()
+        assert path.read_bytes() == content
+    copy = path.with_name(path.name + ".copy")
+    flipped(copy, 40)
+    again = CoreUnderTest(tmp_path)
+    assert f"t-0: {copy.name} is damaged: whether {path.name} is intact cannot be checked" in again.warnings
+    again.close()
+    copy.unlink()  # a directory of an earlier release has none
+    for _ in range(2):
+        again = CoreUnderTest(tmp_path)
+        assert not again.warnings
+        assert read(again) == [2]
+        again.close()
+        assert copy.exists()
+
+
+def test_a_lookup_by_time_passes_over_a_damaged_batch_and_what_was_deleted(tmp_path: Path) -> None:
+    broker = filled(tmp_path, "t")
+    broker.close()
+    flipped(tmp_path / "t-0" / f"{0:020d}.log", 80)
+    again = CoreUnderTest(tmp_path)
+    log = again.core.log("t", 0)
+    assert log.find_time(0) == (2, START.wall + 1)
+    again.core.delete_records(log, 3)
+    assert log.find_time(0) == (3, START.wall + 1), "the log begins in the middle of a batch"
+    again.close()
+
+
+def test_a_swap_that_is_not_of_its_segments_replaces_nothing(tmp_path: Path) -> None:
+    filled(tmp_path, "t", **{"cleanup.policy": "compact"}).close()
+    other = encode_batch([NewRecord(b"k", b"v")] * 2, base_offset=21)
+    swap = tmp_path / "t-0" / f"{0:020d}.log.swap"
+    for content in (other, b""):
+        swap.write_bytes(content)
+        swap.with_name(f"{0:020d}.timeindex.swap").write_bytes(struct.pack(">qi", START.wall, 1))
+        again = CoreUnderTest(tmp_path)
+        assert bases(again, "t") == ALL
+        assert [line for line in again.warnings if line.startswith(f"t-0: {swap.name} is damaged: it ")]
+        again.close()
+
+
+def test_a_compaction_that_a_start_completes_leaves_gaps_that_are_not_called_missing(tmp_path: Path) -> None:
+    filled(tmp_path, "t").close()
+    first = tmp_path / "t-0" / f"{0:020d}.log"
+    size = read_header(first.read_bytes()).size
+    first.with_name(first.name + ".swap").write_bytes(first.read_bytes()[:size])
+    for _ in range(2):
+        again = CoreUnderTest(tmp_path)
+        assert not [line for line in again.warnings if "are missing" in line]
+        again.close()
+
+
+def test_an_emptied_segment_of_a_compacted_log_is_said(tmp_path: Path) -> None:
+    filled(tmp_path, "t", **{"cleanup.policy": "compact"}).close()
+    (tmp_path / "t-0" / f"{0:020d}.log").write_bytes(b"")
+    again = CoreUnderTest(tmp_path)
+    second = again.core.log("t", 0).segments[1].base_offset
+    (line,) = [line for line in again.warnings if "may be missing" in line]
+    assert line.startswith(f"t-0: the indexes of {0:020d}.log name offset ")
+    assert line.endswith(f"and it ends at 0: offsets 0 to {second - 1} may be missing")
+    again.close()
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_an_emptied_folder_does_not_bring_the_offsets_back_to_zero(tmp_path: Path, clean: bool) -> None:
+    broker = filled(tmp_path, "t")
+    broker.pass_time(120_000)
+    broker.run_jobs()
+    broker.close() if clean else broker.kill()
+    for one in (tmp_path / "t-0").iterdir():
+        one.unlink()
+    for number in range(3):
+        again = CoreUnderTest(tmp_path)
+        log = again.core.log("t", 0)
+        assert bool([line for line in again.warnings if "but had ended at" in line]) is (number == 0)
+        assert log.start_offset == log.end_offset > 0
+        assert log.epochs.current > 1 << 16
+        again.kill()
+
+
+def test_a_producer_snapshot_of_another_log_is_not_believed(tmp_path: Path) -> None:
+    broker = CoreUnderTest(tmp_path)
+    make_topic(broker, partitions=2)
+    producer = Producer(broker)
+    producer.init()
+    for _ in range(9):
+        producer.write(0)
+    producer.write(1)
+    broker.close()
+    other, own = (next((tmp_path / f"t-{number}").glob("*.snapshot")) for number in range(2))
+    own.write_bytes(other.read_bytes())
+    again = CoreUnderTest(tmp_path)
+    assert f"t-1: {own.name} is damaged: the producers are those of the batches" in again.warnings
+    log = again.core.log("t", 1)
+    assert (log.last_stable_offset, log.end_offset) == (0, 1)
+    again.close()
+
+
+def test_a_newest_segment_that_begins_later_than_its_name_says_is_reported(tmp_path: Path) -> None:
+    filled(tmp_path, "t").kill()
+    newest = sorted((tmp_path / "t-0").glob("*.log"))[-1]
+    content = newest.read_bytes()
+    newest.write_bytes(content[read_header(content).size :])
+    base = int(newest.name[:20])
+    again = CoreUnderTest(tmp_path)
+    assert f"t-0: offsets {base} to {base + 1} are missing before byte 0 of {newest.name}" in again.warnings
+    again.close()
