@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
-from ottla.broker.aborted import AbortedTransaction, AbortedTransactions
+from ottla.broker.aborted import TXNINDEX, TXNINDEX_COPY, AbortedTransaction, AbortedTransactions
 from ottla.broker.epochs import LeaderEpochs
 from ottla.broker.findings import Finding, Kind
 from ottla.broker.log import EPOCH_CHECKPOINT, file_name
@@ -251,15 +251,24 @@ class PartitionCheck:
         return [AbortedTransaction(header.producer_id, first, header.last_offset, 0)]
 
     def _stored_aborted(self, segment: CheckedSegment) -> AbortedTransactions | None:
-        name = file_name(segment.base_offset, "txnindex")
-        content = self._read_small(name + SWAP) if segment.name.endswith(SWAP) else None
-        content = self._read_small(name) if content is None else content
-        stored = AbortedTransactions.from_bytes(content or b"", before=LAST_OFFSET)
+        name, second = (file_name(segment.base_offset, suffix) for suffix in (TXNINDEX, TXNINDEX_COPY))
+        content, copy = (self._of_segment(segment, one) for one in (name, second))
+        checked = AbortedTransactions.in_copy(copy, segment.base_offset, None)
+        if copy and checked is None:
+            self._find(Kind.TRANSACTIONS, second, "its checksums do not fit")
+        elif checked and not content.startswith(checked):
+            self._find(Kind.TRANSACTIONS, name, f"it differs from {second}, whose checksums fit")
+            content = checked
+        stored = AbortedTransactions.from_bytes(content, before=LAST_OFFSET)
         if stored is None:
             self._find(Kind.TRANSACTIONS, name, "the order of its entries, or their version, is wrong")
         else:
             segment.aborted = stored.between(0, LAST_OFFSET)
         return stored
+
+    def _of_segment(self, segment: CheckedSegment, name: str) -> bytes:
+        content = self._read_small(name + SWAP) if segment.name.endswith(SWAP) else None
+        return (self._read_small(name) if content is None else content) or b""
 
     def _compare_aborted(
         self, segment: CheckedSegment, stored: AbortedTransactions | None, expected: list[AbortedTransaction]
