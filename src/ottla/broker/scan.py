@@ -15,13 +15,18 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import crc32c
+
 from ottla.broker.ports import Readable
 from ottla.records import HEADER_SIZE, BatchHeader, InvalidBatchError, read_header
 from ottla.records.batch import crc_matches
-from ottla.records.header import LENGTH_OVERHEAD, MAGIC, MAGIC_OFFSET
+from ottla.records.header import CRC_START, LENGTH_OVERHEAD, MAGIC, MAGIC_OFFSET
 
 PIECE = 1 << 20
 """Bytes that are read at once."""
+
+_NEAR = 1 << 14
+"""Bytes behind damage in which the next batch is looked for first. Mostly it is there, in what was read already."""
 
 _PLACE = struct.Struct(">qi")
 _LAST_OFFSET = 2**63 - 1
@@ -65,7 +70,7 @@ def scan(
     whether offsets may be missing before the last batch, if there is no limit; before others they may always. Raises ``OSError``
     where the disk cannot be read.
     """
-    reader = _Reader(file, limit, gaps)
+    reader = _Reader(file, base_offset, limit, gaps)
     expected = base_offset
     while position < file.size:
         found = reader.batch_at(position, expected)
@@ -90,9 +95,10 @@ class _Fault(NamedTuple):
 class _Reader:
     """One file, a piece of it in memory."""
 
-    def __init__(self, file: Readable, limit: int | None, gaps: bool) -> None:
+    def __init__(self, file: Readable, base_offset: int, limit: int | None, gaps: bool) -> None:
         self._file = file
         self._limit = limit
+        self._last_possible = min(_LAST_OFFSET if limit is None else limit - 1, base_offset + _MAX_RELATIVE)
         self._gaps = gaps
         self._piece, self._start = b"", 0
         self._last: tuple[int, int, Batch | _Fault] | None = None
@@ -116,12 +122,23 @@ class _Reader:
         left = self._file.size - position
         if header.size > left:
             return _Fault(f"a batch of {header.size} bytes of which {left} are there")
-        content = self._bytes(position, header.size)
-        if len(content) < header.size or not crc_matches(content, 0, header):
+        if not self._is_whole(position, header):
             return _Fault(f"the batch at offset {header.base_offset} fails its checksum", header)
-        if header.base_offset < expected or self._beyond(header.next_offset, expected):
+        if header.base_offset < expected or header.last_offset > self._last_possible:
             return _Fault(f"a batch claims offset {header.base_offset} where {self._possible(expected)}", header)
-        return Batch(position, header, content)
+        return Batch(position, header, self._bytes(position, header.size))
+
+    def _is_whole(self, position: int, header: BatchHeader) -> bool:
+        """Whether the checksum of a batch fits. A damaged length may be that of the rest of the file, which is not read at once."""
+        if header.size <= PIECE:
+            return crc_matches(self._bytes(position, header.size), 0, header)
+        at, end, crc = position + CRC_START, position + header.size, 0
+        while at < end:
+            piece = self._file.read(at, min(PIECE, end - at))
+            if not piece:
+                return False
+            at, crc = at + len(piece), crc32c.crc32c(piece, crc)
+        return crc == header.crc
 
     def is_contradicted(self, batch: Batch, expected: int) -> bool:
         """Whether the next batch has offsets of this one, so that this one's, which no checksum covers, are wrong.
@@ -154,20 +171,22 @@ class _Reader:
 
     def _candidates(self, start: int, expected: int) -> Iterator[int]:
         """The positions from ``start`` on at which the first bytes may be those of a batch."""
-        size = self._file.size
-        last = _LAST_OFFSET if self._limit is None else self._limit
-        highs = range(expected >> 32, (min(last, expected + _MAX_RELATIVE) >> 32) + 1)
+        size, last = self._file.size, self._last_possible
+        highs = range(expected >> 32, (max(expected, last) >> 32) + 1)
         either = b"|".join(re.escape(high.to_bytes(4, "big")) for high in highs)
-        pattern = re.compile(b"(?=(?:%b).{12}%b)" % (either, re.escape(bytes([MAGIC]))), re.DOTALL)
+        magic = re.escape(bytes([MAGIC]))
+        # It begins with the magic byte, since that is rare: zeros are passed over fifty times as fast as with the offset first.
+        pattern = re.compile(b"%b(?<=(?:%b).{12}%b)" % (magic, either, magic), re.DOTALL)
+        piece: bytes | memoryview = self._bytes(start, _NEAR)
         while start + HEADER_SIZE <= size:
-            piece = bytes(self._file.read(start, PIECE + HEADER_SIZE))
             if len(piece) < HEADER_SIZE:
                 return
             for match in pattern.finditer(piece, 0, len(piece) - HEADER_SIZE + MAGIC_OFFSET + 1):
-                position = start + match.start()
-                if _is_plausible(piece[match.start() :][:HEADER_SIZE], size - position, expected, last):
-                    yield position
+                at = match.start() - MAGIC_OFFSET
+                if _is_plausible(piece[at : at + HEADER_SIZE], size - start - at, expected, last):
+                    yield start + at
             start += len(piece) - HEADER_SIZE + 1
+            piece = self._file.read(start, PIECE)
 
     def _bytes(self, position: int, size: int) -> memoryview:
         """Up to ``size`` bytes; fewer where the file ends."""
@@ -175,17 +194,14 @@ class _Reader:
             self._piece, self._start = self._file.read(position, max(size, PIECE)), position
         return memoryview(self._piece)[position - self._start :][:size]
 
-    def _beyond(self, next_offset: int, expected: int) -> bool:
-        return next_offset > (expected + _MAX_RELATIVE if self._limit is None else self._limit)
-
     def _possible(self, expected: int) -> str:
-        return f"{expected} or more is possible" if self._limit is None else f"{expected} to {self._limit - 1} are possible"
+        return f"{expected} or more is possible" if self._limit is None else f"{expected} to {self._last_possible} are possible"
 
     def _end(self, expected: int) -> int:
         return expected if self._limit is None else max(expected, self._limit)
 
 
-def _is_plausible(front: bytes, left: int, expected: int, last: int) -> bool:
+def _is_plausible(front: bytes | memoryview, left: int, expected: int, last: int) -> bool:
     """Whether 61 bytes may be a header: cheap, and rare in data that is none."""
     base_offset, length = _PLACE.unpack_from(front)
     if not (expected <= base_offset <= last and HEADER_SIZE <= length + LENGTH_OVERHEAD <= left):
