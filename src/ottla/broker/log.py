@@ -224,7 +224,7 @@ class PartitionLog:
             segment = self.segments[row]
             position = segment.locate(offset)
             if position is not None:
-                stop = segment.locate(end) if end < segment.next_offset else None
+                stop = segment.locate_end(end) if end < segment.next_offset else None
                 if stop is not None:
                     max_bytes = min(max_bytes, stop - position)
                     at_least_one = at_least_one and stop > position

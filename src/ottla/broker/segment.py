@@ -192,6 +192,12 @@ class Segment:
         start = self._start(self.index.floor_row(offset - self.base_offset))
         return next((position for position, header in self.walk(start) if header.last_offset >= offset), None)
 
+    def locate_end(self, offset: int) -> int | None:
+        """As ``locate``, for what ends before ``offset``. If that was in a damaged part, it ends where the damage begins."""
+        damaged = (damage.position for damage in self.damages if damage.first_offset <= offset < damage.next_offset)
+        found = next(damaged, None)
+        return self.locate(offset) if found is None else found
+
     def cut(self, position: int, max_bytes: int, *, at_least_one: bool) -> int:
         """The largest number of bytes from ``position`` on, up to ``max_bytes``, that are whole batches.
 

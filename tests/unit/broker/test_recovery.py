@@ -379,6 +379,25 @@ def test_an_abort_beyond_the_end_of_a_log_that_was_cut_is_forgotten(tmp_path: Pa
     assert _found(again) == written.entries() == ABORTED[:1]
 
 
+def test_committed_records_before_a_damaged_open_transaction_are_read(tmp_path: Path) -> None:
+    """The last stable offset is that of a batch which is damaged: the snapshot of the producers has it."""
+    log = open_log(tmp_path)
+    for fields in ({}, {}, {"base_sequence": 0, "transactional": True, "producer_id": 1, "producer_epoch": 0}, {}):
+        append(log, batch(**fields))  # type: ignore[arg-type]
+    log.seal().job()
+    position = log.segments[0].locate(2)
+    assert position is not None
+    content = bytearray(_segment(tmp_path, 0).read_bytes())
+    content[position + 16] ^= 1
+    _segment(tmp_path, 0).write_bytes(content)
+    again, damage = reload(log, clean=True, recovery_point=4)
+    assert damage is not None
+    assert again.last_stable_offset == 2
+    data, _ = again.read_committed(0, 1 << 20, at_least_one=True)
+    assert data is not None
+    assert len(data) == position
+
+
 def test_a_list_that_could_not_be_written_is_complete_the_next_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written = Transactions(tmp_path)
     written.abort(1)
