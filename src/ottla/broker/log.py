@@ -229,9 +229,9 @@ class PartitionLog:
                     max_bytes = min(max_bytes, stop - position)
                     at_least_one = at_least_one and stop > position
                 size = segment.cut(position, max_bytes, at_least_one=at_least_one)
-                segment.check(position, position + size)
+                data = _range(segment, position, size) if size else None
                 self._drop_wrong_index(segment)
-                return segment.file.range(position, size) if size else None
+                return data
         return None
 
     def read_committed(
@@ -502,6 +502,20 @@ class PartitionLog:
             if surplus < 0 or self._is_fresh(segment):
                 return count
         return len(self.segments)
+
+
+def _range(segment: Segment, position: int, size: int) -> FileRange:
+    """Whole batches of a segment. If a part of them cannot be read, the first alone, so that readers get what is before a bad
+    sector. Raises ``InvalidBatchError`` or ``OSError``."""
+    try:
+        segment.check(position, position + size)
+        return segment.file.range(position, size)
+    except OSError:
+        first = segment.cut(position, 0, at_least_one=True)
+        if first >= size:
+            raise
+        segment.check(position, position + first)
+        return segment.file.range(position, first)
 
 
 def prepared(prepare: Callable[[], Job]) -> Job:

@@ -216,6 +216,8 @@ class Segment:
             if taken + header.size > max_bytes and (taken or not at_least_one):
                 break
             taken += header.size
+            if taken >= max_bytes:
+                break
         return taken
 
     def check(self, position: int, end: int) -> None:
@@ -292,7 +294,7 @@ class Segment:
                 position = damaged[position]
                 continue
             if position + HEADER_SIZE > start + len(chunk):
-                chunk, start = self.file.read(position, _WALK), position
+                chunk, start = self._front(position), position
             try:
                 header = read_header(chunk, position - start, start)
                 if position + header.size > end:
@@ -306,6 +308,13 @@ class Segment:
                 raise
             yield position, header
             position, expected = position + header.size, header.next_offset
+
+    def _front(self, position: int) -> bytes:
+        """The header at ``position``, with what follows it unless that is in a bad sector. Raises ``OSError``."""
+        try:
+            return self.file.read(position, _WALK)
+        except OSError:
+            return self.file.read(position, HEADER_SIZE)
 
     def batches(self, file: Readable, limit: int | None) -> Iterator[Batch]:
         """All batches with their records, on any thread. ``limit``: the base offset of the next segment, if there is one.

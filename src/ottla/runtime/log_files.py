@@ -159,6 +159,17 @@ class DiskRange:
         return f"<DiskRange {self._size} bytes at {self.position}>"
 
 
+def _read(fd: int, position: int, size: int) -> bytes:
+    """``size`` bytes from ``position``; fewer only where the file ends. Raises ``OSError``.
+
+    A read that meets a bad sector returns what is before it, as if the file ended there; only the next one fails.
+    """
+    data = os.pread(fd, size, position)
+    while 0 < len(data) < size and (more := os.pread(fd, size - len(data), position + len(data))):
+        data += more
+    return data
+
+
 class FileReader:
     """An open file, for reading."""
 
@@ -170,7 +181,7 @@ class FileReader:
 
     def read(self, position: int, size: int) -> bytes:
         """Up to ``size`` bytes from ``position``; fewer where the file ends."""
-        return os.pread(self._fd, min(size, self.size - position), position)
+        return _read(self._fd, position, min(size, self.size - position))
 
 
 class DiskSegment:
@@ -219,7 +230,7 @@ class DiskSegment:
     def read(self, position: int, size: int) -> bytes:
         """Up to ``size`` bytes from ``position``; fewer where the file ends."""
         handle = self._open.get(self.path)
-        return os.pread(handle.fd, min(size, self.size - position), position)
+        return _read(handle.fd, position, min(size, self.size - position))
 
     def range(self, position: int, size: int) -> DiskRange | bytes:
         """A part of the file to be sent as it is. A small one is read at once, and so is any of a file that would be one too many
@@ -227,7 +238,7 @@ class DiskSegment:
         handle = self._open.get(self.path)
         if size > _COPIED and self._open.keeps(handle) and not handle.is_unreadable:
             return DiskRange(handle, position, size)
-        data = os.pread(handle.fd, size, position)
+        data = _read(handle.fd, position, size)
         if len(data) != size:
             raise OSError(errno.EIO, f"the file ended {size - len(data)} bytes before it should", str(self.path))
         return data
@@ -383,7 +394,7 @@ class PartitionFolder:
         source = self.path / file_name(base_offset, "log")
         with source.open("rb") as file:
             file.seek(position)
-            if not any(any(piece) for piece in iter(partial(file.read, _COPIED), b"")):
+            if all(piece.count(0) == len(piece) for piece in iter(partial(file.read, _COPIED), b"")):
                 return None
             file.seek(position)
             folder = self._damaged()

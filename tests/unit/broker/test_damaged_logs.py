@@ -11,7 +11,7 @@ import pytest
 
 from ottla.broker.refusal import Refusal
 from ottla.protocol import ErrorCode
-from ottla.records import NewRecord, encode_batch, read_header
+from ottla.records import NewRecord, encode_batch, iter_headers, read_header
 from tests.unit.broker.harness import START, CoreUnderTest, stored
 from tests.unit.broker.transactional import Producer, make_topic, read
 
@@ -256,6 +256,72 @@ def test_an_unreadable_sector_takes_one_partition_offline(tmp_path: Path, clean:
     again = CoreUnderTest(tmp_path)
     assert bases(again, "bad") == ALL
     again.close()
+
+
+def with_bad_sector(patch: pytest.MonkeyPatch, path: Path, position: int) -> None:
+    """Let a byte of a file be unreadable. As in Linux, a read that begins before it returns what is there."""
+    real = os.pread
+
+    def pread(fd: int, size: int, at: int) -> bytes:
+        if os.path.samestat(os.fstat(fd), path.stat()) and at <= position < at + size:
+            if at == position:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            size = position - at
+        return real(fd, size, at)
+
+    patch.setattr(os, "pread", pread)
+
+
+@pytest.mark.parametrize("at", [0, 20, 80])
+def test_a_start_takes_a_bad_sector_for_neither_an_end_nor_damage(tmp_path: Path, at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = filled(tmp_path, "t")
+    segments = broker.core.log("t", 0).segments
+    places = [(one.base_offset, one.locate(one.base_offset + 2)) for one in (segments[1], segments[-1])]
+    broker.kill()
+    for one in tmp_path.glob("recovery-point-offset-checkpoint*"):
+        one.unlink()
+    for base, position in places:
+        assert position is not None
+        path = tmp_path / "t-0" / f"{base:020d}.log"
+        with monkeypatch.context() as patch:
+            with_bad_sector(patch, path, position + at)
+            again = CoreUnderTest(tmp_path)
+            with pytest.raises(Refusal, match="t-0 is offline .*Input/output error"):
+                again.core.log("t", 0)
+            again.kill()
+    again = CoreUnderTest(tmp_path)
+    assert bases(again, "t") == ALL
+    again.close()
+
+
+@pytest.mark.parametrize(("at", "lost"), [(20, [12, 13, 14]), (80, [12, 13])], ids=["in a header", "in records"])
+def test_what_is_before_and_behind_a_bad_sector_is_read(
+    tmp_path: Path, at: int, lost: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind a header that cannot be read, the next entry of the index leads to where it goes on."""
+    broker = filled(tmp_path, "t", segment_bytes=1 << 20)
+    log = broker.core.log("t", 0)
+    position = log.segments[0].locate(12)
+    assert position is not None
+    with_bad_sector(monkeypatch, tmp_path / "t-0" / f"{0:020d}.log", position + at)
+    found: list[int] = []
+    refused: list[int] = []
+    offset = 0
+    while offset < log.end_offset:
+        try:
+            data = log.read(offset, 1 << 20, at_least_one=True)
+        except Refusal as refusal:
+            assert refusal.code is ErrorCode.kafka_storage_error
+            refused.append(offset)
+            offset += 1
+        else:
+            assert isinstance(data, bytes)
+            headers = [header for _, header in iter_headers(data)]
+            found += [header.base_offset for header in headers]
+            offset = headers[-1].next_offset
+    assert refused == lost
+    assert sorted({*found, 12}) == ALL
+    broker.close()
 
 
 def test_a_roll_costs_the_same_however_many_segments_there_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
