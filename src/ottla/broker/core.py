@@ -251,7 +251,7 @@ class BrokerCore(BrokerState):
         self.logs.expire(now, self.config.producer_id_expiration_ms)
 
     def _times_checked(self, tag: Key, outcome: Outcome, now: Now) -> None:
-        self.logs.on_times_checked((CHECK_TIMES, *tag), outcome, now, self.config.producer_id_expiration_ms)
+        self.logs.on_times_checked((CHECK_TIMES, *tag), outcome, now)
 
     def _go_on_expiring(self, tag: Key, outcome: Outcome, now: Now) -> None:
         self.logs.go_on_expiring(now, self.config.producer_id_expiration_ms)

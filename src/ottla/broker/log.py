@@ -285,10 +285,13 @@ class PartitionLog:
         """Drop the segments that retention does not keep (``now``: milliseconds since 1970), and return them.
 
         Their files are ``surplus`` from now on. The newest segment is dropped, too, if nothing in it is kept: an empty one replaces
-        it, so that offsets continue. If it raises ``OSError``, nothing was dropped.
+        it, so that offsets continue. What ``unchecked_times`` returns is not dropped because of its age. If it raises ``OSError``,
+        nothing was dropped.
         """
         self.finish_swap()
-        count = max(self._expired_by_time(now), self._expired_by_size(), self._given_up())
+        by_time = self._expired_by_time(now)
+        by_time = next((row for row in range(by_time) if self.segments[row].is_time_from_file), by_time)
+        count = max(by_time, self._expired_by_size(), self._given_up())
         if not count:
             return []
         if count == len(self.segments):

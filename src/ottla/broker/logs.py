@@ -215,35 +215,43 @@ class Logs:
             if self._logs.get(log.topic_partition) is not log:
                 continue  # deleted since the round began
             log.producers.expire(now.wall - producer_expiration)
-            if unchecked := log.unchecked_times(now.wall):
+            if unchecked := self._drop_expired(log, now):
                 self._check_times(log, unchecked)
-                continue
-            swap = log.swap
-            try:
-                log.drop_expired(now.wall)
-            except (OSError, InvalidBatchError) as error:
-                log.complain(f"retention of {log.topic_partition} failed and will be tried again the next time: {error}")
-            if log.swap is not swap:  # its old files were renamed
-                self._remove_later(log, now)
-            self._seal_rolled(log)
-            if log.surplus:
-                tag = self._tag("set-aside")
-                self._set_aside[tag] = (log, frozenset(log.surplus))
-                self._outbox.put(RunJob(tag, log.set_surplus_aside()))
+
+    def _drop_expired(self, log: PartitionLog, now: Now) -> Sequence[Segment]:
+        """Drop what retention does not keep; returns the segments of which the batches have to be read before that."""
+        swap, unchecked = log.swap, list[Segment]()
+        try:
+            log.drop_expired(now.wall)
+            unchecked = log.unchecked_times(now.wall)
+        except (OSError, InvalidBatchError) as error:
+            log.complain(f"retention of {log.topic_partition} failed and will be tried again the next time: {error}")
+        if log.swap is not swap:  # its old files were renamed
+            self._remove_later(log, now)
+        self._seal_rolled(log)
+        if log.surplus:
+            tag = self._tag("set-aside")
+            self._set_aside[tag] = (log, frozenset(log.surplus))
+            self._outbox.put(RunJob(tag, log.set_surplus_aside()))
+        return unchecked
 
     def _check_times(self, log: PartitionLog, segments: Sequence[Segment]) -> None:
         """Read the batches of segments before retention drops them: a damaged index must not cost records that are kept."""
         if log not in self._checking.values():
             self._checking[tag := self._tag(CHECK_TIMES)] = log
-            self._outbox.put(RunJob(tag, partial(_times_of, segments)))
+            self._outbox.put(RunJob(tag, partial(_times_of, [(segment, segment.size) for segment in segments])))
 
-    def on_times_checked(self, tag: JobTag, outcome: object, now: Now, producer_expiration: int) -> None:
+    def on_times_checked(self, tag: JobTag, outcome: object, now: Now) -> None:
         """Batches have been read, and retention goes on with what their headers say; a failure is retried the next time."""
         log = self._checking.pop(tag)
+        if self._logs.get(log.topic_partition) is not log:
+            return
         if isinstance(outcome, Exception):
             log.complain(f"retention of {log.topic_partition} failed and will be tried again the next time: {outcome}")
             return
-        for segment, (timestamp, offset) in cast("dict[Segment, tuple[int, int]]", outcome).items():
+        for (segment, size), (timestamp, offset) in cast("dict[tuple[Segment, int], tuple[int, int]]", outcome).items():
+            if segment.size != size:
+                continue  # the newest has got batches meanwhile, and they may be the latest
             if timestamp != segment.max_timestamp:
                 index = file_name(segment.base_offset, "timeindex")
                 stated = segment.max_timestamp
@@ -251,7 +259,7 @@ class Logs:
                     f"{log.topic_partition}: {index} is damaged: it says {stated} for the largest timestamp, which is {timestamp}"
                 )
             segment.max_timestamp, segment.offset_of_max_timestamp, segment.is_time_from_file = timestamp, offset, False
-        self._expire([log], now, producer_expiration)
+        self._drop_expired(log, now)
 
     def clean(self, memory: int, now: Now) -> None:
         """Begin to compact the log that needs it most, in ``memory`` bytes, unless one is being compacted."""
@@ -374,5 +382,15 @@ class Logs:
                 checkpoint.replace_now(content())
 
 
-def _times_of(segments: Sequence[Segment]) -> dict[Segment, tuple[int, int]]:
-    return {segment: segment.check_time() for segment in segments}
+def _times_of(segments: Iterable[tuple[Segment, int]]) -> dict[tuple[Segment, int], tuple[int, int]]:
+    """The largest timestamp of each of these segments, with their sizes, up to one that cannot be read. Raises ``OSError`` if that
+    is the first."""
+    found: dict[tuple[Segment, int], tuple[int, int]] = {}
+    for one in segments:
+        try:
+            found[one] = one[0].check_time()
+        except OSError:
+            if not found:
+                raise
+            break
+    return found

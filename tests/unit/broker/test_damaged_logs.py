@@ -5,10 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from ottla.broker.logs import CHECK_TIMES
 from ottla.broker.refusal import Refusal
 from ottla.protocol import ErrorCode
 from ottla.records import NewRecord, encode_batch, iter_headers, read_header
@@ -229,6 +231,39 @@ def test_retention_reads_the_batches_before_it_drops_a_segment(tmp_path: Path, c
     again.pass_time(3_600_000)
     again.run_jobs()
     assert bases(again, "t") == [], "and then it does"
+    again.close()
+
+
+def test_records_that_arrive_while_retention_reads_a_log_are_kept(tmp_path: Path) -> None:
+    """All of a log is older than its retention when a producer goes on."""
+    filled(tmp_path, "t", segment_bytes=1 << 20, **{"retention.ms": "3600000"}).close()
+    again = CoreUnderTest(tmp_path)
+    again.pass_time(3_600_000 + 10 * 60_000)
+    (check,) = [job for job in again.jobs if job.tag[0] == CHECK_TIMES]
+    again.jobs.remove(check)
+    outcome = check.job()
+    data = encode_batch([NewRecord(b"new", b"v", timestamp=again.now.wall)])
+    again.core.append(again.core.log("t", 0), data, read_header(data), again.now)
+    again.take(again.core.on_job(check.tag, outcome, again.now))
+    assert bases(again, "t") == [*ALL, 24]
+    again.close()
+
+
+def test_a_segment_that_cannot_be_read_keeps_no_other_from_being_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    filled(tmp_path, "t", **{"retention.ms": "3600000"}).close()
+    again = CoreUnderTest(tmp_path)
+    log = again.core.log("t", 0)
+    _, second, third, *_ = (segment.base_offset for segment in log.segments)
+    with monkeypatch.context() as patch:
+        with_bad_sector(patch, tmp_path / "t-0" / f"{second:020d}.log", 100)
+        for _ in range(2):
+            again.pass_time(2 * 3_600_000)
+            again.run_jobs()
+        assert log.start_offset == second
+        log.config = replace(log.config, retention_bytes=sum(segment.size for segment in log.segments[1:]))
+        again.pass_time(3_600_000)
+        again.run_jobs()
+    assert log.start_offset >= third
     again.close()
 
 
