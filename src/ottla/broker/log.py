@@ -275,7 +275,14 @@ class PartitionLog:
         stamped = [segment for segment in self.segments if segment.max_timestamp >= 0]
         if not stamped:
             return None
-        return self.find_time(max(segment.max_timestamp for segment in stamped))
+        largest = max(segment.max_timestamp for segment in stamped)
+        found = self.find_time(largest)
+        if found is not None:
+            return found
+        for segment in stamped:  # if it is not that of a deleted record, an index file claims a timestamp that no record has
+            deleted = segment.offset_of_max_timestamp < self.start_offset
+            segment.is_suspect |= segment.max_timestamp == largest and segment.is_time_from_file and not deleted
+        return self.find_largest_time() if self.find_damage() else None
 
     def start_at(self, offset: int) -> None:
         """Give up the records before ``offset``, not after ``high_watermark``; their segments go with retention."""

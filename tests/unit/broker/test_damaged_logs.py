@@ -234,6 +234,19 @@ def test_retention_reads_the_batches_before_it_drops_a_segment(tmp_path: Path, c
     again.close()
 
 
+def test_a_timestamp_that_only_an_index_has_does_not_hide_the_largest(tmp_path: Path) -> None:
+    filled(tmp_path, "t").close()
+    for one in sorted((tmp_path / "t-0").glob("*.timeindex"))[:2]:
+        one.write_bytes(struct.pack(">qi", START.wall + (1 << 40), 1))
+    again = CoreUnderTest(tmp_path)
+    log = again.core.log("t", 0)
+    expected = log.end_offset - 2, START.wall + BATCHES - 1
+    for segment in log.segments[:2]:  # a start looks at the last batches only, and here that is enough
+        segment.max_timestamp, segment.is_time_from_file = START.wall + (1 << 40), True
+    assert log.find_largest_time() == expected
+    again.close()
+
+
 def test_records_that_arrive_while_retention_reads_a_log_are_kept(tmp_path: Path) -> None:
     """All of a log is older than its retention when a producer goes on."""
     filled(tmp_path, "t", segment_bytes=1 << 20, **{"retention.ms": "3600000"}).close()
