@@ -17,7 +17,7 @@ from ottla.broker.aborted import TXNINDEX, TXNINDEX_COPY, AbortedTransactions
 from ottla.broker.epochs import LeaderEpochs
 from ottla.broker.indexes import OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE, OffsetIndex, TimeIndex
 from ottla.broker.log import EPOCH_CHECKPOINT, PartitionLog, file_name
-from ottla.broker.ports import Listing, LogFiles
+from ottla.broker.ports import Listing, LogFiles, Readable
 from ottla.broker.producers import Producers
 from ottla.broker.scan import Batch, Damage, scan
 from ottla.broker.segment import NO_TIMESTAMP, Indexes, Segment
@@ -273,10 +273,12 @@ class _Loading:
         if not listing.swaps and not listing.has_unfinished:
             return compacted
         for base in listing.swaps:
-            found = list(scan(files.open_swap(base), base, limit=_LAST_OFFSET))
-            last = max((one.header.next_offset for one in found if isinstance(one, Batch)), default=base + 1)
+            batches, damages = _places(files.open_swap(base), base, _LAST_OFFSET)
+            last = batches[-1][1] if batches else base + 1
             originals = [one for one in files.listing().segments if base <= one < last]
-            doubt = self._doubt_in_swap(base, found, originals) if base in originals else None
+            doubt = None
+            if base in originals:
+                doubt = f"at {damages[0]}" if damages else self._doubt_in_swap(base, batches, originals)
             if doubt is not None:
                 name = file_name(base, "log") + ".swap"
                 self._say(f"{name} is damaged: {doubt}; it is kept as {files.keep(name)}, and what it was made of is used")
@@ -288,11 +290,9 @@ class _Loading:
         self.listing = files.listing()
         return compacted
 
-    def _doubt_in_swap(self, base: int, found: list[Batch | Damage], originals: list[int]) -> str | None:
-        """Why a draft cannot be what these segments, which are all still there, were rewritten to; ``None`` where it can."""
-        damage = next((one for one in found if isinstance(one, Damage)), None)
-        if damage is not None:
-            return f"at {damage}"
+    def _doubt_in_swap(self, base: int, found: list[tuple[int, int]], originals: list[int]) -> str | None:
+        """Why a draft cannot be what these segments, which are all still there, were rewritten to; ``None`` where it can.
+        ``found``: the offsets of its batches."""
         times = self.log.files.read_end(file_name(base, "timeindex") + ".swap", TIME_ENTRY_SIZE)
         if times is not None and times[0] and not found:
             return "it is empty, and its index is not"
@@ -301,14 +301,12 @@ class _Loading:
         for one in originals:
             limit = next((base for base in self.listing.segments if base > one), _LAST_OFFSET)
             with self.log.files.open(one).reader() as file:
-                for row in scan(file, one, limit=limit):
-                    if isinstance(row, Damage):
-                        damaged.append(row)
-                    else:
-                        made_of.add((row.header.base_offset, row.header.next_offset))
+                batches, damages = _places(file, one, limit)
+            made_of.update(batches)
+            damaged += damages
         for batch in found:
-            if isinstance(batch, Batch) and (batch.header.base_offset, batch.header.next_offset) not in made_of:
-                offset = batch.header.base_offset
+            if batch not in made_of:
+                offset = batch[0]
                 if not any(one.first_offset <= offset < max(one.next_offset, one.first_offset + 1) for one in damaged):
                     return f"it has a batch at offset {offset}, and what it was made of has none"
         return None
@@ -448,6 +446,18 @@ def _walk(segment: Segment, position: int) -> int:
     for at, header in segment.walk(position):
         segment.note_batch(at, header)
     return segment.next_offset
+
+
+def _places(file: Readable, base: int, limit: int) -> tuple[list[tuple[int, int]], list[Damage]]:
+    """The base offset and the next offset of each intact batch, and the damages. The batches are not kept: a file may be large."""
+    batches: list[tuple[int, int]] = []
+    damages: list[Damage] = []
+    for found in scan(file, base, limit=limit):
+        if isinstance(found, Batch):
+            batches.append((found.header.base_offset, found.header.next_offset))
+        else:
+            damages.append(found)
+    return batches, damages
 
 
 def _headers(segment: Segment, limit: int | None) -> Iterator[BatchHeader]:

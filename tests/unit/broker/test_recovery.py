@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -377,6 +378,20 @@ def test_an_abort_beyond_the_end_of_a_log_that_was_cut_is_forgotten(tmp_path: Pa
     again, cut = reload(written.log)
     assert cut is not None
     assert _found(again) == written.entries() == ABORTED[:1]
+
+
+def test_an_interrupted_swap_is_completed_without_its_file_in_memory(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    for _ in range(24):
+        append(log, batch(size=1 << 20))
+    segment = _segment(tmp_path, 0)
+    segment.with_name(segment.name + ".swap").write_bytes(segment.read_bytes())
+    tracemalloc.start()
+    again, damage = reload(log)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (again.end_offset, damage) == (24, None)
+    assert peak < 8 << 20
 
 
 def test_committed_records_before_a_damaged_open_transaction_are_read(tmp_path: Path) -> None:
