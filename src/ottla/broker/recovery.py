@@ -20,7 +20,7 @@ from ottla.broker.log import EPOCH_CHECKPOINT, PartitionLog, file_name
 from ottla.broker.ports import Listing, LogFiles, Readable
 from ottla.broker.producers import Producers
 from ottla.broker.scan import Batch, Damage, scan
-from ottla.broker.segment import NO_TIMESTAMP, Indexes, Segment
+from ottla.broker.segment import NO_TIMESTAMP, Gap, Indexes, Segment
 from ottla.records import BatchHeader, InvalidBatchError
 
 _LAST_OFFSET = 2**63 - 1
@@ -135,14 +135,15 @@ class _Loading:
                 segment.next_offset = next_base
                 return segment, doubt
         entries = _LastEntries(segment, files)
-        end = segment.rescan(next_base)
+        missing: list[Gap] | None = None if base < gaps_before else []
+        end = segment.rescan(next_base, missing=missing)
         segment.next_offset = next_base
         self._report(segment)
         if next_base > end <= (claimed := entries.last_offset):
-            missing = f"offsets {end} to {next_base - 1} may be missing"
-            self._say(f"the indexes of {file_name(base, 'log')} name offset {claimed}, and it ends at {end}: {missing}")
+            lost = f"offsets {end} to {next_base - 1} may be missing"
+            self._say(f"the indexes of {file_name(base, 'log')} name offset {claimed}, and it ends at {end}: {lost}")
         else:
-            self._say_gaps(segment, gaps_before)
+            self._say_missing(segment, missing or [])
         if sealed and self._write_indexes(segment) and not segment.damages:
             self._say(f"the indexes of {file_name(base, 'log')} were made again from its batches: {doubt}")
         return segment, end
@@ -157,11 +158,12 @@ class _Loading:
                 if found is not None and _walk(segment, segment.resume(*found)) == self.recovery_point:
                     return segment
         segment = Segment(base, files.open(base), interval)
-        segment.rescan(None, gaps=gaps_before > base)
+        missing: list[Gap] = []
+        segment.rescan(None, gaps=gaps_before > base, missing=missing)
         if segment.damages and segment.damages[-1].end == segment.size:
             self._cut(segment, segment.damages.pop())
         self._report(segment)
-        self._say_gaps(segment, 0)  # compaction never rewrites the newest
+        self._say_missing(segment, missing)  # compaction never rewrites the newest
         return segment
 
     def _cut(self, segment: Segment, damage: Damage) -> None:
@@ -177,18 +179,10 @@ class _Loading:
     def _report(self, segment: Segment) -> None:
         self.lines += [self.log.damage_in(segment, damage) for damage in segment.damages]
 
-    def _say_gaps(self, segment: Segment, gaps_before: int) -> None:
-        """Say which offsets are missing between batches, apart from those in damaged parts, where compaction has left no gaps."""
-        if segment.base_offset < gaps_before:
-            return
-        expected = segment.base_offset
-        damaged = {damage.end: damage.next_offset for damage in segment.damages}
-        for position, header in segment.walk(0):
-            expected = damaged.get(position, expected)
-            if header.base_offset > expected:
-                name = file_name(segment.base_offset, "log")
-                self._say(f"offsets {expected} to {header.base_offset - 1} are missing before byte {position} of {name}")
-            expected = header.next_offset
+    def _say_missing(self, segment: Segment, missing: list[Gap]) -> None:
+        name = file_name(segment.base_offset, "log")
+        for start, end, position in missing:
+            self._say(f"offsets {start} to {end - 1} are missing before byte {position} of {name}")
 
     def _write_indexes(self, segment: Segment) -> bool:
         """Replace the index files if they are wrong, so that the next start need not scan the segment; whether they were."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 from ottla.broker.aborted import AbortedTransactions
 from ottla.broker.indexes import OFFSET_ENTRY_SIZE, OffsetIndex, TimeIndex
@@ -28,6 +29,14 @@ _END = 2**63
 Indexes = tuple[OffsetIndex, TimeIndex]
 StoredIndexes = Callable[[int], Indexes | None]
 """Reads the index files of a segment whose ``.log`` has so many bytes; ``None`` where they are missing or make no sense."""
+
+
+class Gap(NamedTuple):
+    """Offsets from ``start`` on and before ``end`` that no batch has. The batch at ``position`` begins with ``end``."""
+
+    start: int
+    end: int
+    position: int
 
 
 class Segment:
@@ -327,20 +336,25 @@ class Segment:
                 raise InvalidBatchError(f"the segment that begins at offset {self.base_offset} is damaged at {found}")
             yield found
 
-    def rescan(self, limit: int | None, *, gaps: bool = True) -> int:
+    def rescan(self, limit: int | None, *, gaps: bool = True, missing: list[Gap] | None = None) -> int:
         """Read the whole file, to know its damage and to make the indexes again.
 
-        ``limit``: the base offset of the next segment, if there is one; ``gaps``: as for ``scan``. Returns the offset after what is
-        in the file.
+        ``limit``: the base offset of the next segment, if there is one; ``gaps``: as for ``scan``. The gaps between batches that
+        are not damage are added to ``missing``. Returns the offset after what is in the file.
         """
         fresh = Segment(self.base_offset, self.file, self.interval)
         damages: list[Damage] = []
+        expected = self.base_offset
         with self.file.reader() as file:
             for found in scan(file, self.base_offset, limit=limit, gaps=gaps):
                 if isinstance(found, Damage):
                     damages.append(found)
-                else:
-                    fresh.note_batch(found.position, found.header)
+                    expected = found.next_offset
+                    continue
+                if missing is not None and found.header.base_offset > expected:
+                    missing.append(Gap(expected, found.header.base_offset, found.position))
+                fresh.note_batch(found.position, found.header)
+                expected = fresh.next_offset
         end = fresh.next_offset
         if damages and damages[-1].end == self.size:
             end = max(damages[-1].next_offset, self.next_offset)
