@@ -46,6 +46,7 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "broker start": Command("broker start --set num.partitions=none", False, 1),
+    "broker check": Command("broker check --data-dir NEW", False, 1),
     "topic create": Command("topic create NEW"),
     "topic list": Command("topic list"),
     "topic describe": Command("topic describe NAME"),
