@@ -131,6 +131,7 @@ def only(path: Path, pattern: str) -> list[Path]:
 
 
 CHECKPOINTS = ("recovery-point-offset-checkpoint", "log-start-offset-checkpoint", "cleaner-offset-checkpoint")
+ENDS = "replication-offset-checkpoint"
 KEPT = "kept-0/00000000000000000000"
 MADE_AGAIN = r"kept-0: the indexes of \d+.log were made again from its batches"
 
@@ -147,18 +148,24 @@ CELLS: dict[str, tuple[Fault, str]] = {
     **{f"{name} cut": (cut(name), rf"{name} (ends in the middle|lacks)") for name in ("topics.json", "topics.json.copy")},
     "meta.properties missing": (remove("meta.properties"), "meta.properties is missing: this broker has a new cluster.id"),
     # The checkpoints.
-    **{f"{name} missing": (remove(name), f"{name} is missing: its copy is used") for name in CHECKPOINTS},
-    **{f"{name} empty": (write(name, b""), f"{name} was not written completely or is damaged: its copy") for name in CHECKPOINTS},
+    **{f"{name} missing": (remove(name), f"{name} is missing: its copy is used") for name in (*CHECKPOINTS, ENDS)},
+    **{
+        f"{name} empty": (write(name, b""), f"{name} was not written completely or is damaged: its copy")
+        for name in (*CHECKPOINTS, ENDS)
+    },
     **{
         f"{name} newer": (write(name, b"1\n0\n"), f"{name} was not written completely or is damaged: its copy")
-        for name in CHECKPOINTS
+        for name in (*CHECKPOINTS, ENDS)
     },
-    **{f"{name} flipped": (flip(name, 2), f"{name} was not written completely or is damaged: its copy") for name in CHECKPOINTS},
-    **{f"{name}.copy missing": (remove(f"{name}.copy"), f"{name}.copy is missing or damaged") for name in CHECKPOINTS},
-    **{f"{name}.copy flipped": (flip(f"{name}.copy"), f"{name}.copy is missing or damaged") for name in CHECKPOINTS},
+    **{
+        f"{name} flipped": (flip(name, 2), f"{name} was not written completely or is damaged: its copy")
+        for name in (*CHECKPOINTS, ENDS)
+    },
+    **{f"{name}.copy missing": (remove(f"{name}.copy"), f"{name}.copy is missing or damaged") for name in (*CHECKPOINTS, ENDS)},
+    **{f"{name}.copy flipped": (flip(f"{name}.copy"), f"{name}.copy is missing or damaged") for name in (*CHECKPOINTS, ENDS)},
     **{
         f"{name}.copy newer": (write(f"{name}.copy", with_crc(b"1\n0\n")), f"{name}.copy is missing or damaged")
-        for name in CHECKPOINTS
+        for name in (*CHECKPOINTS, ENDS)
     },
     # What is never read.
     "clean marker missing": (remove(".kafka_cleanshutdown"), ""),
@@ -189,6 +196,7 @@ CELLS: dict[str, tuple[Fault, str]] = {
     "timeindex missing": (remove("*-0/*.timeindex"), MADE_AGAIN),
     "timeindex damaged": (write("*-0/*.timeindex", b"\x01\x02\x03"), MADE_AGAIN),
     "txnindex damaged": (add(f"{KEPT}.txnindex"), ""),
+    "copy of txnindex damaged": (add(f"{KEPT}.txnindex.copy"), f"{re.escape(KEPT[7:])}.txnindex.copy is damaged"),
     "unfinished file": (add(f"{KEPT}.index.tmp"), ""),
     "unfinished catalog": (add("topics.json.tmp"), ""),
     "unfinished compaction": (add(f"{KEPT}.log.cleaned"), ""),
@@ -297,8 +305,18 @@ def test_a_checkpoint_that_is_lost_with_its_copy_is_said(data: Path, name: str, 
 
 
 @pytest.mark.parametrize("how", LOSSES)
+def test_the_ends_of_logs_are_not_needed(data: Path, how: str) -> None:
+    lose(data, ENDS, how)
+    broker = CoreUnderTest(data, LATER)
+    assert not broker.warnings
+    check_all_is_there(broker)
+    broker.close()
+    assert (data / ENDS).stat().st_size > len(b"0\n0\n")
+
+
+@pytest.mark.parametrize("how", LOSSES)
 def test_all_checkpoints_may_be_lost_at_once(data: Path, how: str) -> None:
-    for name in CHECKPOINTS:
+    for name in (*CHECKPOINTS, ENDS):
         lose(data, name, how)
     broker = CoreUnderTest(data, LATER)
     assert [warning.split()[0] for warning in broker.warnings] == list(CHECKPOINTS)
