@@ -18,6 +18,7 @@ from ottla.broker.aborted import TXNINDEX, TXNINDEX_COPY, AbortedTransactions
 from ottla.broker.markers import read_marker
 from ottla.broker.ports import LogFiles
 from ottla.broker.producers import Producers
+from ottla.broker.scan import LAST_OFFSET
 from ottla.broker.segment import Segment
 from ottla.broker.topic_config import TopicConfig
 from ottla.records import BatchHeader, ControlType, NewRecord, encode_compacted, iter_records
@@ -28,7 +29,6 @@ STEP = 4 << 20
 _ENTRY_COST = 150
 """Bytes of memory that a key takes besides its own."""
 
-_LAST_OFFSET = 2**63 - 1
 _MAX_RELATIVE = 2**31 - 1
 
 
@@ -170,7 +170,7 @@ class Cleaning:
         segment.aborted = AbortedTransactions(
             entry
             for one in group
-            for entry in one.aborted.between(0, _LAST_OFFSET)
+            for entry in one.aborted.between(0, LAST_OFFSET)
             if entry.last_offset in rules.transactions.kept_markers
         )
         index, time_index = segment.seal()

@@ -185,6 +185,10 @@ class PartitionLog:
         except OSError as error:
             logger.error("%s of %s could not be written: %s", name, self.topic_partition, error)
 
+    def store_epochs(self) -> None:
+        """Write the leader epochs to their checkpoint. Raises ``OSError``."""
+        self.files.pin().write_small(EPOCH_CHECKPOINT, self.epochs.to_bytes())
+
     def failed(self, code: ErrorCode, reason: str) -> Refusal:
         """The error for clients after a disk failure."""
         self.complain(reason)
@@ -452,7 +456,7 @@ class PartitionLog:
         if not self.segments:
             self.files.make()
             first = self._new_segment(self.start_offset)
-            self.files.pin().write_small(EPOCH_CHECKPOINT, self.epochs.to_bytes())
+            self.store_epochs()
             self.segments.append(first)
             return
         config = self.config

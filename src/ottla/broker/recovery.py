@@ -19,11 +19,9 @@ from ottla.broker.indexes import OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE, OffsetIndex
 from ottla.broker.log import EPOCH_CHECKPOINT, PartitionLog, file_name
 from ottla.broker.ports import Listing, LogFiles, Readable
 from ottla.broker.producers import Producers
-from ottla.broker.scan import Batch, Damage, scan
+from ottla.broker.scan import LAST_OFFSET, Batch, Damage, scan
 from ottla.broker.segment import NO_TIMESTAMP, Gap, Indexes, Segment
 from ottla.records import BatchHeader, InvalidBatchError
-
-_LAST_OFFSET = 2**63 - 1
 
 _TOTAL_LOSS_EPOCH = 1 << 16
 """The leader epoch of a log of which nothing is left. It must be higher than any that clients remember, and those are lost, too."""
@@ -48,7 +46,7 @@ def load_log(
     ``now``: milliseconds since 1970. Raises ``OSError``.
     """
     loading = _Loading(log, recovery_point, max(known_end, recovery_point), clean, log.files.listing())
-    gaps_before = _LAST_OFFSET if log.config.compacted or not log.config.cleanup_policy or clean_point_lost else clean_point
+    gaps_before = LAST_OFFSET if log.config.compacted or not log.config.cleanup_policy or clean_point_lost else clean_point
     clean_point = max(clean_point, loading.finish_swaps())
     loading.segments(max(gaps_before, clean_point))
     loading.orphans()
@@ -72,8 +70,8 @@ def lost_log(log: PartitionLog, end_offset: int) -> list[str]:
     log.files.make()
     segment = Segment(end_offset, log.files.create(end_offset), log.config.index_interval_bytes)
     epochs = LeaderEpochs([(_TOTAL_LOSS_EPOCH, end_offset)])
-    log.files.pin().write_small(EPOCH_CHECKPOINT, epochs.to_bytes())
     log.segments, log.epochs = [segment], epochs
+    log.store_epochs()
     log.start_offset = log.recovery_point = log.seal_point = end_offset
     return [
         f"{log.topic_partition}: its folder is missing, and with it the records before offset {end_offset}, where the log goes on"
@@ -128,13 +126,13 @@ class _Loading:
         files = self.log.files
         stored = partial(_stored_indexes, files, base)
         segment = Segment(base, files.open(base), self.log.config.index_interval_bytes, stored=stored)
+        entries = _LastEntries(segment, files)
         sealed = self.clean or next_base <= self.recovery_point
         if sealed:
-            doubt = _LastEntries(segment, files).check(next_base)
+            doubt = entries.check(next_base)
             if isinstance(doubt, int):
                 segment.next_offset = next_base
                 return segment, doubt
-        entries = _LastEntries(segment, files)
         missing: list[Gap] | None = None if base < gaps_before else []
         end = segment.rescan(next_base, missing=missing)
         segment.next_offset = next_base
@@ -229,7 +227,7 @@ class _Loading:
 
     def _new_epoch(self, offset: int) -> None:
         self.log.epochs.advance(offset)
-        self.log.files.pin().write_small(EPOCH_CHECKPOINT, self.log.epochs.to_bytes())
+        self.log.store_epochs()
 
     def epochs(self) -> None:
         """The leader epochs in the checkpoint; if that is missing or damaged, those in the batches' headers."""
@@ -240,8 +238,8 @@ class _Loading:
             epochs = LeaderEpochs([(_TOTAL_LOSS_EPOCH, 0)])
         elif epochs is None:
             headers = (header for segment in log.segments for header in _headers(segment, self._limit(segment)))
-            epochs = LeaderEpochs.from_batches((header.leader_epoch, header.base_offset) for header in headers)
-            log.files.pin().write_small(EPOCH_CHECKPOINT, epochs.to_bytes())
+            log.epochs = epochs = LeaderEpochs.from_batches((header.leader_epoch, header.base_offset) for header in headers)
+            log.store_epochs()
             what = "missing" if content is None else "damaged"
             self._say(f"{EPOCH_CHECKPOINT} was {what} and was written again from the batches: {epochs.current}")
         log.epochs = epochs
@@ -267,7 +265,7 @@ class _Loading:
         if not listing.swaps and not listing.has_unfinished:
             return compacted
         for base in listing.swaps:
-            batches, damages = _places(files.open_swap(base), base, _LAST_OFFSET)
+            batches, damages = _places(files.open_swap(base), base, LAST_OFFSET)
             last = batches[-1][1] if batches else base + 1
             originals = [one for one in files.listing().segments if base <= one < last]
             doubt = None
@@ -293,7 +291,7 @@ class _Loading:
         made_of: set[tuple[int, int]] = set()
         damaged: list[Damage] = []
         for one in originals:
-            limit = next((base for base in self.listing.segments if base > one), _LAST_OFFSET)
+            limit = next((base for base in self.listing.segments if base > one), LAST_OFFSET)
             with self.log.files.open(one).reader() as file:
                 batches, damages = _places(file, one, limit)
             made_of.update(batches)

@@ -29,7 +29,9 @@ _NEAR = 1 << 14
 """Bytes behind damage in which the next batch is looked for first. Mostly it is there, in what was read already."""
 
 _PLACE = struct.Struct(">qi")
-_LAST_OFFSET = 2**63 - 1
+LAST_OFFSET = 2**63 - 1
+"""After every offset: where there is no next segment that would bound the offsets of a file."""
+
 _MAX_RELATIVE = 2**31 - 1
 
 
@@ -98,7 +100,7 @@ class _Reader:
     def __init__(self, file: Readable, base_offset: int, limit: int | None, gaps: bool) -> None:
         self._file = file
         self._limit = limit
-        self._last_possible = min(_LAST_OFFSET if limit is None else limit - 1, base_offset + _MAX_RELATIVE)
+        self._last_possible = min(LAST_OFFSET if limit is None else limit - 1, base_offset + _MAX_RELATIVE)
         self._gaps = gaps
         self._piece, self._start = b"", 0
         self._last: tuple[int, int, Batch | _Fault] | None = None

@@ -74,15 +74,19 @@ class StateLog:
         """Create the topic if it is not there yet; ``Refusal`` where that fails."""
         self._holdings.topic_or_new(self._topic)
 
+    def _log(self, partition: int) -> PartitionLog | None:
+        topic = self._holdings.topics.get(self._topic)
+        return self._holdings.logs.get(topic, partition) if topic is not None else None
+
     def is_offline(self, partition: int) -> bool:
         """Whether the log of a partition cannot be read."""
-        topic = self._holdings.topics.get(self._topic)
-        return topic is not None and self._holdings.logs.get(topic, partition).offline is not None
+        log = self._log(partition)
+        return log is not None and log.offline is not None
 
     def stored(self, partition: int) -> list[StoredSegment]:
         """The segments of a partition, oldest first; nothing where it is empty."""
-        topic = self._holdings.topics.get(self._topic)
-        segments = self._holdings.logs.get(topic, partition).segments if topic is not None else []
+        log = self._log(partition)
+        segments = log.segments if log is not None else []
         limits = [*(segment.base_offset for segment in segments[1:]), None]
         return [StoredSegment(one.file, one.base_offset, limit) for one, limit in zip(segments, limits, strict=False) if one.size]
 

@@ -20,12 +20,11 @@ from ottla.broker.log import EPOCH_CHECKPOINT, file_name
 from ottla.broker.markers import read_marker
 from ottla.broker.ports import FolderView, Readable
 from ottla.broker.producers import Producers
-from ottla.broker.scan import PIECE, Batch, Damage, scan
+from ottla.broker.scan import LAST_OFFSET, PIECE, Batch, Damage, scan
 from ottla.broker.verify_indexes import IndexCheck, OffsetIndexCheck, TimeIndexCheck
 from ottla.records import HEADER_SIZE, BatchHeader, ControlType, InvalidBatchError, read_header
 from ottla.types import TopicPartition
 
-LAST_OFFSET = 2**63 - 1
 SWAP = ".swap"
 
 C = TypeVar("C", bound=IndexCheck)

@@ -23,9 +23,10 @@ from ottla.broker.findings import Finding, Kind
 from ottla.broker.log import file_name
 from ottla.broker.logs import CLEANED, ENDS, LOG_STARTS, RECOVERY_POINTS
 from ottla.broker.ports import Readable
+from ottla.broker.scan import LAST_OFFSET
 from ottla.broker.stored_settings import split
 from ottla.broker.topics import Topics
-from ottla.broker.verify import LAST_OFFSET, SWAP, Known, PartitionCheck
+from ottla.broker.verify import SWAP, Known, PartitionCheck
 from ottla.errors import ConfigError, StorageError
 from ottla.runtime import checkpoint_files
 from ottla.runtime.catalog import COPY, CatalogFile
