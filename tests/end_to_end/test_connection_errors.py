@@ -16,18 +16,12 @@ from ottla.consumer import Consumer
 from ottla.embedded import Broker
 from ottla.errors import AuthenticationError, ConnectionFailedError
 from ottla.types import TopicPartition
+from tests.ports import closed_port, closed_ports
 
 TIMEOUT = 1.0
 """Seconds that a call gets."""
 SLACK = 20.0
 """Seconds that a busy machine may take beyond that; calls that are not told a time take a minute."""
-
-
-def closed_port() -> int:
-    """A port on which no one listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextmanager
@@ -50,8 +44,9 @@ def failure(servers: str, timeout: float = TIMEOUT) -> ConnectionFailedError:
 
 
 def test_connection_refused() -> None:
-    address = f"127.0.0.1:{closed_port()}"
-    assert failure(address).attempts == {address: "Connection refused"}
+    with closed_port() as port:
+        address = f"127.0.0.1:{port}"
+        assert failure(address).attempts == {address: "Connection refused"}
 
 
 def test_a_name_that_does_not_exist() -> None:
@@ -69,10 +64,11 @@ CALLS: dict[str, Callable[[Consumer], object]] = {
 
 @pytest.mark.parametrize("call", CALLS)
 def test_a_consumer_says_the_same(call: str) -> None:
-    addresses = [f"127.0.0.1:{closed_port()}", "no-such-host.invalid:9092"]
     began = time.monotonic()
-    with Consumer(bootstrap_servers=addresses, group_id="g") as consumer, pytest.raises(ConnectionFailedError) as raised:
-        CALLS[call](consumer)
+    with closed_port() as port:
+        addresses = [f"127.0.0.1:{port}", "no-such-host.invalid:9092"]
+        with Consumer(bootstrap_servers=addresses, group_id="g") as consumer, pytest.raises(ConnectionFailedError) as raised:
+            CALLS[call](consumer)
     assert set(raised.value.attempts) == set(addresses)
     assert raised.value.attempts[addresses[0]] == "Connection refused"
     assert time.monotonic() - began < TIMEOUT + SLACK
@@ -120,8 +116,8 @@ def test_a_login_on_our_broker(mechanism: str) -> None:
 
 
 def test_every_address_is_listed_with_its_reason() -> None:
-    with listening() as silent:
-        refused = [f"127.0.0.1:{closed_port()}" for _ in range(2)]
+    with listening() as silent, closed_ports(2) as ports:
+        refused = [f"127.0.0.1:{port}" for port in ports]
         mute = f"127.0.0.1:{silent.getsockname()[1]}"
         error = failure(",".join([*refused, mute]))
     assert set(error.attempts) == {*refused, mute}
@@ -129,8 +125,8 @@ def test_every_address_is_listed_with_its_reason() -> None:
 
 
 def test_one_good_address_is_enough() -> None:
-    with listening() as silent, Broker() as broker:
-        servers = f"127.0.0.1:{silent.getsockname()[1]},127.0.0.1:{closed_port()},{broker.bootstrap_servers}"
+    with listening() as silent, closed_port() as port, Broker() as broker:
+        servers = f"127.0.0.1:{silent.getsockname()[1]},127.0.0.1:{port},{broker.bootstrap_servers}"
         with Admin(bootstrap_servers=servers) as admin:
             assert admin.list_topics(timeout=60) == {}
 

@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from ottla import AsyncConsumer, Consumer, OttlaError, TopicPartition, errors
+from tests.ports import closed_port
 from tests.secure.kafka import READER, STRANGER, Secured
 from tests.secure.pretender import TOPIC
-from tests.secure.test_error_table import NO_TOPIC, PATIENCE, Settings, closed_port, only_the_cluster, sasl
+from tests.secure.test_error_table import NO_TOPIC, PATIENCE, Settings, only_the_cluster, sasl
 
 TIMEOUT = 0.6
 """Seconds that a call gets where the trouble may pass; on a busy machine it may take more to find out what is wrong.
@@ -61,7 +62,7 @@ def settings_for(trouble: str, secured: Secured, stack: ExitStack) -> Settings:
     at = secured.addresses
     tls = {"security_protocol": "SSL", "ssl_truststore_location": secured.authority.file}
     makers: dict[str, Callable[[], Settings]] = {
-        "refused": lambda: {"bootstrap_servers": stack.enter_context(closed_port())},
+        "refused": lambda: {"bootstrap_servers": f"127.0.0.1:{stack.enter_context(closed_port())}"},
         "a wrong password": lambda: {"bootstrap_servers": at["LOGIN"], **sasl("SCRAM-SHA-256", password="wrong")},
         "TLS to a port without it": lambda: {"bootstrap_servers": at["PLAINTEXT"], **tls},
         "an unknown topic": lambda: {"bootstrap_servers": at["PLAINTEXT"], "allow_auto_create_topics": False},

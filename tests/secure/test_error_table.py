@@ -21,6 +21,7 @@ import pytest
 
 from ottla import Consumer, OttlaError, TopicPartition, errors
 from ottla.protocol.apis import SPOKEN, Api, VersionRange
+from tests.ports import closed_port
 from tests.secure.kafka import PASSWORD, READER, STRANGER, USER, Secured
 from tests.secure.pretender import FAR_TOO_LARGE, TOPIC, elsewhere, loading, pretending
 
@@ -44,17 +45,9 @@ ROWS = {
 }
 
 
-@contextmanager
-def closed_port() -> Iterator[str]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        yield f"127.0.0.1:{probe.getsockname()[1]}"
-
-
 def unheard(stack: ExitStack) -> tuple[str, int]:
     """Where nothing listens."""
-    host, port = stack.enter_context(closed_port()).split(":")
-    return host, int(port)
+    return "127.0.0.1", stack.enter_context(closed_port())
 
 
 def only_the_cluster(stack: ExitStack) -> Settings:
@@ -130,7 +123,7 @@ def settings_for(trouble: str, secured: Secured, stack: ExitStack, folder: Path)
         return {"bootstrap_servers": at["TOKEN"], "sasl_oauthbearer_token_endpoint_url": url, **login, **client}
 
     makers: dict[str, Callable[[], Settings]] = {
-        "nothing listens": lambda: {"bootstrap_servers": stack.enter_context(closed_port())},
+        "nothing listens": lambda: {"bootstrap_servers": f"127.0.0.1:{stack.enter_context(closed_port())}"},
         "an unknown host name": lambda: {"bootstrap_servers": "no-such-host.invalid:9092"},
         "no answer": lambda: {"bootstrap_servers": stack.enter_context(silent_port())},
         "a web server": lambda: {"bootstrap_servers": stack.enter_context(impatient_web_server())},

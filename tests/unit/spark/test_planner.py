@@ -28,6 +28,7 @@ from ottla.spark.planner import IDLE, OPEN, WATCH, Answers, Planner, serve
 from ottla.spark.planning import OpenTask, Share
 from ottla.spark.signed import Connection, WrongSignatureError
 from ottla.types import TopicPartition
+from tests.ports import closed_port
 
 KEY = b"k" * 32
 SECONDS = 30.0
@@ -228,9 +229,7 @@ def test_an_answer_by_someone_else_is_refused() -> None:
 
 
 def test_a_planner_that_cannot_be_reached_is_an_error() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
-    with pytest.raises(OttlaError, match=rf"could not be reached: localhost:{port} \(.*refused\)") as raised:
+    with closed_port() as port, pytest.raises(OttlaError, match=rf"could not be reached: localhost:{port} \(.*refused\)") as raised:
         ask(PlannerAddress(port, KEY, "t", "the driver's"), 1, driver="localhost", patience=1)
     assert "planOnce" in str(raised.value.hint)
 
