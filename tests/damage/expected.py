@@ -37,16 +37,19 @@ class Written(NamedTuple):
     """Those whose bytes are still where they were."""
     replaced: list[Batch]
     """Those in files in whose place compaction has put others."""
+    foreign: list[Batch]
+    """Those behind all others, of another partition whose file has taken the place of one of this."""
 
     def rows(self) -> dict[int, Row]:
         return {row.offset: row for batch in self.batches if not batch.control for row in batch.rows}
 
     def outcomes(self) -> dict[int, Batch | None]:
         """Of each offset in a transaction the marker that ended it."""
-        markers = [batch for batch in self.batches if batch.control]
+        batches = [*self.batches, *self.foreign]
+        markers = [batch for batch in batches if batch.control]
         return {
             row.offset: next((one for one in markers if one.producer_id == batch.producer_id and one.base > batch.base), None)
-            for batch in self.batches
+            for batch in batches
             if batch.transactional and not batch.control
             for row in batch.rows
         }
@@ -54,17 +57,18 @@ class Written(NamedTuple):
 
 def written(whole: Whole, path: Path) -> dict[Place, Written]:
     """What every partition holds before and after the damage at ``path``."""
-    found = {place: Written([], [], []) for place in ALL}
+    found = {place: Written([], [], [], []) for place in ALL}
     for name, content in whole.files.items():
         folder, _, file = name.rpartition("/")
         if not file.endswith((".log", ".log.swap")):
             continue
         topic, _, number = folder.rpartition("-")
-        left = _content(path / name)
-        if (swap := whole.files.get(name + ".swap")) is not None and _content(path / (name + ".swap")) == swap:
-            found[topic, int(number)].replaced.extend(batches_in(content))
-            left = b""
         place = found[topic, int(number)]
+        left = _content(path / name)
+        place.foreign.extend(batches_in(left) if left != content else [])
+        if (swap := whole.files.get(name + ".swap")) is not None and _content(path / (name + ".swap")) == swap:
+            place.replaced.extend(batches_in(content))
+            left = b""
         for batch in batches_in(content):
             place.batches.append(batch)
             if left[batch.position : batch.position + len(batch.data)] == batch.data:
@@ -72,6 +76,8 @@ def written(whole: Whole, path: Path) -> dict[Place, Written]:
     for one in found.values():
         one.batches.sort(key=lambda batch: batch.base)
         one.intact.sort(key=lambda batch: batch.base)
+        last = max((batch.base for batch in one.batches), default=-1)
+        one.foreign[:] = [batch for batch in one.foreign if batch.base > last]
     return found
 
 
@@ -205,7 +211,7 @@ class Judge:
     def _is_recent(self) -> bool:
         """Whether what is lost was written after the last checkpoint of a broker that was killed."""
         assert self._hit is not None
-        batches, *left = self._written[self._hit]
+        batches, *left, _ = self._written[self._hit]
         return all(batch.base >= self._known_end or any(batch in one for one in left) for batch in batches)
 
     def _is_foreign(self, offset: int, was: dict[int, Row]) -> bool:
@@ -240,7 +246,7 @@ class Judge:
                 yield f"offset by time {timestamp} is {answer} instead of {first}"
 
     def _check_committed(self, read: Read, usual: Read, written: Written, now: int, *, cleaned: bool) -> Iterator[str]:
-        outcomes, intact = written.outcomes(), {batch.base for batch in written.intact}
+        outcomes, intact = written.outcomes(), {batch.base for batch in [*written.intact, *written.foreign]}
         rows, served = read.rows(committed=True), read.rows()
         for offset, row in rows.items():
             if row != served.get(offset):

@@ -284,23 +284,25 @@ class _Loading:
 
     def _doubt_in_swap(self, base: int, found: list[tuple[int, int]], originals: list[int]) -> str | None:
         """Why a draft cannot be what these segments, which are all still there, were rewritten to; ``None`` where it can.
-        ``found``: the offsets of its batches."""
+        ``found``: the offsets of its batches. Where a segment has lost batches, by its damages or by what its indexes name behind
+        its end, the draft may have them."""
         times = self.log.files.read_end(file_name(base, "timeindex") + ".swap", TIME_ENTRY_SIZE)
         if times is not None and times[0] and not found:
             return "it is empty, and its index is not"
         made_of: set[tuple[int, int]] = set()
-        damaged: list[Damage] = []
+        lost: list[tuple[int, int]] = []
         for one in originals:
+            segment = Segment(one, self.log.files.open(one), self.log.config.index_interval_bytes)
             limit = next((base for base in self.listing.segments if base > one), LAST_OFFSET)
-            with self.log.files.open(one).reader() as file:
+            with segment.file.reader() as file:
                 batches, damages = _places(file, one, limit)
             made_of.update(batches)
-            damaged += damages
+            lost += [(damage.first_offset, max(damage.next_offset, damage.first_offset + 1)) for damage in damages]
+            lost.append((batches[-1][1] if batches else one, _LastEntries(segment, self.log.files).last_offset + 1))
         for batch in found:
-            if batch not in made_of:
-                offset = batch[0]
-                if not any(one.first_offset <= offset < max(one.next_offset, one.first_offset + 1) for one in damaged):
-                    return f"it has a batch at offset {offset}, and what it was made of has none"
+            offset = batch[0]
+            if batch not in made_of and not any(first <= offset < end for first, end in lost):
+                return f"it has a batch at offset {offset}, and what it was made of has none"
         return None
 
     # Producers

@@ -471,6 +471,19 @@ def test_a_swap_that_is_not_of_its_segments_replaces_nothing(tmp_path: Path) -> 
         again.close()
 
 
+@pytest.mark.parametrize("left", [0.0, 0.5])
+def test_a_swap_is_used_where_the_segment_that_it_replaces_has_lost_its_batches(tmp_path: Path, left: float) -> None:
+    filled(tmp_path, "t", **{"cleanup.policy": "compact"}).close()
+    first = tmp_path / "t-0" / f"{0:020d}.log"
+    whole = first.read_bytes()
+    first.with_name(first.name + ".swap").write_bytes(whole)
+    first.write_bytes(whole[: int(len(whole) * left)])
+    again = CoreUnderTest(tmp_path)
+    assert bases(again, "t") == ALL
+    assert not [line for line in again.warnings if "swap" in line]
+    again.close()
+
+
 def test_a_compaction_that_a_start_completes_leaves_gaps_that_are_not_called_missing(tmp_path: Path) -> None:
     filled(tmp_path, "t").close()
     first = tmp_path / "t-0" / f"{0:020d}.log"
