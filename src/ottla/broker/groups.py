@@ -197,6 +197,7 @@ class Groups:
             return
         segments = self._log.stored(partition)
         if not segments:
+            self._log.report(partition, (), ())
             self._execute(self._coordinator.load(partition, (), now), now)
             return
         self._coordinator.start_loading(partition)

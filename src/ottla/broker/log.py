@@ -26,7 +26,7 @@ from ottla.broker.ports import Job, LogFiles, PinnedFolder
 from ottla.broker.producers import Producers
 from ottla.broker.refusal import Refusal
 from ottla.broker.scan import Damage
-from ottla.broker.segment import Segment
+from ottla.broker.segment import Segment, file_name
 from ottla.broker.topic_config import TopicConfig
 from ottla.protocol import ErrorCode
 from ottla.protocol.framing import FileRange
@@ -41,11 +41,6 @@ logger = logging.getLogger("ottla.broker")
 _PLACE = struct.Struct(">qii")
 _NO_TIMESTAMP, _NO_EPOCH = -1, -1
 EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
-
-
-def file_name(offset: int, suffix: str) -> str:
-    """The name of a segment's file: its base offset in 20 digits."""
-    return f"{offset:020d}.{suffix}"
 
 
 class Sealing(NamedTuple):
@@ -98,6 +93,8 @@ class PartitionLog:
         self.told_at_end: dict[bool, Any] = {}
         """The cached answer to readers at the end of the log, for committed records or for all."""
         self._complaint: str | None = None
+        self.has_lost = False
+        """Whether the start found that batches are missing or cut it off at its end: damage that is in no file any more."""
         self.offline: str | None = None
         """Why the partition cannot be served until the next start, if so."""
 
@@ -411,7 +408,7 @@ class PartitionLog:
                     raise
                 return read()
         except InvalidBatchError as error:
-            raise self.failed(ErrorCode.corrupt_message, f"the log of {self.topic_partition} is damaged: {error}") from error
+            raise self.failed(ErrorCode.corrupt_message, f"{self.topic_partition} is damaged: {error}") from error
         except OSError as error:
             raise self.failed(ErrorCode.kafka_storage_error, f"{self.topic_partition} could not be read: {error}") from error
 
@@ -449,8 +446,9 @@ class PartitionLog:
 
     def damage_in(self, segment: Segment, damage: Damage) -> str:
         """What is damaged, and what follows from it, in words."""
-        name = file_name(segment.base_offset, "log")
-        return f"{self.topic_partition}: {name} is damaged at {damage}. The rest of it is served, and the log is not compacted"
+        return (
+            f"{self.topic_partition}: {segment.name} is damaged at {damage}. The rest of it is served, and the log is not compacted"
+        )
 
     def _roll_if_full(self, header: BatchHeader, last_offset: int) -> None:
         if not self.segments:

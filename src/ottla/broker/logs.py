@@ -19,12 +19,12 @@ from ottla.broker.checkpoints import Checkpoint
 from ottla.broker.cleaner import Cleaner
 from ottla.broker.effects import JobTag, RunJob, SetTimer
 from ottla.broker.epochs import LeaderEpochs
-from ottla.broker.log import Appended, PartitionLog, Sealing, file_name, prepared
+from ottla.broker.log import Appended, PartitionLog, Sealing, prepared
 from ottla.broker.outbox import Outbox
 from ottla.broker.ports import Job, Store
 from ottla.broker.recovery import load_log, lost_log, offline_log
 from ottla.broker.rounds import SIZE, Round
-from ottla.broker.segment import Segment
+from ottla.broker.segment import Segment, file_name
 from ottla.broker.setting import LONG_MAX
 from ottla.broker.topics import Topic, Topics
 from ottla.records import BatchHeader, InvalidBatchError

@@ -16,11 +16,11 @@ from functools import partial
 from ottla.broker.aborted import TXNINDEX, TXNINDEX_COPY, AbortedTransactions
 from ottla.broker.epochs import LeaderEpochs
 from ottla.broker.indexes import OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE, OffsetIndex, TimeIndex
-from ottla.broker.log import EPOCH_CHECKPOINT, PartitionLog, file_name
+from ottla.broker.log import EPOCH_CHECKPOINT, PartitionLog
 from ottla.broker.ports import Listing, LogFiles, Readable
 from ottla.broker.producers import Producers
 from ottla.broker.scan import LAST_OFFSET, Batch, Damage, scan
-from ottla.broker.segment import NO_TIMESTAMP, Gap, Indexes, Segment
+from ottla.broker.segment import NO_TIMESTAMP, Gap, Indexes, Segment, file_name
 from ottla.records import BatchHeader, InvalidBatchError
 
 _TOTAL_LOSS_EPOCH = 1 << 16
@@ -73,6 +73,7 @@ def lost_log(log: PartitionLog, end_offset: int) -> list[str]:
     log.segments, log.epochs = [segment], epochs
     log.store_epochs()
     log.start_offset = log.recovery_point = log.seal_point = end_offset
+    log.has_lost = True
     return [
         f"{log.topic_partition}: its folder is missing, and with it the records before offset {end_offset}, where the log goes on"
     ]
@@ -117,7 +118,7 @@ class _Loading:
                     self.gaps_end = next_base
                 if end < next_base and next_base > gaps_before:
                     between = f"{file_name(base, 'log')} and {file_name(next_base, 'log')}"
-                    self._say(f"offsets {end} to {next_base - 1} are missing between {between}")
+                    self._say_lost(f"offsets {end} to {next_base - 1} are missing between {between}")
             self.log.segments.append(segment)
         self.found_end = self.log.end_offset
 
@@ -139,7 +140,7 @@ class _Loading:
         self._report(segment)
         if next_base > end <= (claimed := entries.last_offset):
             lost = f"offsets {end} to {next_base - 1} may be missing"
-            self._say(f"the indexes of {file_name(base, 'log')} name offset {claimed}, and it ends at {end}: {lost}")
+            self._say_lost(f"the indexes of {file_name(base, 'log')} name offset {claimed}, and it ends at {end}: {lost}")
         else:
             self._say_missing(segment, missing or [])
         if sealed and self._write_indexes(segment) and not segment.damages:
@@ -172,7 +173,7 @@ class _Loading:
         segment.next_offset = damage.first_offset
         self.cut = True
         where = f"; what was cut off is in {kept}" if kept else ""
-        self._say(f"{name} was truncated at {damage}{where}")
+        self._say_lost(f"{name} was truncated at {damage}{where}")
 
     def _report(self, segment: Segment) -> None:
         self.lines += [self.log.damage_in(segment, damage) for damage in segment.damages]
@@ -180,7 +181,7 @@ class _Loading:
     def _say_missing(self, segment: Segment, missing: list[Gap]) -> None:
         name = file_name(segment.base_offset, "log")
         for start, end, position in missing:
-            self._say(f"offsets {start} to {end - 1} are missing before byte {position} of {name}")
+            self._say_lost(f"offsets {start} to {end - 1} are missing before byte {position} of {name}")
 
     def _write_indexes(self, segment: Segment) -> bool:
         """Replace the index files if they are wrong, so that the next start need not scan the segment; whether they were."""
@@ -196,7 +197,7 @@ class _Loading:
         """Indexes whose segment is missing: its records are lost, and it was not retention."""
         for name in self.listing.orphans:
             kept = self.log.files.keep(name)
-            self._say(f"{name} has no .log file: the records of this segment are missing. It is kept as {kept}")
+            self._say_lost(f"{name} has no .log file: the records of this segment are missing. It is kept as {kept}")
 
     def foreign(self) -> None:
         """Name what somebody else has put into the folder."""
@@ -223,7 +224,7 @@ class _Loading:
             self.epochs()
         log.segments.append(Segment(self.known_end, log.files.create(self.known_end), log.config.index_interval_bytes))
         self._new_epoch(lost)
-        self._say(f"it ends at offset {lost}, but had ended at {self.known_end}, where it goes on: records are lost")
+        self._say_lost(f"it ends at offset {lost}, but had ended at {self.known_end}, where it goes on: records are lost")
 
     def _new_epoch(self, offset: int) -> None:
         self.log.epochs.advance(offset)
@@ -248,6 +249,10 @@ class _Loading:
         """The base offset of the next segment, if there is one."""
         return None if segment is self.log.segments[-1] else segment.next_offset
 
+    def _say_lost(self, line: str) -> None:
+        self.log.has_lost = True
+        self._say(line)
+
     def _say(self, line: str) -> None:
         self.lines.append(f"{self.log.topic_partition}: {line}")
 
@@ -270,10 +275,10 @@ class _Loading:
             originals = [one for one in files.listing().segments if base <= one < last]
             doubt = None
             if base in originals:
-                doubt = f"at {damages[0]}" if damages else self._doubt_in_swap(base, batches, originals)
+                doubt = f" at {damages[0]}" if damages else self._doubt_in_swap(base, batches, originals)
             if doubt is not None:
                 name = file_name(base, "log") + ".swap"
-                self._say(f"{name} is damaged: {doubt}; it is kept as {files.keep(name)}, and what it was made of is used")
+                self._say(f"{name} is damaged{doubt}; it is kept as {files.keep(name)}, and what it was made of is used")
             else:
                 files.finish_swap(base, originals)
                 compacted = max([compacted, *(one for one in files.listing().segments if one > base)][:2])
@@ -288,7 +293,7 @@ class _Loading:
         its end, the draft may have them."""
         times = self.log.files.read_end(file_name(base, "timeindex") + ".swap", TIME_ENTRY_SIZE)
         if times is not None and times[0] and not found:
-            return "it is empty, and its index is not"
+            return ": it is empty, and its index is not"
         made_of: set[tuple[int, int]] = set()
         lost: list[tuple[int, int]] = []
         for one in originals:
@@ -302,7 +307,7 @@ class _Loading:
         for batch in found:
             offset = batch[0]
             if batch not in made_of and not any(first <= offset < end for first, end in lost):
-                return f"it has a batch at offset {offset}, and what it was made of has none"
+                return f": it has a batch at offset {offset}, and what it was made of has none"
         return None
 
     # Producers
@@ -372,7 +377,7 @@ class _Loading:
             segment.rescan(limit)
             self._report(segment)
         for damage in damages:
-            self._say(f"what producers wrote from offset {damage.first_offset} to {damage.next_offset} is not known")
+            self._say(f"what producers wrote at {damage.offsets} is not known")
 
 
 class _LastEntries:

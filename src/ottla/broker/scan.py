@@ -56,11 +56,16 @@ class Damage(NamedTuple):
     reason: str
 
     def __str__(self) -> str:
+        count = self.next_offset - self.first_offset
+        records = f", at most {_records(count)}" if count else ""
+        return f"byte {self.position}: {self.reason} ({self.end - self.position} bytes, {self.offsets}{records})"
+
+    @property
+    def offsets(self) -> str:
+        """The offsets, in words."""
         if self.next_offset == self.first_offset:
-            offsets = f"from offset {self.first_offset} on"
-        else:
-            offsets = f"offsets {self.first_offset} to {self.next_offset - 1}"
-        return f"byte {self.position}: {self.reason} ({self.end - self.position} bytes, {offsets})"
+            return f"from offset {self.first_offset} on"
+        return f"offsets {self.first_offset} to {self.next_offset - 1}"
 
 
 def scan(
@@ -83,7 +88,10 @@ def scan(
         if isinstance(found, Batch):
             found = _Fault(f"a batch claims offset {found.header.base_offset} where {expected} was expected", found.header)
         end, next_offset = reader.resume(position, expected, found)
-        yield Damage(position, end, expected, next_offset, found.reason)
+        reason = found.reason
+        if next_offset == expected and found.header is not None:
+            reason += f" and claims {_records(found.header.record_count)}"
+        yield Damage(position, end, expected, next_offset, reason)
         position, expected = end, next_offset
 
 
@@ -123,7 +131,7 @@ class _Reader:
             return _Fault(str(error))
         left = self._file.size - position
         if header.size > left:
-            return _Fault(f"a batch of {header.size} bytes of which {left} are there")
+            return _Fault(f"a batch of {header.size} bytes with {_records(header.record_count)}, of which {left} bytes are there")
         if not self._is_whole(position, header):
             return _Fault(f"the batch at offset {header.base_offset} fails its checksum", header)
         if header.base_offset < expected or header.last_offset > self._last_possible:
@@ -201,6 +209,10 @@ class _Reader:
 
     def _end(self, expected: int) -> int:
         return expected if self._limit is None else max(expected, self._limit)
+
+
+def _records(count: int) -> str:
+    return "1 record" if count == 1 else f"{count} records"
 
 
 def _is_plausible(front: bytes | memoryview, left: int, expected: int, last: int) -> bool:

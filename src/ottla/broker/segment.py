@@ -31,6 +31,11 @@ StoredIndexes = Callable[[int], Indexes | None]
 """Reads the index files of a segment whose ``.log`` has so many bytes; ``None`` where they are missing or make no sense."""
 
 
+def file_name(offset: int, suffix: str) -> str:
+    """The name of a segment's file: its base offset in 20 digits."""
+    return f"{offset:020d}.{suffix}"
+
+
 class Gap(NamedTuple):
     """Offsets from ``start`` on and before ``end`` that no batch has. The batch at ``position`` begins with ``end``."""
 
@@ -98,6 +103,11 @@ class Segment:
 
     def __repr__(self) -> str:
         return f"<Segment {self.base_offset}..{self.next_offset - 1}, {self.file.size} bytes>"
+
+    @property
+    def name(self) -> str:
+        """The name of its ``.log`` file."""
+        return file_name(self.base_offset, "log")
 
     @property
     def size(self) -> int:
@@ -194,7 +204,7 @@ class Segment:
         """
         for damage in self.damages:
             if damage.first_offset <= offset < damage.next_offset:
-                raise InvalidBatchError(f"{damage}; the next offset that can be read is {damage.next_offset}")
+                raise InvalidBatchError(f"{self.name} at {damage}; the next offset that can be read is {damage.next_offset}")
         newest, position = self._newest
         if offset in newest:
             return position  # what readers at the end of the log ask for, one after the other
@@ -333,7 +343,7 @@ class Segment:
         for found in scan(file, self.base_offset, limit=limit):
             if isinstance(found, Damage):
                 self.is_suspect = not self.damages
-                raise InvalidBatchError(f"the segment that begins at offset {self.base_offset} is damaged at {found}")
+                raise InvalidBatchError(f"{self.name} is damaged at {found}")
             yield found
 
     def rescan(self, limit: int | None, *, gaps: bool = True, missing: list[Gap] | None = None) -> int:

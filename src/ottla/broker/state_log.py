@@ -13,10 +13,11 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from ottla.broker.effects import RunJob
 from ottla.broker.holdings import Holdings
-from ottla.broker.log import PartitionLog, file_name
+from ottla.broker.log import PartitionLog
 from ottla.broker.ports import SegmentFile
 from ottla.broker.refusal import Refusal
 from ottla.broker.scan import Damage, scan
+from ottla.broker.segment import file_name
 from ottla.coordinator.effects import Append
 from ottla.errors import CorruptRecordError
 from ottla.protocol import ErrorCode
@@ -30,8 +31,8 @@ E = TypeVar("E")
 
 logger = logging.getLogger("ottla.broker")
 
-_NAMED = 20
-"""Groups or transactional ids that a line in the log names."""
+_NAMED = 50
+"""Groups or transactional ids that one line in the log names."""
 
 MAX_BATCH = 1 << 20
 """Bytes of keys and values from which on a batch takes no further append: the limit of a message in Kafka's default settings."""
@@ -90,15 +91,17 @@ class StateLog:
         limits = [*(segment.base_offset for segment in segments[1:]), None]
         return [StoredSegment(one.file, one.base_offset, limit) for one, limit in zip(segments, limits, strict=False) if one.size]
 
-    def report(self, partition: int, damages: Iterable[str], of: Collection[str]) -> None:
-        """Log what of a partition could not be read. ``of``: what the rest of it says something about."""
+    def report(self, partition: int, damages: Sequence[str], of: Collection[str]) -> None:
+        """Log what of a partition could not be read, or is missing. ``of``: what the rest of it says something about."""
         for damage in damages:
             logger.error("%s-%d: %s", self._topic, partition, damage)
-        if damages:
-            named = ", ".join(sorted(of)[:_NAMED]) + (f" and {len(of) - _NAMED} others" if len(of) > _NAMED else "")
-            logger.error(
-                "%s-%d is damaged: an older state may be in force of %s", self._topic, partition, named or "what was in it"
-            )
+        log = self._log(partition)
+        if not damages and (log is None or not log.has_lost):
+            return
+        names = sorted(of) or ["what was in it"]
+        for first in range(0, len(names), _NAMED):
+            named = ", ".join(names[first : first + _NAMED])
+            logger.error("%s-%d is damaged: an older state may be in force of %s", self._topic, partition, named)
 
     def gather(self, append: Append) -> None:
         """Let an append wait for others to its partition: one batch for all of them costs little more than one for each."""

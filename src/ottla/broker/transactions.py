@@ -175,6 +175,7 @@ class Transactions:
             return
         segments = self._log.stored(partition)
         if not segments:
+            self._log.report(partition, (), ())
             self._execute(self._coordinator.load(partition, (), now), now)
             return
         self._coordinator.start_loading(partition)

@@ -16,11 +16,12 @@ from typing import NamedTuple, TypeVar
 from ottla.broker.aborted import TXNINDEX, TXNINDEX_COPY, AbortedTransaction, AbortedTransactions
 from ottla.broker.epochs import LeaderEpochs
 from ottla.broker.findings import Finding, Kind
-from ottla.broker.log import EPOCH_CHECKPOINT, file_name
+from ottla.broker.log import EPOCH_CHECKPOINT
 from ottla.broker.markers import read_marker
 from ottla.broker.ports import FolderView, Readable
 from ottla.broker.producers import Producers
 from ottla.broker.scan import LAST_OFFSET, PIECE, Batch, Damage, scan
+from ottla.broker.segment import file_name
 from ottla.broker.verify_indexes import IndexCheck, OffsetIndexCheck, TimeIndexCheck
 from ottla.records import HEADER_SIZE, BatchHeader, ControlType, InvalidBatchError, read_header
 from ottla.types import TopicPartition

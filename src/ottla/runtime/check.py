@@ -20,10 +20,10 @@ from typing import NamedTuple
 
 from ottla.broker.config import CLUSTER_WIDE, BrokerConfig, altered
 from ottla.broker.findings import Finding, Kind
-from ottla.broker.log import file_name
 from ottla.broker.logs import CLEANED, ENDS, LOG_STARTS, RECOVERY_POINTS
 from ottla.broker.ports import Readable
 from ottla.broker.scan import LAST_OFFSET
+from ottla.broker.segment import file_name
 from ottla.broker.stored_settings import split
 from ottla.broker.topics import Topics
 from ottla.broker.verify import SWAP, Known, PartitionCheck

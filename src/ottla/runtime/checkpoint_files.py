@@ -30,7 +30,7 @@ def write(folder: PinnedFolder, name: str, offsets: Mapping[TopicPartition, int]
     lines = [f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()]
     content = "\n".join([_VERSION, str(len(lines)), *lines, ""]).encode()
     folder.write_small(name + COPY, b"%bcrc %08x\n" % (content, zlib.crc32(content)), forced=True)
-    folder.write_small(name, content)
+    folder.write_small(name, content, forced=True)
 
 
 class Told(NamedTuple):

@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ottla.broker.aborted import TXNINDEX, TXNINDEX_COPY
-from ottla.broker.log import file_name
+from ottla.broker.segment import file_name
 from ottla.errors import StorageError
 from ottla.runtime.file_names import GIVEN_UP, SET_ASIDE, SNAPSHOT, UNFINISHED
 

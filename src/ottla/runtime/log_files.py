@@ -20,8 +20,8 @@ from pathlib import Path
 from weakref import WeakSet
 
 from ottla.broker.aborted import TXNINDEX, TXNINDEX_COPY
-from ottla.broker.log import file_name
 from ottla.broker.ports import Listing
+from ottla.broker.segment import file_name
 from ottla.runtime.descriptors import OUT_OF_DESCRIPTORS, first_of_reserve, limit
 from ottla.runtime.file_names import (
     DAMAGED,
@@ -159,29 +159,34 @@ class DiskRange:
         return f"<DiskRange {self._size} bytes at {self.position}>"
 
 
-def _read(fd: int, position: int, size: int) -> bytes:
-    """``size`` bytes from ``position``; fewer only where the file ends. Raises ``OSError``.
+def _read(path: Path, fd: int, position: int, size: int) -> bytes:
+    """``size`` bytes from ``position``; fewer only where the file ends. Raises ``OSError`` with file and position.
 
     A read that meets a bad sector returns what is before it, as if the file ended there; only the next one fails.
     """
-    data = os.pread(fd, size, position)
-    while 0 < len(data) < size and (more := os.pread(fd, size - len(data), position + len(data))):
-        data += more
+    data = b""
+    try:
+        while len(data) < size and (more := os.pread(fd, size - len(data), position + len(data))):
+            data = data + more if data else more
+    except OSError as error:
+        reason = f"{error.strerror} at byte {position + len(data)}"
+        raise OSError(error.errno, reason, str(path)) from error
     return data
 
 
 class FileReader:
     """An open file, for reading."""
 
-    __slots__ = ("_fd", "size")
+    __slots__ = ("_fd", "_path", "size")
 
-    def __init__(self, fd: int, size: int) -> None:
+    def __init__(self, path: Path, fd: int, size: int) -> None:
+        self._path = path
         self._fd = fd
         self.size = size
 
     def read(self, position: int, size: int) -> bytes:
         """Up to ``size`` bytes from ``position``; fewer where the file ends."""
-        return _read(self._fd, position, min(size, self.size - position))
+        return _read(self._path, self._fd, position, min(size, self.size - position))
 
 
 class DiskSegment:
@@ -230,7 +235,7 @@ class DiskSegment:
     def read(self, position: int, size: int) -> bytes:
         """Up to ``size`` bytes from ``position``; fewer where the file ends."""
         handle = self._open.get(self.path)
-        return _read(handle.fd, position, min(size, self.size - position))
+        return _read(self.path, handle.fd, position, min(size, self.size - position))
 
     def range(self, position: int, size: int) -> DiskRange | bytes:
         """A part of the file to be sent as it is. A small one is read at once, and so is any of a file that would be one too many
@@ -238,7 +243,7 @@ class DiskSegment:
         handle = self._open.get(self.path)
         if size > _COPIED and self._open.keeps(handle) and not handle.is_unreadable:
             return DiskRange(handle, position, size)
-        data = _read(handle.fd, position, size)
+        data = _read(self.path, handle.fd, position, size)
         if len(data) != size:
             raise OSError(errno.EIO, f"the file ended {size - len(data)} bytes before it should", str(self.path))
         return data
@@ -253,7 +258,7 @@ class DiskSegment:
         try:
             if os.fstat(fd).st_size < self.size:  # compaction may just have replaced the file
                 raise OSError(errno.EIO, "the file ends before it should", str(self.path))
-            yield FileReader(fd, self.size)
+            yield FileReader(self.path, fd, self.size)
         finally:
             os.close(fd)
 

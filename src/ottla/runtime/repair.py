@@ -22,9 +22,10 @@ from ottla.broker.aborted import TXNINDEX, TXNINDEX_COPY, AbortedTransaction, Ab
 from ottla.broker.config import broker_config
 from ottla.broker.findings import Kind
 from ottla.broker.holdings import Endpoint, Holdings
-from ottla.broker.log import EPOCH_CHECKPOINT, PartitionLog, file_name
+from ottla.broker.log import EPOCH_CHECKPOINT, PartitionLog
 from ottla.broker.ports import Readable
 from ottla.broker.scan import PIECE
+from ottla.broker.segment import file_name
 from ottla.broker.verify import CheckedSegment, PartitionCheck
 from ottla.errors import StorageError
 from ottla.runtime import clock

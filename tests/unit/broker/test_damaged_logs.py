@@ -205,9 +205,7 @@ def test_compaction_drops_nothing_behind_damage(tmp_path: Path, at: int, caplog:
     broker.pass_time(5 * 60_000)
     broker.run_jobs()
     assert {path.name: path.stat().st_size for path in (tmp_path / "t-0").glob("*.log")} == before
-    assert (
-        f"t-0 is not compacted any more: the segment that begins at offset {second.base_offset} is damaged at byte" in caplog.text
-    )
+    assert f"t-0 is not compacted any more: {second.base_offset:020d}.log is damaged at byte" in caplog.text
     assert bases(broker, "t") == [base for base in ALL if base != hit]
     broker.close()
     again = CoreUnderTest(tmp_path)
@@ -334,7 +332,7 @@ def test_a_start_takes_a_bad_sector_for_neither_an_end_nor_damage(tmp_path: Path
         with monkeypatch.context() as patch:
             with_bad_sector(patch, path, position + at)
             again = CoreUnderTest(tmp_path)
-            with pytest.raises(Refusal, match=r"t-0 is offline .*Input/output error"):
+            with pytest.raises(Refusal, match=rf"t-0 is offline .*Input/output error at byte {position + at}: '{path}'"):
                 again.core.log("t", 0)
             again.kill()
     again = CoreUnderTest(tmp_path)

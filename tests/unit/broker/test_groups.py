@@ -296,3 +296,31 @@ def test_groups_whose_log_is_damaged_are_served_with_what_is_left(
     again = started(tmp_path)
     assert committed(again) == (43, "note")
     again.close()
+
+
+@pytest.mark.parametrize("end", ["close", "kill"])
+@pytest.mark.parametrize("left", [0.0, 0.5])
+def test_groups_are_named_whose_commits_may_be_lost_with_the_end_of_their_log(
+    tmp_path: Path, end: str, left: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The start has cut off what is damaged, or it is missing: nothing that is read later shows it."""
+    broker = started(tmp_path, **{"offsets.topic.num.partitions": 1})
+    names = [f"g{number:03d}" for number in range(120)]
+    for offset in range(2):
+        for name in names:
+            assert commit(broker, offset, name) is ErrorCode.none
+    broker.pass_time(120_000)
+    broker.run_jobs()
+    getattr(broker, end)()
+    (file,) = files(tmp_path)
+    content = file.read_bytes()
+    file.write_bytes(content[: int(len(content) * left) + 10] if left else b"")
+    again = started(tmp_path)
+    known = [name for name in names if committed(again, name)[0] >= 0]
+    assert len(known) == (120 if left else 0)
+    lines = [
+        line for line in caplog.messages if line.startswith("__consumer_offsets-0 is damaged: an older state may be in force of ")
+    ]
+    named = [name for line in lines for name in line.partition(" in force of ")[2].split(", ")]
+    assert named == (known or ["what was in it"])
+    again.close()

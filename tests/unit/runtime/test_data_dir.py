@@ -350,7 +350,7 @@ def test_what_a_start_relies_on_is_on_disk_before_it_counts(tmp_path: Path, monk
     data = _opened(tmp_path / "data")
     data.write_checkpoint("points", {TopicPartition("a", 0): 5})()
     data.end_well()
-    for name in ("meta.properties", "points.copy"):
+    for name in ("meta.properties", "points", "points.copy"):
         assert done.index(("fsync", f"{name}.tmp")) < done.index(("replace", f"{name}.tmp"))
     assert done[-2:] == [("replace", ".kafka_cleanshutdown.tmp"), ("fsync", "data")]
     data.release()
