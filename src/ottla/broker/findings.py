@@ -72,7 +72,7 @@ CONSEQUENCES = {
     Kind.EPOCHS: Consequence(f"{_AGAIN} if it cannot be interpreted", f"{_AGAIN}, unless most batches agree with it"),
     Kind.SWAP: Consequence("moved to the folder damaged; what it was made of is used", "the same"),
     Kind.INTERRUPTED: Consequence("completed", "completed", is_damage=False),
-    Kind.METADATA: Consequence("written again", "written again"),
+    Kind.METADATA: Consequence("written again, if the topic is known", "the same"),
     Kind.STRAY: Consequence("renamed to -stray, and kept", "the same"),
     Kind.CHECKPOINT: Consequence("the intact one of the file and its copy is used", "written again"),
     Kind.CATALOG: Consequence("restored from the intact lines of both files", "the same"),

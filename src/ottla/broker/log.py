@@ -97,6 +97,8 @@ class PartitionLog:
         """Whether the start found that batches are missing or cut it off at its end: damage that is in no file any more."""
         self.offline: str | None = None
         """Why the partition cannot be served until the next start, if so."""
+        self.known_end = 0
+        """Where an offline log had ended."""
 
     def __repr__(self) -> str:
         return f"<PartitionLog {self.topic_partition} {self.start_offset}..{self.end_offset}>"

@@ -78,7 +78,11 @@ class Logs:
             self._recovery_points: lambda: {log.topic_partition: log.recovery_point for log in self if log.segments or log.offline},
             self._starts: lambda: {log.topic_partition: log.start_offset for log in self if log.starts_late or log.offline},
             self._clean_points: lambda: {log.topic_partition: log.clean_point for log in self if log.clean_point},
-            self._ends: lambda: {log.topic_partition: log.high_watermark for log in self if log.segments},
+            self._ends: lambda: {
+                log.topic_partition: log.known_end if log.offline else log.high_watermark
+                for log in self
+                if log.segments or log.offline
+            },
         }
         """The checkpoints, and their current content."""
         self._cleaner = Cleaner(lambda log: self._logs.get(log.topic_partition) is log, outbox)
@@ -146,7 +150,7 @@ class Logs:
                 known_end=known_end,
                 clean_point=clean_point,
                 clean_point_lost=stored[2] is None,
-                clean=self._store.clean,
+                clean=self._store.clean and (recovery_point > 0 or place not in (stored[0] or ())),  # 0: it was offline
                 now=now.wall,
             )
         except (OSError, InvalidBatchError) as error:
@@ -154,7 +158,7 @@ class Logs:
                 raise  # this says nothing about the partition
             reason = f"{place} is offline until the next start, since its files cannot be read: {error}"
             points = {"recovery_point": recovery_point, "log_start": log_start, "clean_point": clean_point}
-            self._logs[place] = offline_log(log, reason, **points)
+            self._logs[place] = offline_log(log, reason, known_end=known_end, **points)
             return [reason]
         if log.config.flush_ms != LONG_MAX and log.recovery_point < log.end_offset:
             self._set_flush(log, now.mono + log.config.flush_ms)

@@ -41,9 +41,9 @@ def load_log(
     """Fill a fresh ``PartitionLog`` from its files; returns what was damaged, missing or cut, a line for each.
 
     Segments that end at or before ``recovery_point`` are believed if their last batches are where the indexes say, as are all after
-    a ``clean`` end; the rest is scanned, batch by batch with its checksum. Gaps between offsets are normal where the log is or was
-    compacted; between two segments that were not, they are reported. ``known_end`` is an offset at which the log had ended.
-    ``now``: milliseconds since 1970. Raises ``OSError``.
+    a ``clean`` end, unless the recovery point is before that of the log: then the log was offline. The rest is scanned, batch by
+    batch with its checksum. Gaps between offsets are normal where the log is or was compacted; between two segments that were not,
+    they are reported. ``known_end`` is an offset at which the log had ended. ``now``: milliseconds since 1970. Raises ``OSError``.
     """
     loading = _Loading(log, recovery_point, max(known_end, recovery_point), clean, log.files.listing())
     gaps_before = LAST_OFFSET if log.config.compacted or not log.config.cleanup_policy or clean_point_lost else clean_point
@@ -55,7 +55,7 @@ def load_log(
         log.start_offset = max(log.segments[0].base_offset, min(log_start, log.end_offset))
         loading.epochs()
     loading.compare_end()
-    whole = clean and not loading.cut
+    whole = clean and not loading.cut and not 0 < recovery_point < loading.found_end
     log.recovery_point = log.seal_point = log.end_offset if whole else min(recovery_point, loading.found_end)
     if clean_point_lost:
         clean_point = loading.gaps_end  # only compaction leaves gaps
@@ -79,11 +79,14 @@ def lost_log(log: PartitionLog, end_offset: int) -> list[str]:
     ]
 
 
-def offline_log(log: PartitionLog, reason: str, *, recovery_point: int, log_start: int, clean_point: int) -> PartitionLog:
+def offline_log(
+    log: PartitionLog, reason: str, *, recovery_point: int, log_start: int, clean_point: int, known_end: int
+) -> PartitionLog:
     """In place of a log that could not be loaded. It keeps what the checkpoints say of it for the next start."""
     offline = PartitionLog(log.topic_partition, log.config, log.files)
     offline.offline = reason
     offline.recovery_point, offline.start_offset, offline.clean_point = recovery_point, log_start, clean_point
+    offline.known_end = known_end
     return offline
 
 
@@ -128,7 +131,7 @@ class _Loading:
         stored = partial(_stored_indexes, files, base)
         segment = Segment(base, files.open(base), self.log.config.index_interval_bytes, stored=stored)
         entries = _LastEntries(segment, files)
-        sealed = self.clean or next_base <= self.recovery_point
+        sealed = next_base <= self.recovery_point or (self.clean and not self.recovery_point)
         if sealed:
             doubt = entries.check(next_base)
             if isinstance(doubt, int):

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ottla.errors import StorageError
+from ottla.runtime.folders import read_whole
 
 VERSION = 2
 _PLAIN_LINES, _WHOLE_DOCUMENT = 1, 0
@@ -87,7 +88,7 @@ def whole(bodies: Iterable[bytes], number: int) -> bytes:
 
 def read_files(first: Path, second: Path) -> Told:
     """What the two files say; where neither exists, nothing. Raises ``StorageError`` for a newer version, and ``OSError``."""
-    found = [(path, path.read_bytes()) for path in (first, second) if path.exists()]
+    found = [(path, read_whole(path)) for path in (first, second) if path.exists()]
     documents = [_checked_version(path, content) for path, content in found]
     if not found:
         return Told()

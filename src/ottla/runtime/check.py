@@ -11,7 +11,6 @@ import errno
 import fcntl
 import logging
 import os
-import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
@@ -37,13 +36,14 @@ from ottla.runtime.data_dir import (
     differ_in_one_bit,
     foreign_in,
     is_incomplete,
+    is_left_behind,
     metadata_in,
     named_folders,
     read_properties,
     topics_in,
 )
 from ottla.runtime.file_names import DAMAGED, OFFSET, PARTITION_METADATA, foreign
-from ottla.runtime.folders import LOCK
+from ottla.runtime.folders import LOCK, opened
 from ottla.runtime.log_files import SEGMENT_SUFFIXES, OpenFiles, partition_metadata, topic_id_in
 from ottla.types import TopicPartition
 
@@ -183,19 +183,6 @@ class FolderReader:
         return sorted([int(stem) for stem in stems if OFFSET.fullmatch(stem)])
 
 
-@contextmanager
-def opened(path: Path) -> Iterator[int]:
-    """The descriptor of a file that is open for reading. Raises ``OSError`` for anything that is not a file."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe without a writer would wait for one
-    try:
-        if not stat.S_ISREG(mode := os.fstat(fd).st_mode):
-            what = "it is a folder" if stat.S_ISDIR(mode) else "it is not a file"
-            raise OSError(errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL, what, str(path))
-        yield fd
-    finally:
-        os.close(fd)
-
-
 class ReadLock:
     """Keeps brokers from a data directory while it is read. Raises ``StorageError`` where one uses it.
 
@@ -250,6 +237,8 @@ class StoppedDirectory:
         self.findings: list[Finding] = []
         self.partitions: list[Partition] = []
         self.strays: list[Path] = []
+        self.unknown: set[Path] = set()
+        """Folders of which it is not known whose they are."""
         self.foreign: list[str] = []
         """Names that are not the broker's."""
         self.denied: list[str] = []
@@ -325,7 +314,7 @@ class StoppedDirectory:
         self._look_at_folders(topics, points, is_ottla=is_ottla)
         strays = {folder.name for folder in self.strays}
         self.foreign = [name for name in foreign_in(self.path, catalog.catalog.topics) if name not in strays]
-        if found := self.foreign:
+        if found := [name for name in self.foreign if self.path / name not in self.unknown]:
             self._find(Kind.FOREIGN, ".", f"{', '.join(map(ascii, found))}: not the broker's")
 
     def _look_at_properties(self, names: list[str]) -> None:
@@ -359,8 +348,9 @@ class StoppedDirectory:
             try:
                 content = metadata_in(folder)
             except OSError as error:
-                content = b""
-                self._find(Kind.METADATA, f"{folder.name}/{PARTITION_METADATA}", f"it cannot be read: {error.strerror or error}")
+                self._find(Kind.UNREADABLE, f"{folder.name}/{PARTITION_METADATA}", f"it cannot be read: {error.strerror or error}")
+                (own if topic is not None and number < topic.partition_count else self.unknown).add(folder)
+                continue
             topic_id = topic_id_in(content or b"")
             if topic is not None and number < topic.partition_count:
                 expected = partition_metadata(topic.topic_id)
@@ -375,6 +365,9 @@ class StoppedDirectory:
                 # A topic is deleted before its folders are renamed: a kill may come in between.
                 self._find(Kind.STRAY, folder.name, "it belongs to no topic of this broker", is_note=not self.clean)
                 self.strays.append(folder)
+            elif is_left_behind(folder):
+                self._find(Kind.METADATA, f"{folder.name}/{PARTITION_METADATA}", "it is missing, and the topic is not known")
+                self.unknown.add(folder)
         for topic in topics:
             for number in topic.partitions:
                 place = TopicPartition(topic.name, number)

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from ottla.runtime.folders import PinnedFolder
+from ottla.runtime.folders import PinnedFolder, read_whole
 from ottla.types import TopicPartition
 
 COPY = ".copy"
@@ -64,10 +64,12 @@ def inspect(path: Path, *, has_copy: bool = True) -> Told:
     faults: list[tuple[int, str]] = []
     errors: list[OSError] = []
     file, copy = _content(path, errors), _checked(_content(path.with_name(path.name + COPY), errors))
-    faults += [(logging.ERROR, f"{error.filename} cannot be read: {error}") for error in errors]
     offsets = _offsets(copy) if copy is not None else None
-    if offsets is not None:
-        if file != copy:
+    is_copied = offsets is not None
+    rest = ": its copy is used" if is_copied else ""
+    faults += [(logging.ERROR, f"{error.filename} cannot be read: {error.strerror}{rest}") for error in errors]
+    if is_copied:
+        if file != copy and not errors:
             wrong = "is missing" if file is None else "was not written completely or is damaged"
             faults.append((logging.WARNING, f"{path} {wrong}: its copy is used"))
         return Told(offsets, faults, is_older=file is not None and _offsets(file) is not None)
@@ -86,7 +88,7 @@ def inspect(path: Path, *, has_copy: bool = True) -> Told:
 
 def _content(path: Path, errors: list[OSError]) -> bytes | None:
     try:
-        return path.read_bytes()
+        return read_whole(path)
     except FileNotFoundError:
         return None
     except OSError as error:

@@ -24,8 +24,9 @@ from ottla.broker.ports import Catalog, CatalogChange, DiskUsage, StoredTopic
 from ottla.errors import StorageError
 from ottla.runtime import checkpoint_files
 from ottla.runtime.catalog import COPY, CatalogFile
-from ottla.runtime.file_names import GIVEN_UP, PARTITION_METADATA, UNFINISHED
-from ottla.runtime.folders import LOCK, DirectoryLock, PinnedFolder, sync_file
+from ottla.runtime.descriptors import OUT_OF_DESCRIPTORS
+from ottla.runtime.file_names import GIVEN_UP, PARTITION_METADATA, UNFINISHED, foreign
+from ottla.runtime.folders import LOCK, DirectoryLock, PinnedFolder, read_whole, sync_file
 from ottla.runtime.log_files import (
     STRAY,
     OpenFiles,
@@ -86,6 +87,8 @@ class DataDir:
         self._written: dict[str, int] = {}
         """The number of the last write of each checkpoint."""
         self._writing = threading.Lock()
+        self._unusable: dict[str, OSError] = {}
+        """The folders of which it is not known whose they are, and why."""
         try:
             self.log_dir = str(path.resolve())
             # These and no others: files of the user's may be here, too.
@@ -185,7 +188,8 @@ class DataDir:
 
     def log_files(self, topic: str, topic_id: uuid.UUID, partition: int) -> PartitionFolder:
         """The folder of a partition."""
-        return PartitionFolder(self.path / f"{topic}-{partition}", topic_id, self._open, durable=self._durable)
+        name = f"{topic}-{partition}"
+        return PartitionFolder(self.path / name, topic_id, self._open, durable=self._durable, fault=self._unusable.get(name))
 
     def set_aside_topic(self, topic: str, topic_id: uuid.UUID, partitions: Iterable[int]) -> Callable[[], object] | None:
         """Rename the folders of a deleted topic now, so that its name is free; return the work of removing them.
@@ -197,6 +201,7 @@ class DataDir:
             folder = self.path / f"{topic}-{partition}"
             try:
                 if folder.is_dir():
+                    self._unusable.pop(folder.name, None)
                     self._open.forget_folder(folder)
                     name = given_up_name(folder.name, topic_id, _DELETED)
                     renamed.append(self._pin().rename_folder(folder.name, name))
@@ -208,7 +213,7 @@ class DataDir:
         """Remove what the last broker had given up and not removed yet, and nothing that may be the user's."""
         folders = [folder.name for folder in self.path.glob(f"*{_DELETED}*") if _GIVEN_UP.fullmatch(folder.name)]
         ours = [folder for *_, folder in partition_folders(self.path)]
-        files = [f"{folder.name}/{file.name}" for folder in ours for file in folder.iterdir() if GIVEN_UP.fullmatch(file.name)]
+        files = [f"{folder.name}/{name}" for folder in ours for name in _names_in(folder) if GIVEN_UP.fullmatch(name)]
 
         def job() -> None:
             self._pin().remove_folders(folders)
@@ -257,23 +262,39 @@ class DataDir:
     def _set_strays_aside(self) -> None:
         known = {topic.name: topic for topic in self._catalog.catalog.topics}
         for name, partition, folder in named_folders(self.path):
-            topic, content = known.get(name), metadata_in(folder)
-            topic_id = topic_id_in(content or b"")
-            if topic is not None and partition < topic.partitions:
-                if topic_id == topic.topic_id or (content is None and not any(folder.glob("*.log"))):
-                    continue
-                expected = partition_metadata(topic.topic_id)
-                if topic_id is None or differ_in_one_bit(content or b"", expected):
-                    PinnedFolder(folder, self._lock.check).write_small(PARTITION_METADATA, expected)
-                    log.warning("%s was missing or damaged and was written again", folder / PARTITION_METADATA)
-                    continue
-            if topic_id is not None:
-                stray = self._pin().rename_folder(folder.name, given_up_name(folder.name, topic_id, STRAY))
-                log.warning("%s belongs to no topic of this broker: it is now %s", folder, stray)
+            topic = known.get(name)
+            topic_id = topic.topic_id if topic is not None and partition < topic.partitions else None
+            try:
+                self._set_aside_unless_of(topic_id, folder)
+            except OSError as error:
+                if error.errno in OUT_OF_DESCRIPTORS:
+                    raise
+                self._unusable[folder.name] = error
+                if topic_id is None:
+                    log.error("%s is left as it is, since its topic is not known: %s", folder, error)
+
+    def _set_aside_unless_of(self, wanted: uuid.UUID | None, folder: Path) -> None:
+        """Rename a folder that is of another topic than ``wanted``, the one whose partition has its name. Raises ``OSError``."""
+        content = metadata_in(folder)
+        topic_id = topic_id_in(content or b"")
+        if wanted is not None:
+            if topic_id == wanted or (content is None and not any(folder.glob("*.log"))):
+                return
+            expected = partition_metadata(wanted)
+            if topic_id is None or differ_in_one_bit(content or b"", expected):
+                PinnedFolder(folder, self._lock.check).write_small(PARTITION_METADATA, expected)
+                log.warning("%s was missing or damaged and was written again", folder / PARTITION_METADATA)
+                return
+        if topic_id is not None:
+            stray = self._pin().rename_folder(folder.name, given_up_name(folder.name, topic_id, STRAY))
+            log.warning("%s belongs to no topic of this broker: it is now %s", folder, stray)
+        elif is_left_behind(folder):
+            log.error("%s is left as it is, since its topic is not known: it has no %s", folder, PARTITION_METADATA)
 
     def _name_foreign(self) -> None:
         """Name what somebody else has put here. It is left alone."""
-        if found := foreign_in(self.path, self._catalog.catalog.topics):
+        found = foreign_in(self.path, self._catalog.catalog.topics)
+        if found := [name for name in found if name not in self._unusable and not is_left_behind(self.path / name)]:
             names = ", ".join(map(ascii, found))
             log.warning("%s in %s are not the broker's, and are left as they are", names, self.path)
 
@@ -289,7 +310,9 @@ def named_folders(path: Path) -> Iterable[tuple[str, int, Path]]:
 def partition_folders(path: Path) -> Iterable[tuple[str, int, uuid.UUID, Path]]:
     """Those of them that say of which topic they are."""
     for topic, partition, folder in named_folders(path):
-        topic_id = topic_id_in(metadata_in(folder) or b"")
+        topic_id = None
+        with suppress(OSError):
+            topic_id = topic_id_in(metadata_in(folder) or b"")
         if topic_id is not None:
             yield topic, partition, topic_id, folder
 
@@ -332,14 +355,31 @@ def foreign_in(path: Path, topics: Iterable[StoredTopic]) -> list[str]:
     return sorted(name for name in os.listdir(path) if name not in own and not _OWN.fullmatch(name))
 
 
-def metadata_in(folder: Path) -> bytes | None:
-    """The content of ``partition.metadata``; ``None`` where there is none, nothing where it is a folder."""
+def is_left_behind(folder: Path) -> bool:
+    """Whether a folder has the name of a partition, no ``partition.metadata``, and nothing that is not the broker's."""
+    if not _FOLDER.fullmatch(folder.name) or not folder.is_dir():
+        return False
     try:
-        return (folder / PARTITION_METADATA).read_bytes()
+        names = os.listdir(folder)
+    except OSError:
+        return False
+    return PARTITION_METADATA not in names and not foreign(names)
+
+
+def metadata_in(folder: Path) -> bytes | None:
+    """The content of ``partition.metadata``; ``None`` where there is none. Raises ``OSError``."""
+    try:
+        return read_whole(folder / PARTITION_METADATA)
     except FileNotFoundError:
         return None
-    except IsADirectoryError:
-        return b""
+
+
+def _names_in(folder: Path) -> list[str]:
+    """What is in a folder; nothing if it cannot be read."""
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
 
 
 def differ_in_one_bit(one: bytes, other: bytes) -> bool:
@@ -349,7 +389,7 @@ def differ_in_one_bit(one: bytes, other: bytes) -> bool:
 
 def read_properties(path: Path) -> dict[str, str]:
     """``meta.properties``; raises ``StorageError`` where it cannot be used."""
-    content = path.read_bytes()
+    content = read_whole(path)
     hint = "restore it, or move it away: the broker creates a new one, with another cluster.id, and keeps its topics"
     if not content.strip():
         raise StorageError(f"{path} is damaged: it is empty", hint=hint)

@@ -13,8 +13,9 @@ import fcntl
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+import stat
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ottla.broker.aborted import TXNINDEX, TXNINDEX_COPY
@@ -23,7 +24,9 @@ from ottla.errors import StorageError
 from ottla.runtime.file_names import GIVEN_UP, SET_ASIDE, SNAPSHOT, UNFINISHED
 
 LOCK = ".lock"
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+_AT_ONCE = os.O_CLOEXEC | os.O_NONBLOCK
+"""A pipe of this name would wait for its other end, and the start of the broker with it."""
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _AT_ONCE
 
 Check = Callable[[], object]
 """Raises ``FileNotFoundError`` where names no longer lead to this broker's files."""
@@ -133,7 +136,7 @@ class PinnedFolder:
 
     def append_small(self, name: str, content: bytes) -> None:
         """Write at the end of a small file."""
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | _AT_ONCE
         with os.fdopen(os.open(name, flags, 0o644, dir_fd=self.fd), "wb", buffering=0) as file:
             written = file.write(content)
         if written != len(content):
@@ -224,9 +227,37 @@ class PinnedFolder:
             shutil.rmtree(name, ignore_errors=True, dir_fd=self.fd)
 
 
+@contextmanager
+def opened(path: Path) -> Iterator[int]:
+    """The descriptor of a file that is open for reading. Raises ``OSError``, also for what is not a file, such as a pipe."""
+    fd = os.open(path, os.O_RDONLY | _AT_ONCE)
+    try:
+        check_is_file(path, os.fstat(fd))
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def check_is_file(path: Path, found: os.stat_result) -> None:
+    """Raise ``OSError`` for what is not a file."""
+    if stat.S_ISDIR(found.st_mode):
+        raise IsADirectoryError(errno.EISDIR, "it is a folder", str(path))
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(errno.EINVAL, "it is not a file", str(path))
+
+
+def read_whole(path: Path) -> bytes:
+    """The content of a file. Raises ``OSError``, also for what is not a file."""
+    with opened(path) as fd, open(fd, "rb", closefd=False) as file:
+        try:
+            return file.read()
+        except OSError as error:
+            raise OSError(error.errno, os.strerror(error.errno or errno.EIO), str(path)) from error
+
+
 def sync_file(path: Path | str, dir_fd: int | None = None) -> None:
     """Force a file to disk; of a folder, the names in it. ``dir_fd``: the open folder that ``path`` is in."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=dir_fd)
+    fd = os.open(path, os.O_RDONLY | _AT_ONCE, dir_fd=dir_fd)
     try:
         os.fsync(fd)
     finally:

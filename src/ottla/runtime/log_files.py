@@ -35,7 +35,7 @@ from ottla.runtime.file_names import (
     UNFINISHED_FILES,
     foreign,
 )
-from ottla.runtime.folders import Check, PinnedFolder
+from ottla.runtime.folders import Check, PinnedFolder, check_is_file, opened, read_whole
 
 SEGMENT_SUFFIXES = ("log", "index", "timeindex", TXNINDEX, TXNINDEX_COPY)
 STRAY = "-stray"
@@ -197,7 +197,11 @@ class DiskSegment:
     def __init__(self, path: Path, open_files: OpenFiles, size: int | None = None) -> None:
         """``size``: if it is known."""
         self.path = path
-        self.size = path.stat().st_size if size is None else size
+        if size is None:
+            found = path.stat()
+            check_is_file(path, found)
+            size = found.st_size
+        self.size = size
         self._open = open_files
         self._torn = False
 
@@ -254,13 +258,10 @@ class DiskSegment:
 
         It is not mapped: an unreadable page of a mapped file would end the process with SIGBUS, without a word.
         """
-        fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
+        with opened(self.path) as fd:
             if os.fstat(fd).st_size < self.size:  # compaction may just have replaced the file
                 raise OSError(errno.EIO, "the file ends before it should", str(self.path))
             yield FileReader(self.path, fd, self.size)
-        finally:
-            os.close(fd)
 
     def truncate(self, size: int) -> None:
         """Cut the file to ``size``."""
@@ -279,8 +280,12 @@ class DiskSegment:
 class PartitionFolder:
     """The folder of one partition (``LogFiles``). ``durable`` False: a folder that goes away anyway is never forced to disk."""
 
-    def __init__(self, path: Path, topic_id: uuid.UUID, open_files: OpenFiles, *, durable: bool) -> None:
+    def __init__(
+        self, path: Path, topic_id: uuid.UUID, open_files: OpenFiles, *, durable: bool, fault: OSError | None = None
+    ) -> None:
+        """``fault``: why it is not known whether the folder is this topic's. ``listing`` raises it."""
         self.path = path
+        self._fault = fault
         self._topic_id = topic_id
         self._open = open_files
         self._durable = durable
@@ -317,6 +322,8 @@ class PartitionFolder:
 
     def listing(self) -> Listing:
         """What is in the folder."""
+        if self._fault is not None:
+            raise self._fault
         names = self._names()
         own: dict[str, list[int]] = {"log": [], "snapshot": [], "swap": []}
         indexes: list[str] = []
@@ -372,14 +379,14 @@ class PartitionFolder:
     def read_small(self, name: str) -> bytes | None:
         """The content of a small file; ``None`` where there is none."""
         try:
-            return (self.path / name).read_bytes()
+            return read_whole(self.path / name)
         except FileNotFoundError:
             return None
 
     def read_end(self, name: str, size: int) -> tuple[int, bytes] | None:
         """The size of an index, and up to ``size`` bytes of its end; ``None`` where there is none."""
         try:
-            with (self.path / name).open("rb") as file:
+            with opened(self.path / name) as fd, open(fd, "rb", closefd=False) as file:
                 end = file.seek(0, os.SEEK_END)
                 file.seek(max(0, end - size))
                 return end, file.read(size)
@@ -397,7 +404,7 @@ class PartitionFolder:
     def keep_end(self, base_offset: int, position: int) -> str | None:
         """Copy what a segment has from ``position`` on to the folder of damaged files, if it is not only zeros."""
         source = self.path / file_name(base_offset, "log")
-        with source.open("rb") as file:
+        with opened(source) as fd, open(fd, "rb", closefd=False) as file:
             file.seek(position)
             if all(piece.count(0) == len(piece) for piece in iter(partial(file.read, _COPIED), b"")):
                 return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import re
 import shutil
 import zlib
@@ -338,25 +339,27 @@ def test_a_kill_in_the_first_minute_loses_no_checkpoint(tmp_path: Path) -> None:
 def test_a_checkpoint_that_cannot_be_read_is_not_taken_for_a_lost_one(
     data: Path, name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def read_bytes(path: Path) -> bytes:
-        if path.name in unreadable:
+    real = os.open
+
+    def denying(path: str | Path, flags: int, *arguments: int, **named: int) -> int:
+        if Path(path).name in unreadable and flags & os.O_ACCMODE == os.O_RDONLY:
             raise OSError(errno.EMFILE, "Too many open files", str(path))
-        return path.open("rb").read()
+        return real(path, flags, *arguments, **named)
 
     unreadable = {name, f"{name}.copy"}
     before = {one: one.read_bytes() for one in data.glob("*checkpoint*")}
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "read_bytes", read_bytes)
+        patch.setattr(os, "open", denying)
         with pytest.raises(OSError, match="Too many open files"):
             CoreUnderTest(data, LATER)
-        assert {one: one.read_bytes() for one in before if one.name not in unreadable} == {
+        assert {one: one.open("rb").read() for one in before if one.name not in unreadable} == {
             one: content for one, content in before.items() if one.name not in unreadable
         }
         for one in sorted(unreadable):
             unreadable = {one}
-            shutil.copytree(data, data.with_name(one))
-            broker = CoreUnderTest(data.with_name(one), LATER)
-            assert f"{one} cannot be read: [Errno 24] Too many open files" in caplog.text
+            shutil.copytree(data, data.with_name(f"with {one}"))
+            broker = CoreUnderTest(data.with_name(f"with {one}"), LATER)
+            assert f"{one} cannot be read: Too many open files" in caplog.text
             check_all_is_there(broker)
             broker.close()
 

@@ -262,14 +262,23 @@ def test_a_part_of_a_log_that_is_not_a_file(data: Path, name: str, kind: Kind, f
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
-        ("t-0/partition.metadata", Kind.METADATA),
+        ("t-0/partition.metadata", Kind.UNREADABLE),
         ("meta.properties", Kind.PROPERTIES),
         ("recovery-point-offset-checkpoint", Kind.CHECKPOINT),
     ],
 )
 def test_another_file_that_is_a_folder(data: Path, name: str, kind: Kind) -> None:
     _folder(data / name)
-    assert (kind, name) in damage(data)
+    assert damage(data).count((kind, name)) == 1
+
+
+def test_an_emptied_folder_whose_topic_is_not_known(data: Path) -> None:
+    for one in (data / "t-0").iterdir():
+        one.unlink()
+    for one in data.glob("topics.json*"):
+        one.unlink()
+    found = [finding for finding in check(data) if "t-0" in f"{finding.file}{finding.what}"]
+    assert [finding.what for finding in found] == ["it is missing, and the topic is not known"]
 
 
 def test_what_this_user_may_not_read(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:

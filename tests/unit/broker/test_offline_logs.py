@@ -1,0 +1,157 @@
+"""A broker on a data directory with folders of partitions that cannot be read: these are offline, and the others are served."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ottla.broker.refusal import Refusal
+from ottla.protocol import ErrorCode
+from ottla.records import NewRecord, encode_batch, read_header
+from tests.unit.broker.harness import CoreUnderTest
+from tests.unit.broker.test_damaged_logs import ALL, BATCHES, bases, filled, flipped
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_partition_that_cannot_be_loaded_is_offline_and_the_others_are_served(tmp_path: Path, clean: bool) -> None:
+    broker = filled(tmp_path, "bad", "good")
+    broker.close() if clean else broker.kill()
+    first = sorted((tmp_path / "bad-0").glob("*.log"))[0]
+    content = first.read_bytes()
+    first.unlink()
+    first.mkdir()
+    for _ in range(2):
+        again = CoreUnderTest(tmp_path)
+        (line,) = [warning for warning in again.warnings if "offline" in warning]
+        assert line.startswith("bad-0 is offline until the next start, since its files cannot be read: ")
+        with pytest.raises(Refusal, match="bad-0 is offline") as refused:
+            again.core.log("bad", 0)
+        assert refused.value.code is ErrorCode.kafka_storage_error
+        assert bases(again, "good") == ALL
+        again.close()
+    first.rmdir()
+    first.write_bytes(content)
+    again = CoreUnderTest(tmp_path)
+    assert bases(again, "bad") == ALL
+    again.close()
+
+
+def _folder(path: Path) -> None:
+    path.mkdir()
+
+
+def _pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def _loop(path: Path) -> None:
+    path.symlink_to(path.name)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("kind", [_folder, _pipe, _loop])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "partition.metadata",
+        "leader-epoch-checkpoint",
+        f"{0:020d}.log",
+        f"{0:020d}.log.swap",
+        f"{0:020d}.index",
+        f"{0:020d}.timeindex",
+        f"{0:020d}.txnindex",
+        f"{24:020d}.snapshot",
+    ],
+)
+def test_a_file_of_the_wrong_kind_takes_one_partition_offline(tmp_path: Path, name: str, kind: Callable[[Path], object]) -> None:
+    """A pipe without a writer would make the start wait for ever."""
+    filled(tmp_path, "bad", "good").close()
+    file = tmp_path / "bad-0" / name
+    content = file.read_bytes() if file.exists() else None
+    file.unlink(missing_ok=True)
+    kind(file)
+    for _ in range(2):
+        again = CoreUnderTest(tmp_path)
+        (line,) = again.warnings
+        assert line.startswith("bad-0 is offline until the next start, since its files cannot be read: ")
+        assert str(file) in line
+        with pytest.raises(Refusal, match="bad-0 is offline"):
+            again.core.log("bad", 0)
+        assert bases(again, "good") == ALL
+        again.close()
+    file.rmdir() if kind is _folder else file.unlink()
+    if content is not None:
+        file.write_bytes(content)
+    again = CoreUnderTest(tmp_path)
+    assert bases(again, "bad") == ALL
+    assert not again.warnings
+    again.close()
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_lost_end_is_noticed_after_a_start_at_which_the_partition_was_offline(tmp_path: Path, clean: bool) -> None:
+    broker = filled(tmp_path, "bad", "good")
+    broker.pass_time(120_000)
+    broker.run_jobs()
+    broker.kill()
+    epochs = tmp_path / "bad-0" / "leader-epoch-checkpoint"
+    content = epochs.read_bytes()
+    epochs.unlink()
+    epochs.mkdir()
+    again = CoreUnderTest(tmp_path)
+    again.pass_time(120_000)
+    again.run_jobs()
+    again.close() if clean else again.kill()
+    epochs.rmdir()
+    epochs.write_bytes(content)
+    newest = max((tmp_path / "bad-0").glob("*.log"))
+    newest.write_bytes(b"")
+    again = CoreUnderTest(tmp_path)
+    assert "but had ended at 24, where it goes on" in "".join(again.warnings)
+    assert again.core.log("bad", 0).end_offset == 24
+    again.close()
+
+
+@pytest.mark.parametrize("has_checkpoint", [True, False])
+def test_a_clean_end_does_not_vouch_for_a_partition_that_was_offline(tmp_path: Path, has_checkpoint: bool) -> None:
+    """The broker before it was killed: what is behind the recovery point was never checked."""
+    broker = filled(tmp_path, "bad", "good")
+    if has_checkpoint:
+        broker.pass_time(120_000)
+        broker.run_jobs()
+    log = broker.core.log("bad", 0)
+    for _ in range(BATCHES):
+        data = encode_batch([NewRecord(b"key", b"value" * 20)])
+        broker.core.append(log, data, read_header(data), broker.now)
+        broker.run_jobs()
+    broker.kill()
+    epochs = tmp_path / "bad-0" / "leader-epoch-checkpoint"
+    content = epochs.read_bytes()
+    epochs.unlink()
+    epochs.mkdir()
+    CoreUnderTest(tmp_path).close()
+    epochs.rmdir()
+    epochs.write_bytes(content)
+    *_, last, _ = sorted((tmp_path / "bad-0").glob("*.log"))
+    flipped(last, 80)
+    again = CoreUnderTest(tmp_path)
+    (line,) = again.warnings
+    assert f"{last.name} is damaged at byte 0: the batch at offset {int(last.stem)} fails its checksum" in line
+    again.close()
+
+
+def test_an_emptied_folder_whose_topic_is_not_known_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    filled(tmp_path, "t", "good").close()
+    for one in [*(tmp_path / "t-0").iterdir(), *tmp_path.glob("topics.json*")]:
+        one.unlink()
+    again = CoreUnderTest(tmp_path)
+    lines = [line for line in (*again.warnings, *caplog.messages) if "t-0" in line]
+    assert lines == [f"{tmp_path / 't-0'} is left as it is, since its topic is not known: it has no partition.metadata"]
+    again.core.create_topic("t", 1, {})
+    data = encode_batch([NewRecord(None, b"new")])
+    again.core.append(again.core.log("t", 0), data, read_header(data), again.now)
+    assert bases(again, "t") == [0]
+    again.close()
