@@ -19,7 +19,7 @@ from ottla.broker.indexes import OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE, OffsetIndex
 from ottla.broker.log import EPOCH_CHECKPOINT, PartitionLog
 from ottla.broker.ports import Listing, LogFiles, Readable
 from ottla.broker.producers import Producers
-from ottla.broker.scan import LAST_OFFSET, Batch, Damage, scan
+from ottla.broker.scan import LAST_OFFSET, Batch, Damage, are_missing, offsets_from, scan
 from ottla.broker.segment import NO_TIMESTAMP, Gap, Indexes, Segment, file_name
 from ottla.records import BatchHeader, InvalidBatchError
 
@@ -121,7 +121,7 @@ class _Loading:
                     self.gaps_end = next_base
                 if end < next_base and next_base > gaps_before:
                     between = f"{file_name(base, 'log')} and {file_name(next_base, 'log')}"
-                    self._say_lost(f"offsets {end} to {next_base - 1} are missing between {between}")
+                    self._say_lost(f"{are_missing(end, next_base)} between {between}")
             self.log.segments.append(segment)
         self.found_end = self.log.end_offset
 
@@ -142,7 +142,7 @@ class _Loading:
         segment.next_offset = next_base
         self._report(segment)
         if next_base > end <= (claimed := entries.last_offset):
-            lost = f"offsets {end} to {next_base - 1} may be missing"
+            lost = f"{offsets_from(end, next_base)} may be missing"
             self._say_lost(f"the indexes of {file_name(base, 'log')} name offset {claimed}, and it ends at {end}: {lost}")
         else:
             self._say_missing(segment, missing or [])
@@ -184,7 +184,7 @@ class _Loading:
     def _say_missing(self, segment: Segment, missing: list[Gap]) -> None:
         name = file_name(segment.base_offset, "log")
         for start, end, position in missing:
-            self._say_lost(f"offsets {start} to {end - 1} are missing before byte {position} of {name}")
+            self._say_lost(f"{are_missing(start, end)} before byte {position} of {name}")
 
     def _write_indexes(self, segment: Segment) -> bool:
         """Replace the index files if they are wrong, so that the next start need not scan the segment; whether they were."""

@@ -65,7 +65,7 @@ class Damage(NamedTuple):
         """The offsets, in words."""
         if self.next_offset == self.first_offset:
             return f"from offset {self.first_offset} on"
-        return f"offsets {self.first_offset} to {self.next_offset - 1}"
+        return offsets_from(self.first_offset, self.next_offset)
 
 
 def scan(
@@ -209,6 +209,16 @@ class _Reader:
 
     def _end(self, expected: int) -> int:
         return expected if self._limit is None else max(expected, self._limit)
+
+
+def offsets_from(first: int, end: int) -> str:
+    """The offsets from ``first`` on and before ``end``, in words."""
+    return f"offset {first}" if end == first + 1 else f"offsets {first} to {end - 1}"
+
+
+def are_missing(first: int, end: int) -> str:
+    """That these offsets are missing, in words."""
+    return f"{offsets_from(first, end)} {'is' if end == first + 1 else 'are'} missing"
 
 
 def _records(count: int) -> str:

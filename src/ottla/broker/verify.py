@@ -20,7 +20,7 @@ from ottla.broker.log import EPOCH_CHECKPOINT
 from ottla.broker.markers import read_marker
 from ottla.broker.ports import FolderView, Readable
 from ottla.broker.producers import Producers
-from ottla.broker.scan import LAST_OFFSET, PIECE, Batch, Damage, scan
+from ottla.broker.scan import LAST_OFFSET, PIECE, Batch, Damage, are_missing, scan
 from ottla.broker.segment import file_name
 from ottla.broker.verify_indexes import IndexCheck, OffsetIndexCheck, TimeIndexCheck
 from ottla.records import HEADER_SIZE, BatchHeader, ControlType, InvalidBatchError, read_header
@@ -109,7 +109,7 @@ class PartitionCheck:
                 continue
             self.segments.append(segment)
             if following is not None and segment.end < following and following > self.known.gaps_before:
-                what = f"offsets {segment.end} to {following - 1} are missing between {segment.name} and {sources[following]}"
+                what = f"{are_missing(segment.end, following)} between {segment.name} and {sources[following]}"
                 self._find(Kind.HOLE, segment.name, what, offsets=(segment.end, following))
         if readable:
             self._check_end()

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ottla.broker.findings import Finding
+from ottla.broker.scan import offsets_from
 from ottla.broker.verify import PartitionCheck
 from ottla.cli.options import Format
 from ottla.cli.output import CommandFailed, counted, print_json, say
@@ -111,10 +112,8 @@ def _where(finding: Finding) -> str:
     if finding.size is not None:
         parts.append(counted(finding.size, "byte"))
     if finding.first_offset is not None:
-        last = finding.next_offset
-        parts.append(
-            f"offsets {finding.first_offset} to {last - 1}" if last is not None else f"from offset {finding.first_offset} on"
-        )
+        first, end = finding.first_offset, finding.next_offset
+        parts.append(offsets_from(first, end) if end is not None else f"from offset {first} on")
     return ", ".join(parts)
 
 

@@ -121,6 +121,17 @@ def test_epochs_are_read_from_the_batches_before_a_damaged_one(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize(("count", "words"), [(1, "offset 1 is"), (2, "offsets 2 to 3 are")])
+def test_one_missing_offset_is_not_called_several(tmp_path: Path, count: int, words: str, clean: bool) -> None:
+    log = open_log(tmp_path, segment_bytes=1)
+    for _ in range(3):
+        append(log, batch(count))
+    _segment(tmp_path, count).unlink()
+    _, cut = reload(log, clean=clean, recovery_point=3 * count)
+    assert f"{words} missing between {0:020d}.log and {2 * count:020d}.log" in (cut or "")
+
+
+@pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize(("base", "left", "end"), [(0, [4, 6, 8, 10], 12), (4, [0, 2, 8, 10], 12), (8, [0, 2, 4, 6], 8)])
 def test_a_missing_segment_is_reported(tmp_path: Path, base: int, left: list[int], end: int, clean: bool) -> None:
     log = _log(tmp_path)
