@@ -418,13 +418,16 @@ class PartitionLog:
         """Scan the segments in which damage was met, so that readers get what is intact behind it; whether any was found."""
         found = False
         for segment in self.segments:
-            if not segment.is_suspect:
+            if not segment.is_suspect or segment.has_bad_sector:
                 continue
-            with suppress(OSError):  # tried again by the next reader
+            try:
                 segment.rescan(segment.next_offset)
+            except OSError as error:  # the next reader tries it again, unless that would come to the same
+                segment.has_bad_sector = error.errno == errno.EIO
+                continue
             for damage in segment.damages:
                 logger.error("%s", self.damage_in(segment, damage))
-            found = found or not segment.is_suspect
+            found = True
         return found
 
     def _drop_wrong_index(self, segment: Segment) -> None:

@@ -63,6 +63,7 @@ class Segment:
         "base_offset",
         "damages",
         "file",
+        "has_bad_sector",
         "has_wrong_entries",
         "interval",
         "is_index_dropped",
@@ -85,6 +86,8 @@ class Segment:
         """The parts of the file that hold no intact batch, as far as that is known. They are not read."""
         self.is_suspect = False
         """Whether a walk came upon damage that is not in ``damages``: ``rescan`` finds it."""
+        self.has_bad_sector = False
+        """Whether a search for damage has met a part of the file that cannot be read."""
         self.max_timestamp = NO_TIMESTAMP
         self.offset_of_max_timestamp = base_offset
         self._first_timestamp: int | None = None

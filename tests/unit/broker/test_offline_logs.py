@@ -12,7 +12,7 @@ from ottla.broker.refusal import Refusal
 from ottla.protocol import ErrorCode
 from ottla.records import NewRecord, encode_batch, read_header
 from tests.unit.broker.harness import CoreUnderTest
-from tests.unit.broker.test_damaged_logs import ALL, BATCHES, bases, filled, flipped
+from tests.unit.broker.test_damaged_logs import ALL, BATCHES, bases, filled, flipped, with_bad_sector
 
 
 @pytest.mark.parametrize("clean", [True, False])
@@ -141,6 +141,27 @@ def test_a_clean_end_does_not_vouch_for_a_partition_that_was_offline(tmp_path: P
     (line,) = again.warnings
     assert f"{last.name} is damaged at byte 0: the batch at offset {int(last.stem)} fails its checksum" in line
     again.close()
+
+
+def test_a_segment_that_cannot_be_read_whole_is_not_scanned_for_each_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scan would take the broker's thread for seconds: a large segment, on a disk that tries again and again."""
+    filled(tmp_path, "t", segment_bytes=1 << 20).close()
+    file = tmp_path / "t-0" / f"{0:020d}.log"
+    broker = CoreUnderTest(tmp_path)
+    log = broker.core.log("t", 0)
+    places = [log.segments[0].locate(offset) for offset in (6, 20)]
+    flipped(file, (places[0] or 0) + 16)
+    with_bad_sector(monkeypatch, file, places[1] or 0)
+    scans: list[int] = []
+    real = log.segments[0].rescan
+    monkeypatch.setattr(type(log.segments[0]), "rescan", lambda *_: scans.append(1) or real(log.end_offset))
+    for _ in range(5):
+        with pytest.raises(Refusal, match="magic byte") as refused:
+            log.read(6, 1, at_least_one=True)
+        assert refused.value.code is ErrorCode.corrupt_message
+    assert len(scans) == 1
+    assert log.read(0, 1, at_least_one=True) is not None
+    broker.kill()
 
 
 def test_an_emptied_folder_whose_topic_is_not_known_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
