@@ -80,6 +80,8 @@ class Listing(NamedTuple):
     """Indexes without a segment."""
     foreign: list[str]
     """Files that are not the broker's: it leaves them alone."""
+    has_known_holes: bool
+    """Whether a repair has noted holes."""
     has_unfinished: bool
     """Whether there are drafts, or files that were to replace others."""
 

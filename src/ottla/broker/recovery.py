@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
+from ottla.broker import holes
 from ottla.broker.aborted import TXNINDEX, TXNINDEX_COPY, AbortedTransactions
 from ottla.broker.epochs import LeaderEpochs
 from ottla.broker.indexes import OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE, OffsetIndex, TimeIndex
@@ -111,6 +112,7 @@ class _Loading:
     def segments(self, gaps_before: int) -> None:
         """Load all segments. ``gaps_before``: up to this offset compaction may have left gaps."""
         bases = self.listing.segments
+        known_holes = holes.from_bytes(self.log.files.read_small(holes.KNOWN_HOLES)) if self.listing.has_known_holes else ()
         for base, next_base in zip(bases, [*bases[1:], None], strict=False):
             if next_base is None:
                 segment = self._newest(base, gaps_before)
@@ -119,7 +121,7 @@ class _Loading:
                 segment, end = self._full(base, next_base, gaps_before)
                 if end < next_base:
                     self.gaps_end = next_base
-                if end < next_base and next_base > gaps_before:
+                if end < next_base and next_base > gaps_before and (end, next_base) not in known_holes:
                     between = f"{file_name(base, 'log')} and {file_name(next_base, 'log')}"
                     self._say_lost(f"{are_missing(end, next_base)} between {between}")
             self.log.segments.append(segment)

@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
+from ottla.broker import holes
 from ottla.broker.aborted import TXNINDEX, TXNINDEX_COPY, AbortedTransaction, AbortedTransactions
 from ottla.broker.epochs import LeaderEpochs
 from ottla.broker.findings import Finding, Kind
@@ -98,6 +99,7 @@ class PartitionCheck:
         self._read_snapshots()
         sources = self._sources()
         bases = sorted(sources)
+        known_holes = holes.from_bytes(self._read_small(holes.KNOWN_HOLES))
         readable = True
         for base, following in zip(bases, [*bases[1:], None], strict=False):
             segment = CheckedSegment(base, sources[base], end=base)
@@ -108,7 +110,9 @@ class PartitionCheck:
                 self._find(Kind.UNREADABLE_LOG, segment.name, f"it cannot be read: {_reason(error)}", offsets=(base, following))
                 continue
             self.segments.append(segment)
-            if following is not None and segment.end < following and following > self.known.gaps_before:
+            if following is None or following <= self.known.gaps_before or (segment.end, following) in known_holes:
+                continue
+            if segment.end < following:
                 what = f"{are_missing(segment.end, following)} between {segment.name} and {sources[following]}"
                 self._find(Kind.HOLE, segment.name, what, offsets=(segment.end, following))
         if readable:

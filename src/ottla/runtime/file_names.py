@@ -22,7 +22,7 @@ NUMBERED = frozenset({"log", "index", "timeindex", "txnindex", "txnindex.copy", 
 """The suffixes of files that are named after an offset."""
 
 _NUMBERED = rf"[0-9]{{20}}\.(?:{'|'.join(map(re.escape, sorted(NUMBERED)))})"
-_SMALL = rf"{_NUMBERED}|{re.escape(PARTITION_METADATA)}|leader-epoch-checkpoint"
+_SMALL = rf"{_NUMBERED}|{re.escape(PARTITION_METADATA)}|leader-epoch-checkpoint|known-holes"
 
 OFFSET = re.compile(r"[0-9]{20}")
 SNAPSHOT = re.compile(r"[0-9]{20}\.snapshot")

@@ -20,6 +20,7 @@ from pathlib import Path
 from weakref import WeakSet
 
 from ottla.broker.aborted import TXNINDEX, TXNINDEX_COPY
+from ottla.broker.holes import KNOWN_HOLES
 from ottla.broker.ports import Listing
 from ottla.broker.segment import file_name
 from ottla.runtime.descriptors import OUT_OF_DESCRIPTORS, first_of_reserve, limit
@@ -343,6 +344,7 @@ class PartitionFolder:
             swaps=sorted(int(name[:20]) for name in others if SWAPS.fullmatch(name)),
             orphans=sorted(name for name in indexes if int(name[:20]) not in bases),
             foreign=foreign(others),
+            has_known_holes=KNOWN_HOLES in others,
             has_unfinished=any(DRAFTS.fullmatch(name) or UNFINISHED_FILES.fullmatch(name) for name in others),
         )
 

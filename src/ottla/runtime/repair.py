@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from ottla.broker import holes
 from ottla.broker.aborted import TXNINDEX, TXNINDEX_COPY, AbortedTransaction, AbortedTransactions
 from ottla.broker.config import broker_config
 from ottla.broker.findings import Kind
@@ -224,17 +225,17 @@ def _accept(log: PartitionLog, *, is_cut: bool) -> None:
     if is_cut:
         log.epochs.advance(log.end_offset)
         log.files.pin().write_small(EPOCH_CHECKPOINT, log.epochs.to_bytes())
-    if not log.config.compacted:
-        # Before this point, holes are normal. The next start would report them as losses, which the check has done.
-        log.clean_point = max([log.clean_point, *_ends_of_holes(log)])
+    if not log.config.compacted and (found := list(_holes(log))):
+        # The next start would report them as losses, which the check has done. New ones it does report.
+        log.files.pin().write_small(holes.KNOWN_HOLES, holes.to_bytes(found), forced=True)
     log.seal_point = log.recovery_point = 0
 
 
-def _ends_of_holes(log: PartitionLog) -> Iterator[int]:
+def _holes(log: PartitionLog) -> Iterator[holes.Hole]:
     for segment, following in zip(log.segments, log.segments[1:], strict=False):
         end = max((header.next_offset for _, header in segment.walk(0)), default=segment.base_offset)
         if end < following.base_offset:
-            yield following.base_offset
+            yield end, following.base_offset
 
 
 def _is_cut(check: PartitionCheck) -> bool:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from ottla.broker.findings import Kind
 from ottla.broker.scan import Batch, scan
 from ottla.errors import StorageError
 from ottla.records import iter_headers
@@ -117,6 +118,34 @@ def test_a_segment_of_which_nothing_is_left(data: Path, clean: bool) -> None:
     log_of = broker.core.log("t", 0)
     assert log_of.end_offset == (24 if clean else 18)
     assert log_of.epochs.current == 1
+    broker.close()
+
+
+def test_a_hole_that_appears_after_a_repair_is_reported(data: Path) -> None:
+    (data / "t-0" / f"{12:020d}.log").unlink()
+    out = repaired(data)
+    broker = started(out)
+    assert broker.core.log("t", 0).clean_point == 0, "what was never compacted would not be compacted later"
+    broker.close()
+    for suffix in ("log", "index", "timeindex"):
+        (out / "t-0" / f"{SECOND}.{suffix}").unlink()
+    directory = StoppedDirectory(out)
+    what = [one.what for check in directory.check(lambda size: None) for one in check.findings if one.kind is Kind.HOLE]
+    directory.release()
+    broker = CoreUnderTest(out)
+    (line,) = broker.warnings
+    assert line == f"t-0: {what[0]}" == f"t-0: offsets 6 to 17 are missing between {0:020d}.log and {18:020d}.log"
+    broker.close()
+
+
+@pytest.mark.parametrize("content", [None, b"", b"0\n6 12 18\n", b"1\n12 18\n", b"0\n\xff 18\n", b"0\n12 19\n"])
+def test_holes_are_reported_again_if_the_list_of_them_is_lost(data: Path, content: bytes | None) -> None:
+    (data / "t-0" / f"{12:020d}.log").unlink()
+    known = repaired(data) / "t-0" / "known-holes"
+    assert known.read_bytes() == b"0\n12 18\n"
+    known.unlink() if content is None else known.write_bytes(content)
+    broker = CoreUnderTest(known.parent.parent)
+    assert broker.warnings == [f"t-0: offsets 12 to 17 are missing between {SECOND}.log and {18:020d}.log"]
     broker.close()
 
 
