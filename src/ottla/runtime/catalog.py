@@ -19,7 +19,7 @@ from typing import Any
 from ottla.broker.ports import Catalog, CatalogChange, NextProducerId, StoredSettings, StoredTopic, TopicDeleted
 from ottla.runtime import catalog_lines
 from ottla.runtime.catalog_lines import Content, Told, body_of
-from ottla.runtime.folders import PinnedFolder
+from ottla.runtime.folders import PinnedFolder, read_whole
 from ottla.runtime.log_files import DiskSegment, OpenFiles, uuid_of, uuid_text
 
 COPY = ".copy"
@@ -164,7 +164,7 @@ class CatalogFile:
         copy, self._copy = self._copy, None
         try:
             if copy is None:
-                content = self._path.read_bytes()
+                content = read_whole(self._path)
                 self._pin().write_small(self._copy_path.name, content)
                 self._open.forget([self._copy_path])
                 copy = DiskSegment(self._copy_path, self._open, len(content))
@@ -183,7 +183,7 @@ class CatalogFile:
             path, folder = self._told.damaged[0], self._pin()
             if path.exists():
                 name = folder.free_name(path.name + _DAMAGED)
-                folder.write_small(name, path.read_bytes(), forced=True)
+                folder.write_small(name, read_whole(path), forced=True)
                 log.warning("the damaged %s was kept as %s", path, name)
             del self._told.damaged[0]
 

@@ -43,14 +43,12 @@ from ottla.runtime.data_dir import (
     topics_in,
 )
 from ottla.runtime.file_names import DAMAGED, OFFSET, PARTITION_METADATA, foreign
-from ottla.runtime.folders import LOCK, opened
+from ottla.runtime.folders import LOCK, check_is_small, opened
 from ottla.runtime.log_files import SEGMENT_SUFFIXES, OpenFiles, partition_metadata, topic_id_in
 from ottla.types import TopicPartition
 
 _PAGE = 4096
 """Bytes that are read at once where the disk has failed."""
-_SMALL = 1 << 28
-"""The size in bytes that no small file has."""
 _NODE_ID = 1
 """The node of a directory that does not say which it is."""
 
@@ -160,8 +158,7 @@ class FolderReader:
         """The content of a small file; ``None`` where there is none."""
         try:
             with self.open(name) as file:
-                if file.size > _SMALL:
-                    raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(self.path / name))
+                check_is_small(self.path / name, file.size)
                 return file.read(0, file.size)
         except FileNotFoundError:
             return None
@@ -194,7 +191,7 @@ class ReadLock:
         self._fd = -1
         if not self._path.exists():
             return
-        self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe can be locked, too
         try:
             fcntl.flock(self._fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
             fcntl.lockf(self._fd, fcntl.LOCK_SH | fcntl.LOCK_NB)  # the kind of lock that Apache Kafka takes

@@ -28,6 +28,9 @@ _AT_ONCE = os.O_CLOEXEC | os.O_NONBLOCK
 """A pipe of this name would wait for its other end, and the start of the broker with it."""
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _AT_ONCE
 
+_SMALL = 1 << 29
+"""Bytes that no small file has: a little more than the largest index of the largest segment. One with a hole may have terabytes."""
+
 Check = Callable[[], object]
 """Raises ``FileNotFoundError`` where names no longer lead to this broker's files."""
 
@@ -246,9 +249,16 @@ def check_is_file(path: Path, found: os.stat_result) -> None:
         raise OSError(errno.EINVAL, "it is not a file", str(path))
 
 
+def check_is_small(path: Path, size: int) -> None:
+    """Raise ``OSError`` if this is not the size of a file that fits into memory."""
+    if size >= _SMALL:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
+
+
 def read_whole(path: Path) -> bytes:
-    """The content of a file. Raises ``OSError``, also for what is not a file."""
+    """The content of a small file. Raises ``OSError``, also for what is not a file or not small."""
     with opened(path) as fd, open(fd, "rb", closefd=False) as file:
+        check_is_small(path, os.fstat(fd).st_size)
         try:
             return file.read()
         except OSError as error:

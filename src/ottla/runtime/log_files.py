@@ -62,7 +62,8 @@ class Handle:
         self.is_unreadable = False
         """Whether an answer could not be sent since a part of the file cannot be read. Then it is read before the answer is begun,
         so that the answer says so: KAFKA_STORAGE_ERROR for this partition, and the records of the others."""
-        self.fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+        self.fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK)
+        check_is_file(path, os.fstat(self.fd))  # a pipe would take records until it is full
 
     def __del__(self) -> None:
         if hasattr(self, "fd"):

@@ -91,6 +91,30 @@ def test_a_file_of_the_wrong_kind_takes_one_partition_offline(tmp_path: Path, na
     again.close()
 
 
+@pytest.mark.parametrize("name", ["leader-epoch-checkpoint", f"{6:020d}.index", f"{24:020d}.snapshot"])
+def test_a_file_with_a_hole_of_a_terabyte_takes_one_partition_offline(tmp_path: Path, name: str) -> None:
+    filled(tmp_path, "bad", "good").close()
+    os.truncate(tmp_path / "bad-0" / name, 1 << 40)
+    again = CoreUnderTest(tmp_path)
+    assert bases(again, "good") == ALL
+    again.close()
+
+
+@pytest.mark.timeout(20)
+def test_no_record_is_written_to_a_pipe_in_place_of_a_segment(tmp_path: Path) -> None:
+    broker = filled(tmp_path, "t")
+    log = broker.core.log("t", 0)
+    data = encode_batch([NewRecord(b"", b"new")])
+    broker.core.append(log, data, read_header(data), broker.now)
+    path = max((tmp_path / "t-0").glob("*.log"))
+    path.unlink()
+    os.mkfifo(path)
+    broker.store.close_files()
+    with pytest.raises(Refusal, match="it is not a file"):
+        broker.core.append(log, data, read_header(data), broker.now)
+    broker.kill()
+
+
 @pytest.mark.parametrize("clean", [True, False])
 def test_a_lost_end_is_noticed_after_a_start_at_which_the_partition_was_offline(tmp_path: Path, clean: bool) -> None:
     broker = filled(tmp_path, "bad", "good")

@@ -267,9 +267,17 @@ def test_a_part_of_a_log_that_is_not_a_file(data: Path, name: str, kind: Kind, f
         ("recovery-point-offset-checkpoint", Kind.CHECKPOINT),
     ],
 )
-def test_another_file_that_is_a_folder(data: Path, name: str, kind: Kind) -> None:
-    _folder(data / name)
-    assert damage(data).count((kind, name)) == 1
+@pytest.mark.parametrize("name", ["meta.properties", "log-start-offset-checkpoint", "t-0/partition.metadata"])
+def test_a_file_with_a_hole_of_a_terabyte_is_not_read_into_memory(data: Path, name: str) -> None:
+    os.truncate(data / name, 1 << 40)
+    assert any("too large" in finding.what for finding in check(data))
+
+
+@pytest.mark.parametrize("name", ["topics.json", "topics.json.copy"])
+def test_a_catalog_with_a_hole_of_a_terabyte_is_not_read_into_memory(data: Path, name: str) -> None:
+    os.truncate(data / name, 1 << 40)
+    with pytest.raises(StorageError, match="too large"):
+        check(data)
 
 
 def test_an_emptied_folder_whose_topic_is_not_known(data: Path) -> None:
