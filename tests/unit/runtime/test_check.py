@@ -267,6 +267,18 @@ def test_a_part_of_a_log_that_is_not_a_file(data: Path, name: str, kind: Kind, f
         ("recovery-point-offset-checkpoint", Kind.CHECKPOINT),
     ],
 )
+@pytest.mark.parametrize("fault", [_folder, _pipe])
+def test_another_file_that_is_not_one(data: Path, name: str, kind: Kind, fault: Callable[[Path], object]) -> None:
+    fault(data / name)
+    assert damage(data).count((kind, name)) == 1
+
+
+@pytest.mark.timeout(20)
+def test_a_lock_that_is_a_pipe_is_not_waited_for(data: Path) -> None:
+    _pipe(data / ".lock")
+    assert damage(data) == []
+
+
 @pytest.mark.parametrize("name", ["meta.properties", "log-start-offset-checkpoint", "t-0/partition.metadata"])
 def test_a_file_with_a_hole_of_a_terabyte_is_not_read_into_memory(data: Path, name: str) -> None:
     os.truncate(data / name, 1 << 40)
