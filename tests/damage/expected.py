@@ -198,9 +198,9 @@ class Judge:
 
     @property
     def _is_like_new(self) -> bool:
-        """Whether the partition cannot be told from one of a new topic with the name of one that was deleted."""
+        """Whether the partition cannot be told from one that was never written to."""
         is_gone = (self._fault.kind, self._fault.how) in (("folder", "removed"), ("metadata", "replaced by another"))
-        return is_gone and self._fault.ended != "closed" and self._hit is not None and self._hit[0] not in INTERNAL
+        return is_gone and not self._known_end and self._hit is not None
 
     @property
     def _may_be_compacted(self) -> bool:

@@ -1,8 +1,8 @@
 """The checkpoints: files that map partitions to offsets, for the next start.
 
 Owns which partitions each file may name. Must not know what the offsets mean, nor how a file is written. Invariant: a checkpoint
-with an offset of a deleted topic is replaced before a log of another topic of that name gets files. The format, Kafka's, has no
-topic ids, so the next start would apply the offset to the new log.
+with an offset of a deleted topic is replaced before another topic of that name is created. The format, Kafka's, has no topic ids,
+so the next start would apply the offset to the new log.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ class Checkpoint:
         """Only these partitions have logs."""
         self._outdated.update(self._named.difference(partitions))
 
-    def is_outdated(self, partition: TopicPartition) -> bool:
-        """Whether the file may have an offset of a deleted topic for this partition."""
-        return partition in self._outdated
+    def is_outdated(self, topic: str, partitions: int) -> bool:
+        """Whether the file may have an offset of a deleted topic of this name, for one of so many partitions."""
+        return bool(self._outdated) and any(TopicPartition(topic, number) in self._outdated for number in range(partitions))
 
     def replace_now(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Replace the stored offsets before anything else happens. Raises ``OSError``."""

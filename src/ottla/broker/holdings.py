@@ -267,6 +267,9 @@ class Holdings:
 
     def _store_changes(self, *changes: CatalogChange) -> None:
         try:
+            for change in changes:
+                if isinstance(change, StoredTopic):
+                    self.logs.forget_earlier(change.name, change.partitions)
             self._store.change_catalog(*changes)
         except OSError as error:
             if str(error) != self._complaint:  # one line, not one for each attempt; most clients are not told the reason

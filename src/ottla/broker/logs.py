@@ -116,6 +116,17 @@ class Logs:
                 if log.config.flush_ms not in (flush_ms, LONG_MAX) and log.recovery_point < log.end_offset:
                     self._set_flush(log, 0)  # at once: it is not known how long its records have waited
 
+    def forget_earlier(self, topic: str, partitions: int) -> None:
+        """Before a topic gets so many partitions: replace the checkpoints with an offset of an earlier topic of its name. Raises
+        ``OSError``.
+
+        After a kill, an end would make the log begin there, and a start offset would hide its first records. This happens once for
+        all topics deleted in a minute, the interval between checkpoints.
+        """
+        for checkpoint, content in self._checkpoints.items():
+            if checkpoint.is_outdated(topic, partitions):
+                checkpoint.replace_now(content())
+
     def load(self, topics: Topics, now: Now) -> list[str]:
         """Bring back all logs that have files; returns what was damaged, lost or cut, in words. Raises ``OSError``."""
         stored = [checkpoint.read() for checkpoint in self._checkpoints]
@@ -136,8 +147,7 @@ class Logs:
         recovery_point, log_start, clean_point, known_end = ((offsets or {}).get(place, 0) for offsets in stored)
         known_end = max(known_end, recovery_point)
         exists = self._store.log_files(topic.name, topic.topic_id, partition).exists()
-        # After an unclean end the checkpoint may be that of a deleted topic with the same name; internal ones are not deleted.
-        if not exists and not ((self._store.clean or topic.internal) and known_end):
+        if not exists and not known_end:
             return []
         log = self.get(topic, partition)
         try:
@@ -166,8 +176,6 @@ class Logs:
 
     def append(self, log: PartitionLog, batch: bytes, header: BatchHeader, now: Now) -> Appended:
         """Write a validated batch; if it raises ``OSError``, nothing was written."""
-        if not log.segments:
-            self._replace_outdated(log.topic_partition)
         try:
             appended = log.append(batch, header, now.wall)
         finally:
@@ -374,16 +382,6 @@ class Logs:
 
     def _begin_write(self, checkpoint: Checkpoint) -> None:
         self._outbox.put(checkpoint.begin_write(self._checkpoints[checkpoint]()))
-
-    def _replace_outdated(self, partition: TopicPartition) -> None:
-        """Before a log gets files: replace the checkpoints with an offset of an earlier log of its name. Raises ``OSError``.
-
-        A start offset would hide the first records after a kill. This happens once for all topics deleted in a minute, the
-        interval between checkpoints.
-        """
-        for checkpoint, content in self._checkpoints.items():
-            if checkpoint.is_outdated(partition):
-                checkpoint.replace_now(content())
 
 
 def _times_of(segments: Iterable[tuple[Segment, int]]) -> dict[tuple[Segment, int], tuple[int, int]]:

@@ -237,6 +237,9 @@ def opened(path: Path) -> Iterator[int]:
     try:
         check_is_file(path, os.fstat(fd))
         yield fd
+    except OSError as error:
+        error.filename = error.filename or str(path)  # that of a read has none
+        raise
     finally:
         os.close(fd)
 
@@ -259,10 +262,7 @@ def read_whole(path: Path) -> bytes:
     """The content of a small file. Raises ``OSError``, also for what is not a file or not small."""
     with opened(path) as fd, open(fd, "rb", closefd=False) as file:
         check_is_small(path, os.fstat(fd).st_size)
-        try:
-            return file.read()
-        except OSError as error:
-            raise OSError(error.errno, os.strerror(error.errno or errno.EIO), str(path)) from error
+        return file.read()
 
 
 def sync_file(path: Path | str, dir_fd: int | None = None) -> None:

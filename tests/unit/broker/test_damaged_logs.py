@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import struct
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from ottla.broker.logs import CHECK_TIMES
 from ottla.broker.refusal import Refusal
+from ottla.errors import StorageError
 from ottla.protocol import ErrorCode
 from ottla.records import NewRecord, encode_batch, iter_headers, read_header
 from tests.unit.broker.harness import START, CoreUnderTest, stored
@@ -48,9 +50,13 @@ def bases(broker: CoreUnderTest, topic: str) -> list[int]:
 ALL = [2 * number for number in range(BATCHES)]
 
 
-def test_a_folder_that_is_gone_does_not_bring_the_offsets_back_to_zero(tmp_path: Path) -> None:
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_folder_that_is_gone_does_not_bring_the_offsets_back_to_zero(tmp_path: Path, clean: bool) -> None:
     """A group at the end would miss as many new records as it has read."""
-    filled(tmp_path, "t").close()
+    broker = filled(tmp_path, "t")
+    broker.pass_time(120_000)  # the checkpoints are written
+    broker.run_jobs()
+    broker.close() if clean else broker.kill()
     for one in (tmp_path / "t-0").iterdir():
         one.unlink()
     (tmp_path / "t-0").rmdir()
@@ -66,6 +72,28 @@ def test_a_folder_that_is_gone_does_not_bring_the_offsets_back_to_zero(tmp_path:
     broker.core.append(broker.core.log("t", 0), data, read_header(data), broker.now)
     assert bases(broker, "t") == [24]
     broker.close()
+
+
+@pytest.mark.parametrize("growing", [False, True])
+def test_a_new_topic_without_records_does_not_begin_where_a_deleted_one_of_its_name_ended(tmp_path: Path, growing: bool) -> None:
+    """After a kill the checkpoints decide whether a folder is missing, and they do not know ids of topics."""
+    broker = CoreUnderTest(tmp_path)
+    topic = broker.core.create_topic("t", 2, {})
+    data = encode_batch([NewRecord(None, b"old")])
+    for partition in range(2):
+        broker.core.append(broker.core.log("t", partition), data, read_header(data), broker.now)
+    broker.pass_time(120_000)
+    broker.run_jobs()
+    broker.core.delete_topic(topic)
+    broker.run_jobs()
+    fresh = broker.core.create_topic("t", 1 if growing else 2, {})
+    if growing:
+        broker.core.replace_topic(replace(fresh, partition_count=2))
+    broker.kill()
+    again = CoreUnderTest(tmp_path)
+    assert not again.warnings
+    assert [again.core.log("t", partition).end_offset for partition in range(2)] == [0, 0]
+    again.close()
 
 
 def flipped(path: Path, at: int, bit: int = 0) -> None:
@@ -277,6 +305,47 @@ def test_an_unreadable_sector_takes_one_partition_offline(tmp_path: Path, clean:
         again.close()
     again = CoreUnderTest(tmp_path)
     assert bases(again, "bad") == ALL
+    again.close()
+
+
+UNREADABLE = Path("/proc/self/mem")
+"""A file that can be opened, and of which each read fails with EIO."""
+
+
+@pytest.mark.skipif(not UNREADABLE.exists(), reason="there is no file here of which each read fails")
+@pytest.mark.parametrize("name", [f"{0:020d}.index", f"{0:020d}.timeindex", "leader-epoch-checkpoint", "partition.metadata"])
+def test_a_small_file_that_cannot_be_read_is_named(tmp_path: Path, name: str) -> None:
+    filled(tmp_path, "t", "good").close()
+    path = tmp_path / "t-0" / name
+    path.unlink()
+    path.symlink_to(UNREADABLE)
+    again = CoreUnderTest(tmp_path)
+    (line,) = again.warnings
+    said = "t-0 is offline until the next start, since its files cannot be read: "
+    assert re.fullmatch(rf"{said}\[Errno \d+\] [\w/ ]+: '{path}'", line)
+    assert bases(again, "good") == ALL
+    again.close()
+
+
+@pytest.mark.skipif(not UNREADABLE.exists(), reason="there is no file here of which each read fails")
+@pytest.mark.parametrize("name", ["meta.properties", "topics.json"])
+def test_a_start_that_is_refused_names_the_file_that_cannot_be_read(tmp_path: Path, name: str) -> None:
+    filled(tmp_path, "t").close()
+    path = tmp_path / name
+    path.unlink()
+    path.symlink_to(UNREADABLE)
+    with pytest.raises(StorageError, match=rf"Input/output error: '{path}'"):
+        CoreUnderTest(tmp_path)
+
+
+@pytest.mark.skipif(not UNREADABLE.exists(), reason="there is no file here of which each read fails")
+def test_a_checkpoint_that_cannot_be_read_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    filled(tmp_path, "t").close()
+    path = tmp_path / "recovery-point-offset-checkpoint"
+    path.unlink()
+    path.symlink_to(UNREADABLE)
+    again = CoreUnderTest(tmp_path)
+    assert f"{path} cannot be read: Input/output error: its copy is used" in caplog.messages
     again.close()
 
 

@@ -261,7 +261,7 @@ STAGED: dict[str, Callable[[Path], Lines]] = {
     "a damaged or incomplete end of the newest segment": the_end,
     "a segment is missing, empty or truncated": middle_segments,
     "the newest segment is missing or shorter": the_newest_segment,
-    "the folder of a partition is missing (after a clean end)": the_folder,
+    "the folder of a partition is missing": the_folder,
     "a segment cannot be read (I/O error, permissions, a folder of its name)": an_unreadable_segment,
     "an offset or time index is missing or wrong": indexes,
     "a time index that says that records are old": a_time_index,
