@@ -184,9 +184,9 @@ class PartitionLog:
         except OSError as error:
             logger.error("%s of %s could not be written: %s", name, self.topic_partition, error)
 
-    def store_epochs(self) -> None:
-        """Write the leader epochs to their checkpoint. Raises ``OSError``."""
-        self.files.pin().write_small(EPOCH_CHECKPOINT, self.epochs.to_bytes())
+    def store_epochs(self, *, forced: bool = False) -> None:
+        """Write the leader epochs to their checkpoint, ``forced``: also to disk. Raises ``OSError``."""
+        self.files.pin().write_small(EPOCH_CHECKPOINT, self.epochs.to_bytes(), forced=forced)
 
     def failed(self, code: ErrorCode, reason: str) -> Refusal:
         """The error for clients after a disk failure."""

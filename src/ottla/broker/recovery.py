@@ -69,10 +69,9 @@ def lost_log(log: PartitionLog, end_offset: int) -> list[str]:
     """Let a log go on at ``end_offset`` whose folder is missing, though a checkpoint has this offset of it; returns a line.
     Raises ``OSError``."""
     log.files.make()
-    segment = Segment(end_offset, log.files.create(end_offset), log.config.index_interval_bytes)
-    epochs = LeaderEpochs([(_TOTAL_LOSS_EPOCH, end_offset)])
-    log.segments, log.epochs = [segment], epochs
-    log.store_epochs()
+    log.epochs = LeaderEpochs([(_TOTAL_LOSS_EPOCH, end_offset)])
+    log.store_epochs(forced=True)  # before there is a segment: with one and no epochs, the next start would begin with epoch 0
+    log.segments = [Segment(end_offset, log.files.create(end_offset), log.config.index_interval_bytes)]
     log.start_offset = log.recovery_point = log.seal_point = end_offset
     log.has_lost = True
     return [
@@ -101,7 +100,8 @@ class _Loading:
     clean: bool
     listing: Listing
     lines: list[str] = field(default_factory=list)
-    cut: bool = False
+    cut: tuple[Segment, int] | None = None
+    """The segment whose end is to be cut off, and where."""
     found_end: int = 0
     """The end of the log by its segments."""
     gaps_end: int = 0
@@ -174,9 +174,8 @@ class _Loading:
         """Cut off what follows the last intact batch. A kill leaves such a part of a batch, or a power failure zeros."""
         name = file_name(segment.base_offset, "log")
         kept = self.log.files.keep_end(segment.base_offset, damage.position)
-        segment.file.truncate(damage.position)
         segment.next_offset = damage.first_offset
-        self.cut = True
+        self.cut = (segment, damage.position)
         where = f"; what was cut off is in {kept}" if kept else ""
         self._say_lost(f"{name} was truncated at {damage}{where}")
 
@@ -215,25 +214,24 @@ class _Loading:
         It goes on at that offset: otherwise the next records would have offsets that a consumer at the end has already read, and it
         would miss them. The leader epoch changes at the end of what is left, so that consumers detect the loss (KIP-320).
         """
-        log = self.log
-        if log.end_offset >= self.known_end:
-            if self.cut:
-                self._new_epoch(log.end_offset)
+        log, lost = self.log, self.log.end_offset
+        is_short = lost < self.known_end
+        if not is_short and self.cut is None:
             return
-        lost = log.end_offset
-        if log.segments:
-            log.segments[-1].file.repair()
-        else:
+        if not log.segments:
             log.files.make()
             log.start_offset = self.known_end
             self.epochs()
+        # The epoch changes first: after a kill, the next start must still see a reason for it.
+        log.epochs.advance(lost)
+        log.store_epochs(forced=True)
+        if self.cut is not None:
+            segment, position = self.cut
+            segment.file.truncate(position)
+        if not is_short:
+            return
         log.segments.append(Segment(self.known_end, log.files.create(self.known_end), log.config.index_interval_bytes))
-        self._new_epoch(lost)
         self._say_lost(f"it ends at offset {lost}, but had ended at {self.known_end}, where it goes on: records are lost")
-
-    def _new_epoch(self, offset: int) -> None:
-        self.log.epochs.advance(offset)
-        self.log.store_epochs()
 
     def epochs(self) -> None:
         """The leader epochs in the checkpoint; if that is missing or damaged, those in the batches' headers."""

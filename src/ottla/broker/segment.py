@@ -7,6 +7,7 @@ through the indexes find what a scan from the beginning would find, whatever is 
 
 from __future__ import annotations
 
+import errno
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
@@ -172,6 +173,10 @@ class Segment:
             first = self.first_timestamp
         except InvalidBatchError:
             return True  # what is damaged stays as it is, and the log goes on behind it
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            return True  # the same for what is in a bad sector
         return first >= 0 and max_timestamp - first > age
 
     @property

@@ -414,8 +414,12 @@ class PartitionFolder:
             file.seek(position)
             folder = self._damaged()
             kept = folder.free_name(f"{source.name}.from-{position}")
-            with (self.path / DAMAGED / kept).open("xb") as copy:
-                shutil.copyfileobj(file, copy)
+            try:
+                with (self.path / DAMAGED / kept).open("xb") as copy:
+                    shutil.copyfileobj(file, copy)
+            except OSError:
+                folder.remove_small(kept)  # each start would leave another part of it on a full disk
+                raise
         folder.sync(kept)
         folder.sync_names()
         return str(self.path / DAMAGED / kept)

@@ -188,6 +188,22 @@ def test_a_segment_that_cannot_be_read_whole_is_not_scanned_for_each_read(tmp_pa
     broker.kill()
 
 
+def test_a_bad_sector_in_the_first_batch_of_the_newest_segment_refuses_no_append(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(tmp_path, "t").close()
+    broker = CoreUnderTest(tmp_path)
+    log = broker.core.log("t", 0)
+    with_bad_sector(monkeypatch, tmp_path / "t-0" / f"{log.segments[-1].base_offset:020d}.log", 0)
+    data = encode_batch([NewRecord(None, b"new")])
+    for number in range(3):
+        broker.core.append(log, data, read_header(data), broker.now)
+        broker.run_jobs()
+        assert log.end_offset == 25 + number
+        assert log.read(24, 1 << 20, at_least_one=True) is not None
+    broker.close()
+
+
 def test_an_emptied_folder_whose_topic_is_not_known_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     filled(tmp_path, "t", "good").close()
     for one in [*(tmp_path / "t-0").iterdir(), *tmp_path.glob("topics.json*")]:
