@@ -12,7 +12,7 @@ import fcntl
 import logging
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -143,6 +143,8 @@ class FolderReader:
         if DAMAGED not in self._names:
             return []
         folder = self.path / DAMAGED
+        if not folder.is_dir():
+            return [(DAMAGED, folder.lstat().st_size)]
         return [(f"{DAMAGED}/{name}", (folder / name).lstat().st_size) for name in sorted(os.listdir(folder))]
 
     @contextmanager
@@ -266,8 +268,12 @@ class StoppedDirectory:
     @property
     def size(self) -> int:
         """Bytes of all segments and indexes."""
-        files = [file for partition in self.partitions if partition.folder.is_dir() for file in partition.folder.iterdir()]
-        return sum(file.lstat().st_size for file in files if file.name.split(".")[-1] in SEGMENT_SUFFIXES and file.is_file())
+        total = 0
+        for partition in self.partitions:
+            with suppress(OSError):  # the check finds it
+                files = [file for file in partition.folder.iterdir() if file.name.split(".")[-1] in SEGMENT_SUFFIXES]
+                total += sum(file.lstat().st_size for file in files if file.is_file())
+        return total
 
     def check(self, on_read: OnRead) -> Iterator[PartitionCheck]:
         """Verify one partition after the other. Raises ``StorageError`` if a broker was started meanwhile."""

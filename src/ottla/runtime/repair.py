@@ -34,7 +34,7 @@ from ottla.runtime.broker_node import RandomIds
 from ottla.runtime.check import FolderReader, StoppedDirectory
 from ottla.runtime.data_dir import META, DataDir, is_replaced
 from ottla.runtime.file_names import DAMAGED, PARTITION_METADATA
-from ottla.runtime.folders import LOCK
+from ottla.runtime.folders import LOCK, read_whole
 
 UNFINISHED = ".unfinished"
 """The folder in the copy's folder in which it is built."""
@@ -69,6 +69,7 @@ def repair(directory: StoppedDirectory, checks: Sequence[PartitionCheck], out: P
     """
     check_target(directory.path, out)
     is_new, work = not out.exists(), out / UNFINISHED
+    moved: list[Path] = []
     try:
         try:
             work.mkdir(parents=True)
@@ -79,16 +80,27 @@ def repair(directory: StoppedDirectory, checks: Sequence[PartitionCheck], out: P
                 _finish(directory, checks, work)
             # What makes it a data directory comes last.
             for name in sorted(os.listdir(work), key=lambda name: (name == META, name)):
+                moved.append(out / name)
                 os.rename(work / name, out / name)
             work.rmdir()
         except OSError as error:
             raise StorageError(f"the copy in {out} could not be written: {error}") from error
     except BaseException:
-        shutil.rmtree(work, ignore_errors=True)
+        for path in (work, *moved):
+            _remove(path)
         if is_new:
             with suppress(OSError):
                 out.rmdir()
         raise
+
+
+def _remove(path: Path) -> None:
+    """Remove a folder or a file, as far as that is possible."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with suppress(OSError):
+            path.unlink()
 
 
 def _copy_files(directory: StoppedDirectory, work: Path) -> None:
@@ -96,8 +108,21 @@ def _copy_files(directory: StoppedDirectory, work: Path) -> None:
     broken = {finding.file for finding in directory.findings if finding.kind is Kind.PROPERTIES}
     foreign = {*directory.foreign, *(folder.name for folder in directory.strays)}
     for path in sorted(directory.path.iterdir()):
-        if path.name in foreign or ".damaged" in path.name or (is_replaced(path.name) and path.name not in broken):
+        if path.name in foreign or ".damaged" in path.name:
             _copy_any(path, work / path.name)
+        elif is_replaced(path.name) and path.name not in broken:
+            _copy_replaced(path, work / path.name)
+
+
+def _copy_replaced(source: Path, target: Path) -> None:
+    """Copy a file of which there is another one, or which a start writes again if it is missing."""
+    try:
+        content = read_whole(source)
+    except PermissionError:
+        raise
+    except OSError:
+        return  # the check has found it
+    target.write_bytes(content)
 
 
 def _copy_any(source: Path, target: Path) -> None:
@@ -135,6 +160,8 @@ class _PartitionCopy:
             _copy_any(self._source / name, self._target / name)
         if (self._source / DAMAGED).is_dir():
             _copy_any(self._source / DAMAGED, self._target / DAMAGED)
+        elif (self._source / DAMAGED).exists():
+            _copy_any(self._source / DAMAGED, self._kept(DAMAGED))
         for finding in self._check.findings:
             if finding.kind in (Kind.SWAP, Kind.ORPHAN) or (finding.kind is Kind.UNREADABLE_LOG and finding.file != "."):
                 _copy_any(self._source / finding.file, self._kept(finding.file))

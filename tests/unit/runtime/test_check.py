@@ -292,6 +292,27 @@ def test_a_catalog_with_a_hole_of_a_terabyte_is_not_read_into_memory(data: Path,
         check(data)
 
 
+def test_a_folder_that_cannot_be_listed(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As root, every folder can be listed: the refusal is the system call's."""
+    real = os.listdir
+
+    def denying(path: object) -> list[str]:
+        if path in (data / "t-0", str(data / "t-0")):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return real(path)  # type: ignore[call-overload,no-any-return]
+
+    monkeypatch.setattr(os, "listdir", denying)
+    directory = StoppedDirectory(data)
+    assert directory.size > 0
+    directory.release()
+    assert damage(data) == [(Kind.UNREADABLE_LOG, ".")]
+
+
+def test_a_file_in_the_place_of_the_folder_of_damaged_files(data: Path) -> None:
+    (data / "t-0" / "damaged").write_bytes(b"abc")
+    assert [(one.kind, one.file, one.size) for one in check(data)] == [(Kind.KEPT, "damaged", 3)]
+
+
 def test_an_emptied_folder_whose_topic_is_not_known(data: Path) -> None:
     for one in (data / "t-0").iterdir():
         one.unlink()

@@ -3,6 +3,7 @@ was."""
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Callable
@@ -39,15 +40,22 @@ def data(stored: Path, tmp_path: Path) -> Path:
 def repaired(path: Path, on_copied: Callable[[int], object] = lambda size: None) -> Path:
     """The repaired copy; the original is as it was."""
     before, content = times(path), {one: one.read_bytes() for one in path.rglob("*") if one.is_file()}
+    try:
+        out = repaired_copy(path, on_copied)
+    finally:
+        assert times(path) == before
+        assert {one: one.read_bytes() for one in path.rglob("*") if one.is_file()} == content
+    assert not [finding for finding in check(out) if finding.is_damage]
+    return out
+
+
+def repaired_copy(path: Path, on_copied: Callable[[int], object] = lambda size: None) -> Path:
     out = path.with_name("out")
     directory = StoppedDirectory(path)
     try:
         repair(directory, list(directory.check(lambda size: None)), out, on_copied)
     finally:
         directory.release()
-        assert times(path) == before
-        assert {one: one.read_bytes() for one in path.rglob("*") if one.is_file()} == content
-    assert not [finding for finding in check(out) if finding.is_damage]
     return out
 
 
@@ -176,6 +184,45 @@ def test_files_of_the_directory_are_made_again(data: Path) -> None:
         (data / name).write_bytes(b"\xff" * 7)
     out = repaired(data)
     started(out).close()
+
+
+@pytest.mark.parametrize("name", ["recovery-point-offset-checkpoint", "cleaner-offset-checkpoint.copy", "meta.properties"])
+@pytest.mark.parametrize("kind", [Path.mkdir, os.mkfifo])
+def test_a_file_of_the_directory_that_is_none_is_made_again(data: Path, name: str, kind: Callable[[Path], object]) -> None:
+    (data / name).unlink()
+    kind(data / name)
+    assert (repaired_copy(data) / name).is_file()
+
+
+def test_a_file_of_the_directory_that_the_disk_cannot_read_is_made_again(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bad = data / "recovery-point-offset-checkpoint"
+    content = bad.read_bytes()
+    real = os.open
+
+    def denying(path: object, *arguments: int, **named: int) -> int:
+        if path in (bad, str(bad)):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        return real(path, *arguments, **named)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", denying)
+        patch.setattr(shutil, "copyfile", lambda source, target: os.close(os.open(source, os.O_RDONLY)))
+        out = repaired_copy(data)
+    assert sorted((out / bad.name).read_bytes().splitlines()) == sorted(content.splitlines())
+
+
+def test_a_folder_that_cannot_be_completed_in_its_place_is_removed(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.rename
+
+    def failing(source: Path, target: Path, **named: int) -> None:
+        if target == data.with_name("out") / "u-0":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(source, target, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "rename", failing)
+    with pytest.raises(StorageError, match="No space left"):
+        repaired(data)
+    assert not data.with_name("out").exists()
 
 
 def test_aborted_transactions_stay_aborted(tmp_path: Path) -> None:
