@@ -216,7 +216,7 @@ class DiskSegment:
             written = os.writev(handle.fd, pieces)
             while written < total:
                 written += os.write(handle.fd, memoryview(b"".join(pieces))[written:])
-            self._check_there(handle.fd)
+            self._check_there(handle.fd, total)
         except BaseException:
             self._torn = True
             with suppress(OSError):  # tried again before the next append
@@ -224,13 +224,18 @@ class DiskSegment:
             raise
         self.size += total
 
-    def _check_there(self, fd: int) -> None:
-        """Raise where the file has been removed from outside: nothing of it is left once it is closed.
+    def _check_there(self, fd: int, added: int) -> None:
+        """Raise where the file has been removed from outside: nothing of it is left once it is closed. Also where it had another
+        size before ``added`` bytes were written: these are not where they will be looked for, and are cut off.
 
         Some file systems in user space count no links, so the name is looked at besides. It may be that of another file: of a
         backup that was restored, or of a second broker in a new directory of the same name.
         """
         held = os.fstat(fd)
+        if (found := held.st_size - added) != self.size:
+            os.ftruncate(fd, max(0, found))
+            reason = f"the file was changed while it was in use: it had {found} bytes instead of {self.size}"
+            raise OSError(errno.EIO, reason, str(self.path))
         if held.st_nlink:
             return
         with suppress(FileNotFoundError):
@@ -272,7 +277,7 @@ class DiskSegment:
         self.size = size
 
     def repair(self) -> None:
-        """Truncate what a failed append may have left."""
+        """Truncate what a failed append may have left. If bytes are missing, there are zeros: others remain where they are."""
         if self._torn:
             handle = self._open.get(self.path)
             os.ftruncate(handle.fd, self.size)

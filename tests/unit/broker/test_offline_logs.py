@@ -216,3 +216,30 @@ def test_an_emptied_folder_whose_topic_is_not_known_is_said_once(tmp_path: Path,
     again.core.append(again.core.log("t", 0), data, read_header(data), again.now)
     assert bases(again, "t") == [0]
     again.close()
+
+
+@pytest.mark.parametrize("size", [0, 40, 10_000])
+@pytest.mark.parametrize("clean", [True, False])
+def test_no_record_is_written_in_the_wrong_place_of_a_segment_that_was_changed_from_outside(
+    tmp_path: Path, size: int, clean: bool
+) -> None:
+    """As by ``copytruncate`` of logrotate. Records were acknowledged that could not be read."""
+    broker = filled(tmp_path, "t")
+    log = broker.core.log("t", 0)
+    data = encode_batch([NewRecord(b"", b"new")])
+    broker.core.append(log, data, read_header(data), broker.now)
+    newest = max((tmp_path / "t-0").glob("*.log"))
+    content = newest.read_bytes()
+    os.truncate(newest, size)
+    with pytest.raises(Refusal, match=rf"it had {size} bytes instead of {len(content)}: .*{newest.name}"):
+        broker.core.append(log, data, read_header(data), broker.now)
+    broker.core.append(log, data, read_header(data), broker.now)
+    assert newest.read_bytes()[: len(content)] == content[:size].ljust(len(content), b"\0")
+    assert log.read(25, 10_000, at_least_one=True) is not None
+    broker.close() if clean else broker.kill()
+    again = CoreUnderTest(tmp_path)
+    log = again.core.log("t", 0)
+    assert log.end_offset == 26
+    assert log.read(25, 10_000, at_least_one=True) is not None
+    assert bool(again.warnings) is (size < len(content) and not clean)  # after a clean end, batches are not read
+    again.close()
