@@ -73,8 +73,7 @@ class Cleaner:
         if isinstance(outcome, Exception) or not self._is_live(log):
             damaged = isinstance(outcome, CorruptRecordError)
             if damaged and self._is_live(log):
-                log.complain(f"{log.topic_partition} is not compacted any more: {outcome}")
-                log.find_damage()
+                _say_damaged(log, outcome)
             self._give_up(log, damaged=damaged)
             return False
         if isinstance(outcome, Finished):
@@ -99,8 +98,11 @@ class Cleaner:
                 continue
             try:
                 due = _due(log, now.wall)
-            except (OSError, CorruptRecordError) as error:
+            except OSError as error:
                 log.complain(f"{log.topic_partition} could not be compacted: {error}")
+            except CorruptRecordError as error:
+                _say_damaged(log, error)
+                self._give_up(log, damaged=True)
             else:
                 if due is not None:
                     yield due
@@ -134,6 +136,11 @@ class Cleaner:
                 log.files.discard_drafts()
         self._broken = {one for one in self._broken if self._is_live(one)}
         self._failures = Counter({one: count for one, count in self._failures.items() if self._is_live(one)})
+
+
+def _say_damaged(log: PartitionLog, outcome: object) -> None:
+    log.complain(f"{log.topic_partition} is not compacted any more: {outcome}")
+    log.find_damage()
 
 
 def _due(log: PartitionLog, now: int) -> Due | None:

@@ -18,6 +18,7 @@ from ottla.broker.ports import Readable, SegmentFile
 from ottla.broker.scan import Batch, Damage, scan
 from ottla.records import HEADER_SIZE, BatchHeader, InvalidBatchError, find_timestamp, iter_records, read_header
 from ottla.records.batch import crc_matches
+from ottla.records.header import MAGIC, MAGIC_OFFSET
 
 _WALK = 4096
 """Bytes read at once while walking from batch to batch: between two index entries there is rarely more."""
@@ -185,7 +186,12 @@ class Segment:
         if self._first_timestamp is None:
             if not self.size:
                 return NO_TIMESTAMP
-            self._first_timestamp = read_header(self.file.read(0, HEADER_SIZE)).max_timestamp
+            front = self.file.read(0, HEADER_SIZE)
+            try:
+                self._first_timestamp = read_header(front).max_timestamp
+            except InvalidBatchError as error:
+                self.is_suspect = not self.damages
+                raise InvalidBatchError(f"{self.name} is damaged: {_fault(error, front, 0)}") from None
         return self._first_timestamp
 
     @property
@@ -330,9 +336,9 @@ class Segment:
                     )
                 if header.base_offset < expected:
                     raise InvalidBatchError(f"the batch at byte {position} claims offset {header.base_offset} after {expected - 1}")
-            except InvalidBatchError:
+            except InvalidBatchError as error:
                 self.is_suspect = True
-                raise
+                raise InvalidBatchError(_fault(error, chunk[position - start :], position)) from None
             yield position, header
             position, expected = position + header.size, header.next_offset
 
@@ -448,3 +454,10 @@ class Segment:
             self.has_wrong_entries = True
             return False
         return True
+
+
+def _fault(error: InvalidBatchError, front: bytes, position: int) -> str:
+    """What is wrong with the bytes at ``position``. Batches of older formats are not stored, so their magic bytes are damage."""
+    if len(front) > MAGIC_OFFSET and front[MAGIC_OFFSET] != MAGIC:
+        return f"magic byte {front[MAGIC_OFFSET]} instead of {MAGIC} at byte {position}"
+    return str(error)

@@ -217,6 +217,37 @@ def test_compaction_drops_nothing_behind_damage(tmp_path: Path, at: int, caplog:
     again.close()
 
 
+@pytest.mark.parametrize("bit", [0, 1, 3])
+def test_a_flipped_bit_in_the_first_magic_byte_is_damage_and_no_older_format(
+    tmp_path: Path, bit: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    filled(tmp_path, "t", **{"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}).close()
+    flipped(tmp_path / "t-0" / f"{0:020d}.log", 16, bit)
+    again = CoreUnderTest(tmp_path)
+    for _ in range(3):
+        again.pass_time(5 * 60_000)
+        again.run_jobs()
+    first, second = caplog.messages
+    name, magic = f"{0:020d}.log", 2 ^ 1 << bit
+    assert first == f"t-0 is not compacted any more: {name} is damaged: magic byte {magic} instead of 2 at byte 0"
+    assert second.startswith(f"t-0: {name} is damaged at byte 0: magic byte {magic} instead of 2 (")
+    assert bases(again, "t") == ALL[1:]
+    again.close()
+
+
+def test_an_index_that_leads_to_the_middle_of_a_batch_is_not_taken_for_an_older_format(tmp_path: Path) -> None:
+    filled(tmp_path, "t", segment_bytes=2000).close()
+    first = tmp_path / "t-0" / f"{0:020d}.log"
+    index = first.with_suffix(".index")
+    content = first.read_bytes()
+    wrong = next(at for at in range(1, len(content)) if content[at + 16] == 0)
+    index.write_bytes(index.read_bytes()[:-4] + wrong.to_bytes(4, "big"))
+    again = CoreUnderTest(tmp_path)
+    reason = f"magic byte 0 instead of 2 at byte {wrong}"
+    assert again.warnings == [f"t-0: the indexes of {first.name} were made again from its batches: {reason}"]
+    again.close()
+
+
 def test_retention_reads_the_batches_before_it_drops_a_segment(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     filled(tmp_path, "t", **{"retention.ms": str(3_600_000)}).close()
     for one in sorted((tmp_path / "t-0").glob("*.timeindex"))[:2]:
