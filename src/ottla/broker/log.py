@@ -498,7 +498,9 @@ class PartitionLog:
             if not segment.size:
                 continue  # all of it was compacted away
             newest = segment.max_timestamp
-            if (newest if newest >= 0 else self.files.modified(segment.base_offset)) >= oldest:
+            if newest < 0 or segment.damages:  # how old a damaged batch is cannot be read
+                newest = max(newest, self.files.modified(segment.base_offset))
+            if newest >= oldest:
                 return count
         return len(self.segments)
 

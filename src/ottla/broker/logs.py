@@ -271,6 +271,7 @@ class Logs:
                     f"{log.topic_partition}: {index} is damaged: it says {stated} for the largest timestamp, which is {timestamp}"
                 )
             segment.max_timestamp, segment.offset_of_max_timestamp, segment.is_time_from_file = timestamp, offset, False
+        log.find_damage()
         self._drop_expired(log, now)
 
     def clean(self, memory: int, now: Now) -> None:

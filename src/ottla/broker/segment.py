@@ -397,7 +397,9 @@ class Segment:
         largest, offset = NO_TIMESTAMP, self.base_offset
         with self.file.reader() as file:
             for found in scan(file, self.base_offset, limit=self.next_offset):
-                if isinstance(found, Batch) and found.header.record_count and found.header.max_timestamp > largest:
+                if isinstance(found, Damage):
+                    self.is_suspect = not self.damages
+                elif found.header.record_count and found.header.max_timestamp > largest:
                     largest, offset = found.header.max_timestamp, found.header.last_offset
         return largest, offset
 

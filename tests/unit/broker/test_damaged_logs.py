@@ -267,6 +267,28 @@ def test_retention_reads_the_batches_before_it_drops_a_segment(tmp_path: Path, c
     again.close()
 
 
+@pytest.mark.parametrize("clean", [True, False])
+def test_retention_keeps_damaged_batches_for_as_long_as_they_may_be_fresh(tmp_path: Path, clean: bool) -> None:
+    """Nothing says how old they are but the time when the file was last written to."""
+    broker = filled(tmp_path, "t", **{"retention.ms": "3600000"})
+    broker.close() if clean else broker.kill()
+    first, second, *_ = sorted((tmp_path / "t-0").glob("*.log"))
+    flipped(first, read_header(first.read_bytes()).size + 16)
+    for one in (first, second):
+        written = START.wall // 1000 + 2 * 3600
+        os.utime(one, (written, written))
+    again = CoreUnderTest(tmp_path)
+    again.pass_time(2 * 3_600_000)
+    again.run_jobs()
+    log = again.core.log("t", 0)
+    assert log.start_offset == 0
+    assert log.is_damaged
+    again.pass_time(2 * 3_600_000)
+    again.run_jobs()
+    assert log.start_offset == log.end_offset
+    again.close()
+
+
 def test_a_timestamp_that_only_an_index_has_does_not_hide_the_largest(tmp_path: Path) -> None:
     filled(tmp_path, "t").close()
     for one in sorted((tmp_path / "t-0").glob("*.timeindex"))[:2]:
