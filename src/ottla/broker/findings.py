@@ -1,15 +1,25 @@
 """What a check of a stopped broker's directory can find, and what follows from each of it.
 
-Owns the kinds of findings, and the words for what the next start and a repair do about them. Must not know how anything is found or
-repaired. Invariant: what a kill leaves behind in the normal course of things is a note, not damage.
+Owns the kinds of findings, how foreign names are listed, and the words for what the next start and a repair do about them. Must not
+know how anything is found or repaired. Invariant: what a kill leaves behind in the normal course of things is a note, not damage.
 """
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from ottla.types import TopicPartition
+
+_LISTED = 20
+"""The maximum number of foreign names that are listed."""
+
+
+def listed(names: Sequence[str]) -> str:
+    """The names of foreign files, if they are many only the first: a line in the log has a length that a person can read."""
+    rest = len(names) - _LISTED
+    return ", ".join(map(ascii, names[:_LISTED])) + (f" and {rest:,} more" if rest > 0 else "")
 
 
 class Consequence(NamedTuple):

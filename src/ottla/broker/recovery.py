@@ -16,6 +16,7 @@ from functools import partial
 from ottla.broker import holes
 from ottla.broker.aborted import TXNINDEX, TXNINDEX_COPY, AbortedTransactions
 from ottla.broker.epochs import LeaderEpochs
+from ottla.broker.findings import listed
 from ottla.broker.indexes import OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE, OffsetIndex, TimeIndex
 from ottla.broker.log import EPOCH_CHECKPOINT, PartitionLog
 from ottla.broker.ports import Listing, LogFiles, Readable
@@ -206,7 +207,7 @@ class _Loading:
     def foreign(self) -> None:
         """Name what somebody else has put into the folder."""
         if names := self.listing.foreign:
-            self._say(f"{', '.join(map(ascii, names))} in its folder are not the broker's, and are left as they are")
+            self._say(f"{listed(names)} in its folder are not the broker's, and are left as they are")
 
     def compare_end(self) -> None:
         """A log that ends before an offset that is known to have been on disk has lost records.

@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeVar
 from ottla.broker import holes
 from ottla.broker.aborted import TXNINDEX, TXNINDEX_COPY, AbortedTransaction, AbortedTransactions
 from ottla.broker.epochs import LeaderEpochs
-from ottla.broker.findings import Finding, Kind
+from ottla.broker.findings import Finding, Kind, listed
 from ottla.broker.log import EPOCH_CHECKPOINT
 from ottla.broker.markers import read_marker
 from ottla.broker.ports import FolderView, Readable
@@ -332,7 +332,7 @@ class PartitionCheck:
         for name, size in self._folder.kept():
             self._find(Kind.KEPT, name, "an earlier start has kept this", size=size)
         if foreign := self._folder.foreign():
-            self._find(Kind.FOREIGN, ".", f"{', '.join(map(ascii, foreign))}: not the broker's")
+            self._find(Kind.FOREIGN, ".", f"{listed(foreign)}: not the broker's")
 
     def _read_small(self, name: str) -> bytes | None:
         try:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ottla.broker.config import CLUSTER_WIDE, BrokerConfig, altered
-from ottla.broker.findings import Finding, Kind
+from ottla.broker.findings import Finding, Kind, listed
 from ottla.broker.logs import CLEANED, ENDS, LOG_STARTS, RECOVERY_POINTS
 from ottla.broker.ports import Readable
 from ottla.broker.scan import LAST_OFFSET
@@ -301,7 +301,9 @@ class StoppedDirectory:
             self._find(Kind.CATALOG, CATALOG, fault, is_note=is_kill and "missing" not in fault)
         is_lost = is_ottla or catalog.is_lost
         if is_incomplete(catalog, self.path):
-            catalog.recover(topics_in(self.path))
+            recovered = topics_in(self.path)
+            is_lost = is_lost and (catalog.is_lost or bool(recovered))  # a broker that never had a topic has no catalog either
+            catalog.recover(recovered)
             if is_lost:
                 self._find(Kind.LOST_CATALOG, CATALOG, "changes are lost that neither file has")
         honoured, _ = split(catalog.catalog.settings)
@@ -318,7 +320,7 @@ class StoppedDirectory:
         strays = {folder.name for folder in self.strays}
         self.foreign = [name for name in foreign_in(self.path, catalog.catalog.topics) if name not in strays]
         if found := [name for name in self.foreign if self.path / name not in self.unknown]:
-            self._find(Kind.FOREIGN, ".", f"{', '.join(map(ascii, found))}: not the broker's")
+            self._find(Kind.FOREIGN, ".", f"{listed(found)}: not the broker's")
 
     def _look_at_properties(self, names: list[str]) -> None:
         if META not in names:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from ottla.broker.findings import listed
 from ottla.broker.logs import CLEANED, ENDS, LOG_STARTS, RECOVERY_POINTS
 from ottla.broker.ports import Catalog, CatalogChange, DiskUsage, StoredTopic
 from ottla.errors import StorageError
@@ -295,7 +296,7 @@ class DataDir:
         """Name what somebody else has put here. It is left alone."""
         found = foreign_in(self.path, self._catalog.catalog.topics)
         if found := [name for name in found if name not in self._unusable and not is_left_behind(self.path / name)]:
-            names = ", ".join(map(ascii, found))
+            names = listed(found)
             log.warning("%s in %s are not the broker's, and are left as they are", names, self.path)
 
 

@@ -383,6 +383,13 @@ def test_a_catalog(data: Path) -> None:
     assert damage(data) == [(Kind.LOST_CATALOG, "topics.json")]
 
 
+@pytest.mark.parametrize("clean", [True, False])
+def test_nothing_is_wrong_with_a_broker_that_never_had_a_topic(tmp_path: Path, clean: bool) -> None:
+    broker = CoreUnderTest(tmp_path)
+    broker.close() if clean else broker.kill()
+    assert check(tmp_path) == []
+
+
 def test_a_change_of_the_catalog_that_a_kill_interrupted(data: Path) -> None:
     kill(data)
     with (data / "topics.json").open("ab") as file:
@@ -420,6 +427,20 @@ def test_foreign_files_and_what_is_kept_are_notes(data: Path) -> None:
     assert [(one.kind, one.is_damage) for one in found] == [(Kind.FOREIGN, False), (Kind.KEPT, False), (Kind.FOREIGN, False)]
     assert "'photos'" in found[0].what
     assert (found[1].file, found[1].size) == ("damaged/x", 3)
+
+
+def test_of_many_foreign_files_the_first_are_named(data: Path) -> None:
+    for folder in (data, data / "t-0"):
+        for number in range(1_000):
+            (folder / f"photo{number:04d}").touch()
+    texts = [finding.what for finding in check(data)]
+    broker = CoreUnderTest(data)
+    texts += [warning for warning in broker.warnings if "photo" in warning]
+    broker.close()
+    assert len(texts) == 3
+    for text in texts:
+        assert "'photo0000', 'photo0001'" in text
+        assert "'photo0019' and 980 more" in text
 
 
 def test_what_is_not_a_stopped_data_directory(tmp_path: Path) -> None:
