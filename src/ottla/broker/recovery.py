@@ -162,6 +162,9 @@ class _Loading:
             with suppress(InvalidBatchError):
                 if found is not None and _walk(segment, segment.resume(*found)) == self.recovery_point:
                     return segment
+        else:
+            for suffix in ("index", "timeindex"):
+                files.read_end(file_name(base, suffix), 1)  # one that cannot be read could not be replaced at the end either
         segment = Segment(base, files.open(base), interval)
         missing: list[Gap] = []
         segment.rescan(None, gaps=gaps_before > base, missing=missing)

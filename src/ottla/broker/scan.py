@@ -126,7 +126,7 @@ class _Reader:
         if front[MAGIC_OFFSET] != MAGIC:
             return _Fault(f"magic byte {front[MAGIC_OFFSET]} instead of {MAGIC}")
         try:
-            header = read_header(front)
+            header = read_header(front, 0, position)
         except InvalidBatchError as error:
             return _Fault(str(error))
         left = self._file.size - position

@@ -104,9 +104,19 @@ def flipped(path: Path, at: int, bit: int = 0) -> None:
 
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize(
-    ("at", "what"), [(11, "of which"), (8, "of which"), (16, "magic byte 3"), (7, "claims offset"), (80, "checksum")]
+    ("at", "bit", "what"),
+    [
+        (11, 6, "checksum"),
+        (8, 0, "of which"),
+        (16, 0, "magic byte 3"),
+        (7, 0, "claims offset"),
+        (80, 0, "checksum"),
+        (0, 7, "batch at byte {} claims base offset -"),
+    ],
 )
-def test_a_flipped_bit_in_a_sealed_segment_costs_one_batch(tmp_path: Path, clean: bool, at: int, what: str) -> None:
+def test_a_flipped_bit_in_a_sealed_segment_costs_one_batch(
+    tmp_path: Path, clean: bool, at: int, bit: int, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
     broker = filled(tmp_path, "t")
     second = broker.core.log("t", 0).segments[1]
     hit = second.base_offset + 2
@@ -116,7 +126,7 @@ def test_a_flipped_bit_in_a_sealed_segment_costs_one_batch(tmp_path: Path, clean
     if not clean:
         for one in tmp_path.glob("recovery-point-offset-checkpoint*"):
             one.unlink()
-    flipped(tmp_path / "t-0" / f"{second.base_offset:020d}.log", position + at, bit=6 if at == 11 else 0)
+    flipped(tmp_path / "t-0" / f"{second.base_offset:020d}.log", position + at, bit)
     again = CoreUnderTest(tmp_path)
     log = again.core.log("t", 0)
     refused = {}
@@ -131,6 +141,9 @@ def test_a_flipped_bit_in_a_sealed_segment_costs_one_batch(tmp_path: Path, clean
         assert refused == dict.fromkeys((hit, hit + 1), ErrorCode.corrupt_message)
     if not clean or at != 80:
         assert bases(again, "t") == [base for base in ALL if base != hit]
+        place = f"t-0: {second.base_offset:020d}.log is damaged at byte {position}: "
+        (line,) = {line for line in [*again.warnings, *caplog.messages] if line.startswith(place)}
+        assert what.format(position) in line
     again.close()
 
 

@@ -91,6 +91,26 @@ def test_a_file_of_the_wrong_kind_takes_one_partition_offline(tmp_path: Path, na
     again.close()
 
 
+@pytest.mark.parametrize("kind", [_folder, _pipe])
+@pytest.mark.parametrize("suffix", ["index", "timeindex", "txnindex"])
+def test_after_a_kill_an_index_of_the_wrong_kind_does_not_keep_the_others_from_a_clean_end(
+    tmp_path: Path, suffix: str, kind: Callable[[Path], object]
+) -> None:
+    """The index of the newest segment is not needed then, but it would have to be replaced."""
+    filled(tmp_path, "bad", "good").kill()
+    file = sorted((tmp_path / "bad-0").glob("*.log"))[-1].with_suffix(f".{suffix}")
+    kind(file)
+    again = CoreUnderTest(tmp_path)
+    (line,) = [line for line in again.warnings if "made again" not in line]
+    assert line.startswith("bad-0 is offline until the next start, since its files cannot be read: ")
+    assert str(file) in line
+    assert bases(again, "good") == ALL
+    again.close()
+    again = CoreUnderTest(tmp_path)
+    assert again.store.clean
+    again.close()
+
+
 @pytest.mark.parametrize("name", ["leader-epoch-checkpoint", f"{6:020d}.index", f"{24:020d}.snapshot"])
 def test_a_file_with_a_hole_of_a_terabyte_takes_one_partition_offline(tmp_path: Path, name: str) -> None:
     filled(tmp_path, "bad", "good").close()
