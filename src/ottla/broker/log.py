@@ -274,7 +274,8 @@ class PartitionLog:
         return None
 
     def find_largest_time(self) -> tuple[int, int] | None:
-        """Offset and timestamp of the first record with the largest timestamp; ``None`` in a log without records."""
+        """Offset and timestamp of the first record with the largest timestamp; ``None`` in a log without records. Raises
+        ``Refusal``."""
         stamped = [segment for segment in self.segments if segment.max_timestamp >= 0]
         if not stamped:
             return None
@@ -285,7 +286,13 @@ class PartitionLog:
         for segment in stamped:  # if it is not that of a deleted record, an index file claims a timestamp that no record has
             deleted = segment.offset_of_max_timestamp < self.start_offset
             segment.is_suspect |= segment.max_timestamp == largest and segment.is_time_from_file and not deleted
-        return self.find_largest_time() if self.find_damage() else None
+        if self.find_damage():
+            return self.find_largest_time()
+        unread = [segment for segment in stamped if segment.is_suspect]
+        if not unread:
+            return None
+        reason = f"{self.topic_partition} could not be read: {unread[0].name} has timestamps that cannot be checked"
+        raise self.failed(ErrorCode.kafka_storage_error, reason)
 
     def start_at(self, offset: int) -> None:
         """Give up the records before ``offset``, not after ``high_watermark``; their segments go with retention."""

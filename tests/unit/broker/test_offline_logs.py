@@ -224,6 +224,24 @@ def test_a_bad_sector_in_the_first_batch_of_the_newest_segment_refuses_no_append
     broker.close()
 
 
+def test_a_largest_timestamp_that_cannot_be_looked_for_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer was that the log has no records."""
+    filled(tmp_path, "t", segment_bytes=1 << 20).close()
+    name = tmp_path / "t-0" / f"{0:020d}"
+    broker = CoreUnderTest(tmp_path)
+    log = broker.core.log("t", 0)
+    largest = log.find_largest_time()
+    assert largest is not None
+    position = log.segments[0].locate(6)
+    log.segments[0].max_timestamp, log.segments[0].is_time_from_file = largest[1] + 1, True  # as a damaged time index says
+    with_bad_sector(monkeypatch, name.with_suffix(".log"), (position or 0) + 80)
+    for _ in range(2):
+        with pytest.raises(Refusal) as refused:
+            log.find_largest_time()
+        assert refused.value.code is ErrorCode.kafka_storage_error
+    broker.kill()
+
+
 def test_an_emptied_folder_whose_topic_is_not_known_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     filled(tmp_path, "t", "good").close()
     for one in [*(tmp_path / "t-0").iterdir(), *tmp_path.glob("topics.json*")]:
