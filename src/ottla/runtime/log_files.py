@@ -306,6 +306,13 @@ class PartitionFolder:
         """The folder, to be used at once."""
         return PinnedFolder(self.path, self._open.check, durable=self._durable)
 
+    def _pin_own(self) -> PinnedFolder:
+        """The folder, for work on another thread that began before the topic may have been deleted."""
+        folder = self.pin()
+        if self._is_given_up:  # asked when the folder is open, as in ``job``
+            raise FileNotFoundError(errno.ENOENT, "the topic was deleted", str(self.path))
+        return folder
+
     def give_up(self) -> None:
         """The topic was deleted: another one may have this folder's name from now on."""
         self._is_given_up = True
@@ -445,7 +452,7 @@ class PartitionFolder:
 
     def draft(self, base_offset: int) -> DiskSegment:
         """A segment to be written beside the others."""
-        folder, name = self.pin(), file_name(base_offset, "log") + DRAFT
+        folder, name = self._pin_own(), file_name(base_offset, "log") + DRAFT
         for suffix in SEGMENT_SUFFIXES[1:]:  # from an earlier draft that could not be discarded
             for mark in (DRAFT, SWAP):
                 folder.remove_small(file_name(base_offset, suffix) + mark)
@@ -454,7 +461,7 @@ class PartitionFolder:
 
     def finish_draft(self, base_offset: int, small: Mapping[str, bytes]) -> None:
         """Force a draft to disk, with its indexes."""
-        folder = self.pin()
+        folder = self._pin_own()
         for suffix, content in small.items():
             folder.write_new(file_name(base_offset, suffix) + DRAFT, content)
         for suffix in ("log", *small):
