@@ -21,7 +21,7 @@ from ottla.broker.log import EPOCH_CHECKPOINT
 from ottla.broker.markers import read_marker
 from ottla.broker.ports import FolderView, Readable
 from ottla.broker.producers import Producers
-from ottla.broker.scan import LAST_OFFSET, PIECE, Batch, Damage, are_missing, scan
+from ottla.broker.scan import LAST_OFFSET, PIECE, Batch, Damage, are_missing, offsets_from, scan
 from ottla.broker.segment import file_name
 from ottla.broker.verify_indexes import IndexCheck, OffsetIndexCheck, TimeIndexCheck
 from ottla.records import HEADER_SIZE, BatchHeader, ControlType, InvalidBatchError, read_header
@@ -66,6 +66,8 @@ class CheckedSegment:
     damages: list[Damage] = field(default_factory=list)
     end: int = 0
     """The offset after its last batch, or after what was in its damaged end."""
+    named: int = -1
+    """The largest offset that its indexes name behind its last batch; -1 if they name none."""
     is_torn: bool = False
     """Whether it ends with what a kill leaves."""
     aborted: list[AbortedTransaction] = field(default_factory=list)
@@ -110,9 +112,14 @@ class PartitionCheck:
                 self._find(Kind.UNREADABLE_LOG, segment.name, f"it cannot be read: {_reason(error)}", offsets=(base, following))
                 continue
             self.segments.append(segment)
-            if following is None or following <= self.known.gaps_before or (segment.end, following) in known_holes:
+            if following is None or (segment.end, following) in known_holes:
                 continue
-            if segment.end < following:
+            if following <= self.known.gaps_before:
+                if segment.end <= segment.named < following:
+                    lost = f"{offsets_from(segment.end, following)} may be missing"
+                    what = f"its indexes name offset {segment.named}, and it ends at {segment.end}: {lost}"
+                    self._find(Kind.HOLE, segment.name, what, offsets=(segment.end, following))
+            elif segment.end < following:
                 what = f"{are_missing(segment.end, following)} between {segment.name} and {sources[following]}"
                 self._find(Kind.HOLE, segment.name, what, offsets=(segment.end, following))
         if readable:
@@ -178,6 +185,7 @@ class PartitionCheck:
                     index.complain("it is empty")
             if times is not None:
                 times.finish()
+            segment.named = max((check.behind for check in (index, times) if check is not None), default=-1)
             self._report_index(segment, "index", index)
             self._report_index(segment, "timeindex", times)
         self._compare_aborted(segment, stored, expected)

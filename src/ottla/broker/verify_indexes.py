@@ -26,6 +26,8 @@ class IndexCheck:
     """The entries of one index file. ``in_use``: the broker may have been killed while it wrote to the segment."""
 
     layout: struct.Struct
+    offset_at: int
+    """Where in an entry the offset is."""
 
     def __init__(self, file: Readable, base_offset: int, *, in_use: bool) -> None:
         self._base = base_offset
@@ -38,6 +40,8 @@ class IndexCheck:
         self.wrong = 0
         self.complaint = ""
         """What is wrong with the first of them."""
+        self.behind = -1
+        """The largest offset of entries behind the last batch; -1 if there are none."""
         if file.size % self.layout.size:
             self.complain(f"its size of {file.size} bytes is not a multiple of {self.layout.size}")
 
@@ -62,6 +66,8 @@ class IndexCheck:
 
     def _skip_rest(self, what: str) -> None:
         while self._next is not None:
+            if self._next != _NOTHING:
+                self.behind = max(self.behind, self._base + self._next[self.offset_at])
             if not self._in_use:
                 self.complain(what)
             self._advance()
@@ -71,6 +77,7 @@ class OffsetIndexCheck(IndexCheck):
     """``.index``: a batch begins at each position, and its offsets are not above the one that is named."""
 
     layout = _OFFSET_ENTRY
+    offset_at = 0
     _previous = -1
     _pending: int | None = None
     """The offset of the latest entry, until the batch that ends with it has come."""
@@ -110,6 +117,7 @@ class TimeIndexCheck(IndexCheck):
     """``.timeindex``: each entry has the largest timestamp up to its offset; the last one, that of the segment."""
 
     layout = _TIME_ENTRY
+    offset_at = 1
 
     def __init__(self, file: Readable, base_offset: int, *, in_use: bool) -> None:
         super().__init__(file, base_offset, in_use=in_use)

@@ -383,6 +383,20 @@ def test_a_catalog(data: Path) -> None:
     assert damage(data) == [(Kind.LOST_CATALOG, "topics.json")]
 
 
+@pytest.mark.parametrize("size", [0, SIZE])
+def test_a_segment_of_a_compacted_log_that_is_shorter_than_its_indexes_say(tmp_path: Path, size: int) -> None:
+    """Gaps between segments are normal there."""
+    filled(tmp_path, "t", **{"index.interval.bytes": "0", "cleanup.policy": "compact"}).close()
+    assert check(tmp_path) == []
+    os.truncate(tmp_path / "t-0" / f"{SECOND}.log", size)
+    (hole,) = [finding for finding in check(tmp_path) if finding.kind is Kind.HOLE]
+    assert (hole.file, hole.first_offset, hole.next_offset) == (f"{SECOND}.log", 8 if size else 6, 12)
+    assert "its indexes name offset 11, and it ends at " in hole.what
+    again = CoreUnderTest(tmp_path)
+    assert any("name offset 11" in warning for warning in again.warnings)
+    again.close()
+
+
 @pytest.mark.parametrize("clean", [True, False])
 def test_nothing_is_wrong_with_a_broker_that_never_had_a_topic(tmp_path: Path, clean: bool) -> None:
     broker = CoreUnderTest(tmp_path)
