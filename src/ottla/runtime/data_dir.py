@@ -84,6 +84,8 @@ class DataDir:
         except OSError as error:
             raise StorageError(f"data directory {path} cannot be used: {error.strerror or error}") from error
         self._open = OpenFiles(self._lock.check)
+        self._is_untouched = False
+        """Whether the last broker ended cleanly, and no log was looked at since."""
         self._numbers = itertools.count(1)
         self._written: dict[str, int] = {}
         """The number of the last write of each checkpoint."""
@@ -102,6 +104,7 @@ class DataDir:
             self.clean = (path / CLEAN_END).exists()
             if self.clean:
                 (path / CLEAN_END).unlink()
+                self._is_untouched = True
                 self._pin().sync_names()  # after a power failure the marker would count again, whatever was written since
         except OSError as error:
             self.release()
@@ -111,7 +114,11 @@ class DataDir:
             raise
 
     def release(self) -> None:
-        """Let others use the directory at once."""
+        """Let others use the directory at once. If the start was refused before a log was looked at, the last end still counts as a
+        clean one, if it was."""
+        if self._is_untouched:
+            with suppress(OSError):
+                self.end_well()
         self._open.clear()
         self._lock.release()
 
@@ -189,6 +196,7 @@ class DataDir:
 
     def log_files(self, topic: str, topic_id: uuid.UUID, partition: int) -> PartitionFolder:
         """The folder of a partition."""
+        self._is_untouched = False
         name = f"{topic}-{partition}"
         return PartitionFolder(self.path / name, topic_id, self._open, durable=self._durable, fault=self._unusable.get(name))
 

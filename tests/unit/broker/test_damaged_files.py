@@ -513,6 +513,7 @@ def test_a_setting_of_the_broker_that_this_release_cannot_use_refuses_the_start(
     with pytest.raises(ConfigError, match=r"that is stored in the data directory cannot be used: Invalid value shred") as refused:
         CoreUnderTest(data, LATER)
     assert "another release of Ottla" in (refused.value.hint or "")
+    assert (data / ".kafka_cleanshutdown").exists(), "without it, the next start would not notice a lost folder"
 
 
 def test_settings_of_a_topic_that_contradict_those_of_the_broker_refuse_the_start(tmp_path: Path) -> None:

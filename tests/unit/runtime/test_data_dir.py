@@ -354,8 +354,9 @@ def test_what_a_start_relies_on_is_on_disk_before_it_counts(tmp_path: Path, monk
         assert done.index(("fsync", f"{name}.tmp")) < done.index(("replace", f"{name}.tmp"))
     assert done[-2:] == [("replace", ".kafka_cleanshutdown.tmp"), ("fsync", "data")]
     data.release()
-    _opened(tmp_path / "data").release()
+    again = _opened(tmp_path / "data")
     assert done[-2:] == [("unlink", ".kafka_cleanshutdown"), ("fsync", "data")]
+    again.release()
     done.clear()
     temporary = DataDir(tmp_path / "temporary", 1, durable=False)
     temporary.change_catalog(TOPIC)
