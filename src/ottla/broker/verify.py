@@ -266,7 +266,7 @@ class PartitionCheck:
         name, second = (file_name(segment.base_offset, suffix) for suffix in (TXNINDEX, TXNINDEX_COPY))
         content, copy = (self._of_segment(segment, one) for one in (name, second))
         checked = AbortedTransactions.in_copy(copy, segment.base_offset, None)
-        if copy and checked is None:
+        if copy and not checked:  # also one that is shorter than an entry
             self._find(Kind.TRANSACTIONS, second, "its checksums do not fit")
         elif checked and not content.startswith(checked):
             self._find(Kind.TRANSACTIONS, name, f"it differs from {second}, whose checksums fit")

@@ -210,6 +210,15 @@ def test_aborted_transactions(data: Path, fault: Callable[[Path], object]) -> No
     assert damage(data) == [(Kind.TRANSACTIONS, listed.name)]
 
 
+def test_a_copy_of_aborted_transactions_that_is_shorter_than_an_entry(data: Path) -> None:
+    (copy,) = [one for one in (data / "x-0").glob("*.txnindex.copy") if one.stat().st_size]
+    os.truncate(copy, 20)
+    assert damage(data) == [(Kind.TRANSACTIONS, copy.name)]
+    broker = CoreUnderTest(data)
+    assert any(copy.name in warning for warning in broker.warnings)
+    broker.close()
+
+
 @pytest.mark.parametrize("content", [None, b"", b"0\n1\n", b"0\n1\n7 0\n"])
 def test_leader_epochs(data: Path, content: bytes | None) -> None:
     path = data / "t-0" / "leader-epoch-checkpoint"
