@@ -1,22 +1,26 @@
-"""DescribeGroups and ListGroups: what tools ask of groups.
+"""DescribeGroups, ConsumerGroupDescribe and ListGroups: what tools ask of groups.
 
 Owns how a group is shown to people. Invariant: looking at a group changes nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from uuid import UUID
 
 from ottla.coordinator.classic.group import GroupState
-from ottla.coordinator.consumer.group import ConsumerGroup
+from ottla.coordinator.consumer.group import ConsumerGroup, ConsumerMember
+from ottla.coordinator.consumer.target import assignor_name
 from ottla.coordinator.effects import RequestContext
-from ottla.coordinator.ports import Surroundings
+from ottla.coordinator.ports import Surroundings, TopicImage
 from ottla.coordinator.result import Result
 from ottla.coordinator.state import Group, ShardState
 from ottla.protocol import NO_THROTTLE, ErrorCode
 from ottla.protocol.apis import Fact
 from ottla.protocol.messages import (
+    consumer_group_describe_request,
+    consumer_group_describe_response,
     describe_groups_request,
     describe_groups_response,
     list_groups_request,
@@ -26,6 +30,8 @@ from ottla.types import Now
 
 _CLASSIC, _CONSUMER = "classic", "consumer"
 """The types of groups that ListGroups names."""
+_CLASSIC_MEMBER, _CONSUMER_MEMBER = 0, 1
+"""The types of members that ConsumerGroupDescribe names."""
 _ALL_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
 """Read, delete, describe, describe and alter configs: a bit for each, at its number in Kafka's AclOperation."""
 _OPERATIONS_NOT_ASKED = -(2**31)
@@ -33,7 +39,7 @@ _OPERATIONS_NOT_ASKED = -(2**31)
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """One group of a DescribeGroups, and whether its operations are asked for."""
+    """One group of a DescribeGroups or ConsumerGroupDescribe, and whether its operations are asked for."""
 
     group_id: str
     with_operations: bool
@@ -100,6 +106,95 @@ def _undescribed(
         protocol_type="",
         protocol_data="",
         members=(),
+    )
+
+
+def described_consumer_groups(request: consumer_group_describe_request.ConsumerGroupDescribeRequest) -> tuple[Described, ...]:
+    """The parts of a ConsumerGroupDescribe."""
+    return tuple(Described(group_id, request.include_authorized_operations) for group_id in request.group_ids)
+
+
+def describe_consumer_group(
+    around: Surroundings, state: ShardState, context: RequestContext, wanted: Described, now: Now
+) -> Result:
+    """One group, its members, what they have and what they shall have."""
+    if not wanted.group_id:
+        return Result(answer=_consumer_group_undescribed(wanted.group_id, ErrorCode.invalid_group_id))
+    group = state.group(wanted.group_id)
+    if not isinstance(group, ConsumerGroup):
+        reason = "not found" if group is None else "is not a consumer group"
+        return Result(
+            answer=_consumer_group_undescribed(wanted.group_id, ErrorCode.group_id_not_found, f"Group {wanted.group_id} {reason}.")
+        )
+    return Result(
+        answer=consumer_group_describe_response.DescribedGroup(
+            error_code=ErrorCode.none,
+            group_id=group.group_id,
+            group_state=group.state.value,
+            group_epoch=group.epoch,
+            assignment_epoch=group.assignment_epoch,
+            assignor_name=assignor_name(around, group),
+            members=tuple(_described_member(group, member, around.topics) for member in group.members.values()),
+            authorized_operations=wanted.operations,
+        )
+    )
+
+
+def describe_consumer_group_refused(
+    context: RequestContext, wanted: Described, error: ErrorCode
+) -> consumer_group_describe_response.DescribedGroup:
+    """The answer for a group that cannot be looked at."""
+    return _consumer_group_undescribed(wanted.group_id, error)
+
+
+def _consumer_group_undescribed(
+    group_id: str, error: ErrorCode, message: str | None = None
+) -> consumer_group_describe_response.DescribedGroup:
+    return consumer_group_describe_response.DescribedGroup(
+        error_code=error,
+        error_message=message,
+        group_id=group_id,
+        group_state="",
+        group_epoch=0,
+        assignment_epoch=0,
+        assignor_name="",
+        members=(),
+    )
+
+
+def _described_member(group: ConsumerGroup, member: ConsumerMember, image: TopicImage) -> consumer_group_describe_response.Member:
+    wants = member.metadata
+    return consumer_group_describe_response.Member(
+        member_id=member.member_id,
+        instance_id=wants.instance_id,
+        rack_id=wants.rack_id,
+        member_epoch=member.epoch,
+        client_id=wants.client_id,
+        client_host=wants.client_host,
+        subscribed_topic_names=wants.subscribed_topic_names,
+        subscribed_topic_regex=wants.subscribed_topic_regex,
+        assignment=_assignment(_held(member), image),
+        target_assignment=_assignment(group.target.get(member.member_id, {}), image),
+        member_type=_CLASSIC_MEMBER if member.speaks_classic else _CONSUMER_MEMBER,
+    )
+
+
+def _held(member: ConsumerMember) -> dict[UUID, list[int]]:
+    """All partitions that no other member may have, including those that the member still has to give up."""
+    held: dict[UUID, list[int]] = {}
+    for topic_id, numbers in member.held():
+        held.setdefault(topic_id, []).extend(numbers)
+    return held
+
+
+def _assignment(partitions: Mapping[UUID, Iterable[int]], image: TopicImage) -> consumer_group_describe_response.Assignment:
+    """Partitions by topic; a topic that is gone has no name any more and is left out."""
+    return consumer_group_describe_response.Assignment(
+        topic_partitions=tuple(
+            consumer_group_describe_response.TopicPartitions(topic_id=topic_id, topic_name=name, partitions=tuple(numbers))
+            for topic_id, numbers in partitions.items()
+            if (name := image.name_of(topic_id)) is not None
+        )
     )
 
 

@@ -1,8 +1,8 @@
-"""Everything that can happen to groups and offsets, as values.
+"""What can happen to groups and offsets, as values.
 
 *Durable* events are the records of ``__consumer_offsets``, one record each; what they say survives a restart. *Volatile* events are
-never written: waiting requests, assigned ids, the state of a round. Owns the vocabulary and the mapping between
-durable events and records; must not know who decides on an event or what it changes. Invariant:
+never written: parked requests, assigned ids, the state of a round. Owns the durable events and the mapping between them and
+records; must not know the protocols, who decides on an event or what it changes. Invariant:
 ``event_of(*record_of(event)) == event``, where a record of a transaction is read as what it is once that is committed.
 """
 
@@ -13,10 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeGuard, get_args
 
-from ottla.assignors import GroupSpec
-from ottla.coordinator.classic.group import InitialDelay, Member, Protocols
-from ottla.coordinator.consumer.client_side import Message, Run
-from ottla.coordinator.effects import ProducerStamp, Ticket
+from ottla.coordinator.effects import ProducerStamp
 from ottla.errors import ProtocolError
 from ottla.protocol.group_records import (
     ConsumerGroupCurrentMemberAssignmentKey,
@@ -163,172 +160,10 @@ class RegexWritten:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicsLookedAt:
-    """The epoch of a consumer group takes account of the topics in this version of theirs."""
+class VolatileEvent:
+    """What happens to a group and is never written. Each protocol has its own (``classic.events``, ``consumer.events``)."""
 
     group_id: str
-    image_version: int
-
-
-@dataclass(frozen=True, slots=True)
-class RegexesSent:
-    """The regular expressions of a consumer group are being matched with the topics in this version of theirs."""
-
-    group_id: str
-    image_version: int
-
-
-@dataclass(frozen=True, slots=True)
-class RegexesMatched:
-    """They have been matched, or could not be."""
-
-    group_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class RunStarted:
-    """A member is asked to compute the next target assignment."""
-
-    group_id: str
-    run: Run
-
-
-@dataclass(frozen=True, slots=True)
-class RunPrepared:
-    """It has been shown the group."""
-
-    group_id: str
-    group_epoch: int
-    question: GroupSpec
-
-
-@dataclass(frozen=True, slots=True)
-class RunGivenUp:
-    """It has not delivered in time."""
-
-    group_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class RunEnded:
-    """The run has ended: the target assignment is written, or unchanged if the ``messages`` are errors."""
-
-    group_id: str
-    messages: Mapping[str, Message]
-
-
-@dataclass(frozen=True, slots=True)
-class MemberIdGiven:
-    """A client was sent away with a member id, under which it is expected to come back (KIP-394)."""
-
-    group_id: str
-    member_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class MemberIdDropped:
-    """A client that was given a member id does not come any more."""
-
-    group_id: str
-    member_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class MemberJoined:
-    """A new member, which makes the first one the leader and its protocol type the group's."""
-
-    group_id: str
-    member: Member
-    protocol_type: str
-
-
-@dataclass(frozen=True, slots=True)
-class MemberUpdated:
-    """A member rejoined, maybe with other protocols and timeouts (milliseconds)."""
-
-    group_id: str
-    member_id: str
-    protocols: Protocols
-    rebalance_timeout: int
-    session_timeout: int
-
-
-@dataclass(frozen=True, slots=True)
-class MemberReplaced:
-    """A static member came back under a new member id and takes the place and the assignment of its old self."""
-
-    group_id: str
-    old_member_id: str
-    member: Member
-
-
-@dataclass(frozen=True, slots=True)
-class MemberRemoved:
-    """A member left or was removed."""
-
-    group_id: str
-    member_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class JoinParked:
-    """A member's JoinGroup waits for the end of the join phase."""
-
-    group_id: str
-    member_id: str
-    ticket: Ticket
-
-
-@dataclass(frozen=True, slots=True)
-class SyncReceived:
-    """A member of this generation has sent its SyncGroup."""
-
-    group_id: str
-    member_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class SyncParked:
-    """A member's SyncGroup waits for the leader's."""
-
-    group_id: str
-    member_id: str
-    ticket: Ticket
-
-
-@dataclass(frozen=True, slots=True)
-class SyncsAnswered:
-    """No SyncGroup waits any more."""
-
-    group_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class RebalanceStarted:
-    """A join phase begins; ``initial_delay`` is set if the group was empty. No member has an assignment of an unfinished round."""
-
-    group_id: str
-    at: int
-    initial_delay: InitialDelay | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class InitialDelayExtended:
-    """The join phase of a group that was empty goes on for another delay."""
-
-    group_id: str
-    initial_delay: InitialDelay
-
-
-@dataclass(frozen=True, slots=True)
-class GenerationStarted:
-    """The join phase has ended, with members: all JoinGroups are answered, all SyncGroups are due."""
-
-    group_id: str
-    at: int
-    generation: int
-    protocol: str
-    leader: str
 
 
 DurableConsumerEvent = (
@@ -340,32 +175,10 @@ DurableConsumerEvent = (
     | CurrentWritten
     | RegexWritten
 )
-ClientSideEvent = RunStarted | RunPrepared | RunGivenUp | RunEnded
-"""What happens where members run assignors themselves."""
-ConsumerEvent = DurableConsumerEvent | TopicsLookedAt | RegexesSent | RegexesMatched | ClientSideEvent
-"""What happens to one group of the consumer protocol."""
 DurableEvent = GroupWritten | GroupDeleted | OffsetCommitted | OffsetDeleted | OffsetPending | DurableConsumerEvent
-ClassicEvent = (
-    GroupWritten
-    | GroupDeleted
-    | MemberIdGiven
-    | MemberIdDropped
-    | MemberJoined
-    | MemberUpdated
-    | MemberReplaced
-    | MemberRemoved
-    | JoinParked
-    | SyncReceived
-    | SyncParked
-    | SyncsAnswered
-    | RebalanceStarted
-    | InitialDelayExtended
-    | GenerationStarted
-)
-"""What happens to one group of the classic protocol."""
 OffsetEvent = OffsetCommitted | OffsetDeleted | OffsetPending | TransactionEnded
 """What happens to committed offsets."""
-Event = ClassicEvent | ConsumerEvent | OffsetEvent
+Event = DurableEvent | TransactionEnded | VolatileEvent
 
 
 _DURABLE: frozenset[type[Any]] = frozenset(get_args(DurableEvent))

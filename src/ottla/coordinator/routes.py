@@ -10,15 +10,32 @@ from dataclasses import dataclass
 from typing import Any
 
 from ottla.coordinator.classic.answers import heartbeat_answer, join_refused, leave_answer, sync_refused
+from ottla.coordinator.classic.group import ClassicGroup
 from ottla.coordinator.classic.heartbeat import heartbeat
 from ottla.coordinator.classic.join import join_group
 from ottla.coordinator.classic.leave import leave_group
 from ottla.coordinator.classic.sync import sync_group, sync_not_stored
-from ottla.coordinator.consumer import client_runs, describe as consumer_describe
+from ottla.coordinator.consumer import client_runs
 from ottla.coordinator.consumer.answers import heartbeat_refused
+from ottla.coordinator.consumer.group import JOIN, ConsumerGroup
 from ottla.coordinator.consumer.heartbeat import consumer_group_heartbeat
-from ottla.coordinator.describe import describe_group, describe_refused, described_groups
+from ottla.coordinator.describe import (
+    describe_consumer_group,
+    describe_consumer_group_refused,
+    describe_group,
+    describe_refused,
+    described_consumer_groups,
+    described_groups,
+)
 from ottla.coordinator.effects import RequestContext
+from ottla.coordinator.migration.downgrade import leave_group as leave_by_heartbeat
+from ottla.coordinator.migration.member import (
+    heartbeat_in_consumer_group,
+    join_consumer_group,
+    leave_consumer_group,
+    sync_consumer_group,
+)
+from ottla.coordinator.migration.upgrade import join_classic_group
 from ottla.coordinator.offsets import commit_offsets, commit_refused, fetch_offsets, fetch_parts, fetch_refused
 from ottla.coordinator.ports import Surroundings
 from ottla.coordinator.removal import delete_answer, delete_group, delete_offsets, offset_delete_refused
@@ -61,6 +78,36 @@ class SplitRoute:
     join: Callable[[tuple[Any, ...]], Any]
 
 
+def _by_protocol(classic: Callable[..., Result], consumer: Callable[..., Result]) -> Decide:
+    """A request of the classic protocol, by the group that it is for: ``classic`` also decides where there is none."""
+
+    def decide(around: Surroundings, state: ShardState, context: RequestContext, request: Any, now: Now) -> Result:
+        group = state.group(request.group_id)
+        return (consumer if isinstance(group, ConsumerGroup) else classic)(around, group, context, request, now)
+
+    return decide
+
+
+def _consumer_group_heartbeat(around: Surroundings, state: ShardState, context: RequestContext, request: Any, now: Now) -> Result:
+    group = state.group(request.group_id)
+    if isinstance(group, ClassicGroup):
+        return join_classic_group(around, group, context, request, now)
+    if request.member_epoch < JOIN:
+        return leave_by_heartbeat(around, group, context, request, now)
+    return consumer_group_heartbeat(around, group, context, request, now)
+
+
+def _of_consumer_group(decide: Callable[..., Result]) -> Decide:
+    """A request that only consumer groups serve: a group of another type is as good as none."""
+    return lambda around, state, context, request, now: decide(
+        around, state.consumer_group(request.group_id), context, request, now
+    )
+
+
+def _sync_not_stored(around: Surroundings, state: ShardState, request: Any, error: ErrorCode, now: Now) -> Result:
+    return sync_not_stored(around, state.classic_group(request.group_id), request, error, now)
+
+
 def _heartbeat_refused(context: RequestContext, request: Any, error: ErrorCode) -> Any:
     """While groups are being loaded a heartbeat is answered with success: the best that a member can do is to stay."""
     return heartbeat_answer(ErrorCode.none if error is ErrorCode.coordinator_load_in_progress else error)
@@ -83,10 +130,16 @@ def _join_deleted(results: tuple[Any, ...]) -> Any:
 
 
 ROUTES: Mapping[Api, GroupRoute | SplitRoute] = {
-    Api.JOIN_GROUP: GroupRoute(join_group, lambda context, request, error: join_refused(error)),
-    Api.SYNC_GROUP: GroupRoute(sync_group, lambda context, request, error: sync_refused(error), not_stored=sync_not_stored),
-    Api.HEARTBEAT: GroupRoute(heartbeat, _heartbeat_refused),
-    Api.LEAVE_GROUP: GroupRoute(leave_group, lambda context, request, error: leave_answer(error)),
+    Api.JOIN_GROUP: GroupRoute(_by_protocol(join_group, join_consumer_group), lambda context, request, error: join_refused(error)),
+    Api.SYNC_GROUP: GroupRoute(
+        _by_protocol(sync_group, sync_consumer_group),
+        lambda context, request, error: sync_refused(error),
+        not_stored=_sync_not_stored,
+    ),
+    Api.HEARTBEAT: GroupRoute(_by_protocol(heartbeat, heartbeat_in_consumer_group), _heartbeat_refused),
+    Api.LEAVE_GROUP: GroupRoute(
+        _by_protocol(leave_group, leave_consumer_group), lambda context, request, error: leave_answer(error)
+    ),
     Api.OFFSET_COMMIT: GroupRoute(commit_offsets, lambda context, request, error: commit_refused(request, error)),
     Api.TXN_OFFSET_COMMIT: GroupRoute(
         commit_in_transaction, lambda context, request, error: commit_in_transaction_refused(request, None, error)
@@ -99,17 +152,17 @@ ROUTES: Mapping[Api, GroupRoute | SplitRoute] = {
         join=_join_deleted,
     ),
     Api.OFFSET_DELETE: GroupRoute(delete_offsets, lambda context, request, error: offset_delete_refused(error)),
-    Api.CONSUMER_GROUP_HEARTBEAT: GroupRoute(consumer_group_heartbeat, lambda context, request, error: heartbeat_refused(error)),
+    Api.CONSUMER_GROUP_HEARTBEAT: GroupRoute(_consumer_group_heartbeat, lambda context, request, error: heartbeat_refused(error)),
     Api.CONSUMER_GROUP_DESCRIBE: SplitRoute(
-        GroupRoute(consumer_describe.describe_consumer_group, consumer_describe.describe_refused),
-        split=consumer_describe.described_consumer_groups,
+        GroupRoute(describe_consumer_group, describe_consumer_group_refused),
+        split=described_consumer_groups,
         join=_join_described_consumer_groups,
     ),
     Api.CONSUMER_GROUP_PREPARE_ASSIGNMENT: GroupRoute(
-        client_runs.prepare_assignment, lambda context, request, error: client_runs.prepare_refused(error)
+        _of_consumer_group(client_runs.prepare_assignment), lambda context, request, error: client_runs.prepare_refused(error)
     ),
     Api.CONSUMER_GROUP_INSTALL_ASSIGNMENT: GroupRoute(
-        client_runs.install_assignment, lambda context, request, error: client_runs.install_refused(error)
+        _of_consumer_group(client_runs.install_assignment), lambda context, request, error: client_runs.install_refused(error)
     ),
 }
 """API -> how it is served. ListGroups, which asks all shards at once, is the coordinator's own."""

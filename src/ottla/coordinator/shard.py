@@ -19,6 +19,7 @@ from ottla.coordinator.classic.group import ClassicGroup
 from ottla.coordinator.classic.heartbeat import session_expired
 from ottla.coordinator.classic.rebalance import join_phase_expired, start_rebalance, sync_phase_expired
 from ottla.coordinator.consumer import fencing
+from ottla.coordinator.consumer.events import RegexesMatched
 from ottla.coordinator.consumer.group import ConsumerGroup
 from ottla.coordinator.consumer.subscription import regexes_matched
 from ottla.coordinator.effects import (
@@ -32,14 +33,8 @@ from ottla.coordinator.effects import (
     SetTimer,
     TimerKey,
 )
-from ottla.coordinator.events import (
-    DurableEvent,
-    OffsetPending,
-    RegexesMatched,
-    TransactionEnded,
-    is_durable,
-    record_of,
-)
+from ottla.coordinator.events import DurableEvent, OffsetPending, TransactionEnded, is_durable, record_of
+from ottla.coordinator.migration.downgrade import timer_fired
 from ottla.coordinator.ports import Surroundings
 from ottla.coordinator.removal import expire, forget_topics, has_offsets_of
 from ottla.coordinator.result import Result
@@ -303,7 +298,7 @@ class Shard:
             case (_, _, "forget", tuple(topics)):
                 return forget_topics(self._around, self.state, group_id, topics)
         if isinstance(group, ConsumerGroup):
-            return fencing.timer_fired(self._around, group, key, now)
+            return timer_fired(self._around, group, key, now)
         draft = Draft(group, now)
         match key:
             case (_, _, "session", str(member_id)):

@@ -10,15 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
+from typing import assert_never
 
+from ottla.coordinator.classic.events import ClassicEvent
 from ottla.coordinator.classic.group import ClassicGroup, GroupState
 from ottla.coordinator.classic.machine import evolve
 from ottla.coordinator.consumer.client_side import ClientSide
+from ottla.coordinator.consumer.events import ConsumerEvent
 from ottla.coordinator.consumer.group import ConsumerGroup
 from ottla.coordinator.consumer.machine import Evolution
 from ottla.coordinator.events import (
-    ClassicEvent,
-    ConsumerEvent,
     EpochWritten,
     Event,
     GroupDeleted,
@@ -27,6 +28,7 @@ from ottla.coordinator.events import (
     OffsetEvent,
     OffsetPending,
     TransactionEnded,
+    VolatileEvent,
 )
 from ottla.coordinator.pending import PendingOffsets
 from ottla.protocol.group_records import OffsetCommitValue
@@ -54,6 +56,11 @@ class ShardState:
         """A group of the classic protocol; ``None`` if there is none of that name, or one of the other protocol."""
         group = self._groups.get(group_id)
         return group if isinstance(group, ClassicGroup) else None
+
+    def consumer_group(self, group_id: str) -> ConsumerGroup | None:
+        """A group of the consumer protocol; ``None`` if there is none of that name, or one of the other protocol."""
+        group = self._groups.get(group_id)
+        return group if isinstance(group, ConsumerGroup) else None
 
     def groups(self) -> Mapping[str, Group]:
         """All groups by id."""
@@ -83,7 +90,11 @@ class ShardState:
                 continue
             if not isinstance(event, TransactionEnded) and event.group_id in evolving:
                 self._groups[event.group_id] = evolving.pop(event.group_id).group()
-            self._replay_other(event)
+            if isinstance(event, ClassicEvent):
+                self._replay_classic(event)
+            else:
+                assert not isinstance(event, VolatileEvent), "each protocol lists its events"
+                self._replay_offset(event)
         for group_id, evolution in evolving.items():
             self._groups[group_id] = evolution.group()
 
@@ -101,7 +112,16 @@ class ShardState:
             evolving[group_id] = Evolution(group if isinstance(group, ConsumerGroup) else ConsumerGroup(group_id))
         evolving[group_id].apply(event)
 
-    def _replay_other(self, event: ClassicEvent | OffsetEvent) -> None:
+    def _replay_classic(self, event: ClassicEvent) -> None:
+        if isinstance(event, GroupDeleted) and isinstance(self._groups.get(event.group_id), ConsumerGroup):
+            return  # the classic group that this one has replaced
+        group = evolve(self.classic_group(event.group_id) or ClassicGroup(event.group_id), event)
+        if group.state is GroupState.DEAD:
+            self._forget(group.group_id)
+        else:
+            self._groups[group.group_id] = group
+
+    def _replay_offset(self, event: OffsetEvent) -> None:
         match event:
             case OffsetPending(group_id, partition, value, producer):
                 self.pending.write(producer.producer_id, (group_id, partition), value)
@@ -112,14 +132,8 @@ class ShardState:
                 self._commit(event)
             case OffsetDeleted(group_id, partition):
                 self._delete_offset(group_id, partition)
-            case GroupDeleted(group_id) if isinstance(self._groups.get(group_id), ConsumerGroup):
-                pass  # the classic group that this one has replaced
             case _:
-                group = evolve(self.classic_group(event.group_id) or ClassicGroup(event.group_id), event)
-                if group.state is GroupState.DEAD:
-                    self._forget(group.group_id)
-                else:
-                    self._groups[group.group_id] = group
+                assert_never(event)
 
     def _forget(self, group_id: str) -> None:
         """The group has ended. Its name stays as long as there are offsets under it."""

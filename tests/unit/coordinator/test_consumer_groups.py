@@ -3,13 +3,7 @@
 from __future__ import annotations
 
 from ottla.coordinator.consumer.group import ConsumerGroupState
-from ottla.coordinator.events import (
-    CurrentWritten,
-    EpochWritten,
-    SubscriptionWritten,
-    TargetEpochWritten,
-    TargetWritten,
-)
+from ottla.coordinator.events import CurrentWritten, EpochWritten, SubscriptionWritten, TargetEpochWritten, TargetWritten
 from ottla.protocol import ErrorCode, milliseconds
 from tests.unit.coordinator.harness import Harness, failing
 

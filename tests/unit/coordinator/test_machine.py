@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from ottla.coordinator.classic.events import MemberJoined, MemberRemoved, RebalanceStarted
 from ottla.coordinator.classic.group import ClassicGroup, GroupState, Member, Protocols
 from ottla.coordinator.classic.machine import TRANSITIONS, GroupInput, evolve
-from ottla.coordinator.events import GroupDeleted, MemberJoined, MemberRemoved, RebalanceStarted
+from ottla.coordinator.events import GroupDeleted
 
 LEGAL_SOURCES = {
     GroupState.EMPTY: {GroupState.PREPARING_REBALANCE},

@@ -7,7 +7,13 @@ from __future__ import annotations
 
 from ottla.coordinator.classic.group import ClassicGroup
 from ottla.protocol import NO_THROTTLE, ErrorCode
-from ottla.protocol.messages import heartbeat_response, join_group_response, leave_group_response, sync_group_response
+from ottla.protocol.messages import (
+    heartbeat_response,
+    join_group_response,
+    leave_group_request,
+    leave_group_response,
+    sync_group_response,
+)
 
 
 def join_refused(error: ErrorCode, member_id: str = "") -> join_group_response.JoinGroupResponse:
@@ -70,3 +76,10 @@ def leave_answer(
 ) -> leave_group_response.LeaveGroupResponse:
     """The answer to a LeaveGroup: an error of the whole request, or one for each member."""
     return leave_group_response.LeaveGroupResponse(throttle_time=NO_THROTTLE, error_code=error, members=members)
+
+
+def leave_result(identity: leave_group_request.MemberIdentity, error: ErrorCode) -> leave_group_response.MemberResponse:
+    """What became of one member that a LeaveGroup names."""
+    return leave_group_response.MemberResponse(
+        member_id=identity.member_id, group_instance_id=identity.group_instance_id, error_code=error
+    )

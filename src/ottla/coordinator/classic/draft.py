@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from ottla.coordinator.classic.events import ClassicEvent
 from ottla.coordinator.classic.group import ClassicGroup, Member
 from ottla.coordinator.classic.machine import evolve
 from ottla.coordinator.effects import CancelTimer, Reply, SetTimer, Ticket, TimerKey
-from ottla.coordinator.events import ClassicEvent
 from ottla.coordinator.result import GroupEffect, Result
 from ottla.coordinator.timers import session_timer
 from ottla.types import Now

@@ -7,15 +7,12 @@ from __future__ import annotations
 
 from ottla.coordinator.classic.answers import heartbeat_answer
 from ottla.coordinator.classic.draft import Draft
-from ottla.coordinator.classic.group import GroupState
+from ottla.coordinator.classic.group import ClassicGroup, GroupState
 from ottla.coordinator.classic.rebalance import complete_if_all_joined, drop_pending, rebalance_or_complete, remove_member
 from ottla.coordinator.classic.validate import generation_error
-from ottla.coordinator.consumer.group import ConsumerGroup
 from ottla.coordinator.effects import RequestContext
-from ottla.coordinator.migration.member import beat_consumer_group
 from ottla.coordinator.ports import Surroundings
 from ottla.coordinator.result import Result
-from ottla.coordinator.state import ShardState
 from ottla.protocol import ErrorCode
 from ottla.protocol.messages import heartbeat_request
 from ottla.types import Now
@@ -30,7 +27,7 @@ _ANSWERS = {
 
 def heartbeat(
     around: Surroundings,
-    state: ShardState,
+    group: ClassicGroup | None,
     context: RequestContext,
     request: heartbeat_request.HeartbeatRequest,
     now: Now,
@@ -38,11 +35,8 @@ def heartbeat(
     """Answer a Heartbeat, and restart the session of the member."""
     if not request.group_id:
         return Result(answer=heartbeat_answer(ErrorCode.invalid_group_id))
-    group = state.group(request.group_id)
     if group is None:
         return Result(answer=heartbeat_answer(ErrorCode.unknown_member_id))
-    if isinstance(group, ConsumerGroup):
-        return beat_consumer_group(group, around, request, now)
     error = generation_error(group, request.member_id, request.group_instance_id, request.generation_id)
     if error is not None:
         return Result(answer=heartbeat_answer(error))

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from ottla.coordinator.classic.answers import join_accepted, join_refused, sync_refused
 from ottla.coordinator.classic.draft import Draft
+from ottla.coordinator.classic.events import JoinParked, MemberIdGiven, MemberJoined, MemberReplaced, MemberUpdated
 from ottla.coordinator.classic.group import ClassicGroup, GroupState, Member, Protocols
 from ottla.coordinator.classic.machine import empty_value, metadata_value
 from ottla.coordinator.classic.rebalance import (
@@ -20,14 +21,10 @@ from ottla.coordinator.classic.rebalance import (
     start_rebalance,
 )
 from ottla.coordinator.classic.validate import sender_error
-from ottla.coordinator.consumer.fencing import deletion
-from ottla.coordinator.consumer.group import ConsumerGroup
 from ottla.coordinator.effects import RequestContext
-from ottla.coordinator.events import GroupWritten, JoinParked, MemberIdGiven, MemberJoined, MemberReplaced, MemberUpdated
-from ottla.coordinator.migration.member import join_consumer_group
+from ottla.coordinator.events import GroupWritten
 from ottla.coordinator.ports import Surroundings
 from ottla.coordinator.result import Result
-from ottla.coordinator.state import ShardState
 from ottla.coordinator.timers import session_timer
 from ottla.protocol import ErrorCode, milliseconds
 from ottla.protocol.apis import Fact
@@ -39,35 +36,16 @@ _LONGEST_STRING = 2**15 - 1
 
 
 def join_group(
-    around: Surroundings, state: ShardState, context: RequestContext, request: join_group_request.JoinGroupRequest, now: Now
-) -> Result:
-    """Answer, park or refuse a JoinGroup."""
-    error = _request_error(around, context, request)
-    if error is not None:
-        return Result(answer=join_refused(error, request.member_id))
-    group = state.group(request.group_id)
-    if isinstance(group, ConsumerGroup):
-        return _join_consumer_group(group, around, context, request, now)
-    return _join_classic_group(group, around, context, request, now)
-
-
-def _join_consumer_group(
-    group: ConsumerGroup, around: Surroundings, context: RequestContext, request: join_group_request.JoinGroupRequest, now: Now
-) -> Result:
-    """A consumer group without members gives way to a classic one; else the member joins those who are there."""
-    if group.members:
-        return join_consumer_group(group, around, context, request, now)
-    result = _join_classic_group(None, around, context, request, now)
-    return replace(result, events=(*deletion(group), *result.events)) if result.events else result
-
-
-def _join_classic_group(
-    group: ClassicGroup | None,
     around: Surroundings,
+    group: ClassicGroup | None,
     context: RequestContext,
     request: join_group_request.JoinGroupRequest,
     now: Now,
 ) -> Result:
+    """Answer, park or refuse a JoinGroup."""
+    error = request_error(around, context, request)
+    if error is not None:
+        return Result(answer=join_refused(error, request.member_id))
     if group is None and request.member_id:
         return Result(answer=join_refused(ErrorCode.unknown_member_id, request.member_id))
     draft = Draft(group or ClassicGroup(request.group_id), now)
@@ -82,7 +60,8 @@ def _join_classic_group(
     return _new_member(draft, around, context, request)
 
 
-def _request_error(around: Surroundings, context: RequestContext, request: join_group_request.JoinGroupRequest) -> ErrorCode | None:
+def request_error(around: Surroundings, context: RequestContext, request: join_group_request.JoinGroupRequest) -> ErrorCode | None:
+    """What is wrong with a JoinGroup whatever group it is for."""
     config = around.config
     if not request.group_id:
         return ErrorCode.invalid_group_id

@@ -12,12 +12,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import assert_never
 
-from ottla.coordinator.classic.group import ClassicGroup, GroupState, Member
-from ottla.coordinator.events import (
+from ottla.coordinator.classic.events import (
     ClassicEvent,
     GenerationStarted,
-    GroupDeleted,
-    GroupWritten,
     InitialDelayExtended,
     JoinParked,
     MemberIdDropped,
@@ -31,6 +28,8 @@ from ottla.coordinator.events import (
     SyncReceived,
     SyncsAnswered,
 )
+from ottla.coordinator.classic.group import ClassicGroup, GroupState, Member
+from ottla.coordinator.events import GroupDeleted, GroupWritten
 from ottla.protocol.group_records import GroupMetadataMember, GroupMetadataValue
 
 

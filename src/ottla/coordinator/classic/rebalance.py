@@ -10,11 +10,8 @@ from dataclasses import replace
 
 from ottla.coordinator.classic.answers import join_accepted, join_refused, sync_refused
 from ottla.coordinator.classic.draft import Draft
-from ottla.coordinator.classic.group import GroupState, InitialDelay
-from ottla.coordinator.classic.machine import TRANSITIONS, GroupInput, empty_value
-from ottla.coordinator.events import (
+from ottla.coordinator.classic.events import (
     GenerationStarted,
-    GroupWritten,
     InitialDelayExtended,
     MemberIdDropped,
     MemberRemoved,
@@ -22,6 +19,9 @@ from ottla.coordinator.events import (
     SyncReceived,
     SyncsAnswered,
 )
+from ottla.coordinator.classic.group import GroupState, InitialDelay
+from ottla.coordinator.classic.machine import TRANSITIONS, GroupInput, empty_value
+from ottla.coordinator.events import GroupWritten
 from ottla.coordinator.ports import Surroundings
 from ottla.coordinator.timers import join_timer, session_timer, sync_timer
 from ottla.protocol import ErrorCode

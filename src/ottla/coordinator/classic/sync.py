@@ -8,17 +8,15 @@ from __future__ import annotations
 
 from ottla.coordinator.classic.answers import sync_accepted, sync_refused
 from ottla.coordinator.classic.draft import Draft
+from ottla.coordinator.classic.events import SyncParked, SyncsAnswered
 from ottla.coordinator.classic.group import ClassicGroup, GroupState
 from ottla.coordinator.classic.machine import metadata_value
 from ottla.coordinator.classic.rebalance import answer_syncs, start_rebalance, sync_received
 from ottla.coordinator.classic.validate import generation_error
-from ottla.coordinator.consumer.group import ConsumerGroup
 from ottla.coordinator.effects import RequestContext
-from ottla.coordinator.events import GroupWritten, SyncParked, SyncsAnswered
-from ottla.coordinator.migration.member import sync_consumer_group
+from ottla.coordinator.events import GroupWritten
 from ottla.coordinator.ports import Surroundings
 from ottla.coordinator.result import Result
-from ottla.coordinator.state import ShardState
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Fact
 from ottla.protocol.messages import sync_group_request
@@ -32,22 +30,18 @@ _REFUSED = {
 
 def sync_group(
     around: Surroundings,
-    state: ShardState,
+    group: ClassicGroup | None,
     context: RequestContext,
     request: sync_group_request.SyncGroupRequest,
     now: Now,
 ) -> Result:
     """Answer, park or refuse a SyncGroup."""
-    if Fact.NAMES_PROTOCOL in context.facts and None in (request.protocol_type, request.protocol_name):
-        return Result(answer=sync_refused(ErrorCode.inconsistent_group_protocol))
-    if not request.group_id:
-        return Result(answer=sync_refused(ErrorCode.invalid_group_id))
-    group = state.group(request.group_id)
+    error = request_error(context, request)
+    if error is not None:
+        return Result(answer=sync_refused(error))
     if group is None:
         return Result(answer=sync_refused(ErrorCode.unknown_member_id))
-    if isinstance(group, ConsumerGroup):
-        return sync_consumer_group(group, around, request, now)
-    error = _request_error(group, request) or _REFUSED.get(group.state)
+    error = _sender_error(group, request) or _REFUSED.get(group.state)
     if error is not None:
         return Result(answer=sync_refused(error))
     draft = Draft(group, now)
@@ -63,7 +57,14 @@ def sync_group(
     return _assigned(draft, request)
 
 
-def _request_error(group: ClassicGroup, request: sync_group_request.SyncGroupRequest) -> ErrorCode | None:
+def request_error(context: RequestContext, request: sync_group_request.SyncGroupRequest) -> ErrorCode | None:
+    """What is wrong with a SyncGroup whatever group it is for."""
+    if Fact.NAMES_PROTOCOL in context.facts and None in (request.protocol_type, request.protocol_name):
+        return ErrorCode.inconsistent_group_protocol
+    return None if request.group_id else ErrorCode.invalid_group_id
+
+
+def _sender_error(group: ClassicGroup, request: sync_group_request.SyncGroupRequest) -> ErrorCode | None:
     error = generation_error(group, request.member_id, request.group_instance_id, request.generation_id)
     if error is not None:
         return error
@@ -90,13 +91,12 @@ def _assigned(draft: Draft, request: sync_group_request.SyncGroupRequest) -> Res
 
 def sync_not_stored(
     around: Surroundings,
-    state: ShardState,
+    group: ClassicGroup | None,
     request: sync_group_request.SyncGroupRequest,
     error: ErrorCode,
     now: Now,
 ) -> Result:
     """The assignment could not be stored: members that wait for it get an error, and the group begins again."""
-    group = state.classic_group(request.group_id)
     assert group is not None, "nothing else happens to a group while its append is open"
     draft = Draft(group, now)
     answer_syncs(draft, error)

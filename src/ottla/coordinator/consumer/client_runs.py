@@ -15,13 +15,12 @@ from ottla.assignors import Assignment, checked
 from ottla.coordinator.consumer.answers import Refused
 from ottla.coordinator.consumer.client_side import Message, Run
 from ottla.coordinator.consumer.draft import ConsumerDraft
+from ottla.coordinator.consumer.events import RunEnded, RunPrepared
 from ottla.coordinator.consumer.group import ConsumerGroup
 from ottla.coordinator.consumer.target import group_spec, write_target
 from ottla.coordinator.effects import RequestContext
-from ottla.coordinator.events import RunEnded, RunPrepared
 from ottla.coordinator.ports import Surroundings
 from ottla.coordinator.result import Result
-from ottla.coordinator.state import ShardState
 from ottla.coordinator.timers import run_timer
 from ottla.errors import AssignmentError
 from ottla.protocol import NO_THROTTLE, ErrorCode
@@ -37,10 +36,12 @@ _Prepare = consumer_group_prepare_assignment_request.ConsumerGroupPrepareAssignm
 _Install = consumer_group_install_assignment_request.ConsumerGroupInstallAssignmentRequest
 
 
-def prepare_assignment(around: Surroundings, state: ShardState, context: RequestContext, request: _Prepare, now: Now) -> Result:
+def prepare_assignment(
+    around: Surroundings, group: ConsumerGroup | None, context: RequestContext, request: _Prepare, now: Now
+) -> Result:
     """Show the group to the member that was asked. It may ask again: what it was shown last is what it must install for."""
     try:
-        group, run = _run_of(state, request.group_id, request.member_id, request.member_epoch)
+        group, run = _run_of(group, request)
     except Refused as refused:
         return Result(answer=prepare_refused(refused.code, refused.message))
     question = group_spec(group, around.topics)
@@ -58,10 +59,12 @@ def prepare_assignment(around: Surroundings, state: ShardState, context: Request
     return Result((RunPrepared(group.group_id, group.epoch, question),), (), answer)
 
 
-def install_assignment(around: Surroundings, state: ShardState, context: RequestContext, request: _Install, now: Now) -> Result:
+def install_assignment(
+    around: Surroundings, group: ConsumerGroup | None, context: RequestContext, request: _Install, now: Now
+) -> Result:
     """Take what the member has computed, whole or not at all; refused, it may try again until its time is over."""
     try:
-        group, run = _run_of(state, request.group_id, request.member_id, request.member_epoch)
+        group, run = _run_of(group, request)
         targets = _targets(run, request)
     except Refused as refused:
         return Result(answer=install_refused(refused.code, refused.message))
@@ -84,16 +87,17 @@ def install_refused(code: ErrorCode, message: str | None = None) -> Any:
     )
 
 
-def _run_of(state: ShardState, group_id: str, member_id: str, member_epoch: int) -> tuple[ConsumerGroup, Run]:
+def _run_of(group: ConsumerGroup | None, request: _Prepare | _Install) -> tuple[ConsumerGroup, Run]:
     """The group and its run, if this member was asked. Raises ``Refused``."""
-    group = state.group(group_id)
-    if not isinstance(group, ConsumerGroup):
+    group_id, member_id = request.group_id, request.member_id
+    if group is None:
         raise Refused(ErrorCode.group_id_not_found, f"Consumer group {group_id} not found.")
     member, run = group.members.get(member_id), group.client.run
     if member is None or run is None or run.member_id != member_id:
         raise Refused(ErrorCode.unknown_member_id, f"Member {member_id} was not asked for an assignment of group {group_id}.")
-    if member.epoch != member_epoch:
-        raise Refused(ErrorCode.stale_member_epoch, f"Member {member_id} is in epoch {member.epoch}, not {member_epoch}.")
+    if member.epoch != request.member_epoch:
+        epochs = f"is in epoch {member.epoch}, not {request.member_epoch}"
+        raise Refused(ErrorCode.stale_member_epoch, f"Member {member_id} {epochs}.")
     return group, run
 
 

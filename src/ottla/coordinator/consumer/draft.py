@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from ottla.coordinator.consumer.events import ConsumerEvent
 from ottla.coordinator.consumer.group import ConsumerGroup
 from ottla.coordinator.consumer.machine import evolve
 from ottla.coordinator.effects import CancelTimer, MatchRegexes, SetTimer, TimerKey
-from ottla.coordinator.events import ConsumerEvent, GroupDeleted
+from ottla.coordinator.events import GroupDeleted
 from ottla.coordinator.result import GroupEffect, Result
 from ottla.types import Now
 

@@ -5,68 +5,36 @@ Owns the end of a membership. Invariant: what a member held is free the moment i
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
-from ottla.coordinator.consumer.answers import heartbeat_answer
 from ottla.coordinator.consumer.draft import ConsumerDraft
+from ottla.coordinator.consumer.events import ConsumerEvent
 from ottla.coordinator.consumer.group import LEAVE_FOR_A_WHILE, ConsumerGroup, ConsumerMember, Holding, MemberState
 from ottla.coordinator.consumer.machine import current_value
-from ottla.coordinator.consumer.membership import static_member, unknown_member
 from ottla.coordinator.consumer.settings import session_timeout
 from ottla.coordinator.consumer.subscription import begin_epoch_if_changed
 from ottla.coordinator.effects import TimerKey
 from ottla.coordinator.events import (
-    ConsumerEvent,
     CurrentWritten,
     EpochWritten,
     PartitionMetadataDropped,
     RegexWritten,
-    RunGivenUp,
     SubscriptionWritten,
     TargetEpochWritten,
     TargetWritten,
 )
-from ottla.coordinator.migration.downgrade import downgraded, may_downgrade
 from ottla.coordinator.ports import Surroundings
 from ottla.coordinator.result import Result
 from ottla.coordinator.timers import MEMBER_TIMERS, rebalance_timer, run_timer, session_timer
-from ottla.protocol.messages import consumer_group_heartbeat_request
 from ottla.types import Now
 
 _TIMERS = (session_timer, rebalance_timer)
 """Those of a member that does not speak the classic protocol."""
 
 
-def leave(
-    draft: ConsumerDraft, around: Surroundings, request: consumer_group_heartbeat_request.ConsumerGroupHeartbeatRequest
-) -> Result:
-    """A member says good-bye. Raises ``Refused`` if it is not who it says it is."""
-    group, member_id = draft.group, request.member_id
-    if request.instance_id is not None:
-        member = static_member(group, member_id, request.instance_id)
-    elif member_id in group.members:
-        member = group.members[member_id]
-    else:
-        raise unknown_member(group, member_id)
-    if request.member_epoch == LEAVE_FOR_A_WHILE:
-        _pause(draft, member)
-    else:
-        return removed(around, group, draft.now, [member_id], heartbeat_answer(member_id, request.member_epoch, 0))
-    return draft.result(heartbeat_answer(member_id, request.member_epoch, 0))
-
-
-def removed(around: Surroundings, group: ConsumerGroup, now: Now, member_ids: Collection[str], answer: Any = None) -> Result:
-    """Members are gone for good: by themselves, or because they were fenced. Those who are left may make a classic group again."""
-    if may_downgrade(around, group, member_ids):
-        return downgraded(around, group, now, without=member_ids, answer=answer)
-    draft = ConsumerDraft(group, now)
-    _remove(draft, around, member_ids)
-    return draft.result(answer)
-
-
-def _remove(draft: ConsumerDraft, around: Surroundings, member_ids: Iterable[str]) -> None:
+def remove(draft: ConsumerDraft, around: Surroundings, member_ids: Iterable[str]) -> None:
+    """Members are gone for good."""
     group_id = draft.group.group_id
     for member_id in member_ids:
         member = draft.group.members[member_id]
@@ -85,20 +53,16 @@ def _remove(draft: ConsumerDraft, around: Surroundings, member_ids: Iterable[str
     begin_epoch_if_changed(draft, around.topics, changed=True)
 
 
-def timer_fired(around: Surroundings, group: ConsumerGroup, key: TimerKey, now: Now) -> Result:
-    """A member was silent for too long, or did not give back or deliver in time what it was asked for."""
+def expired(group: ConsumerGroup, key: TimerKey) -> str | None:
+    """The member that a timer removes: it was silent for too long, or did not give back in time what it was asked for."""
     match key:
         case (_, _, "session", str(member_id)) if member_id in group.members:
-            return removed(around, group, now, [member_id])
+            return member_id
         case (_, _, "rebalance", str(member_id)) if member_id in group.members:
-            if group.members[member_id].state is MemberState.UNREVOKED_PARTITIONS:
-                return removed(around, group, now, [member_id])
+            return member_id if group.members[member_id].state is MemberState.UNREVOKED_PARTITIONS else None
         case (_, _, "rejoin" | "resync", str(member_id)) if member_id in group.members:
-            if group.members[member_id].speaks_classic:
-                return removed(around, group, now, [member_id])
-        case (_, _, "run", str(member_id)) if group.client.is_asked(member_id):
-            return Result((RunGivenUp(group.group_id),))
-    return Result()
+            return member_id if group.members[member_id].speaks_classic else None
+    return None
 
 
 def woken(around: Surroundings, group: ConsumerGroup, now: Now) -> Result:
@@ -119,7 +83,7 @@ def deletion(group: ConsumerGroup) -> tuple[ConsumerEvent, ...]:
     return (TargetEpochWritten(group_id, None), PartitionMetadataDropped(group_id), EpochWritten(group_id, None))
 
 
-def _pause(draft: ConsumerDraft, member: ConsumerMember) -> None:
+def pause(draft: ConsumerDraft, member: ConsumerMember) -> None:
     """A static member will return soon: it keeps its partitions, and other members notice nothing unless its session expires
     first."""
     group_id = draft.group.group_id

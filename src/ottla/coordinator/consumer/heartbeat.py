@@ -1,4 +1,4 @@
-"""ConsumerGroupHeartbeat: the one request by which members join, stay, learn what they may read, give back, and leave.
+"""ConsumerGroupHeartbeat: the one request by which members join, stay, learn what they may read, and give back.
 
 Owns the order of the steps. Invariants: a heartbeat that changes nothing costs the same in a group of any size; what a member is
 told is in the log before.
@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import uuid
 
-from ottla.coordinator.classic.group import ClassicGroup, GroupState
 from ottla.coordinator.consumer.answers import Refused, assignment_of, heartbeat_answer, heartbeat_refused, no_news
 from ottla.coordinator.consumer.client_side import NOTHING_TO_SAY
 from ottla.coordinator.consumer.draft import ConsumerDraft
-from ottla.coordinator.consumer.fencing import leave
 from ottla.coordinator.consumer.group import JOIN, ConsumerGroup, ConsumerMember, MemberState
 from ottla.coordinator.consumer.membership import merged, new_member_id, sender
 from ottla.coordinator.consumer.progress import advance
@@ -22,12 +20,9 @@ from ottla.coordinator.consumer.reconcile import Owned
 from ottla.coordinator.consumer.settings import heartbeat_interval, session_timeout
 from ottla.coordinator.consumer.subscription import is_matching_due
 from ottla.coordinator.consumer.validate import check_request
-from ottla.coordinator.effects import CancelTimer, RequestContext, SetTimer
-from ottla.coordinator.events import GroupDeleted
-from ottla.coordinator.migration.upgrade import upgraded
+from ottla.coordinator.effects import RequestContext, SetTimer
 from ottla.coordinator.ports import Surroundings
 from ottla.coordinator.result import Result
-from ottla.coordinator.state import Group, ShardState
 from ottla.coordinator.timers import rebalance_timer, rejoin_timer, resync_timer, session_timer
 from ottla.protocol import ErrorCode, duration
 from ottla.protocol.messages import consumer_group_heartbeat_request
@@ -38,19 +33,17 @@ _Heartbeat = consumer_group_heartbeat_request.ConsumerGroupHeartbeatRequest
 
 
 def consumer_group_heartbeat(
-    around: Surroundings, state: ShardState, context: RequestContext, request: _Heartbeat, now: Now
+    around: Surroundings, group: ConsumerGroup | None, context: RequestContext, request: _Heartbeat, now: Now
 ) -> Result:
-    """Answer a heartbeat."""
-    group = state.group(request.group_id)
-    if isinstance(group, ConsumerGroup) and _changes_nothing(around, group, context, request, now):
+    """Answer a heartbeat of a member that joins or stays."""
+    if group is not None and _changes_nothing(around, group, context, request, now):
         alive = SetTimer(session_timer(group.group_id, request.member_id), now.mono + session_timeout(around, group.group_id))
         return Result((), (alive,), no_news(request.member_id, request.member_epoch, heartbeat_interval(around, group.group_id)))
     try:
         check_request(around, context, request)
-        draft = _draft(around, group, request, now)
-        if request.member_epoch < JOIN:
-            return leave(draft, around, request)
-        return _beat(draft, around, context, request)
+        if group is None and request.member_epoch != JOIN:
+            raise Refused(ErrorCode.group_id_not_found, f"Consumer group {request.group_id} not found.")
+        return beat(ConsumerDraft(group or ConsumerGroup(request.group_id), now), around, context, request)
     except Refused as refused:
         return Result(answer=heartbeat_refused(refused.code, refused.message))
 
@@ -77,29 +70,8 @@ def _changes_nothing(around: Surroundings, group: ConsumerGroup, context: Reques
     )
 
 
-def _draft(around: Surroundings, group: Group | None, request: _Heartbeat, now: Now) -> ConsumerDraft:
-    """The group, or a new one for a joining member; a classic group is converted, with all its members. Raises ``Refused``."""
-    if isinstance(group, ConsumerGroup):
-        return ConsumerDraft(group, now)
-    if request.member_epoch != JOIN and group is not None:
-        raise Refused(ErrorCode.group_id_not_found, f"Group {request.group_id} is not a consumer group.")
-    if request.member_epoch != JOIN:
-        kind = "Consumer group" if request.member_epoch > JOIN else "Group"
-        raise Refused(ErrorCode.group_id_not_found, f"{kind} {request.group_id} not found.")
-    if group is None:
-        return ConsumerDraft(ConsumerGroup(request.group_id), now)
-    if group.state is not GroupState.EMPTY:
-        return upgraded(around, group, now)
-    return ConsumerDraft(ConsumerGroup(request.group_id), now, replacing=_ended(group))
-
-
-def _ended(group: ClassicGroup) -> Result:
-    """The end of a classic group without members in favour of a consumer group."""
-    timers = tuple(CancelTimer(session_timer(group.group_id, member_id)) for member_id in sorted(group.pending))
-    return Result((GroupDeleted(group.group_id),) if group.stored is not None else (), timers)
-
-
-def _beat(draft: ConsumerDraft, around: Surroundings, context: RequestContext, request: _Heartbeat) -> Result:
+def beat(draft: ConsumerDraft, around: Surroundings, context: RequestContext, request: _Heartbeat) -> Result:
+    """The sender joins the group, or takes its next step in it. Raises ``Refused``."""
     group_id = request.group_id
     member_id = request.member_id or new_member_id(around)
     owned = _owned(request)

@@ -15,6 +15,17 @@ from uuid import UUID
 
 from ottla.assignors import Assignment
 from ottla.coordinator.consumer.client_side import ClientSide
+from ottla.coordinator.consumer.events import (
+    ClientSideEvent,
+    ConsumerEvent,
+    RegexesMatched,
+    RegexesSent,
+    RunEnded,
+    RunGivenUp,
+    RunPrepared,
+    RunStarted,
+    TopicsLookedAt,
+)
 from ottla.coordinator.consumer.group import (
     LEAVE,
     ConsumerGroup,
@@ -24,22 +35,13 @@ from ottla.coordinator.consumer.group import (
     stored_holding,
 )
 from ottla.coordinator.events import (
-    ClientSideEvent,
-    ConsumerEvent,
     CurrentWritten,
     EpochWritten,
     PartitionMetadataDropped,
-    RegexesMatched,
-    RegexesSent,
     RegexWritten,
-    RunEnded,
-    RunGivenUp,
-    RunPrepared,
-    RunStarted,
     SubscriptionWritten,
     TargetEpochWritten,
     TargetWritten,
-    TopicsLookedAt,
 )
 from ottla.protocol.group_records import (
     ConsumerGroupCurrentMemberAssignmentValue,

@@ -14,9 +14,10 @@ from functools import lru_cache
 from uuid import UUID
 
 from ottla.coordinator.consumer.draft import ConsumerDraft
+from ottla.coordinator.consumer.events import RegexesMatched, RegexesSent, TopicsLookedAt
 from ottla.coordinator.consumer.group import ConsumerGroup
 from ottla.coordinator.effects import MatchRegexes, RegexMatches
-from ottla.coordinator.events import EpochWritten, RegexesMatched, RegexesSent, RegexWritten, TopicsLookedAt
+from ottla.coordinator.events import EpochWritten, RegexWritten
 from ottla.coordinator.ports import Surroundings, TopicImage
 from ottla.coordinator.result import Result
 from ottla.protocol.group_records import ConsumerGroupMetadataValue, ConsumerGroupRegularExpressionValue

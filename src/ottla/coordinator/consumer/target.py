@@ -14,10 +14,11 @@ from ottla.assignors import SERVER_ASSIGNORS, Assignment, GroupSpec, MemberSpec,
 from ottla.coordinator.consumer.answers import Refused
 from ottla.coordinator.consumer.client_side import Run, common_assignor
 from ottla.coordinator.consumer.draft import ConsumerDraft
+from ottla.coordinator.consumer.events import RunStarted
 from ottla.coordinator.consumer.group import LEAVE_FOR_A_WHILE, ConsumerGroup, ConsumerMember
 from ottla.coordinator.consumer.machine import target_value
 from ottla.coordinator.consumer.settings import assignment_interval
-from ottla.coordinator.events import RunStarted, TargetEpochWritten, TargetWritten
+from ottla.coordinator.events import TargetEpochWritten, TargetWritten
 from ottla.coordinator.ports import Surroundings, TopicImage
 from ottla.coordinator.timers import run_timer
 from ottla.errors import AssignmentError

@@ -1,7 +1,7 @@
-"""A consumer group becomes a classic group again, because no member with the newer protocol is left.
+"""Members leave a consumer group, which becomes a classic group again when no member with the newer protocol is left.
 
-Owns the conversion, and when it takes place. Must not know why members have left. Invariant: every member keeps what it has until
-the round that follows.
+Owns the ways by which members leave, when the conversion takes place, and the conversion. Invariant: every member keeps what it
+has until the round that follows.
 
 Source: KIP-848, "Online migration"; what is written is what Apache Kafka 4.3 writes.
 """
@@ -13,17 +13,22 @@ from dataclasses import replace
 from typing import Any
 
 from ottla.coordinator.classic.draft import Draft
+from ottla.coordinator.classic.events import MemberUpdated
 from ottla.coordinator.classic.group import ClassicGroup, Member
 from ottla.coordinator.classic.machine import metadata_value
 from ottla.coordinator.classic.rebalance import start_rebalance
-from ottla.coordinator.consumer.group import ConsumerGroup, ConsumerMember
-from ottla.coordinator.effects import CancelTimer
+from ottla.coordinator.consumer.answers import Refused, heartbeat_answer, heartbeat_refused
+from ottla.coordinator.consumer.draft import ConsumerDraft
+from ottla.coordinator.consumer.events import ConsumerEvent, RunGivenUp
+from ottla.coordinator.consumer.fencing import expired, pause, remove
+from ottla.coordinator.consumer.group import LEAVE_FOR_A_WHILE, ConsumerGroup, ConsumerMember
+from ottla.coordinator.consumer.membership import static_member, unknown_member
+from ottla.coordinator.consumer.validate import check_request
+from ottla.coordinator.effects import CancelTimer, RequestContext, TimerKey
 from ottla.coordinator.events import (
-    ConsumerEvent,
     CurrentWritten,
     EpochWritten,
     GroupWritten,
-    MemberUpdated,
     PartitionMetadataDropped,
     RegexWritten,
     SubscriptionWritten,
@@ -34,9 +39,60 @@ from ottla.coordinator.migration.blobs import assignment_blob, protocols_of
 from ottla.coordinator.ports import Surroundings
 from ottla.coordinator.result import Result
 from ottla.coordinator.timers import MEMBER_TIMERS
+from ottla.protocol import ErrorCode
+from ottla.protocol.messages import consumer_group_heartbeat_request
 from ottla.types import Now
 
+_Heartbeat = consumer_group_heartbeat_request.ConsumerGroupHeartbeatRequest
 _POLICIES = ("downgrade", "bidirectional")
+
+
+def leave_group(
+    around: Surroundings, group: ConsumerGroup | None, context: RequestContext, request: _Heartbeat, now: Now
+) -> Result:
+    """A member leaves by a ConsumerGroupHeartbeat, for good or, if it is static, for a while."""
+    try:
+        check_request(around, context, request)
+        if group is None:
+            raise Refused(ErrorCode.group_id_not_found, f"Group {request.group_id} not found.")
+        member = _leaver(group, request)
+    except Refused as refused:
+        return Result(answer=heartbeat_refused(refused.code, refused.message))
+    answer = heartbeat_answer(member.member_id, request.member_epoch, 0)
+    if request.member_epoch != LEAVE_FOR_A_WHILE:
+        return remove_members(around, group, now, [member.member_id], answer)
+    draft = ConsumerDraft(group, now)
+    pause(draft, member)
+    return draft.result(answer)
+
+
+def _leaver(group: ConsumerGroup, request: _Heartbeat) -> ConsumerMember:
+    """The sender. Raises ``Refused`` if it is not who it says it is."""
+    if request.instance_id is not None:
+        return static_member(group, request.member_id, request.instance_id)
+    if request.member_id not in group.members:
+        raise unknown_member(group, request.member_id)
+    return group.members[request.member_id]
+
+
+def timer_fired(around: Surroundings, group: ConsumerGroup, key: TimerKey, now: Now) -> Result:
+    """A timer of a consumer group has fired: a member is removed, or the assignment that it was to compute is given up."""
+    member_id = expired(group, key)
+    if member_id is not None:
+        return remove_members(around, group, now, [member_id])
+    match key:
+        case (_, _, "run", str(member_id)) if group.client.is_asked(member_id):
+            return Result((RunGivenUp(group.group_id),))
+    return Result()
+
+
+def remove_members(around: Surroundings, group: ConsumerGroup, now: Now, member_ids: Collection[str], answer: Any = None) -> Result:
+    """Members are gone for good: by themselves, or because they were fenced. Those who are left may make a classic group again."""
+    if may_downgrade(around, group, member_ids):
+        return downgraded(around, group, now, without=member_ids, answer=answer)
+    draft = ConsumerDraft(group, now)
+    remove(draft, around, member_ids)
+    return draft.result(answer)
 
 
 def may_downgrade(around: Surroundings, group: ConsumerGroup, without: Collection[str] = ()) -> bool:

@@ -1,7 +1,7 @@
 """A member of the classic protocol in a consumer group: JoinGroup, SyncGroup and Heartbeat take the place of its heartbeats.
 
-Owns these three requests where the group is a consumer group. Must not know parked requests: no member waits for others here.
-Invariant: the generation in answers to such a member is its member epoch, and it is never the leader.
+Owns these three requests, and LeaveGroup, where the group is a consumer group. Must not know parked requests: no member waits for
+others here. Invariant: the generation in answers to such a member is its member epoch, and it is never the leader.
 
 Source: KIP-848, "Consumer protocol upgrade/downgrade"; the checks and their order are those of Apache Kafka 4.3.
 """
@@ -10,17 +10,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ottla.coordinator.classic.answers import heartbeat_answer, join_refused, sync_refused
+from ottla.coordinator.classic.answers import heartbeat_answer, join_refused, leave_answer, leave_result, sync_refused
 from ottla.coordinator.classic.group import Protocols
+from ottla.coordinator.classic.join import join_group, request_error
+from ottla.coordinator.classic.sync import request_error as sync_request_error
 from ottla.coordinator.consumer.answers import Refused
 from ottla.coordinator.consumer.draft import ConsumerDraft
+from ottla.coordinator.consumer.fencing import deletion
 from ottla.coordinator.consumer.group import NO_PARTITIONS, ConsumerGroup, ConsumerMember, MemberState
 from ottla.coordinator.consumer.membership import new_member_id, replaced, static_member, unknown_member
 from ottla.coordinator.consumer.progress import advance
 from ottla.coordinator.consumer.target import is_due
 from ottla.coordinator.effects import CancelTimer, RequestContext, SetTimer
 from ottla.coordinator.migration.blobs import assignment_blob, by_topic_id, protocols_of, wishes_of
-from ottla.coordinator.migration.downgrade import downgraded, may_downgrade
+from ottla.coordinator.migration.downgrade import downgraded, may_downgrade, remove_members
 from ottla.coordinator.ports import Surroundings
 from ottla.coordinator.result import Result
 from ottla.coordinator.timers import rebalance_timer, rejoin_timer, resync_timer, session_timer
@@ -32,6 +35,7 @@ from ottla.protocol.messages import (
     heartbeat_request,
     join_group_request,
     join_group_response,
+    leave_group_request,
     sync_group_request,
     sync_group_response,
 )
@@ -41,9 +45,15 @@ _TYPE = "consumer"
 
 
 def join_consumer_group(
-    group: ConsumerGroup, around: Surroundings, context: RequestContext, request: join_group_request.JoinGroupRequest, now: Now
+    around: Surroundings, group: ConsumerGroup, context: RequestContext, request: join_group_request.JoinGroupRequest, now: Now
 ) -> Result:
-    """A member of the classic protocol joins, or joins again on request."""
+    """A member of the classic protocol joins, or joins again on request. A group without members gives way to a classic one."""
+    error = request_error(around, context, request)
+    if error is not None:
+        return Result(answer=join_refused(error, request.member_id))
+    if not group.members:
+        result = join_group(around, None, context, request, now)
+        return replace(result, events=(*deletion(group), *result.events)) if result.events else result
     member_id = request.member_id
     protocols = tuple((protocol.name, protocol.metadata) for protocol in request.protocols)
     try:
@@ -137,9 +147,12 @@ def _join_answer(group: ConsumerGroup, member: ConsumerMember) -> join_group_res
 
 
 def sync_consumer_group(
-    group: ConsumerGroup, around: Surroundings, request: sync_group_request.SyncGroupRequest, now: Now
+    around: Surroundings, group: ConsumerGroup, context: RequestContext, request: sync_group_request.SyncGroupRequest, now: Now
 ) -> Result:
     """A member of the classic protocol asks what it may read; what it assigns counts for nothing."""
+    error = sync_request_error(context, request)
+    if error is not None:
+        return Result(answer=sync_refused(error))
     try:
         member = _known(group, request.member_id, request.group_instance_id, request.generation_id)
         known = [name for name, _ in protocols_of(member.metadata)]
@@ -160,8 +173,8 @@ def sync_consumer_group(
     return Result((), timers, answer)
 
 
-def beat_consumer_group(
-    group: ConsumerGroup, around: Surroundings, request: heartbeat_request.HeartbeatRequest, now: Now
+def heartbeat_in_consumer_group(
+    around: Surroundings, group: ConsumerGroup, context: RequestContext, request: heartbeat_request.HeartbeatRequest, now: Now
 ) -> Result:
     """A member of the classic protocol is alive; the answer asks it to join again if a JoinGroup would have an effect."""
     try:
@@ -177,6 +190,35 @@ def beat_consumer_group(
     if must_rejoin:
         return Result((), (alive, _await_rejoin(group, member, now)), heartbeat_answer(ErrorCode.rebalance_in_progress))
     return Result((), (alive,), heartbeat_answer(ErrorCode.none))
+
+
+def leave_consumer_group(
+    around: Surroundings, group: ConsumerGroup, context: RequestContext, request: leave_group_request.LeaveGroupRequest, now: Now
+) -> Result:
+    """Members of the classic protocol leave a consumer group; an administrator may remove any member so."""
+    gone: dict[str, None] = {}
+    answers = []
+    for identity in request.members:
+        member_id = identity.member_id
+        if not member_id and identity.group_instance_id is not None:
+            member_id = group.statics.get(identity.group_instance_id, "")
+        error = _leaver_error(group, member_id, identity.group_instance_id)
+        if error is ErrorCode.none and member_id not in gone:
+            gone[member_id] = None
+        elif error is ErrorCode.none:
+            error = ErrorCode.unknown_member_id
+        answers.append(leave_result(identity, error))
+    answer = leave_answer(ErrorCode.none, tuple(answers))
+    return remove_members(around, group, now, gone, answer) if gone else Result(answer=answer)
+
+
+def _leaver_error(group: ConsumerGroup, member_id: str, instance_id: str | None) -> ErrorCode:
+    try:
+        if instance_id is not None:
+            static_member(group, member_id, instance_id)
+    except Refused as refused:
+        return refused.code
+    return ErrorCode.none if member_id in group.members else ErrorCode.unknown_member_id
 
 
 def _known(group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int) -> ConsumerMember:

@@ -1,7 +1,7 @@
 """A classic group becomes a consumer group, because a member with the newer protocol joins it.
 
-Owns the conversion, and when it is refused. Must not know heartbeats. Invariant: no member loses a partition by it; waiting
-requests are answered with a request to join again.
+Owns the conversion, and when it is refused. Must not know what a heartbeat does in the group. Invariant: no member loses a
+partition by it; waiting requests are answered with a request to join again.
 
 Source: KIP-848, "Online migration"; what is written is what Apache Kafka 4.3 writes.
 """
@@ -12,13 +12,15 @@ from dataclasses import replace
 from uuid import UUID
 
 from ottla.coordinator.classic.answers import join_refused, sync_refused
-from ottla.coordinator.classic.group import ClassicGroup, Member
-from ottla.coordinator.consumer.answers import Refused
+from ottla.coordinator.classic.group import ClassicGroup, GroupState, Member
+from ottla.coordinator.consumer.answers import Refused, heartbeat_refused
 from ottla.coordinator.consumer.draft import ConsumerDraft
-from ottla.coordinator.consumer.group import ConsumerGroup, ConsumerMember, MemberState
+from ottla.coordinator.consumer.group import JOIN, ConsumerGroup, ConsumerMember, MemberState
+from ottla.coordinator.consumer.heartbeat import beat
 from ottla.coordinator.consumer.machine import current_value, target_value
 from ottla.coordinator.consumer.subscription import metadata_hash
-from ottla.coordinator.effects import CancelTimer, Reply, SetTimer
+from ottla.coordinator.consumer.validate import check_request
+from ottla.coordinator.effects import CancelTimer, Reply, RequestContext, SetTimer
 from ottla.coordinator.events import (
     CurrentWritten,
     EpochWritten,
@@ -38,9 +40,30 @@ from ottla.protocol.group_records import (
     ConsumerGroupMetadataValue,
     ConsumerGroupTargetAssignmentMetadataValue,
 )
+from ottla.protocol.messages import consumer_group_heartbeat_request
 from ottla.types import Now
 
+_Heartbeat = consumer_group_heartbeat_request.ConsumerGroupHeartbeatRequest
 _POLICIES = ("upgrade", "bidirectional")
+
+
+def join_classic_group(around: Surroundings, group: ClassicGroup, context: RequestContext, request: _Heartbeat, now: Now) -> Result:
+    """A ConsumerGroupHeartbeat for a classic group. A joining member converts it, with all its members."""
+    try:
+        check_request(around, context, request)
+        if request.member_epoch != JOIN:
+            raise Refused(ErrorCode.group_id_not_found, f"Group {request.group_id} is not a consumer group.")
+        if group.state is not GroupState.EMPTY:
+            return beat(upgraded(around, group, now), around, context, request)
+        return beat(ConsumerDraft(ConsumerGroup(request.group_id), now, replacing=_ended(group)), around, context, request)
+    except Refused as refused:
+        return Result(answer=heartbeat_refused(refused.code, refused.message))
+
+
+def _ended(group: ClassicGroup) -> Result:
+    """The end of a classic group without members in favour of a consumer group."""
+    timers = tuple(CancelTimer(session_timer(group.group_id, member_id)) for member_id in sorted(group.pending))
+    return Result((GroupDeleted(group.group_id),) if group.stored is not None else (), timers)
 
 
 def upgraded(around: Surroundings, group: ClassicGroup, now: Now) -> ConsumerDraft:
