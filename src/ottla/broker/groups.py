@@ -24,8 +24,8 @@ from ottla.broker.tenure import LOAD_RETRY_BACKOFF_MS, LOADING, OFFLINE, Tenure
 from ottla.broker.topics import OFFSETS_TOPIC
 from ottla.coordinator.config import GroupConfig
 from ottla.coordinator.consumer.regex import match_all
-from ottla.coordinator.coordinator import GroupCoordinator
-from ottla.coordinator.effects import Append, Effect as GroupEffect, MatchRegexes, ProducerStamp, RegexMatches
+from ottla.coordinator.coordinator import Effect as GroupEffect, GroupCoordinator
+from ottla.coordinator.effects import Append, MatchRegexes, ProducerStamp, RegexMatches
 from ottla.coordinator.events import DurableEvent
 from ottla.errors import ConfigError
 from ottla.protocol import ErrorCode

@@ -1,12 +1,11 @@
 """The group coordinator, as a broker's core sees it: requests, timers and appends in, effects out.
 
-Owns which shard serves a group, the life cycle of shards, and requests that concern several groups. Must not know what a request
-means to a group (``classic``, ``offsets``, ``describe``), nor sockets, clocks or logs. Invariant: every request gets one answer.
+Owns what concerns several groups of the runtime's partitions. Must not know what a request means to a group (``classic``,
+``offsets``, ``describe``), nor sockets, clocks or logs. Invariant: every request gets one answer.
 """
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
@@ -15,48 +14,25 @@ from typing import Any, ClassVar
 from ottla.assignors import SERVER_ASSIGNORS, PartitionAssignor
 from ottla.coordinator.config import GroupConfig
 from ottla.coordinator.describe import list_groups, list_refused
-from ottla.coordinator.effects import Effect, RegexMatches, Reply, RequestContext, TimerKey
+from ottla.coordinator.effects import Append, RegexMatches, Reply, RequestContext, SetTimer, TimerKey
 from ottla.coordinator.events import DurableEvent
-from ottla.coordinator.partitioner import partition_for
 from ottla.coordinator.pending import Place
 from ottla.coordinator.ports import GroupConfigs, Ids, NoGroupConfigs, Surroundings, TopicImage
-from ottla.coordinator.routes import ROUTES, GroupRoute, SplitRoute
-from ottla.coordinator.shard import Part, RegexesDone, Request, Shard, ShardEffect, TimerFired
+from ottla.coordinator.removal import has_offsets_of
+from ottla.coordinator.result import GroupEffect, Result
+from ottla.coordinator.routes import ROUTES
+from ottla.coordinator.runtime import Chore, CoordinatorRuntime, Part, PartitionRuntime, Route, SplitRoute, TimerFired
+from ottla.coordinator.shard import GroupShard, RegexesDone
 from ottla.coordinator.state import Group
-from ottla.coordinator.timers import session_timer
-from ottla.errors import IllegalStateError
+from ottla.coordinator.timers import expire_timer, forget_timer, session_timer
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.group_records import OffsetCommitValue
 from ottla.types import Now, TopicPartition
 
+Effect = GroupEffect | Append
+
 DurableGroup = tuple[object, dict[TopicPartition, OffsetCommitValue]]
-
-
-class _Absence(enum.Enum):
-    """Why a partition's groups are not served; the values are the answers to clients."""
-
-    NOT_HERE = ErrorCode.not_coordinator
-    LOADING = ErrorCode.coordinator_load_in_progress
-
-
-class _Gathering:
-    """A request for several groups, of which some answers are still missing."""
-
-    def __init__(self, route: SplitRoute, size: int) -> None:
-        self._route = route
-        self._answers: list[Any] = [None] * size
-        self._missing = size
-
-    def put(self, index: int, answer: Any) -> bool:
-        """Keep one answer; whether it was the last."""
-        self._answers[index] = answer
-        self._missing -= 1
-        return self._missing == 0
-
-    def response(self) -> Any:
-        """All answers as one response, in the order in which the groups were asked for."""
-        return self._route.join(tuple(self._answers))
 
 
 class GroupCoordinator:
@@ -67,7 +43,7 @@ class GroupCoordinator:
     ``on_timer``; its key begins with ``timers.COORDINATOR``.
     """
 
-    APIS: ClassVar[Mapping[Api, GroupRoute | SplitRoute | None]] = MappingProxyType({**ROUTES, Api.LIST_GROUPS: None})
+    APIS: ClassVar[Mapping[Api, Route | SplitRoute | None]] = MappingProxyType({**ROUTES, Api.LIST_GROUPS: None})
     """The APIs that ``handle`` serves."""
 
     def __init__(
@@ -81,8 +57,9 @@ class GroupCoordinator:
     ) -> None:
         self._config = config
         self._around = Surroundings(config, topics, ids, assignors, configs or NoGroupConfigs())
-        self._shards: dict[int, Shard | _Absence] = dict.fromkeys(range(config.offsets_topic_partitions), _Absence.NOT_HERE)
-        self._gathering: dict[int, _Gathering] = {}
+        self._runtime: CoordinatorRuntime[GroupShard, GroupEffect] = CoordinatorRuntime(
+            "__consumer_offsets", config.offsets_topic_partitions, config.append_retry_backoff_ms
+        )
 
     def reconfigure(self, config: GroupConfig) -> None:
         """Let other settings hold from now on; the number of partitions stays."""
@@ -90,98 +67,96 @@ class GroupCoordinator:
 
     def partition_for(self, group_id: str) -> int:
         """The partition of ``__consumer_offsets`` that a group lives in."""
-        return partition_for(group_id, self._config.offsets_topic_partitions)
+        return self._runtime.partition_for(group_id)
 
     def handle(self, context: RequestContext, request: Any, now: Now) -> list[Effect]:
         """Serve a request of one of ``APIS``; its ``Reply`` is among these effects or among those of a later call."""
         if context.api is Api.LIST_GROUPS:
             return [Reply(context.ticket, self._list_groups(request))]
-        route = ROUTES[context.api]
-        if isinstance(route, GroupRoute):
-            return self._collect(self._submit(Request(route, context, request), now))
-        parts = route.split(request)
-        if not parts:
-            return [Reply(context.ticket, route.join(()))]
-        self._gathering[context.ticket] = _Gathering(route, len(parts))
-        effects: list[ShardEffect] = []
-        for index, part in enumerate(parts):
-            effects += self._submit(Request(route.part, context, part, index), now)
-        return self._collect(effects)
+        return self._runtime.handle(ROUTES[context.api], context, request, now)
 
     def on_timer(self, key: TimerKey, now: Now) -> list[Effect]:
         """A timer has fired. One that is not armed any more does nothing."""
         if isinstance(key[1], int):
-            of_partition = self._shards[key[1]]
-            return self._collect(of_partition.look_for_expired(key, now)) if isinstance(of_partition, Shard) else []
-        group_id = str(key[1])
-        shard = self._shards[self.partition_for(group_id)]
-        return self._collect(shard.submit(group_id, TimerFired(key), now)) if isinstance(shard, Shard) else []
+            return self._look_for_expired(key[1], key, now)
+        return self._runtime.submit(str(key[1]), TimerFired(key), now)
+
+    def _look_for_expired(self, partition: int, key: TimerKey, now: Now) -> list[Effect]:
+        """The retention timer has fired: every group of the partition lets go of what has expired."""
+        served = self._runtime.served(partition)
+        if served is None:
+            return []
+        served.timers.reported(key)
+        if not served.timers.take_if_due(key, now.mono):
+            return []
+        again = SetTimer(key, now.mono + self._around.config.offsets_retention_check_interval_ms)
+        chores = [(group_id, expire_timer(group_id)) for group_id in served.shard.state.groups()]
+        return self._runtime.collect([*served.apply(Result(effects=(again,))), *_do(served, chores, now)])
 
     def on_topics_changed(self, topics: Collection[str], now: Now) -> list[Effect]:
-        """Topics were created, were deleted or have more partitions; the topic image says so already."""
-        return self._collect([effect for shard in self._loaded() for effect in shard.topics_changed(topics, now)])
+        """Topics were created, were deleted or have more partitions; the topic image has it already. Groups forget what is gone."""
+        gone = tuple(name for name in topics if self._around.topics.topic_id(name) is None)
+        effects: list[Effect] = []
+        for served in self._runtime.all_served() if gone else ():
+            committing = dict.fromkeys(served.open_keys())
+            state = served.shard.state
+            concerned = [name for name in state.groups() if name not in committing and has_offsets_of(state, name, gone)]
+            chores = [(group_id, forget_timer(group_id, gone)) for group_id in (*committing, *concerned)]
+            effects += self._runtime.collect(_do(served, chores, now))
+        return effects
 
     def on_regexes_matched(self, group_id: str, matches: RegexMatches | None, now: Now) -> list[Effect]:
         """What a ``MatchRegexes`` has found; ``None`` if that could not be done."""
-        shard = self._shards[self.partition_for(group_id)]
-        return self._collect(shard.submit(group_id, RegexesDone(matches), now)) if isinstance(shard, Shard) else []
+        return self._runtime.submit(group_id, RegexesDone(matches), now)
 
     def on_appended(self, partition: int, batch: int, now: Now) -> list[Effect]:
         """The records of an ``Append`` are in the log."""
-        shard = self._shards[partition]
-        return self._collect(shard.appended(batch, now)) if isinstance(shard, Shard) else []
+        return self._runtime.on_appended(partition, batch, now)
 
     def on_append_failed(self, partition: int, batch: int, error: ErrorCode, now: Now) -> list[Effect]:
         """The records of an ``Append`` are not in the log, and never will be; ``error`` is the log's."""
-        shard = self._shards[partition]
-        return self._collect(shard.append_failed(batch, error, now)) if isinstance(shard, Shard) else []
+        return self._runtime.on_append_failed(partition, batch, error, now)
 
     def start_loading(self, partition: int) -> None:
         """The log of a partition is being read: requests for its groups are answered with "loading"."""
-        if isinstance(self._shards[partition], Shard):
-            raise IllegalStateError(f"partition {partition} of __consumer_offsets is loaded", hint="unload it first")
-        self._shards[partition] = _Absence.LOADING
+        self._runtime.start_loading(partition)
 
     def load(self, partition: int, events: Iterable[DurableEvent], now: Now) -> list[Effect]:
         """Take a partition over with what its log says (``events_of`` its records), and serve its groups from now on."""
-        self.start_loading(partition)
-        shard = Shard(partition, self._around)
-        effects = shard.load(events, now)
-        self._shards[partition] = shard
-        return self._collect(effects)
+        shard = GroupShard(partition, self._around)
+        shard.replay(events)
+        return self._runtime.load(partition, shard, now)
 
     def end_transaction(self, partition: int, producer_id: int, commit: bool, now: Now) -> list[Effect]:
         """The marker that ends a producer's transaction is in a partition: the offsets that it wrote count, or are forgotten."""
-        shard = self._shards[partition]
-        if isinstance(shard, Shard):
-            shard.end_transaction(producer_id, commit)
+        served = self._runtime.served(partition)
+        if served is not None:
+            served.shard.end_transaction(producer_id, commit, served.open_producers())
         return []
 
     def pending_offsets(self) -> dict[int, dict[Place, OffsetCommitValue | None]]:
         """What the log holds of open transactions, by producer id; ``None`` for what cannot count any more."""
         found: dict[int, dict[Place, OffsetCommitValue | None]] = {}
-        for shard in self._loaded():
-            for producer_id, places in shard.state.pending.durable().items():
+        for served in self._runtime.all_served():
+            for producer_id, places in served.shard.state.pending.durable().items():
                 found.setdefault(producer_id, {}).update(places)
         return found
 
     def unload(self, partition: int, now: Now) -> list[Effect]:
         """Stop serving a partition's groups; waiting requests are answered with NOT_COORDINATOR."""
-        shard = self._shards[partition]
-        self._shards[partition] = _Absence.NOT_HERE
-        return self._collect(shard.unload()) if isinstance(shard, Shard) else []
+        return self._runtime.unload(partition)
 
     def expire_members(self, group_id: str, fits: Callable[[Any], bool], now: Now) -> tuple[int, list[Effect]]:
         """Let the sessions of those members of a group that fit be over now; also returns how many they are."""
-        shard = self._shards[self.partition_for(group_id)]
-        group = shard.state.group(group_id) if isinstance(shard, Shard) else None
-        if group is None or not isinstance(shard, Shard):
+        served = self._runtime.served(self.partition_for(group_id))
+        group = served.shard.state.group(group_id) if served is not None else None
+        if group is None or served is None:
             return 0, []
         members = [member for member in group.members.values() if fits(member)]
         effects = [
-            effect for member in members for effect in shard.hasten(group_id, session_timer(group_id, member.member_id), now)
+            effect for member in members for effect in served.hasten(group_id, session_timer(group_id, member.member_id), now)
         ]
-        return len(members), self._collect(effects)
+        return len(members), self._runtime.collect(effects)
 
     def on_disconnect(self, connection: int, now: Now) -> list[Effect]:
         """A connection is gone. What it asked for stays parked: its client may come back under the same member id, or time out."""
@@ -189,38 +164,24 @@ class GroupCoordinator:
 
     def groups(self) -> dict[str, Group]:
         """All groups as they are now, by id."""
-        return {group_id: group for shard in self._loaded() for group_id, group in shard.state.groups().items()}
+        return {group_id: group for served in self._runtime.all_served() for group_id, group in served.shard.state.groups().items()}
 
     def durable_state(self) -> dict[str, DurableGroup]:
         """What the log holds of each group: its last record and its offsets."""
-        return {group_id: durable for shard in self._loaded() for group_id, durable in shard.state.durable().items()}
+        states = [served.shard.state for served in self._runtime.all_served()]
+        return {group_id: durable for state in states for group_id, durable in state.durable().items()}
 
     def armed_timers(self) -> dict[TimerKey, int]:
         """All timers that are set, and when they are due (milliseconds on the monotonic clock)."""
-        return {key: shard.timers.deadline(key) or 0 for shard in self._loaded() for key in shard.timers}
-
-    def _loaded(self) -> list[Shard]:
-        return [shard for shard in self._shards.values() if isinstance(shard, Shard)]
-
-    def _submit(self, request: Request, now: Now) -> list[ShardEffect]:
-        group_id = request.route.group_of(request.body)
-        shard = self._shards[self.partition_for(group_id)]
-        if isinstance(shard, Shard):
-            return shard.submit(group_id, request, now)
-        return [request.refused(shard.value)]
+        return self._runtime.armed_timers()
 
     def _list_groups(self, request: Any) -> Any:
-        if _Absence.LOADING in self._shards.values():
+        if self._runtime.is_loading:
             return list_refused(ErrorCode.coordinator_load_in_progress)
         return list_groups(request, self.groups().values())
 
-    def _collect(self, effects: list[ShardEffect]) -> list[Effect]:
-        """Keep the parts of answers; let a whole answer, and everything else, go out."""
-        outgoing: list[Effect] = []
-        for effect in effects:
-            if not isinstance(effect, Part):
-                outgoing.append(effect)
-            elif self._gathering[effect.context.ticket].put(effect.index, effect.answer):
-                whole = self._gathering.pop(effect.context.ticket)
-                outgoing.append(Reply(effect.context.ticket, whole.response()))
-        return outgoing
+
+def _do(
+    served: PartitionRuntime[GroupShard, GroupEffect], chores: Iterable[tuple[str, TimerKey]], now: Now
+) -> list[GroupEffect | Append | Reply | Part]:
+    return [effect for group_id, key in chores for effect in served.submit(group_id, Chore(key), now)]

@@ -5,8 +5,7 @@ Owns the mapping; must not know shards or appends.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ottla.coordinator.classic.answers import heartbeat_answer, join_refused, leave_answer, sync_refused
@@ -40,6 +39,7 @@ from ottla.coordinator.offsets import commit_offsets, commit_refused, fetch_offs
 from ottla.coordinator.ports import Surroundings
 from ottla.coordinator.removal import delete_answer, delete_group, delete_offsets, offset_delete_refused
 from ottla.coordinator.result import Result
+from ottla.coordinator.runtime import Route, SplitRoute
 from ottla.coordinator.state import ShardState
 from ottla.coordinator.transactional_offsets import commit_in_transaction, commit_in_transaction_refused
 from ottla.protocol import NO_THROTTLE, ErrorCode
@@ -55,27 +55,18 @@ from ottla.types import Now
 Decide = Callable[[Surroundings, ShardState, RequestContext, Any, Now], Result]
 
 
-@dataclass(frozen=True, slots=True)
-class GroupRoute:
-    """A request, or a part of one, that concerns one group.
-
-    ``refuse(context, request, error)`` makes the answer when the coordinator cannot serve it. ``not_stored`` says what
-    else follows from records that could not be appended, where something does.
-    """
-
-    decide: Decide
-    refuse: Callable[[RequestContext, Any, ErrorCode], Any]
-    group_of: Callable[[Any], str] = lambda request: str(request.group_id)
-    not_stored: Callable[[Surroundings, ShardState, Any, ErrorCode, Now], Result] | None = None
+Refuse = Callable[[RequestContext, Any, ErrorCode], Any]
+NotStored = Callable[[Surroundings, ShardState, Any, ErrorCode, Now], Result]
 
 
-@dataclass(frozen=True, slots=True)
-class SplitRoute:
-    """A request that concerns several groups: each gets its part, and the answers are put together when all are there."""
-
-    part: GroupRoute
-    split: Callable[[Any], Sequence[Any]]
-    join: Callable[[tuple[Any, ...]], Any]
+def _route(
+    decide: Decide,
+    refuse: Refuse,
+    *,
+    key_of: Callable[[Any], str] = lambda request: str(request.group_id),
+    not_stored: NotStored | None = None,
+) -> Route:
+    return Route(decide, refuse, key_of, not_stored)
 
 
 def _by_protocol(classic: Callable[..., Result], consumer: Callable[..., Result]) -> Decide:
@@ -129,39 +120,37 @@ def _join_deleted(results: tuple[Any, ...]) -> Any:
     return delete_groups_response.DeleteGroupsResponse(throttle_time=NO_THROTTLE, results=results)
 
 
-ROUTES: Mapping[Api, GroupRoute | SplitRoute] = {
-    Api.JOIN_GROUP: GroupRoute(_by_protocol(join_group, join_consumer_group), lambda context, request, error: join_refused(error)),
-    Api.SYNC_GROUP: GroupRoute(
+ROUTES: Mapping[Api, Route | SplitRoute] = {
+    Api.JOIN_GROUP: _route(_by_protocol(join_group, join_consumer_group), lambda context, request, error: join_refused(error)),
+    Api.SYNC_GROUP: _route(
         _by_protocol(sync_group, sync_consumer_group),
         lambda context, request, error: sync_refused(error),
         not_stored=_sync_not_stored,
     ),
-    Api.HEARTBEAT: GroupRoute(_by_protocol(heartbeat, heartbeat_in_consumer_group), _heartbeat_refused),
-    Api.LEAVE_GROUP: GroupRoute(
-        _by_protocol(leave_group, leave_consumer_group), lambda context, request, error: leave_answer(error)
-    ),
-    Api.OFFSET_COMMIT: GroupRoute(commit_offsets, lambda context, request, error: commit_refused(request, error)),
-    Api.TXN_OFFSET_COMMIT: GroupRoute(
+    Api.HEARTBEAT: _route(_by_protocol(heartbeat, heartbeat_in_consumer_group), _heartbeat_refused),
+    Api.LEAVE_GROUP: _route(_by_protocol(leave_group, leave_consumer_group), lambda context, request, error: leave_answer(error)),
+    Api.OFFSET_COMMIT: _route(commit_offsets, lambda context, request, error: commit_refused(request, error)),
+    Api.TXN_OFFSET_COMMIT: _route(
         commit_in_transaction, lambda context, request, error: commit_in_transaction_refused(request, None, error)
     ),
-    Api.OFFSET_FETCH: SplitRoute(GroupRoute(fetch_offsets, fetch_refused), split=fetch_parts, join=_join_offsets),
-    Api.DESCRIBE_GROUPS: SplitRoute(GroupRoute(describe_group, describe_refused), split=described_groups, join=_join_described),
+    Api.OFFSET_FETCH: SplitRoute(_route(fetch_offsets, fetch_refused), split=fetch_parts, join=_join_offsets),
+    Api.DESCRIBE_GROUPS: SplitRoute(_route(describe_group, describe_refused), split=described_groups, join=_join_described),
     Api.DELETE_GROUPS: SplitRoute(
-        GroupRoute(delete_group, lambda context, group_id, error: delete_answer(group_id, error), group_of=str),
+        _route(delete_group, lambda context, group_id, error: delete_answer(group_id, error), key_of=str),
         split=lambda request: tuple(dict.fromkeys(request.groups_names)),
         join=_join_deleted,
     ),
-    Api.OFFSET_DELETE: GroupRoute(delete_offsets, lambda context, request, error: offset_delete_refused(error)),
-    Api.CONSUMER_GROUP_HEARTBEAT: GroupRoute(_consumer_group_heartbeat, lambda context, request, error: heartbeat_refused(error)),
+    Api.OFFSET_DELETE: _route(delete_offsets, lambda context, request, error: offset_delete_refused(error)),
+    Api.CONSUMER_GROUP_HEARTBEAT: _route(_consumer_group_heartbeat, lambda context, request, error: heartbeat_refused(error)),
     Api.CONSUMER_GROUP_DESCRIBE: SplitRoute(
-        GroupRoute(describe_consumer_group, describe_consumer_group_refused),
+        _route(describe_consumer_group, describe_consumer_group_refused),
         split=described_consumer_groups,
         join=_join_described_consumer_groups,
     ),
-    Api.CONSUMER_GROUP_PREPARE_ASSIGNMENT: GroupRoute(
+    Api.CONSUMER_GROUP_PREPARE_ASSIGNMENT: _route(
         _of_consumer_group(client_runs.prepare_assignment), lambda context, request, error: client_runs.prepare_refused(error)
     ),
-    Api.CONSUMER_GROUP_INSTALL_ASSIGNMENT: GroupRoute(
+    Api.CONSUMER_GROUP_INSTALL_ASSIGNMENT: _route(
         _of_consumer_group(client_runs.install_assignment), lambda context, request, error: client_runs.install_refused(error)
     ),
 }

@@ -11,7 +11,6 @@ import pytest
 from ottla.coordinator.classic.group import ClassicGroup, GroupState
 from ottla.coordinator.consumer.group import ConsumerGroup, ConsumerMember, MemberState
 from ottla.coordinator.events import CurrentWritten, OffsetDeleted, record_of
-from ottla.coordinator.shard import Shard
 from ottla.coordinator.timers import Timers, rebalance_timer, rejoin_timer, session_timer, sync_timer
 from ottla.protocol import ErrorCode
 from ottla.protocol.group_records import ConsumerGroupCurrentMemberAssignmentValue
@@ -50,10 +49,13 @@ class World:
     def commit(self, offset: int) -> int:
         return self.harness.commit({PLACE: offset}, self.leader, 1, "stable")
 
-    def shard(self, group_id: str) -> Shard:
-        shard = self.harness.coordinator._shards[self.harness.coordinator.partition_for(group_id)]
-        assert isinstance(shard, Shard)
-        return shard
+    def shard(self, group_id: str) -> Any:
+        return self.served(group_id).shard
+
+    def served(self, group_id: str) -> Any:
+        served = self.harness.coordinator._runtime.served(self.harness.coordinator.partition_for(group_id))
+        assert served is not None
+        return served
 
     def log(self, group_id: str) -> list[Any]:
         log: list[Any] = self.harness.log[self.harness.coordinator.partition_for(group_id)]
@@ -90,10 +92,10 @@ class World:
         self.consumers(members={**self.group().members, member_id: replace(self.member(member_id), **changes)})
 
     def disarm(self, key: Any) -> None:
-        del self.shard(key[1]).timers._deadlines[key]
+        del self.served(key[1]).timers._deadlines[key]
 
     def arm(self, key: Any) -> None:
-        self.shard(key[1]).timers._deadlines[key] = self.harness.all_timers[key] = 10**9
+        self.served(key[1]).timers._deadlines[key] = self.harness.all_timers[key] = 10**9
 
     def tells(self, ticket: int, **changes: Any) -> None:
         """An answer is another."""

@@ -102,6 +102,22 @@ def test_an_append_is_told_only_once() -> None:
     assert harness.coordinator.on_append_failed(append.partition, append.batch, ErrorCode.none, harness.now) == []
 
 
+def test_an_append_from_before_a_partition_was_given_up_ends_no_later_one() -> None:
+    harness = Harness()
+    harness.appends = DELAYED
+    harness.commit({("orders", 0): 1})
+    ((key, early),) = harness.open.items()
+    del harness.open[key]
+    harness.coordinator.unload(early.partition, harness.now)
+    harness.coordinator.load(early.partition, (), harness.now)
+    later = harness.commit({("orders", 0): 2})
+    assert harness.coordinator.on_appended(early.partition, early.batch, harness.now) == []
+    assert harness.waits(later)
+    harness.settle()
+    assert not harness.waits(later)
+    assert harness.committed() == {("orders", 0): 2}
+
+
 class Failing(Topics):
     """Topics of which no one can be told while ``broken``."""
 
