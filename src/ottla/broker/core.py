@@ -17,6 +17,7 @@ from ottla.assignors import PartitionAssignor
 from ottla.broker.api import HANDLERS, fetch, produce
 from ottla.broker.checkpoints import CHECKPOINT
 from ottla.broker.config import BrokerConfig
+from ottla.broker.coordinator_partitions import LOADING
 from ottla.broker.delayed import Parked
 from ottla.broker.effects import (
     CancelTimer,
@@ -37,7 +38,6 @@ from ottla.broker.logs import CHECK_TIMES, EXPIRE, FLUSH_LOG, RESEAL
 from ottla.broker.ports import Ids, Job, Store
 from ottla.broker.slices import SLICE
 from ottla.broker.state import BrokerState
-from ottla.broker.tenure import LOADING
 from ottla.broker.transactions import MARKERS
 from ottla.coordinator.timers import COORDINATOR
 from ottla.coordinator.transactions.decision import TRANSACTIONS

@@ -6,6 +6,9 @@ what is left knows what one knew that saw every record and every marker as they 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from ottla.broker.coordinator_partitions import LoadedLog
 from ottla.broker.markers import marker_kind
 from ottla.broker.state_log import StoredSegment, read_entries
 from ottla.coordinator.effects import ProducerStamp
@@ -52,8 +55,8 @@ class LatestOfGroups:
         return [*outdone, *self._latest.items(), *(record for _, is_outdone, record in still_open if not is_outdone)]
 
 
-def read_groups(segments: list[StoredSegment]) -> tuple[list[DurableEvent], list[str]]:
-    """What the log says that these segments are, oldest first, and what of it is damaged. Raises ``OSError``.
+def read_groups(segments: Sequence[StoredSegment]) -> LoadedLog[Sequence[DurableEvent]]:
+    """What the log says that these segments are, oldest first. Raises ``OSError``.
 
     This is for the disk thread, with the decoding: the loop has nothing left to do but to let the events happen.
     """
@@ -73,4 +76,5 @@ def read_groups(segments: list[StoredSegment]) -> tuple[list[DurableEvent], list
                 latest.write(key, value)
     errors: list[ProtocolError] = []
     events = events_of(latest.records(), errors)
-    return events, [*damages, *(f"a record cannot be understood: {error}" for error in errors)]
+    damages += [f"a record cannot be understood: {error}" for error in errors]
+    return LoadedLog(events, {event.group_id for event in events}, damages)

@@ -1,26 +1,25 @@
 """The group coordinator inside the broker: its appends go to ``__consumer_offsets``, what was appended comes back to it.
 
-Owns the translation of the coordinator's effects into the broker's, and the loading of groups after a start. Must not know what
-a group is. Invariant: a partition's groups are served only when all of its log was read.
+Owns the translation of the coordinator's effects into the broker's, and the batches of appends. Must not know what a group is.
+Invariant: what groups decide in one turn of the event loop is written at its end, in order.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from ottla.assignors import SERVER_ASSIGNORS, PartitionAssignor
 from ottla.broker.config import BrokerConfig
-from ottla.broker.effects import JobTag, Place, RequestContext, RunJob, SetTimer, TimerKey
+from ottla.broker.coordinator_partitions import CoordinatorPartitions
+from ottla.broker.effects import JobTag, Place, RequestContext, RunJob, TimerKey
 from ottla.broker.group_configs import StoredGroupConfigs
 from ottla.broker.group_log import read_groups
 from ottla.broker.holdings import Holdings
 from ottla.broker.ports import Ids
 from ottla.broker.refusal import Refusal
 from ottla.broker.state_log import StateLog
-from ottla.broker.tenure import LOAD_RETRY_BACKOFF_MS, LOADING, OFFLINE, Tenure
 from ottla.broker.topics import OFFSETS_TOPIC
 from ottla.coordinator.config import GroupConfig
 from ottla.coordinator.consumer.regex import match_all
@@ -52,14 +51,25 @@ class Groups:
         self._config = config
         self._ids = ids
         self._log = StateLog(holdings, OFFSETS_TOPIC, config.offsets_topic_num_partitions, "group")
-        self._coordinator = self._new_coordinator()
-        self._tenure = Tenure()
+        self._renew()
+
+    def _renew(self) -> None:
+        """Begin with a coordinator that has no partition yet."""
+        self._coordinator = GroupCoordinator(
+            self._group_config(),
+            self._holdings.topics,
+            self._ids,
+            assignors=self._assignors,
+            configs=StoredGroupConfigs(lambda: self._holdings.settings, lambda: self._holdings.config),
+        )
+        self._partitions: CoordinatorPartitions[Sequence[DurableEvent], GroupEffect] = CoordinatorPartitions(
+            self._coordinator, self._log, self._holdings.outbox, "group", read=read_groups, empty=(), perform=self._perform
+        )
 
     def start(self, now: Now) -> None:
         """Take over every partition: the empty ones at once, the others when the disk thread has read them."""
-        self._coordinator = self._new_coordinator()
-        for partition in range(self._log.partition_count):
-            self._take_over(partition, now)
+        self._renew()
+        self._partitions.take_over_all(now)
 
     def reconfigure(self) -> None:
         """The broker's settings have changed: those of groups hold at once."""
@@ -71,34 +81,30 @@ class Groups:
 
     def check_loaded(self, partition: int) -> None:
         """Check that a partition's log is not being read, since the reader might or might not see the write; raises ``Refusal``."""
-        if self._tenure.is_loading(partition):
+        if self._partitions.ownership.is_loading(partition):
             raise Refusal(ErrorCode.coordinator_load_in_progress, f"{OFFSETS_TOPIC}-{partition} is being read.")
 
     def end_transaction(self, partition: int, producer_id: int, commit: bool, now: Now) -> None:
         """The marker of a transaction is in a partition: its offsets count from now on, or never did."""
-        self._execute(self._coordinator.end_transaction(partition, producer_id, commit, now), now)
+        self._partitions.execute(self._coordinator.end_transaction(partition, producer_id, commit, now), now)
 
     def coordinator_of(self, group_id: str) -> Place | None:
         """The coordinator of a group: this broker, unless a scripted fault names another, or none (``None``)."""
-        return self._tenure.place_of(self._coordinator.partition_for(group_id), self._holdings.place)
+        return self._partitions.ownership.place_of(self._coordinator.partition_for(group_id), self._holdings.place)
 
     def move_away(self, fault: int, group_id: str | None, to: Place | None, now: Now) -> None:
         """Give up the partition of a group, or all; ``to`` is the new owner in answers."""
-        every = range(self._log.partition_count)
         self.write_decided(now)
-        for partition in every if group_id is None else (self._coordinator.partition_for(group_id),):
-            self._tenure.give_up(partition, fault, to)
-            self._execute(self._coordinator.unload(partition, now), now)
+        self._partitions.move_away(fault, group_id, to, now)
 
     def come_back(self, fault: int, now: Now) -> None:
         """Take over again what was given up because of a fault."""
-        for partition in self._tenure.take_back(fault):
-            self._take_over(partition, now)
+        self._partitions.come_back(fault, now)
 
     def expire_members(self, group_id: str, fits: Callable[[Any], bool], now: Now) -> int:
         """Expire the sessions of some members of a group; return their number."""
         count, effects = self._coordinator.expire_members(group_id, fits, now)
-        self._execute(effects, now)
+        self._partitions.execute(effects, now)
         return count
 
     def ensure_topic(self) -> None:
@@ -107,7 +113,7 @@ class Groups:
 
     def handle(self, context: RequestContext, message: Any, now: Now) -> None:
         """A request of one of the ``served`` APIs."""
-        self._execute(self._coordinator.handle(context, message, now), now)
+        self._partitions.execute(self._coordinator.handle(context, message, now), now)
 
     @property
     def has_decided(self) -> bool:
@@ -117,53 +123,36 @@ class Groups:
     def write_decided(self, now: Now) -> None:
         """Append what was decided since the last time, one batch a partition, and what follows from that, until nothing is left."""
         while self._log.has_gathered:
-            self._execute(self._write(self._log.take_batch(), now), now)
+            self._partitions.execute(self._write(self._log.take_batch(), now), now)
 
     def on_timer(self, key: TimerKey, now: Now) -> None:
         """One of the coordinator's timers has come."""
-        self._execute(self._coordinator.on_timer(key, now), now)
+        self._partitions.execute(self._coordinator.on_timer(key, now), now)
 
     def on_topics_changed(self, topics: Collection[str], now: Now) -> None:
         """Topics were created, were deleted or have more partitions."""
-        self._execute(self._coordinator.on_topics_changed(topics, now), now)
+        self._partitions.execute(self._coordinator.on_topics_changed(topics, now), now)
 
     def on_disconnect(self, connection: int, now: Now) -> None:
         """A connection is gone."""
-        self._execute(self._coordinator.on_disconnect(connection, now), now)
+        self._partitions.execute(self._coordinator.on_disconnect(connection, now), now)
 
     def load_again(self, partition: int, now: Now) -> None:
-        """Try again to read the partitions that could not be read."""
-        if self._tenure.is_loading(partition):
-            self._take_over(partition, now)
+        """Try again to read a partition that could not be read."""
+        self._partitions.load_again(partition, now)
 
     def on_job(self, tag: JobTag, outcome: object, now: Now) -> None:
-        """The disk thread has read a partition, or has forced a batch to disk."""
+        """The disk thread has read a partition, has forced a batch to disk, or has matched regular expressions."""
         match tag:
             case ("load", int(partition)):
-                if isinstance(outcome, OSError):
-                    self._holdings.outbox.put(SetTimer((LOADING, "group", partition), now.mono + LOAD_RETRY_BACKOFF_MS))
-                if not self._tenure.has_loaded(partition, outcome):
-                    return
-                events, damages = cast("tuple[list[DurableEvent], list[str]]", outcome)
-                self._log.report(partition, damages, {event.group_id for event in events})
-                effects = self._coordinator.load(partition, events, now)
+                self._partitions.on_loaded(partition, outcome, now)
             case ("flush", int(partition), int(batch)):
-                effects = self._log.flushed(self._coordinator, partition, batch, outcome, now)
+                self._partitions.on_flushed(partition, batch, outcome, now)
             case ("regexes", str(group_id)):
                 matches = outcome if isinstance(outcome, RegexMatches) else None
-                effects = self._coordinator.on_regexes_matched(group_id, matches, now)
+                self._partitions.execute(self._coordinator.on_regexes_matched(group_id, matches, now), now)
             case _:
                 raise AssertionError(f"no such job: {tag}")
-        self._execute(effects, now)
-
-    def _new_coordinator(self) -> GroupCoordinator:
-        return GroupCoordinator(
-            self._group_config(),
-            self._holdings.topics,
-            self._ids,
-            assignors=self._assignors,
-            configs=StoredGroupConfigs(lambda: self._holdings.settings, lambda: self._holdings.config),
-        )
 
     def _group_config(self) -> GroupConfig:
         config = self._holdings.config
@@ -191,33 +180,17 @@ class Groups:
             group_consumer_regex_refresh_interval_ms=config.group_consumer_regex_refresh_interval_ms,
         )
 
-    def _take_over(self, partition: int, now: Now) -> None:
-        if self._log.is_offline(partition):
-            self._tenure.give_up(partition, OFFLINE, None)
-            return
-        segments = self._log.stored(partition)
-        if not segments:
-            self._log.report(partition, (), ())
-            self._execute(self._coordinator.load(partition, (), now), now)
-            return
-        self._coordinator.start_loading(partition)
-        self._tenure.start_loading(partition)
-        self._holdings.outbox.put(RunJob(("group", "load", partition), partial(read_groups, segments)))
-
-    def _execute(self, effects: Iterable[GroupEffect], now: Now) -> None:
-        """Put effects into the outbox, in the order in which they were decided, except appends: those are collected or written."""
-        todo = deque(effects)
-        while todo:
-            effect = todo.popleft()
-            if isinstance(effect, Append):
-                if effect.producer is None:
-                    self._log.gather(effect)
-                else:  # a batch has one producer: it would have to wait alone
-                    todo += self._write([effect], now)
-            elif isinstance(effect, MatchRegexes):
-                self._holdings.outbox.put(RunJob(("group", "regexes", effect.group_id), partial(match_all, effect)))
-            else:
-                self._holdings.outbox.put(effect)
+    def _perform(self, effect: GroupEffect, now: Now) -> Iterable[GroupEffect]:
+        """Put an effect into the outbox, except appends: those are collected or written."""
+        if isinstance(effect, Append):
+            if effect.producer is not None:  # a batch has one producer: it would have to wait alone
+                return self._write([effect], now)
+            self._log.gather(effect)
+        elif isinstance(effect, MatchRegexes):
+            self._holdings.outbox.put(RunJob(("group", "regexes", effect.group_id), partial(match_all, effect)))
+        else:
+            self._holdings.outbox.put(effect)
+        return ()
 
     def _write(self, appends: Sequence[Append], now: Now) -> list[GroupEffect]:
         """Write one atomic batch; returns what the coordinator says to the outcome, where that is known at once."""

@@ -38,8 +38,8 @@ MAX_BATCH = 1 << 20
 """Bytes of keys and values from which on a batch takes no further append: the limit of a message in Kafka's default settings."""
 
 
-class Coordinator(Protocol[E]):
-    """The outcomes of its appends."""
+class Appender(Protocol[E]):
+    """A coordinator, as the log sees it: it gets the outcomes of its appends."""
 
     def on_appended(self, partition: int, batch: int, now: Now) -> list[E]: ...
 
@@ -124,7 +124,7 @@ class StateLog:
                 return appends[:count]
         return appends
 
-    def append(self, coordinator: Coordinator[E], appends: Sequence[Append], encode: Callable[[], bytes], now: Now) -> list[E]:
+    def append(self, coordinator: Appender[E], appends: Sequence[Append], encode: Callable[[], bytes], now: Now) -> list[E]:
         """Write these appends to one partition as one batch, at most one of a transaction; return the coordinator's reaction to the
         outcome, if that is known at once."""
         partition, producer = appends[0].partition, appends[0].producer
@@ -147,7 +147,7 @@ class StateLog:
             return []
         return _appended(coordinator, partition, numbers, now)
 
-    def flushed(self, coordinator: Coordinator[E], partition: int, first: int, outcome: object, now: Now) -> list[E]:
+    def flushed(self, coordinator: Appender[E], partition: int, first: int, outcome: object, now: Now) -> list[E]:
         """The batch that begins with the append ``first`` has been forced to disk, or could not be."""
         flushing = self._flushing.pop((partition, first))
         if isinstance(outcome, Exception):
@@ -156,11 +156,11 @@ class StateLog:
         return _appended(coordinator, partition, flushing.numbers, now)
 
 
-def _appended(coordinator: Coordinator[E], partition: int, numbers: Sequence[int], now: Now) -> list[E]:
+def _appended(coordinator: Appender[E], partition: int, numbers: Sequence[int], now: Now) -> list[E]:
     return _each(numbers, lambda number: coordinator.on_appended(partition, number, now))
 
 
-def _failed(coordinator: Coordinator[E], partition: int, numbers: Sequence[int], error: ErrorCode, now: Now) -> list[E]:
+def _failed(coordinator: Appender[E], partition: int, numbers: Sequence[int], error: ErrorCode, now: Now) -> list[E]:
     return _each(numbers, lambda number: coordinator.on_append_failed(partition, number, error, now))
 
 

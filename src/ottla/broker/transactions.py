@@ -1,21 +1,20 @@
 """The transaction coordinator inside the broker: its appends go to ``__transaction_state``, its markers to the logs.
 
-Owns the translation of the coordinator's effects into the broker's, the loading of transactional ids after a start, and the markers
-that are on their way. Must not know what a transaction may do. Invariants: each ``WriteMarkers`` is answered by one
-``on_markers_written``, when every partition that still exists has its marker; a batch of a transaction is written only after the
-coordinator has said that its partition belongs to it.
+Owns the translation of the coordinator's effects into the broker's, and the markers that are on their way. Must not know what a
+transaction may do. Invariants: each ``WriteMarkers`` is answered by one ``on_markers_written``, when every partition that still
+exists has its marker; a batch of a transaction is written only after the coordinator has said that its partition belongs to it.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from ottla.broker.config import BrokerConfig
+from ottla.broker.coordinator_partitions import CoordinatorPartitions, LoadedLog
 from ottla.broker.effects import (
     CloseConnection,
     Effect,
@@ -34,7 +33,6 @@ from ottla.broker.log import PartitionLog
 from ottla.broker.markers import NewMarker, marker_batch
 from ottla.broker.refusal import Refusal
 from ottla.broker.state_log import Entry, StateLog, StoredSegment, latest_entries
-from ottla.broker.tenure import LOAD_RETRY_BACKOFF_MS, LOADING, OFFLINE, Tenure
 from ottla.broker.topics import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from ottla.broker.verdicts import Writer
 from ottla.coordinator.effects import Append
@@ -71,36 +69,49 @@ class Transactions:
         self._groups = groups
         self._config = config
         self._log = StateLog(holdings, TRANSACTIONS_TOPIC, config.transaction_state_log_num_partitions, "transactions")
-        self._coordinator = self._new_coordinator()
         self._markers: dict[str, WriteMarkers] = {}
         self._enlisting: dict[int, Enlisted] = {}
-        self._tenure = Tenure()
+        self._renew()
+
+    def _renew(self) -> None:
+        """Begin with a coordinator that has no partition yet."""
+        config = self._config
+        self._coordinator = TransactionCoordinator(
+            Surroundings(
+                TransactionConfig(
+                    state_topic_partitions=self._log.partition_count,
+                    max_timeout_ms=config.transaction_max_timeout_ms,
+                    id_expiration_ms=config.transactional_id_expiration_ms,
+                ),
+                self._holdings.topics,
+                self,
+                self._groups.offsets_partition_of,
+                frozenset(INTERNAL_TOPICS),
+            )
+        )
+        self._partitions: CoordinatorPartitions[Sequence[Entry], CoordinatorEffect] = CoordinatorPartitions(
+            self._coordinator, self._log, self._holdings.outbox, "transactions", read=_read, empty=(), perform=self._perform
+        )
 
     def start(self, now: Now) -> None:
         """Take over every partition: the empty ones at once, the others when the disk thread has read them."""
-        self._coordinator = self._new_coordinator()
-        for partition in range(self._log.partition_count):
-            self._take_over(partition, now)
+        self._renew()
+        self._partitions.take_over_all(now)
 
     def coordinator_of(self, transactional_id: str) -> Place | None:
         """The coordinator of a transactional id: this broker, unless a scripted fault names another, or none (``None``)."""
-        return self._tenure.place_of(self._coordinator.partition_for(transactional_id), self._holdings.place)
+        return self._partitions.ownership.place_of(self._coordinator.partition_for(transactional_id), self._holdings.place)
 
     def move_away(self, fault: int, transactional_id: str | None, to: Place | None, now: Now) -> None:
         """Give up the partition of a transactional id, or all; ``to`` is the new owner in answers."""
-        every = range(self._log.partition_count)
-        effects: list[CoordinatorEffect] = []
-        for partition in every if transactional_id is None else (self._coordinator.partition_for(transactional_id),):
-            self._tenure.give_up(partition, fault, to)
-            effects += self._coordinator.unload(partition)
-        for name in [name for name, order in self._markers.items() if self._tenure.is_away(order.state_partition)]:
+        self._partitions.move_away(fault, transactional_id, to, now)
+        ownership = self._partitions.ownership
+        for name in [name for name, order in self._markers.items() if ownership.is_away(order.state_partition)]:
             del self._markers[name]  # the next owner of the id writes them
-        self._execute(effects, now)
 
     def come_back(self, fault: int, now: Now) -> None:
         """Take over again what was given up because of a fault."""
-        for partition in self._tenure.take_back(fault):
-            self._take_over(partition, now)
+        self._partitions.come_back(fault, now)
 
     def ensure_topic(self) -> None:
         """Create ``__transaction_state`` if it is not there yet; ``Refusal`` where that fails."""
@@ -108,7 +119,7 @@ class Transactions:
 
     def handle(self, context: RequestContext, message: Any, now: Now) -> None:
         """A request of one of the ``served`` APIs."""
-        self._execute(self._coordinator.handle(context, message, now), now)
+        self._partitions.execute(self._coordinator.handle(context, message, now), now)
 
     def enlist(self, context: RequestContext, wanted: Mapping[Writer, Iterable[TopicPartition]], then: Enlisted, now: Now) -> None:
         """Have partitions belong to the transactions of ``wanted``, then go on with what was said to each.
@@ -127,35 +138,27 @@ class Transactions:
 
     def on_timer(self, key: TimerKey, now: Now) -> None:
         """One of the coordinator's timers has come."""
-        self._execute(self._coordinator.on_timer(key, now), now)
+        self._partitions.execute(self._coordinator.on_timer(key, now), now)
 
     def retry_markers(self, key: tuple[Any, ...], now: Now) -> None:
         """It is time to try again what could not be written."""
         order = self._markers.get(key[0])
         if order is not None:
-            self._execute([order], now)
+            self._partitions.execute([order], now)
 
     def load_again(self, partition: int, now: Now) -> None:
-        """Try again to read the partitions that could not be read."""
-        if self._tenure.is_loading(partition):
-            self._take_over(partition, now)
+        """Try again to read a partition that could not be read."""
+        self._partitions.load_again(partition, now)
 
     def on_job(self, tag: JobTag, outcome: object, now: Now) -> None:
         """The disk thread has read a partition, or has forced a batch to disk."""
-        effects: list[CoordinatorEffect] = []
         match tag:
             case ("load", int(partition)):
-                if isinstance(outcome, OSError):
-                    self._holdings.outbox.put(SetTimer((LOADING, "transactions", partition), now.mono + LOAD_RETRY_BACKOFF_MS))
-                if self._tenure.has_loaded(partition, outcome):
-                    entries, transactional_ids, damages = cast("tuple[list[Entry], set[str], list[str]]", outcome)
-                    self._log.report(partition, damages, transactional_ids)
-                    effects = self._coordinator.load(partition, entries, now)
+                self._partitions.on_loaded(partition, outcome, now)
             case ("flush", int(partition), int(batch)):
-                effects = self._log.flushed(self._coordinator, partition, batch, outcome, now)
+                self._partitions.on_flushed(partition, batch, outcome, now)
             case _:
                 raise AssertionError(f"no such job: {tag}")
-        self._execute(effects, now)
 
     def write_marker(self, log: PartitionLog, marker: NewMarker, now: Now) -> None:
         """End a transaction in one log, and in the groups whose offsets are in it; ``Refusal`` where that is not possible now."""
@@ -169,35 +172,6 @@ class Transactions:
         if topic == OFFSETS_TOPIC:
             self._groups.end_transaction(partition, marker.producer_id, marker.commit, now)
 
-    def _take_over(self, partition: int, now: Now) -> None:
-        if self._log.is_offline(partition):
-            self._tenure.give_up(partition, OFFLINE, None)
-            return
-        segments = self._log.stored(partition)
-        if not segments:
-            self._log.report(partition, (), ())
-            self._execute(self._coordinator.load(partition, (), now), now)
-            return
-        self._coordinator.start_loading(partition)
-        self._tenure.start_loading(partition)
-        self._holdings.outbox.put(RunJob(("transactions", "load", partition), partial(_read, segments)))
-
-    def _new_coordinator(self) -> TransactionCoordinator:
-        config = self._config
-        return TransactionCoordinator(
-            Surroundings(
-                TransactionConfig(
-                    state_topic_partitions=self._log.partition_count,
-                    max_timeout_ms=config.transaction_max_timeout_ms,
-                    id_expiration_ms=config.transactional_id_expiration_ms,
-                ),
-                self._holdings.topics,
-                self,
-                self._groups.offsets_partition_of,
-                frozenset(INTERNAL_TOPICS),
-            )
-        )
-
     def new_producer_id(self) -> int | None:
         """For the coordinator: an id that was never given out."""
         try:
@@ -205,19 +179,17 @@ class Transactions:
         except Refusal:
             return None
 
-    def _execute(self, effects: Iterable[CoordinatorEffect], now: Now) -> None:
-        """Put effects into the outbox, in the order in which they were decided; write the appends."""
-        todo = deque(effects)
-        while todo:
-            effect = todo.popleft()
-            if isinstance(effect, Append):
-                todo += self._log.append(self._coordinator, [effect], partial(_encoded, effect, now.wall), now)
-            elif isinstance(effect, WriteMarkers):
-                todo += self._write_markers(effect, now)
-            elif isinstance(effect, Reply) and effect.ticket in self._enlisting:
-                self._go_on(effect, now)
-            else:
-                self._holdings.outbox.put(effect)
+    def _perform(self, effect: CoordinatorEffect, now: Now) -> Iterable[CoordinatorEffect]:
+        """Put an effect into the outbox; write appends and markers, and go on with what waited for an internal answer."""
+        if isinstance(effect, Append):
+            return self._log.append(self._coordinator, [effect], partial(_encoded, effect, now.wall), now)
+        if isinstance(effect, WriteMarkers):
+            return self._write_markers(effect, now)
+        if isinstance(effect, Reply) and effect.ticket in self._enlisting:
+            self._go_on(effect, now)
+        else:
+            self._holdings.outbox.put(effect)
+        return ()
 
     def _go_on(self, said: Reply, now: Now) -> None:
         """Continue a request that waited for the coordinator's answer. A failure only closes the connection of the request."""
@@ -293,8 +265,8 @@ def _errors(response: Any) -> dict[TopicPartition, ErrorCode]:
     }
 
 
-def _read(segments: Sequence[StoredSegment]) -> tuple[list[Entry], set[str], list[str]]:
-    """What a log says, the transactional ids in it, and what of it is damaged. For the disk thread; raises ``OSError``."""
+def _read(segments: Sequence[StoredSegment]) -> LoadedLog[Sequence[Entry]]:
+    """What a log says. For the disk thread; raises ``OSError``."""
     readable: list[Entry] = []
     transactional_ids: set[str] = set()
     entries, damages = latest_entries(segments)
@@ -307,4 +279,4 @@ def _read(segments: Sequence[StoredSegment]) -> tuple[list[Entry], set[str], lis
         readable.append((key, value))
         if event is not None:
             transactional_ids.add(event.transactional_id)
-    return readable, transactional_ids, damages
+    return LoadedLog(readable, transactional_ids, damages)

@@ -142,7 +142,7 @@ class GroupCoordinator:
                 found.setdefault(producer_id, {}).update(places)
         return found
 
-    def unload(self, partition: int, now: Now) -> list[Effect]:
+    def unload(self, partition: int) -> list[Effect]:
         """Stop serving a partition's groups; waiting requests are answered with NOT_COORDINATOR."""
         return self._runtime.unload(partition)
 

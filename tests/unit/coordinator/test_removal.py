@@ -415,7 +415,7 @@ def test_a_partition_that_is_not_here_is_not_searched() -> None:
     records = len(harness.events())
     timers = dict(harness.all_timers)
     for partition in range(5):
-        harness.perform(harness.coordinator.unload(partition, harness.now))
+        harness.perform(harness.coordinator.unload(partition))
     assert harness.all_timers == {}
     harness.mono = 10_000
     for key in timers:

@@ -108,7 +108,7 @@ def test_an_append_from_before_a_partition_was_given_up_ends_no_later_one() -> N
     harness.commit({("orders", 0): 1})
     ((key, early),) = harness.open.items()
     del harness.open[key]
-    harness.coordinator.unload(early.partition, harness.now)
+    harness.coordinator.unload(early.partition)
     harness.coordinator.load(early.partition, (), harness.now)
     later = harness.commit({("orders", 0): 2})
     assert harness.coordinator.on_appended(early.partition, early.batch, harness.now) == []
@@ -251,7 +251,7 @@ def test_a_loaded_partition_is_not_loaded_again() -> None:
     harness = Harness()
     with pytest.raises(IllegalStateError, match="unload it first"):
         harness.coordinator.load(0, [], harness.now)
-    harness.coordinator.unload(0, harness.now)
+    harness.coordinator.unload(0)
     harness.perform(harness.coordinator.load(0, [], harness.now))
     harness.answer(
         harness.commit({("orders", 0): 1}, group=next(one for one in "abcdefgh" if harness.coordinator.partition_for(one) == 0))
@@ -284,7 +284,7 @@ def test_whoever_waits_is_told_when_a_partition_is_unloaded() -> None:
     joining = harness.join(leader)
     harness.answer(harness.commit({("orders", 0): 1}, group="s"))
     partition = harness.coordinator.partition_for("g")
-    harness.perform(harness.coordinator.unload(partition, harness.now))
+    harness.perform(harness.coordinator.unload(partition))
     assert harness.answer(joining).error_code is ErrorCode.not_coordinator
     assert harness.heartbeat(follower, 1) is ErrorCode.not_coordinator
     assert harness.deadlines == {}
@@ -299,7 +299,7 @@ def test_a_parked_sync_and_an_open_append_are_told_too() -> None:
     late = harness.join(leader)
     gone = harness.delete("g", "h")
     partition = harness.coordinator.partition_for("g")
-    effects = harness.coordinator.unload(partition, harness.now)
+    effects = harness.coordinator.unload(partition)
     harness.perform(effects)
     assert [harness.answer(one).error_code for one in (parked, stored, late)] == [ErrorCode.not_coordinator] * 3
     assert [one.error_code for one in harness.answer(gone).results] == [ErrorCode.not_coordinator, ErrorCode.group_id_not_found]
