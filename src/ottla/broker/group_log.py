@@ -13,17 +13,17 @@ from ottla.broker.markers import marker_kind
 from ottla.broker.state_log import StoredSegment, read_entries
 from ottla.coordinator.effects import ProducerStamp
 from ottla.coordinator.events import DurableEvent, GroupRecord, events_of
-from ottla.coordinator.pending import Pending
+from ottla.coordinator.pending import PendingWrites
 from ottla.errors import ProtocolError
 from ottla.records import ControlType
 
 
-class LatestOfGroups:
+class CompactedGroupLog:
     """Takes records and markers in the order of the log; ``records`` is what is left of them."""
 
     def __init__(self) -> None:
         self._latest: dict[bytes, bytes | None] = {}
-        self._pending = Pending[bytes, tuple[bytes | None, ProducerStamp]]()
+        self._pending = PendingWrites[bytes, tuple[bytes | None, ProducerStamp]]()
 
     def write(self, key: bytes, value: bytes | None) -> None:
         """A record that was written outside of transactions."""
@@ -32,7 +32,7 @@ class LatestOfGroups:
         if value is None:
             self._pending.forget(key)
         else:
-            self._pending.outdo(key)
+            self._pending.supersede(key)
 
     def write_in_transaction(self, producer: ProducerStamp, key: bytes, value: bytes | None) -> None:
         """A record that counts if a marker says so."""
@@ -47,7 +47,7 @@ class LatestOfGroups:
     def records(self) -> list[GroupRecord]:
         """What counts, and what open transactions have written: before that if it is outdone by it, after it if not."""
         still_open = sorted(
-            (written.number, written.outdone, (key, *written.value))
+            (written.number, written.superseded, (key, *written.value))
             for _, writes in self._pending.by_producer()
             for key, written in writes.items()
         )
@@ -58,9 +58,9 @@ class LatestOfGroups:
 def read_groups(segments: Sequence[StoredSegment]) -> LoadedLog[Sequence[DurableEvent]]:
     """What the log says that these segments are, oldest first. Raises ``OSError``.
 
-    This is for the disk thread, with the decoding: the loop has nothing left to do but to let the events happen.
+    This is for the disk thread, with the decoding: only the replay is left for the loop.
     """
-    latest = LatestOfGroups()
+    latest = CompactedGroupLog()
     damages: list[str] = []
     for header, entries in read_entries(segments, damages):
         for key, value in entries:

@@ -22,9 +22,9 @@ from ottla.broker.refusal import Refusal
 from ottla.broker.state_log import StateLog
 from ottla.broker.topics import OFFSETS_TOPIC
 from ottla.coordinator.config import GroupConfig
-from ottla.coordinator.consumer.regex import match_all
+from ottla.coordinator.consumer.regex import resolve_all
 from ottla.coordinator.coordinator import Effect as GroupEffect, GroupCoordinator
-from ottla.coordinator.effects import Append, MatchRegexes, ProducerStamp, RegexMatches
+from ottla.coordinator.effects import Append, ProducerStamp, ResolvedRegexes, ResolveRegexes
 from ottla.coordinator.events import DurableEvent
 from ottla.errors import ConfigError
 from ottla.protocol import ErrorCode
@@ -149,8 +149,8 @@ class Groups:
             case ("flush", int(partition), int(batch)):
                 self._partitions.on_flushed(partition, batch, outcome, now)
             case ("regexes", str(group_id)):
-                matches = outcome if isinstance(outcome, RegexMatches) else None
-                self._partitions.execute(self._coordinator.on_regexes_matched(group_id, matches, now), now)
+                matches = outcome if isinstance(outcome, ResolvedRegexes) else None
+                self._partitions.execute(self._coordinator.on_regexes_resolved(group_id, matches, now), now)
             case _:
                 raise AssertionError(f"no such job: {tag}")
 
@@ -186,8 +186,8 @@ class Groups:
             if effect.producer is not None:  # a batch has one producer: it would have to wait alone
                 return self._write([effect], now)
             self._log.gather(effect)
-        elif isinstance(effect, MatchRegexes):
-            self._holdings.outbox.put(RunJob(("group", "regexes", effect.group_id), partial(match_all, effect)))
+        elif isinstance(effect, ResolveRegexes):
+            self._holdings.outbox.put(RunJob(("group", "regexes", effect.group_id), partial(resolve_all, effect)))
         else:
             self._holdings.outbox.put(effect)
         return ()

@@ -38,7 +38,7 @@ from ottla.broker.verdicts import Writer
 from ottla.coordinator.effects import Append
 from ottla.coordinator.transactions.config import TransactionConfig
 from ottla.coordinator.transactions.coordinator import Effect as CoordinatorEffect, TransactionCoordinator
-from ottla.coordinator.transactions.decision import Surroundings, WriteMarkers
+from ottla.coordinator.transactions.decision import TransactionContext, WriteMarkers
 from ottla.coordinator.transactions.events import event_of
 from ottla.errors import ProtocolError
 from ottla.protocol import ErrorCode
@@ -77,7 +77,7 @@ class Transactions:
         """Begin with a coordinator that has no partition yet."""
         config = self._config
         self._coordinator = TransactionCoordinator(
-            Surroundings(
+            TransactionContext(
                 TransactionConfig(
                     state_topic_partitions=self._log.partition_count,
                     max_timeout_ms=config.transaction_max_timeout_ms,

@@ -14,17 +14,17 @@ from typing import Any, ClassVar
 from ottla.assignors import SERVER_ASSIGNORS, PartitionAssignor
 from ottla.coordinator.config import GroupConfig
 from ottla.coordinator.describe import list_groups, list_refused
-from ottla.coordinator.effects import Append, RegexMatches, Reply, RequestContext, SetTimer, TimerKey
+from ottla.coordinator.effects import Append, Reply, RequestContext, ResolvedRegexes, SetTimer, TimerKey
 from ottla.coordinator.events import DurableEvent
-from ottla.coordinator.pending import Place
-from ottla.coordinator.ports import GroupConfigs, Ids, NoGroupConfigs, Surroundings, TopicImage
+from ottla.coordinator.pending import GroupTopicPartition
+from ottla.coordinator.ports import GroupConfigs, GroupContext, Ids, NoGroupConfigs, TopicImage
 from ottla.coordinator.removal import has_offsets_of
 from ottla.coordinator.result import GroupEffect, Result
 from ottla.coordinator.routes import ROUTES
-from ottla.coordinator.runtime import Chore, CoordinatorRuntime, Part, PartitionRuntime, Route, SplitRoute, TimerFired
-from ottla.coordinator.shard import GroupShard, RegexesDone
+from ottla.coordinator.runtime import BackgroundTask, CoordinatorRuntime, Part, PartitionRuntime, Route, SplitRoute, TimerFired
+from ottla.coordinator.shard import GroupShard, RegexesResolved
 from ottla.coordinator.state import Group
-from ottla.coordinator.timers import expire_timer, forget_timer, session_timer
+from ottla.coordinator.timers import deleted_topics_timer, offset_expiration_timer, session_timer
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.group_records import OffsetCommitValue
@@ -56,14 +56,14 @@ class GroupCoordinator:
         configs: GroupConfigs | None = None,
     ) -> None:
         self._config = config
-        self._around = Surroundings(config, topics, ids, assignors, configs or NoGroupConfigs())
+        self._context = GroupContext(config, topics, ids, assignors, configs or NoGroupConfigs())
         self._runtime: CoordinatorRuntime[GroupShard, GroupEffect] = CoordinatorRuntime(
             "__consumer_offsets", config.offsets_topic_partitions, config.append_retry_backoff_ms
         )
 
     def reconfigure(self, config: GroupConfig) -> None:
         """Let other settings hold from now on; the number of partitions stays."""
-        self._around.config = replace(config, offsets_topic_partitions=self._config.offsets_topic_partitions)
+        self._context.config = replace(config, offsets_topic_partitions=self._config.offsets_topic_partitions)
 
     def partition_for(self, group_id: str) -> int:
         """The partition of ``__consumer_offsets`` that a group lives in."""
@@ -89,25 +89,25 @@ class GroupCoordinator:
         served.timers.reported(key)
         if not served.timers.take_if_due(key, now.mono):
             return []
-        again = SetTimer(key, now.mono + self._around.config.offsets_retention_check_interval_ms)
-        chores = [(group_id, expire_timer(group_id)) for group_id in served.shard.state.groups()]
+        again = SetTimer(key, now.mono + self._context.config.offsets_retention_check_interval_ms)
+        chores = [(group_id, offset_expiration_timer(group_id)) for group_id in served.shard.state.groups()]
         return self._runtime.collect([*served.apply(Result(effects=(again,))), *_do(served, chores, now)])
 
     def on_topics_changed(self, topics: Collection[str], now: Now) -> list[Effect]:
         """Topics were created, were deleted or have more partitions; the topic image has it already. Groups forget what is gone."""
-        gone = tuple(name for name in topics if self._around.topics.topic_id(name) is None)
+        gone = tuple(name for name in topics if self._context.topics.topic_id(name) is None)
         effects: list[Effect] = []
         for served in self._runtime.all_served() if gone else ():
             committing = dict.fromkeys(served.open_keys())
             state = served.shard.state
             concerned = [name for name in state.groups() if name not in committing and has_offsets_of(state, name, gone)]
-            chores = [(group_id, forget_timer(group_id, gone)) for group_id in (*committing, *concerned)]
+            chores = [(group_id, deleted_topics_timer(group_id, gone)) for group_id in (*committing, *concerned)]
             effects += self._runtime.collect(_do(served, chores, now))
         return effects
 
-    def on_regexes_matched(self, group_id: str, matches: RegexMatches | None, now: Now) -> list[Effect]:
-        """What a ``MatchRegexes`` has found; ``None`` if that could not be done."""
-        return self._runtime.submit(group_id, RegexesDone(matches), now)
+    def on_regexes_resolved(self, group_id: str, matches: ResolvedRegexes | None, now: Now) -> list[Effect]:
+        """What a ``ResolveRegexes`` has found; ``None`` if that could not be done."""
+        return self._runtime.submit(group_id, RegexesResolved(matches), now)
 
     def on_appended(self, partition: int, batch: int, now: Now) -> list[Effect]:
         """The records of an ``Append`` are in the log."""
@@ -123,7 +123,7 @@ class GroupCoordinator:
 
     def load(self, partition: int, events: Iterable[DurableEvent], now: Now) -> list[Effect]:
         """Take a partition over with what its log says (``events_of`` its records), and serve its groups from now on."""
-        shard = GroupShard(partition, self._around)
+        shard = GroupShard(partition, self._context)
         shard.replay(events)
         return self._runtime.load(partition, shard, now)
 
@@ -134,9 +134,9 @@ class GroupCoordinator:
             served.shard.end_transaction(producer_id, commit, served.open_producers())
         return []
 
-    def pending_offsets(self) -> dict[int, dict[Place, OffsetCommitValue | None]]:
+    def pending_offsets(self) -> dict[int, dict[GroupTopicPartition, OffsetCommitValue | None]]:
         """What the log holds of open transactions, by producer id; ``None`` for what cannot count any more."""
-        found: dict[int, dict[Place, OffsetCommitValue | None]] = {}
+        found: dict[int, dict[GroupTopicPartition, OffsetCommitValue | None]] = {}
         for served in self._runtime.all_served():
             for producer_id, places in served.shard.state.pending.durable().items():
                 found.setdefault(producer_id, {}).update(places)
@@ -154,7 +154,7 @@ class GroupCoordinator:
             return 0, []
         members = [member for member in group.members.values() if fits(member)]
         effects = [
-            effect for member in members for effect in served.hasten(group_id, session_timer(group_id, member.member_id), now)
+            effect for member in members for effect in served.fire_timer(group_id, session_timer(group_id, member.member_id), now)
         ]
         return len(members), self._runtime.collect(effects)
 
@@ -184,4 +184,4 @@ class GroupCoordinator:
 def _do(
     served: PartitionRuntime[GroupShard, GroupEffect], chores: Iterable[tuple[str, TimerKey]], now: Now
 ) -> list[GroupEffect | Append | Reply | Part]:
-    return [effect for group_id, key in chores for effect in served.submit(group_id, Chore(key), now)]
+    return [effect for group_id, key in chores for effect in served.submit(group_id, BackgroundTask(key), now)]

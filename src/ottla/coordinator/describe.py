@@ -9,11 +9,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from uuid import UUID
 
-from ottla.coordinator.classic.group import GroupState
-from ottla.coordinator.consumer.group import ConsumerGroup, ConsumerMember
+from ottla.coordinator.classic.group import ClassicGroupState
+from ottla.coordinator.consumer.group import ConsumerGroup, ConsumerGroupMember
 from ottla.coordinator.consumer.target import assignor_name
 from ottla.coordinator.effects import RequestContext
-from ottla.coordinator.ports import Surroundings, TopicImage
+from ottla.coordinator.ports import GroupContext, TopicImage
 from ottla.coordinator.result import Result
 from ottla.coordinator.state import Group, ShardState
 from ottla.protocol import NO_THROTTLE, ErrorCode
@@ -55,17 +55,17 @@ def described_groups(request: describe_groups_request.DescribeGroupsRequest) -> 
     return tuple(Described(group_id, request.include_authorized_operations) for group_id in request.groups)
 
 
-def describe_group(around: Surroundings, state: ShardState, context: RequestContext, wanted: Described, now: Now) -> Result:
+def describe_group(coordinator: GroupContext, state: ShardState, context: RequestContext, wanted: Described, now: Now) -> Result:
     """One group and its members; the user data for the assignor is shown while it is in use."""
     group = state.classic_group(wanted.group_id)
     if group is None and Fact.GROUP_NOT_FOUND in context.facts:
         reason = "not found" if state.group(wanted.group_id) is None else "is not a classic group"
         error, message = ErrorCode.group_id_not_found, f"Group {wanted.group_id} {reason}."
-        return Result(answer=_undescribed(wanted.group_id, error, GroupState.DEAD, message))
+        return Result(answer=_undescribed(wanted.group_id, error, ClassicGroupState.DEAD, message))
     if group is None:
-        dead = _undescribed(wanted.group_id, ErrorCode.none, GroupState.DEAD)
+        dead = _undescribed(wanted.group_id, ErrorCode.none, ClassicGroupState.DEAD)
         return Result(answer=replace(dead, authorized_operations=wanted.operations))
-    chosen = group.protocol if group.state is GroupState.STABLE else None
+    chosen = group.protocol if group.state is ClassicGroupState.STABLE else None
     members = tuple(
         describe_groups_response.DescribedGroupMember(
             member_id=member.member_id,
@@ -96,7 +96,7 @@ def describe_refused(context: RequestContext, wanted: Described, error: ErrorCod
 
 
 def _undescribed(
-    group_id: str, error: ErrorCode, state: GroupState | None, message: str | None = None
+    group_id: str, error: ErrorCode, state: ClassicGroupState | None, message: str | None = None
 ) -> describe_groups_response.DescribedGroup:
     return describe_groups_response.DescribedGroup(
         error_code=error,
@@ -115,7 +115,7 @@ def described_consumer_groups(request: consumer_group_describe_request.ConsumerG
 
 
 def describe_consumer_group(
-    around: Surroundings, state: ShardState, context: RequestContext, wanted: Described, now: Now
+    coordinator: GroupContext, state: ShardState, context: RequestContext, wanted: Described, now: Now
 ) -> Result:
     """One group, its members, what they have and what they shall have."""
     if not wanted.group_id:
@@ -133,8 +133,8 @@ def describe_consumer_group(
             group_state=group.state.value,
             group_epoch=group.epoch,
             assignment_epoch=group.assignment_epoch,
-            assignor_name=assignor_name(around, group),
-            members=tuple(_described_member(group, member, around.topics) for member in group.members.values()),
+            assignor_name=assignor_name(coordinator, group),
+            members=tuple(_described_member(group, member, coordinator.topics) for member in group.members.values()),
             authorized_operations=wanted.operations,
         )
     )
@@ -162,7 +162,9 @@ def _consumer_group_undescribed(
     )
 
 
-def _described_member(group: ConsumerGroup, member: ConsumerMember, image: TopicImage) -> consumer_group_describe_response.Member:
+def _described_member(
+    group: ConsumerGroup, member: ConsumerGroupMember, image: TopicImage
+) -> consumer_group_describe_response.Member:
     wants = member.metadata
     return consumer_group_describe_response.Member(
         member_id=member.member_id,
@@ -175,11 +177,11 @@ def _described_member(group: ConsumerGroup, member: ConsumerMember, image: Topic
         subscribed_topic_regex=wants.subscribed_topic_regex,
         assignment=_assignment(_held(member), image),
         target_assignment=_assignment(group.target.get(member.member_id, {}), image),
-        member_type=_CLASSIC_MEMBER if member.speaks_classic else _CONSUMER_MEMBER,
+        member_type=_CLASSIC_MEMBER if member.uses_classic_protocol else _CONSUMER_MEMBER,
     )
 
 
-def _held(member: ConsumerMember) -> dict[UUID, list[int]]:
+def _held(member: ConsumerGroupMember) -> dict[UUID, list[int]]:
     """All partitions that no other member may have, including those that the member still has to give up."""
     held: dict[UUID, list[int]] = {}
     for topic_id, numbers in member.held():

@@ -98,8 +98,8 @@ class Append:
 
 
 @dataclass(frozen=True, slots=True)
-class MatchRegexes:
-    """Find out, away from the loop, which of ``names`` the regular expressions of a group match; then tell ``on_regexes_matched``.
+class ResolveRegexes:
+    """Find out, away from the loop, which of ``names`` the regular expressions of a group match; then tell ``on_regexes_resolved``.
 
     ``version`` is that of the topics whose names they are.
     """
@@ -111,11 +111,11 @@ class MatchRegexes:
 
 
 @dataclass(frozen=True, slots=True)
-class RegexMatches:
+class ResolvedRegexes:
     """What came of it: by regular expression the names that it matches, sorted."""
 
     version: int
     topics: Mapping[str, tuple[str, ...]]
 
 
-Effect = Reply | NoReply | CloseConnection | SetTimer | CancelTimer | Append | MatchRegexes
+Effect = Reply | NoReply | CloseConnection | SetTimer | CancelTimer | Append | ResolveRegexes

@@ -1,4 +1,4 @@
-"""What can happen to groups and offsets, as values.
+"""The events of groups and offsets, as values.
 
 *Durable* events are the records of ``__consumer_offsets``, one record each; what they say survives a restart. *Volatile* events are
 never written: parked requests, assigned ids, the state of a round. Owns the durable events and the mapping between them and
@@ -45,7 +45,7 @@ from ottla.values import light_dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class GroupWritten:
+class GroupMetadataUpdated:
     """The group has finished a round, lost its last member, was created, or a static member has a new id."""
 
     group_id: str
@@ -53,7 +53,7 @@ class GroupWritten:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupDeleted:
+class GroupMetadataDeleted:
     """The group is gone."""
 
     group_id: str
@@ -77,7 +77,7 @@ class OffsetDeleted:
 
 
 @light_dataclass(frozen=True, slots=True)
-class OffsetPending:
+class TransactionalOffsetCommitted:
     """An offset that a transaction will have committed, if it is committed itself."""
 
     group_id: str
@@ -98,7 +98,7 @@ class TransactionEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class EpochWritten:
+class GroupEpochUpdated:
     """A consumer group has a new epoch, or is no more."""
 
     group_id: str
@@ -106,14 +106,14 @@ class EpochWritten:
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionMetadataDropped:
+class PartitionMetadataDeleted:
     """Nothing of what older brokers kept of a consumer group's topics counts."""
 
     group_id: str
 
 
 @dataclass(frozen=True, slots=True)
-class SubscriptionWritten:
+class MemberSubscriptionUpdated:
     """What a member of a consumer group asks for."""
 
     group_id: str
@@ -122,7 +122,7 @@ class SubscriptionWritten:
 
 
 @dataclass(frozen=True, slots=True)
-class TargetEpochWritten:
+class TargetAssignmentEpochUpdated:
     """The target assignment of a consumer group is that of an epoch."""
 
     group_id: str
@@ -130,7 +130,7 @@ class TargetEpochWritten:
 
 
 @dataclass(frozen=True, slots=True)
-class TargetWritten:
+class TargetAssignmentUpdated:
     """What a member of a consumer group shall have."""
 
     group_id: str
@@ -139,7 +139,7 @@ class TargetWritten:
 
 
 @dataclass(frozen=True, slots=True)
-class CurrentWritten:
+class CurrentAssignmentUpdated:
     """What a member of a consumer group has."""
 
     group_id: str
@@ -148,7 +148,7 @@ class CurrentWritten:
 
 
 @dataclass(frozen=True, slots=True)
-class RegexWritten:
+class ResolvedRegexUpdated:
     """What a regular expression of a consumer group's members matches."""
 
     group_id: str
@@ -167,16 +167,23 @@ class VolatileEvent:
 
 
 DurableConsumerEvent = (
-    EpochWritten
-    | PartitionMetadataDropped
-    | SubscriptionWritten
-    | TargetEpochWritten
-    | TargetWritten
-    | CurrentWritten
-    | RegexWritten
+    GroupEpochUpdated
+    | PartitionMetadataDeleted
+    | MemberSubscriptionUpdated
+    | TargetAssignmentEpochUpdated
+    | TargetAssignmentUpdated
+    | CurrentAssignmentUpdated
+    | ResolvedRegexUpdated
 )
-DurableEvent = GroupWritten | GroupDeleted | OffsetCommitted | OffsetDeleted | OffsetPending | DurableConsumerEvent
-OffsetEvent = OffsetCommitted | OffsetDeleted | OffsetPending | TransactionEnded
+DurableEvent = (
+    GroupMetadataUpdated
+    | GroupMetadataDeleted
+    | OffsetCommitted
+    | OffsetDeleted
+    | TransactionalOffsetCommitted
+    | DurableConsumerEvent
+)
+OffsetEvent = OffsetCommitted | OffsetDeleted | TransactionalOffsetCommitted | TransactionEnded
 """What happens to committed offsets."""
 Event = DurableEvent | TransactionEnded | VolatileEvent
 
@@ -194,27 +201,27 @@ def record_of(event: DurableEvent) -> tuple[bytes, bytes | None]:
     if type(event) is OffsetCommitted:  # nearly all there are
         return _offset_key(event.group_id, event.partition), encode_value(event.value)
     match event:
-        case OffsetCommitted(group_id, partition, offset) | OffsetPending(group_id, partition, offset):
+        case OffsetCommitted(group_id, partition, offset) | TransactionalOffsetCommitted(group_id, partition, offset):
             return _offset_key(group_id, partition), encode_value(offset)
-        case GroupWritten(group_id, group):
+        case GroupMetadataUpdated(group_id, group):
             return encode_record(GroupMetadataKey(group=group_id), group)
-        case GroupDeleted(group_id):
+        case GroupMetadataDeleted(group_id):
             return encode_record(GroupMetadataKey(group=group_id), None)
         case OffsetDeleted(group_id, partition):
             return _offset_key(group_id, partition), None
-        case PartitionMetadataDropped(group_id):
+        case PartitionMetadataDeleted(group_id):
             return encode_record(ConsumerGroupPartitionMetadataKey(group_id=group_id), None)
-        case EpochWritten(group_id):
+        case GroupEpochUpdated(group_id):
             return encode_record(ConsumerGroupMetadataKey(group_id=group_id), event.value)
-        case TargetEpochWritten(group_id):
+        case TargetAssignmentEpochUpdated(group_id):
             return encode_record(ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id), event.value)
-        case SubscriptionWritten(group_id, member_id):
+        case MemberSubscriptionUpdated(group_id, member_id):
             return encode_record(ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member_id), event.value)
-        case TargetWritten(group_id, member_id):
+        case TargetAssignmentUpdated(group_id, member_id):
             return encode_record(ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id), event.value)
-        case CurrentWritten(group_id, member_id):
+        case CurrentAssignmentUpdated(group_id, member_id):
             return encode_record(ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id), event.value)
-        case RegexWritten(group_id, regex):
+        case ResolvedRegexUpdated(group_id, regex):
             return encode_record(ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=regex), event.value)
 
 
@@ -230,7 +237,11 @@ def event_of(key: bytes, value: bytes | None, producer: ProducerStamp | None = N
     if producer is None:
         return event
     # Nothing else is written in transactions.
-    return OffsetPending(event.group_id, event.partition, event.value, producer) if isinstance(event, OffsetCommitted) else None
+    return (
+        TransactionalOffsetCommitted(event.group_id, event.partition, event.value, producer)
+        if isinstance(event, OffsetCommitted)
+        else None
+    )
 
 
 def events_of(records: Iterable[GroupRecord], errors: list[ProtocolError] | None = None) -> list[DurableEvent]:
@@ -264,15 +275,17 @@ def topic_partition(topic: str, partition: int) -> TopicPartition:
 
 
 _EVENT_OF_KEY: Mapping[type[Any], Callable[[Any, Any], DurableEvent]] = {
-    GroupMetadataKey: lambda key, value: GroupDeleted(key.group) if value is None else GroupWritten(key.group, value),
+    GroupMetadataKey: lambda key, value: (
+        GroupMetadataDeleted(key.group) if value is None else GroupMetadataUpdated(key.group, value)
+    ),
     OffsetCommitKey: _offset_event,
-    ConsumerGroupPartitionMetadataKey: lambda key, value: PartitionMetadataDropped(key.group_id),
-    ConsumerGroupMetadataKey: lambda key, value: EpochWritten(key.group_id, value),
-    ConsumerGroupMemberMetadataKey: lambda key, value: SubscriptionWritten(key.group_id, key.member_id, value),
-    ConsumerGroupTargetAssignmentMetadataKey: lambda key, value: TargetEpochWritten(key.group_id, value),
-    ConsumerGroupTargetAssignmentMemberKey: lambda key, value: TargetWritten(key.group_id, key.member_id, value),
-    ConsumerGroupCurrentMemberAssignmentKey: lambda key, value: CurrentWritten(key.group_id, key.member_id, value),
-    ConsumerGroupRegularExpressionKey: lambda key, value: RegexWritten(key.group_id, key.regular_expression, value),
+    ConsumerGroupPartitionMetadataKey: lambda key, value: PartitionMetadataDeleted(key.group_id),
+    ConsumerGroupMetadataKey: lambda key, value: GroupEpochUpdated(key.group_id, value),
+    ConsumerGroupMemberMetadataKey: lambda key, value: MemberSubscriptionUpdated(key.group_id, key.member_id, value),
+    ConsumerGroupTargetAssignmentMetadataKey: lambda key, value: TargetAssignmentEpochUpdated(key.group_id, value),
+    ConsumerGroupTargetAssignmentMemberKey: lambda key, value: TargetAssignmentUpdated(key.group_id, key.member_id, value),
+    ConsumerGroupCurrentMemberAssignmentKey: lambda key, value: CurrentAssignmentUpdated(key.group_id, key.member_id, value),
+    ConsumerGroupRegularExpressionKey: lambda key, value: ResolvedRegexUpdated(key.group_id, key.regular_expression, value),
 }
 
 

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from uuid import UUID
 
-from ottla.coordinator.classic.draft import Draft
-from ottla.coordinator.classic.group import ClassicGroup, GroupState
+from ottla.coordinator.classic.draft import ClassicGroupDraft
+from ottla.coordinator.classic.group import ClassicGroup, ClassicGroupState
 from ottla.coordinator.classic.validate import generation_error
 from ottla.coordinator.consumer.group import ConsumerGroup
 from ottla.coordinator.consumer.offsets import commit_error, fetch_error
 from ottla.coordinator.effects import RequestContext
 from ottla.coordinator.events import OffsetCommitted, topic_partition
-from ottla.coordinator.ports import Surroundings, TopicImage
+from ottla.coordinator.ports import GroupContext, TopicImage
 from ottla.coordinator.result import Result
 from ottla.coordinator.state import ShardState
 from ottla.protocol import NO_THROTTLE, ErrorCode
@@ -43,18 +43,18 @@ _BROKER_DECIDES = -1
 
 
 def commit_offsets(
-    around: Surroundings,
+    coordinator: GroupContext,
     state: ShardState,
     context: RequestContext,
     request: offset_commit_request.OffsetCommitRequest,
     now: Now,
 ) -> Result:
     """Store offsets, or say for each partition why not."""
-    verdicts = [_verdicts(around, context, topic) for topic in request.topics]
+    verdicts = [_verdicts(coordinator, context, topic) for topic in request.topics]
     group = state.group(request.group_id)
     if isinstance(group, ConsumerGroup):
         member_id, epoch = request.member_id, request.generation_id_or_member_epoch
-        refused = commit_error(group, context, member_id, epoch, _there(request, verdicts), around.topics)
+        refused = commit_error(group, context, member_id, epoch, _there(request, verdicts), coordinator.topics)
     else:
         refused = _group_error(group, context, request)
     if refused is not None:
@@ -64,12 +64,12 @@ def commit_offsets(
         [
             event
             for topic, (name, errors) in zip(request.topics, verdicts, strict=True)
-            for event in _committed_of(around, request, topic, name, errors, now)
+            for event in _committed_of(coordinator, request, topic, name, errors, now)
         ]
     )
     if not isinstance(group, ClassicGroup) or not committed:
         return Result(committed, answer=answer)
-    draft = Draft(group, now)
+    draft = ClassicGroupDraft(group, now)
     if request.member_id in group.members:
         draft.refresh_session(group.members[request.member_id])
     return Result(committed, draft.result().effects, answer)
@@ -83,15 +83,15 @@ def commit_refused(
 
 
 def _verdicts(
-    around: Surroundings, context: RequestContext, topic: offset_commit_request.OffsetCommitRequestTopic
+    coordinator: GroupContext, context: RequestContext, topic: offset_commit_request.OffsetCommitRequestTopic
 ) -> tuple[str, list[ErrorCode]]:
     """The name of a topic, and what is wrong with each of its partitions."""
     by_id = Fact.BY_TOPIC_ID in context.facts
-    name = _name_of(around.topics, topic.topic_id) if by_id else topic.name
+    name = _name_of(coordinator.topics, topic.topic_id) if by_id else topic.name
     if name is None:
         return "", [ErrorCode.unknown_topic_id] * len(topic.partitions)
-    count = around.topics.partition_count(name) or 0
-    limit = around.config.offset_metadata_max_bytes
+    count = coordinator.topics.partition_count(name) or 0
+    limit = coordinator.config.offset_metadata_max_bytes
     errors = []
     for partition in topic.partitions:
         if not 0 <= partition.partition_index < count:
@@ -116,10 +116,10 @@ def _group_error(
         if generation < 0:
             return None
         return ErrorCode.group_id_not_found if Fact.GROUP_NOT_FOUND in context.facts else ErrorCode.illegal_generation
-    if generation < 0 and group.state is GroupState.EMPTY:
+    if generation < 0 and group.state is ClassicGroupState.EMPTY:
         return None
     error = generation_error(group, member_id, request.group_instance_id, generation)
-    if error is None and group.state is GroupState.COMPLETING_REBALANCE:
+    if error is None and group.state is ClassicGroupState.COMPLETING_REBALANCE:
         return ErrorCode.rebalance_in_progress
     return error
 
@@ -135,7 +135,7 @@ def _there(
 
 
 def _committed_of(
-    around: Surroundings,
+    coordinator: GroupContext,
     request: offset_commit_request.OffsetCommitRequest,
     topic: offset_commit_request.OffsetCommitRequestTopic,
     name: str,
@@ -145,7 +145,7 @@ def _committed_of(
     """Old clients may say how long offsets are to be kept (milliseconds); a record with that has no field for the topic's id."""
     retention = request.retention_time_ms
     expires = _java_long(now.wall + retention) if retention != _BROKER_DECIDES else -1
-    topic_id = around.topics.topic_id(name) if expires == -1 else None
+    topic_id = coordinator.topics.topic_id(name) if expires == -1 else None
     return [
         OffsetCommitted(
             request.group_id,
@@ -209,7 +209,7 @@ def fetch_parts(request: offset_fetch_request.OffsetFetchRequest) -> tuple[Fetch
     return tuple(FetchPart(group, request.require_stable) for group in request.groups)
 
 
-def fetch_offsets(around: Surroundings, state: ShardState, context: RequestContext, part: FetchPart, now: Now) -> Result:
+def fetch_offsets(coordinator: GroupContext, state: ShardState, context: RequestContext, part: FetchPart, now: Now) -> Result:
     """The committed offsets of one group; a group that is not there has committed none."""
     wanted = part.group
     group = state.group(wanted.group_id)
@@ -220,9 +220,9 @@ def fetch_offsets(around: Surroundings, state: ShardState, context: RequestConte
     offsets: Told = {**state.offsets(wanted.group_id), **dict.fromkeys(unstable)}
     by_id = Fact.BY_TOPIC_ID in context.facts
     if wanted.topics is None:
-        topics = _all_topics(around.topics, offsets, by_id)
+        topics = _all_topics(coordinator.topics, offsets, by_id)
     else:
-        topics = tuple(_fetched(around.topics, topic, offsets, by_id) for topic in wanted.topics)
+        topics = tuple(_fetched(coordinator.topics, topic, offsets, by_id) for topic in wanted.topics)
     return Result(answer=offset_fetch_response.OffsetFetchResponseGroup(group_id=wanted.group_id, topics=topics))
 
 

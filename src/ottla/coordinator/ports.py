@@ -68,7 +68,7 @@ _NOTHING_SET: Mapping[str, int] = MappingProxyType({})
 
 
 @dataclass(slots=True)
-class Surroundings:
+class GroupContext:
     """All that a decision may look at besides the group itself."""
 
     config: GroupConfig

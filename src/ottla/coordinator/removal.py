@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from ottla.coordinator.classic.group import ClassicGroup, GroupState
+from ottla.coordinator.classic.group import ClassicGroup, ClassicGroupState
 from ottla.coordinator.classic.subscription import subscribed_topics
 from ottla.coordinator.consumer.fencing import deletion
 from ottla.coordinator.consumer.group import ConsumerGroup, ConsumerGroupState
 from ottla.coordinator.effects import CancelTimer, RequestContext
-from ottla.coordinator.events import GroupDeleted, OffsetDeleted
-from ottla.coordinator.ports import Surroundings
+from ottla.coordinator.events import GroupMetadataDeleted, OffsetDeleted
+from ottla.coordinator.ports import GroupContext
 from ottla.coordinator.result import Result
 from ottla.coordinator.state import Group, ShardState
 from ottla.coordinator.timers import session_timer
@@ -25,7 +25,7 @@ from ottla.protocol.group_records import OffsetCommitValue
 from ottla.protocol.messages import delete_groups_response, offset_delete_request, offset_delete_response
 from ottla.types import Now, TopicPartition
 
-_EMPTY = (GroupState.EMPTY, ConsumerGroupState.EMPTY)
+_EMPTY = (ClassicGroupState.EMPTY, ConsumerGroupState.EMPTY)
 _CONSUMER = "consumer"
 """The protocol type of groups whose subscriptions the coordinator can read."""
 
@@ -38,17 +38,17 @@ def has_offsets_of(state: ShardState, group_id: str, topics: Collection[str]) ->
     return any(partition.topic in topics for partition in (*state.offsets(group_id), *state.pending.of_group(group_id)))
 
 
-def forget_topics(around: Surroundings, state: ShardState, group_id: str, topics: Collection[str]) -> Result:
+def delete_offsets_of_topics(coordinator: GroupContext, state: ShardState, group_id: str, topics: Collection[str]) -> Result:
     """The offsets of topics that are gone go too, unless a topic is there again under the name and they were committed to it."""
     gone = tuple(
         OffsetDeleted(group_id, partition)
         for partition, value in state.offsets(group_id).items()
-        if partition.topic in topics and not _belongs(value, around.topics.topic_id(partition.topic))
+        if partition.topic in topics and not _belongs(value, coordinator.topics.topic_id(partition.topic))
     )
     pending = sorted(
         partition
         for partition in state.pending.of_group(group_id)
-        if partition.topic in topics and around.topics.topic_id(partition.topic) is None
+        if partition.topic in topics and coordinator.topics.topic_id(partition.topic) is None
     )
     return Result(tuple(dict.fromkeys((*gone, *(OffsetDeleted(group_id, partition) for partition in pending)))))
 
@@ -60,13 +60,13 @@ def _belongs(value: OffsetCommitValue, topic_id: object) -> bool:
 # By age.
 
 
-def expire(around: Surroundings, state: ShardState, group_id: str, now: Now) -> Result:
+def expire_offsets(coordinator: GroupContext, state: ShardState, group_id: str, now: Now) -> Result:
     """Remove the expired offsets of a group, and the group itself once nothing is left of it."""
     group = state.group(group_id)
     if group is None:
         return Result()
     offsets = state.offsets(group_id)
-    retention = around.config.offsets_retention_ms
+    retention = coordinator.config.offsets_retention_ms
     if offsets and not _may_expire(group):
         return Result()
     topics = _subscribed_topics(group)
@@ -91,8 +91,8 @@ def _may_expire(group: Group) -> bool:
     """While a classic group rebalances it is unknown what it will read."""
     if isinstance(group, ConsumerGroup):
         return True
-    reads = group.protocol_type == _CONSUMER and group.state is GroupState.STABLE and subscribed_topics(group) is not None
-    return group.protocol_type is None or group.state is GroupState.EMPTY or reads
+    reads = group.protocol_type == _CONSUMER and group.state is ClassicGroupState.STABLE and subscribed_topics(group) is not None
+    return group.protocol_type is None or group.state is ClassicGroupState.EMPTY or reads
 
 
 def _has_expired(group: Group, value: OffsetCommitValue, retention: int, now: int) -> bool:
@@ -104,7 +104,7 @@ def _has_expired(group: Group, value: OffsetCommitValue, retention: int, now: in
         return value.expire_timestamp <= now
     if isinstance(group, ConsumerGroup):
         return now - value.commit_timestamp >= retention
-    became_empty = group.since if group.protocol_type is not None and group.state is GroupState.EMPTY else -1
+    became_empty = group.since if group.protocol_type is not None and group.state is ClassicGroupState.EMPTY else -1
     return now - max(value.commit_timestamp, became_empty) >= retention
 
 
@@ -119,7 +119,7 @@ def _is_subscribed(group: Group, topics: Collection[str] | None, topic: str) -> 
 
 
 def delete_offsets(
-    around: Surroundings,
+    coordinator: GroupContext,
     state: ShardState,
     context: RequestContext,
     request: offset_delete_request.OffsetDeleteRequest,
@@ -138,7 +138,7 @@ def delete_offsets(
         answers = []
         for one in topic.partitions:
             partition = TopicPartition(topic.name, one.partition_index)
-            verdict = _partition_verdict(around, partition, is_subscribed)
+            verdict = _partition_verdict(coordinator, partition, is_subscribed)
             answers.append(
                 offset_delete_response.OffsetDeleteResponsePartition(partition_index=one.partition_index, error_code=verdict)
             )
@@ -162,18 +162,18 @@ def _offset_delete_error(request: offset_delete_request.OffsetDeleteRequest, gro
         return ErrorCode.group_id_not_found
     if isinstance(group, ConsumerGroup):
         return None
-    if group.state is not GroupState.EMPTY and group.protocol_type != _CONSUMER:
+    if group.state is not ClassicGroupState.EMPTY and group.protocol_type != _CONSUMER:
         return ErrorCode.non_empty_group
     return None
 
 
-def _partition_verdict(around: Surroundings, partition: TopicPartition, is_subscribed: bool) -> ErrorCode:
-    if not 0 <= partition.partition < (around.topics.partition_count(partition.topic) or 0):
+def _partition_verdict(coordinator: GroupContext, partition: TopicPartition, is_subscribed: bool) -> ErrorCode:
+    if not 0 <= partition.partition < (coordinator.topics.partition_count(partition.topic) or 0):
         return ErrorCode.unknown_topic_or_partition
     return ErrorCode.group_subscribed_to_topic if is_subscribed else ErrorCode.none
 
 
-def delete_group(around: Surroundings, state: ShardState, context: RequestContext, group_id: str, now: Now) -> Result:
+def delete_group(coordinator: GroupContext, state: ShardState, context: RequestContext, group_id: str, now: Now) -> Result:
     """Delete one group without members, and its offsets."""
     group = state.group(group_id)
     if group is None:
@@ -195,4 +195,4 @@ def _removed(state: ShardState, group: Group, answer: delete_groups_response.Del
     if isinstance(group, ConsumerGroup):
         return Result((*offsets, *deletion(group)), (), answer)
     timers = tuple(CancelTimer(session_timer(group.group_id, member_id)) for member_id in sorted(group.pending))
-    return Result((*offsets, GroupDeleted(group.group_id)), timers, answer)
+    return Result((*offsets, GroupMetadataDeleted(group.group_id)), timers, answer)

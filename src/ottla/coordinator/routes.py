@@ -36,7 +36,7 @@ from ottla.coordinator.migration.member import (
 )
 from ottla.coordinator.migration.upgrade import join_classic_group
 from ottla.coordinator.offsets import commit_offsets, commit_refused, fetch_offsets, fetch_parts, fetch_refused
-from ottla.coordinator.ports import Surroundings
+from ottla.coordinator.ports import GroupContext
 from ottla.coordinator.removal import delete_answer, delete_group, delete_offsets, offset_delete_refused
 from ottla.coordinator.result import Result
 from ottla.coordinator.runtime import Route, SplitRoute
@@ -52,11 +52,11 @@ from ottla.protocol.messages import (
 )
 from ottla.types import Now
 
-Decide = Callable[[Surroundings, ShardState, RequestContext, Any, Now], Result]
+Decide = Callable[[GroupContext, ShardState, RequestContext, Any, Now], Result]
 
 
 Refuse = Callable[[RequestContext, Any, ErrorCode], Any]
-NotStored = Callable[[Surroundings, ShardState, Any, ErrorCode, Now], Result]
+NotStored = Callable[[GroupContext, ShardState, Any, ErrorCode, Now], Result]
 
 
 def _route(
@@ -72,31 +72,33 @@ def _route(
 def _by_protocol(classic: Callable[..., Result], consumer: Callable[..., Result]) -> Decide:
     """A request of the classic protocol, by the group that it is for: ``classic`` also decides where there is none."""
 
-    def decide(around: Surroundings, state: ShardState, context: RequestContext, request: Any, now: Now) -> Result:
+    def decide(coordinator: GroupContext, state: ShardState, context: RequestContext, request: Any, now: Now) -> Result:
         group = state.group(request.group_id)
-        return (consumer if isinstance(group, ConsumerGroup) else classic)(around, group, context, request, now)
+        return (consumer if isinstance(group, ConsumerGroup) else classic)(coordinator, group, context, request, now)
 
     return decide
 
 
-def _consumer_group_heartbeat(around: Surroundings, state: ShardState, context: RequestContext, request: Any, now: Now) -> Result:
+def _consumer_group_heartbeat(
+    coordinator: GroupContext, state: ShardState, context: RequestContext, request: Any, now: Now
+) -> Result:
     group = state.group(request.group_id)
     if isinstance(group, ClassicGroup):
-        return join_classic_group(around, group, context, request, now)
+        return join_classic_group(coordinator, group, context, request, now)
     if request.member_epoch < JOIN:
-        return leave_by_heartbeat(around, group, context, request, now)
-    return consumer_group_heartbeat(around, group, context, request, now)
+        return leave_by_heartbeat(coordinator, group, context, request, now)
+    return consumer_group_heartbeat(coordinator, group, context, request, now)
 
 
 def _of_consumer_group(decide: Callable[..., Result]) -> Decide:
     """A request that only consumer groups serve: a group of another type is as good as none."""
-    return lambda around, state, context, request, now: decide(
-        around, state.consumer_group(request.group_id), context, request, now
+    return lambda coordinator, state, context, request, now: decide(
+        coordinator, state.consumer_group(request.group_id), context, request, now
     )
 
 
-def _sync_not_stored(around: Surroundings, state: ShardState, request: Any, error: ErrorCode, now: Now) -> Result:
-    return sync_not_stored(around, state.classic_group(request.group_id), request, error, now)
+def _sync_not_stored(coordinator: GroupContext, state: ShardState, request: Any, error: ErrorCode, now: Now) -> Result:
+    return sync_not_stored(coordinator, state.classic_group(request.group_id), request, error, now)
 
 
 def _heartbeat_refused(context: RequestContext, request: Any, error: ErrorCode) -> Any:

@@ -110,7 +110,7 @@ class TimerFired(Operation):
 
 
 @dataclass(frozen=True, slots=True)
-class Chore(Operation):
+class BackgroundTask(Operation):
     """What this timer stands for, to be done as soon as it can be; the timer itself is for trying again."""
 
     timer: TimerKey
@@ -149,7 +149,7 @@ class CoordinatorShard(Protocol[F_co]):
         ...
 
     def replay(self, events: Iterable[Any]) -> None:
-        """Let events happen, the only way in which the state changes."""
+        """Apply events, the only way in which the state changes."""
         ...
 
     def not_stored(self, key: str, operation: Operation, error: ErrorCode, now: Now) -> Decided[F_co] | None:
@@ -167,7 +167,7 @@ class CoordinatorShard(Protocol[F_co]):
         """What clients are answered when the log has refused records: they know nothing of that log."""
         ...
 
-    def woken(self, now: Now) -> Iterable[Decided[F_co]]:
+    def on_loaded(self, now: Now) -> Iterable[Decided[F_co]]:
         """What follows from the state that was loaded, above all timers. No durable events are among it."""
         ...
 
@@ -212,7 +212,7 @@ class PartitionRuntime(Generic[S, F]):
             return []
         return self._carry_out(key, operation, now)
 
-    def hasten(self, key: str, timer: TimerKey, now: Now) -> list[F | Append | Reply | Part]:
+    def fire_timer(self, key: str, timer: TimerKey, now: Now) -> list[F | Append | Reply | Part]:
         """Let a timer that is armed be due now."""
         if self.timers.deadline(timer) is None:
             return []
@@ -299,7 +299,7 @@ class PartitionRuntime(Generic[S, F]):
             return self.apply(result) + _answer(operation, result)
         if isinstance(operation, Request):
             return [operation.refused(error)]
-        assert isinstance(operation, TimerFired | Chore), "the shard says what follows from its own operations"
+        assert isinstance(operation, TimerFired | BackgroundTask), "the shard says what follows from its own operations"
         return self._set_timer(operation.timer, now.mono + self._retry_backoff_ms)
 
     def _set_timer(self, timer: TimerKey, at: int) -> list[Any]:
@@ -313,7 +313,7 @@ def _answer(operation: Operation, result: Decided[Any]) -> list[Any]:
     return []
 
 
-class _Gathering:
+class _PendingResponse:
     """A request for several keys, of which some answers are still missing."""
 
     def __init__(self, route: SplitRoute, size: int) -> None:
@@ -344,7 +344,7 @@ class CoordinatorRuntime(Generic[S, F]):
         self._retry_backoff_ms = retry_backoff_ms
         self._partitions: dict[int, PartitionRuntime[S, F] | Absence] = dict.fromkeys(range(partitions), Absence.NOT_HERE)
         self._batches = count(1)
-        self._gathering: dict[int, _Gathering] = {}
+        self._gathering: dict[int, _PendingResponse] = {}
 
     def partition_for(self, key: str) -> int:
         """The partition that a key lives in."""
@@ -362,7 +362,7 @@ class CoordinatorRuntime(Generic[S, F]):
         """Serve the keys of a partition from now on, with the state that the shard has replayed from its log."""
         self.start_loading(partition)
         loaded: PartitionRuntime[S, F] = PartitionRuntime(partition, shard, self._batches, self._retry_backoff_ms)
-        effects = [effect for result in shard.woken(now) for effect in loaded.apply(result)]
+        effects = [effect for result in shard.on_loaded(now) for effect in loaded.apply(result)]
         self._partitions[partition] = loaded
         return self.collect(effects)
 
@@ -399,7 +399,7 @@ class CoordinatorRuntime(Generic[S, F]):
         parts = route.split(request)
         if not parts:
             return [Reply(context.ticket, route.join(()))]
-        self._gathering[context.ticket] = _Gathering(route, len(parts))
+        self._gathering[context.ticket] = _PendingResponse(route, len(parts))
         effects: list[F | Append | Reply | Part] = []
         for index, part in enumerate(parts):
             effects += self._submit(Request(route.part, context, part, index), now)

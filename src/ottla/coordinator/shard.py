@@ -10,21 +10,21 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ottla.coordinator.classic.answers import join_refused, sync_refused
-from ottla.coordinator.classic.draft import Draft
+from ottla.coordinator.classic.draft import ClassicGroupDraft
 from ottla.coordinator.classic.group import ClassicGroup
 from ottla.coordinator.classic.heartbeat import session_expired
 from ottla.coordinator.classic.rebalance import join_phase_expired, start_rebalance, sync_phase_expired
 from ottla.coordinator.consumer import fencing
-from ottla.coordinator.consumer.events import RegexesMatched
+from ottla.coordinator.consumer.events import RegexResolutionEnded
 from ottla.coordinator.consumer.group import ConsumerGroup
-from ottla.coordinator.consumer.subscription import regexes_matched
-from ottla.coordinator.effects import ProducerStamp, RegexMatches, Reply, SetTimer, TimerKey
-from ottla.coordinator.events import Event, OffsetPending, TransactionEnded, is_durable, record_of
+from ottla.coordinator.consumer.subscription import regexes_resolved
+from ottla.coordinator.effects import ProducerStamp, Reply, ResolvedRegexes, SetTimer, TimerKey
+from ottla.coordinator.events import Event, TransactionalOffsetCommitted, TransactionEnded, is_durable, record_of
 from ottla.coordinator.migration.downgrade import timer_fired
-from ottla.coordinator.ports import Surroundings
-from ottla.coordinator.removal import expire, forget_topics
+from ottla.coordinator.ports import GroupContext
+from ottla.coordinator.removal import delete_offsets_of_topics, expire_offsets
 from ottla.coordinator.result import Result
-from ottla.coordinator.runtime import Chore, Operation, Record, Request, TimerFired
+from ottla.coordinator.runtime import BackgroundTask, Operation, Record, Request, TimerFired
 from ottla.coordinator.state import Group, ShardState
 from ottla.coordinator.timers import retention_timer
 from ottla.protocol import ErrorCode
@@ -46,10 +46,10 @@ _APPEND_ERRORS = {
 
 
 @dataclass(frozen=True, slots=True)
-class RegexesDone(Operation):
+class RegexesResolved(Operation):
     """The regular expressions of a group have been matched; ``None``: they could not be."""
 
-    matches: RegexMatches | None
+    matches: ResolvedRegexes | None
 
 
 class GroupShard:
@@ -57,14 +57,14 @@ class GroupShard:
 
     KEY = "group"
 
-    def __init__(self, partition: int, around: Surroundings) -> None:
+    def __init__(self, partition: int, coordinator: GroupContext) -> None:
         self.state = ShardState()
         self._partition = partition
-        self._around = around
+        self._context = coordinator
         self._ended: list[TransactionEnded] = []
 
     def replay(self, events: Iterable[Event]) -> None:
-        """Let events happen."""
+        """Apply events."""
         self.state.replay(events)
 
     def records_of(self, events: Sequence[Event]) -> tuple[Record, ...]:
@@ -73,29 +73,29 @@ class GroupShard:
 
     def producer_of(self, events: Sequence[Event]) -> ProducerStamp | None:
         """In whose transaction offsets are committed."""
-        return next((event.producer for event in events if isinstance(event, OffsetPending)), None)
+        return next((event.producer for event in events if isinstance(event, TransactionalOffsetCommitted)), None)
 
     def error_for_clients(self, error: ErrorCode) -> ErrorCode:
         """The answer when the log has refused records."""
         return _APPEND_ERRORS.get(error, error)
 
-    def woken(self, now: Now) -> Iterator[Result]:
+    def on_loaded(self, now: Now) -> Iterator[Result]:
         """The timers that the groups need, and the one of retention."""
         for group in list(self.state.groups().values()):
-            yield self._woken(group, now)
+            yield self._on_group_loaded(group, now)
         # Partitions take turns, so that a broker with many groups does not look at all of them at once.
-        interval = self._around.config.offsets_retention_check_interval_ms
-        turn = interval * (self._partition + 1) // self._around.config.offsets_topic_partitions
+        interval = self._context.config.offsets_retention_check_interval_ms
+        turn = interval * (self._partition + 1) // self._context.config.offsets_topic_partitions
         yield Result(effects=(SetTimer(retention_timer(self._partition), now.mono + turn),))
 
-    def _woken(self, group: Group, now: Now) -> Result:
+    def _on_group_loaded(self, group: Group, now: Now) -> Result:
         if isinstance(group, ConsumerGroup):
-            return fencing.woken(self._around, group, now)
-        draft = Draft(group, now)
+            return fencing.on_loaded(self._context, group, now)
+        draft = ClassicGroupDraft(group, now)
         for member in group.members.values():
             draft.refresh_session(member)
-        if len(group.members) > self._around.config.group_max_size:
-            start_rebalance(draft, self._around)
+        if len(group.members) > self._context.config.group_max_size:
+            start_rebalance(draft, self._context)
         return draft.result()
 
     def parked(self, error: ErrorCode) -> Iterator[Reply]:
@@ -127,10 +127,10 @@ class GroupShard:
     def not_stored(self, group_id: str, operation: Operation, error: ErrorCode, now: Now) -> Result | None:
         """What follows from records that could not be appended, besides an error for the sender of the request."""
         match operation:
-            case RegexesDone():
-                return Result((RegexesMatched(group_id),))
+            case RegexesResolved():
+                return Result((RegexResolutionEnded(group_id),))
             case Request(route, _, body) if route.not_stored is not None:
-                result: Result = route.not_stored(self._around, self.state, body, error, now)
+                result: Result = route.not_stored(self._context, self.state, body, error, now)
                 assert not any(is_durable(event) for event in result.events), "what follows a failed append needs none"
                 return result
         return None
@@ -139,12 +139,12 @@ class GroupShard:
         """What an operation does to a group. Raises ``ProtocolError``."""
         match operation:
             case Request(route, context, body):
-                decided: Result = route.decide(self._around, self.state, context, body, now)
+                decided: Result = route.decide(self._context, self.state, context, body, now)
                 return decided
-            case RegexesDone(matches):
+            case RegexesResolved(matches):
                 group = self.state.group(group_id)
-                return regexes_matched(self._around, group, matches, now) if isinstance(group, ConsumerGroup) else Result()
-            case TimerFired(timer) | Chore(timer):
+                return regexes_resolved(self._context, group, matches, now) if isinstance(group, ConsumerGroup) else Result()
+            case TimerFired(timer) | BackgroundTask(timer):
                 return self._due_result(group_id, timer, now)
         raise AssertionError(f"no such operation: {operation}")
 
@@ -154,17 +154,17 @@ class GroupShard:
             return Result()
         match key:
             case (_, _, "expire"):
-                return expire(self._around, self.state, group_id, now)
+                return expire_offsets(self._context, self.state, group_id, now)
             case (_, _, "forget", tuple(topics)):
-                return forget_topics(self._around, self.state, group_id, topics)
+                return delete_offsets_of_topics(self._context, self.state, group_id, topics)
         if isinstance(group, ConsumerGroup):
-            return timer_fired(self._around, group, key, now)
-        draft = Draft(group, now)
+            return timer_fired(self._context, group, key, now)
+        draft = ClassicGroupDraft(group, now)
         match key:
             case (_, _, "session", str(member_id)):
-                session_expired(draft, self._around, member_id)
+                session_expired(draft, self._context, member_id)
             case (_, _, "join"):
-                join_phase_expired(draft, self._around)
+                join_phase_expired(draft, self._context)
             case (_, _, "sync"):
-                sync_phase_expired(draft, self._around)
+                sync_phase_expired(draft, self._context)
         return draft.result()

@@ -13,24 +13,24 @@ from types import MappingProxyType
 from typing import assert_never
 
 from ottla.coordinator.classic.events import ClassicEvent
-from ottla.coordinator.classic.group import ClassicGroup, GroupState
-from ottla.coordinator.classic.machine import evolve
-from ottla.coordinator.consumer.client_side import ClientSide
+from ottla.coordinator.classic.group import ClassicGroup, ClassicGroupState
+from ottla.coordinator.classic.machine import apply
+from ottla.coordinator.consumer.client_side import ClientAssignment
 from ottla.coordinator.consumer.events import ConsumerEvent
 from ottla.coordinator.consumer.group import ConsumerGroup
-from ottla.coordinator.consumer.machine import Evolution
+from ottla.coordinator.consumer.machine import ConsumerGroupUpdate
 from ottla.coordinator.events import (
-    EpochWritten,
     Event,
-    GroupDeleted,
+    GroupEpochUpdated,
+    GroupMetadataDeleted,
     OffsetCommitted,
     OffsetDeleted,
     OffsetEvent,
-    OffsetPending,
+    TransactionalOffsetCommitted,
     TransactionEnded,
     VolatileEvent,
 )
-from ottla.coordinator.pending import PendingOffsets
+from ottla.coordinator.pending import PendingTransactionalOffsets
 from ottla.protocol.group_records import OffsetCommitValue
 from ottla.types import TopicPartition
 
@@ -46,7 +46,7 @@ class ShardState:
     def __init__(self) -> None:
         self._groups: dict[str, Group] = {}
         self._offsets: dict[str, dict[TopicPartition, OffsetCommitValue]] = {}
-        self.pending = PendingOffsets()
+        self.pending = PendingTransactionalOffsets()
 
     def group(self, group_id: str) -> Group | None:
         """A group, ``None`` if it is not there."""
@@ -79,8 +79,8 @@ class ShardState:
         }
 
     def replay(self, events: Iterable[Event]) -> None:
-        """Let events happen, in this order. What happens to one consumer group is put together, and costs one copy of it."""
-        evolving: dict[str, Evolution] = {}
+        """Apply events, in this order. Those of one consumer group are put together, and cost one copy of it."""
+        evolving: dict[str, ConsumerGroupUpdate] = {}
         for event in events:
             if isinstance(event, OffsetCommitted) and not evolving:  # nearly all there is in most logs
                 self._commit(event)
@@ -98,32 +98,32 @@ class ShardState:
         for group_id, evolution in evolving.items():
             self._groups[group_id] = evolution.group()
 
-    def _replay_consumer(self, evolving: dict[str, Evolution], event: ConsumerEvent) -> None:
+    def _replay_consumer(self, evolving: dict[str, ConsumerGroupUpdate], event: ConsumerEvent) -> None:
         group_id = event.group_id
         is_there = group_id in evolving or isinstance(self._groups.get(group_id), ConsumerGroup)
         if getattr(event, "value", None) is None and not is_there:
             return  # what compaction has left of a group that is gone, or that was replaced by a classic one
-        if isinstance(event, EpochWritten) and event.value is None:
+        if isinstance(event, GroupEpochUpdated) and event.value is None:
             evolving.pop(group_id, None)
             self._forget(group_id)
             return
         if group_id not in evolving:
             group = self._groups.get(group_id)
-            evolving[group_id] = Evolution(group if isinstance(group, ConsumerGroup) else ConsumerGroup(group_id))
+            evolving[group_id] = ConsumerGroupUpdate(group if isinstance(group, ConsumerGroup) else ConsumerGroup(group_id))
         evolving[group_id].apply(event)
 
     def _replay_classic(self, event: ClassicEvent) -> None:
-        if isinstance(event, GroupDeleted) and isinstance(self._groups.get(event.group_id), ConsumerGroup):
+        if isinstance(event, GroupMetadataDeleted) and isinstance(self._groups.get(event.group_id), ConsumerGroup):
             return  # the classic group that this one has replaced
-        group = evolve(self.classic_group(event.group_id) or ClassicGroup(event.group_id), event)
-        if group.state is GroupState.DEAD:
+        group = apply(self.classic_group(event.group_id) or ClassicGroup(event.group_id), event)
+        if group.state is ClassicGroupState.DEAD:
             self._forget(group.group_id)
         else:
             self._groups[group.group_id] = group
 
     def _replay_offset(self, event: OffsetEvent) -> None:
         match event:
-            case OffsetPending(group_id, partition, value, producer):
+            case TransactionalOffsetCommitted(group_id, partition, value, producer):
                 self.pending.write(producer.producer_id, (group_id, partition), value)
             case TransactionEnded(producer_id, commit):
                 for (group_id, partition), value in self.pending.end(producer_id, commit=commit):
@@ -143,7 +143,7 @@ class ShardState:
             self._groups.pop(group_id, None)
 
     def _commit(self, event: OffsetCommitted) -> None:
-        self.pending.outdo((event.group_id, event.partition))
+        self.pending.supersede((event.group_id, event.partition))
         self._store_offset(event.group_id, event.partition, event.value)
 
     def _store_offset(self, group_id: str, partition: TopicPartition, value: OffsetCommitValue) -> None:
@@ -162,4 +162,4 @@ class ShardState:
 def _stored(group: Group) -> object:
     if isinstance(group, ClassicGroup):
         return group.stored
-    return replace(group, image_version=None, regex_version=None, resolving=False, client=ClientSide())
+    return replace(group, image_version=None, regex_version=None, resolving=False, client=ClientAssignment())

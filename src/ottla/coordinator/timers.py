@@ -54,12 +54,12 @@ def sync_timer(group_id: str) -> TimerKey:
     return (COORDINATOR, group_id, "sync")
 
 
-def expire_timer(group_id: str) -> TimerKey:
+def offset_expiration_timer(group_id: str) -> TimerKey:
     """Expired offsets of a group that could not be removed: the next try."""
     return (COORDINATOR, group_id, "expire")
 
 
-def forget_timer(group_id: str, topics: tuple[str, ...]) -> TimerKey:
+def deleted_topics_timer(group_id: str, topics: tuple[str, ...]) -> TimerKey:
     """Offsets of deleted topics that could not be removed: the next try."""
     return (COORDINATOR, group_id, "forget", topics)
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from ottla.coordinator.classic.draft import Draft
+from ottla.coordinator.classic.draft import ClassicGroupDraft
 from ottla.coordinator.classic.group import ClassicGroup
 from ottla.coordinator.classic.validate import generation_error
 from ottla.coordinator.consumer.group import ConsumerGroup
 from ottla.coordinator.consumer.offsets import may_commit
 from ottla.coordinator.effects import ProducerStamp, RequestContext
-from ottla.coordinator.events import OffsetPending
-from ottla.coordinator.ports import Surroundings, TopicImage
+from ottla.coordinator.events import TransactionalOffsetCommitted
+from ottla.coordinator.ports import GroupContext, TopicImage
 from ottla.coordinator.result import Result
 from ottla.coordinator.state import Group, ShardState
 from ottla.protocol import NO_THROTTLE, ErrorCode
@@ -30,7 +30,9 @@ Wanted = txn_offset_commit_request.TxnOffsetCommitRequestPartition
 Verdict = Callable[[str, Wanted], ErrorCode]
 
 
-def commit_in_transaction(around: Surroundings, state: ShardState, context: RequestContext, request: Request, now: Now) -> Result:
+def commit_in_transaction(
+    coordinator: GroupContext, state: ShardState, context: RequestContext, request: Request, now: Now
+) -> Result:
     """Write offsets that count once the transaction is committed, or say for each partition why not."""
     group = state.group(request.group_id)
     if group is None and state.pending.of_group(request.group_id):
@@ -39,21 +41,21 @@ def commit_in_transaction(around: Surroundings, state: ShardState, context: Requ
         TopicPartition(topic.name, one.partition_index)
         for topic in request.topics
         for one in topic.partitions
-        if _exists(around.topics, topic.name, one)
+        if _exists(coordinator.topics, topic.name, one)
     ]
-    refused = _group_error(group, request, there, around.topics)
+    refused = _group_error(group, request, there, coordinator.topics)
 
     def verdict(topic: str, partition: Wanted) -> ErrorCode:
-        if not _exists(around.topics, topic, partition):
+        if not _exists(coordinator.topics, topic, partition):
             return ErrorCode.unknown_topic_or_partition
         if refused is not None:
             return refused
-        too_large = len(partition.committed_metadata or "") > around.config.offset_metadata_max_bytes
+        too_large = len(partition.committed_metadata or "") > coordinator.config.offset_metadata_max_bytes
         return ErrorCode.offset_metadata_too_large if too_large else ErrorCode.none
 
     producer = ProducerStamp(request.producer_id, request.producer_epoch)
     written = tuple(
-        OffsetPending(request.group_id, TopicPartition(topic.name, one.partition_index), _value(one, now), producer)
+        TransactionalOffsetCommitted(request.group_id, TopicPartition(topic.name, one.partition_index), _value(one, now), producer)
         for topic in request.topics
         for one in topic.partitions
         if verdict(topic.name, one) is ErrorCode.none
@@ -61,7 +63,7 @@ def commit_in_transaction(around: Surroundings, state: ShardState, context: Requ
     answer = _answer(request, verdict)
     if not isinstance(group, ClassicGroup) or not written or request.member_id not in group.members:
         return Result(written, answer=answer)
-    draft = Draft(group, now)
+    draft = ClassicGroupDraft(group, now)
     draft.refresh_session(group.members[request.member_id])
     return Result(written, draft.result().effects, answer)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import settings, strategies as st
 from hypothesis.stateful import Bundle, consumes, initialize, rule
 
-from ottla.coordinator.classic.group import ClassicGroup, GroupState
+from ottla.coordinator.classic.group import ClassicGroup, ClassicGroupState
 from ottla.protocol import ErrorCode
 from ottla.types import TopicPartition
 from tests.property.coordinator.client import Client
@@ -99,10 +99,10 @@ class Groups(WithLog):
             and not self.harness.waits(ticket)
             and commit_error(self.harness.answer(ticket)) is ErrorCode.none
         ):
-            allowed = group.state in (GroupState.STABLE, GroupState.PREPARING_REBALANCE)
+            allowed = group.state in (ClassicGroupState.STABLE, ClassicGroupState.PREPARING_REBALANCE)
             member = group.members.get(client.member_id)
             assert (allowed and member is not None and generation == group.generation) or (
-                group.state is GroupState.EMPTY and generation < 0
+                group.state is ClassicGroupState.EMPTY and generation < 0
             )
 
     @rule(group=GROUPS, partition=PARTITIONS)
@@ -174,8 +174,8 @@ class Groups(WithLog):
         clients = [client for client in self.crowd if client.group == name]
         group = self.harness.coordinator.groups().get(name)
         if not clients:
-            return group is None or group.state is GroupState.EMPTY
-        if group is None or group.state is not GroupState.STABLE:
+            return group is None or group.state is ClassicGroupState.EMPTY
+        if group is None or group.state is not ClassicGroupState.STABLE:
             return False
         assigned = [client for client in clients if client.assignment is not None]
         return (

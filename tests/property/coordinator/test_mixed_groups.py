@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import settings, strategies as st
 from hypothesis.stateful import Bundle, initialize, rule
 
-from ottla.coordinator.classic.group import ClassicGroup, GroupState
+from ottla.coordinator.classic.group import ClassicGroup, ClassicGroupState
 from ottla.coordinator.consumer.group import ConsumerGroupState
 from tests.property.coordinator.client import ReadingClient
 from tests.property.coordinator.consumer_client import ConsumerClient
@@ -105,7 +105,7 @@ class MixedGroups(Groups, WithConsumers):
         if isinstance(group, ClassicGroup):
             kept_out = self.harness.config.group_consumer_migration_policy in ("downgrade", "disabled")
             is_full = len(group.members) == min(len(classic), self.harness.config.group_max_size)
-            return group.state is GroupState.STABLE and (kept_out or not others) and is_full
+            return group.state is ClassicGroupState.STABLE and (kept_out or not others) and is_full
         if group.state is not ConsumerGroupState.STABLE or group.image_version != self.harness.topics.version:
             return False
         return (

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from ottla.coordinator.classic.group import ClassicGroup, GroupState
-from ottla.coordinator.consumer.group import ConsumerGroup, ConsumerMember, MemberState
-from ottla.coordinator.events import CurrentWritten, OffsetDeleted, record_of
+from ottla.coordinator.classic.group import ClassicGroup, ClassicGroupState
+from ottla.coordinator.consumer.group import ConsumerGroup, ConsumerGroupMember, MemberState
+from ottla.coordinator.events import CurrentAssignmentUpdated, OffsetDeleted, record_of
 from ottla.coordinator.timers import Timers, rebalance_timer, rejoin_timer, session_timer, sync_timer
 from ottla.protocol import ErrorCode
 from ottla.protocol.group_records import ConsumerGroupCurrentMemberAssignmentValue
@@ -85,7 +85,7 @@ class World:
     def answer(self, ticket: int) -> Any:
         return self.harness.replies[ticket]
 
-    def member(self, member_id: str) -> ConsumerMember:
+    def member(self, member_id: str) -> ConsumerGroupMember:
         return self.group().members[member_id]
 
     def consumer(self, member_id: str, **changes: Any) -> None:
@@ -132,7 +132,7 @@ def record_stays(world: World) -> None:
     value = ConsumerGroupCurrentMemberAssignmentValue(
         member_epoch=2, previous_member_epoch=1, state=0, assigned_partitions=(), partitions_pending_revocation=()
     )
-    world.log("gone").append(record_of(CurrentWritten("gone", "m", value)))
+    world.log("gone").append(record_of(CurrentAssignmentUpdated("gone", "m", value)))
 
 
 def joined_differently(world: World) -> None:
@@ -151,7 +151,7 @@ BROKEN: list[tuple[str, Callable[[World], object]]] = [
     ("nothing_is_left_of_who_is_gone", record_stays),
     ("members_fit_their_group", lambda w: w.classic(leader="nobody")),
     ("members_fit_their_group", lambda w: w.classic(protocol="unknown")),
-    ("members_fit_their_group", lambda w: w.classic(state=GroupState.EMPTY)),
+    ("members_fit_their_group", lambda w: w.classic(state=ClassicGroupState.EMPTY)),
     ("members_fit_their_group", lambda w: w.classic(pending=frozenset({w.leader}))),
     ("members_fit_their_group", lambda w: w.classic(members={}, leader=None)),
     ("instances_are_members", lambda w: [w.classic_member(one, instance_id="i") for one in (w.leader, w.follower)]),
@@ -161,7 +161,7 @@ BROKEN: list[tuple[str, Callable[[World], object]]] = [
     ("who_is_parked_fits_the_state", lambda w: w.classic(pending_sync=frozenset({"nobody"}))),
     ("generations_go_up", lambda w: w.classic(generation=0)),
     ("nobody_holds_what_another_holds", lambda w: w.consumer("b", assigned=w.member("a").assigned)),
-    ("nobody_holds_what_another_holds", lambda w: w.consumers(holders={})),
+    ("nobody_holds_what_another_holds", lambda w: w.consumers(owners={})),
     ("nobody_holds_what_another_holds", lambda w: w.consumer("a", revoking={}, state=MemberState.STABLE)),
     ("who_reads_holds", lambda w: w.readings.append(Reading("consumers", "b", frozenset({PLACE})))),
     ("epochs_are_in_order", lambda w: w.consumer("a", epoch=9)),
@@ -185,7 +185,7 @@ BROKEN: list[tuple[str, Callable[[World], object]]] = [
     ("what_is_counted_is_right", lambda w: w.consumers(subscribers={"orders": 1})),
     ("what_is_counted_is_right", lambda w: w.consumers(regex_subscribers={"o.*": 1})),
     ("what_is_counted_is_right", lambda w: w.consumers(votes={})),
-    ("what_is_counted_is_right", lambda w: w.consumers(statics={"i": "b"})),
+    ("what_is_counted_is_right", lambda w: w.consumers(static_members={"i": "b"})),
     ("everybody_alive_has_one_session", lambda w: w.disarm(session_timer("stable", w.leader))),
     ("everybody_alive_has_one_session", lambda w: w.arm(session_timer("stable", "nobody"))),
     ("rounds_and_members_have_their_timers", lambda w: w.disarm(sync_timer("syncing"))),

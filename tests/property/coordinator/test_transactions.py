@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from ottla.coordinator.effects import Append, CancelTimer, Reply, RequestContext, SetTimer, TimerKey
 from ottla.coordinator.transactions.config import TransactionConfig
 from ottla.coordinator.transactions.coordinator import TransactionCoordinator
-from ottla.coordinator.transactions.decision import Surroundings, WriteMarkers
+from ottla.coordinator.transactions.decision import TransactionContext, WriteMarkers
 from ottla.coordinator.transactions.machine import TRANSITIONS
 from ottla.coordinator.transactions.transaction import PREPARED, STATE, TransactionState
 from ottla.protocol import ErrorCode
@@ -77,7 +77,7 @@ class Coordinated(RuleBasedStateMachine):
 
     def _coordinator(self) -> TransactionCoordinator:
         place = TopicPartition("t", 2)
-        return TransactionCoordinator(Surroundings(CONFIG, Topics({"t": 3}), self.producer_ids, lambda group: place))
+        return TransactionCoordinator(TransactionContext(CONFIG, Topics({"t": 3}), self.producer_ids, lambda group: place))
 
     def _take(self, effects: list[Any]) -> None:
         for effect in effects:

@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from ottla.coordinator.classic.group import ClassicGroup, GroupState
+from ottla.coordinator.classic.group import ClassicGroup, ClassicGroupState
 from ottla.coordinator.config import GroupConfig
 from ottla.coordinator.consumer.group import ConsumerGroup, ConsumerGroupState
-from ottla.coordinator.consumer.regex import match_all
+from ottla.coordinator.consumer.regex import resolve_all
 from ottla.coordinator.coordinator import GroupCoordinator
-from ottla.coordinator.effects import Append, CancelTimer, Effect, MatchRegexes, Reply, RequestContext, SetTimer, TimerKey
+from ottla.coordinator.effects import Append, CancelTimer, Effect, Reply, RequestContext, ResolveRegexes, SetTimer, TimerKey
 from ottla.coordinator.events import GroupRecord, event_of, events_of
 from ottla.protocol import ErrorCode, duration
 from ottla.protocol.apis import Api, facts_of
@@ -111,6 +111,12 @@ class Telling(NamedTuple):
     now: Now
     topics: Topics
 
+    def to(self, coordinator: GroupCoordinator) -> list[Effect]:
+        """Let a coordinator hear of it."""
+        now = () if self.what == "unload" else (self.now,)
+        effects: list[Effect] = getattr(coordinator, self.what)(*self.args, *now)
+        return effects
+
 
 class Harness:
     """See the module."""
@@ -133,7 +139,7 @@ class Harness:
         """All that coordinators were told; ``None``: another one was started."""
         self.said: list[list[Effect]] = []
         """What they said to each."""
-        self.jobs: list[tuple[str, MatchRegexes]] = []
+        self.jobs: list[tuple[str, ResolveRegexes]] = []
         self._tickets = itertools.count(1)
         self._markers: list[tuple[int, Marker]] = []
         self.coordinator = GroupCoordinator(self.config, self.topics, self.ids)
@@ -175,8 +181,9 @@ class Harness:
 
     def tell(self, what: str, *args: Any) -> None:
         """Let the coordinator hear of something, and do what it says."""
-        self.told.append(Telling(what, args, self.now, replace(self.topics, generations=Counter(self.topics.generations))))
-        self.said.append(getattr(self.coordinator, what)(*args, self.now))
+        telling = Telling(what, args, self.now, replace(self.topics, generations=Counter(self.topics.generations)))
+        self.told.append(telling)
+        self.said.append(telling.to(self.coordinator))
         self.perform(self.said[-1])
 
     def told_again(self) -> list[list[Effect]]:
@@ -190,7 +197,7 @@ class Harness:
                 continue
             topics.counts, topics.version = telling.topics.counts, telling.topics.version
             topics.generations = telling.topics.generations
-            said.append(getattr(coordinator, telling.what)(*telling.args, telling.now))
+            said.append(telling.to(coordinator))
         return said
 
     def answer(self, ticket: int) -> Any:
@@ -215,7 +222,7 @@ class Harness:
                     self.all_timers.pop(key, None)
                 case Append():
                     self._append(effect)
-                case MatchRegexes(group_id):
+                case ResolveRegexes(group_id):
                     self.jobs.append((group_id, effect))
                 case _:
                     raise AssertionError(f"unexpected {effect}")
@@ -252,7 +259,7 @@ class Harness:
         """Let the work be done that was sent away."""
         while self.jobs:
             group_id, job = self.jobs.pop(0)
-            self.tell("on_regexes_matched", group_id, match_all(job))
+            self.tell("on_regexes_resolved", group_id, resolve_all(job))
 
     # Questions.
 
@@ -266,9 +273,9 @@ class Harness:
         assert isinstance(group, ClassicGroup)
         return group
 
-    def state(self, group_id: str = "g") -> GroupState | ConsumerGroupState:
+    def state(self, group_id: str = "g") -> ClassicGroupState | ConsumerGroupState:
         group = self.coordinator.groups().get(group_id)
-        return GroupState.DEAD if group is None else group.state
+        return ClassicGroupState.DEAD if group is None else group.state
 
     def events(self) -> list[Any]:
         """The records of all partitions, decoded."""
@@ -530,7 +537,7 @@ class Harness:
         ids = [self.member_id(client, group) for client in clients]
         tickets = [self.join(one, group=group, client=client, **fields) for one, client in zip(ids, clients, strict=True)]
         self.wait_for(*tickets)
-        assert self.state(group) is GroupState.COMPLETING_REBALANCE
+        assert self.state(group) is ClassicGroupState.COMPLETING_REBALANCE
         return ids
 
     def stable(self, *clients: str, group: str = "g", **fields: Any) -> list[str]:
@@ -538,7 +545,7 @@ class Harness:
         ids = self.joined(*clients, group=group, **fields)
         for one in (*ids[1:], ids[0]):
             self.sync(one, self.group(group).generation, {name: share(name) for name in ids}, group=group)
-        assert self.state(group) is GroupState.STABLE
+        assert self.state(group) is ClassicGroupState.STABLE
         return ids
 
     def wait_for(self, *tickets: int) -> None:

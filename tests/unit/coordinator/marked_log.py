@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ottla.broker.group_log import LatestOfGroups
+from ottla.broker.group_log import CompactedGroupLog
 from ottla.coordinator.events import GroupRecord
 
 
@@ -49,7 +49,7 @@ def _producer_of(record: GroupRecord) -> int | None:
 
 def latest(log: Log) -> list[GroupRecord]:
     """What the broker makes of a log when it starts."""
-    left = LatestOfGroups()
+    left = CompactedGroupLog()
     for entry in log:
         match entry:
             case Marker(producer_id, commit):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ottla.coordinator.consumer.client_side import ClientSide, common_assignor
+from ottla.coordinator.consumer.client_side import ClientAssignment, common_assignor
 from ottla.coordinator.consumer.group import ConsumerGroupState
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
@@ -129,7 +129,7 @@ def test_it_is_off_unless_the_broker_is_told() -> None:
     harness = Harness()
     joined = harness.cg_join("m1", offers=MINE)
     assert (joined.should_compute_assignment, harness.share_of(joined)) == (False, {"orders": ALL})
-    assert harness.consumer_group().client == ClientSide()
+    assert harness.consumer_group().client == ClientAssignment()
     assert harness.cg_describe("c")[0].assignor_name == "uniform"
 
 
@@ -247,7 +247,7 @@ def test_who_does_not_deliver_loses_the_run_and_then_it_is_the_next_one_s(harnes
     assert (late.should_compute_assignment, other.should_compute_assignment) == (False, False)
     assert harness.consumer_group().assignment_epoch == 3, "m2 had its 20 s as well, and then the server did it"
     assert sorted(sum(map(len, one.values())) for one in harness.consumer_group().target.values()) == [2, 2]
-    assert harness.consumer_group().client.in_vain == frozenset(), "a new chance with the next epoch"
+    assert harness.consumer_group().client.timed_out == frozenset(), "a new chance with the next epoch"
 
 
 @pytest.mark.parametrize("goes", ["leaves", "falls silent"])
@@ -299,7 +299,7 @@ def test_a_restart_knows_what_members_can_run(harness: Harness) -> None:
     with_everything(harness)
     target = harness.consumer_group().target
     harness.restart()
-    assert (harness.consumer_group().target, harness.consumer_group().client) == (target, ClientSide())
+    assert (harness.consumer_group().target, harness.consumer_group().client) == (target, ClientAssignment())
     harness.cg_heartbeat("m1", 2, offers=MINE)
     assert harness.consumer_group().epoch == 2, "nothing has changed"
     harness.cg_join("m2", offers=MINE)

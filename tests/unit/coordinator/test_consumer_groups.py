@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from ottla.coordinator.consumer.group import ConsumerGroupState
-from ottla.coordinator.events import CurrentWritten, EpochWritten, SubscriptionWritten, TargetEpochWritten, TargetWritten
+from ottla.coordinator.events import (
+    CurrentAssignmentUpdated,
+    GroupEpochUpdated,
+    MemberSubscriptionUpdated,
+    TargetAssignmentEpochUpdated,
+    TargetAssignmentUpdated,
+)
 from ottla.protocol import ErrorCode, milliseconds
 from tests.unit.coordinator.harness import Harness, failing
 
@@ -15,11 +21,11 @@ def test_the_first_member_gets_everything_at_once() -> None:
     assert milliseconds(answer.heartbeat_interval) == 1_000
     assert harness.share_of(answer) == {"orders": [0, 1, 2, 3]}
     assert [type(event) for event in harness.events()] == [
-        SubscriptionWritten,
-        EpochWritten,
-        TargetWritten,
-        TargetEpochWritten,
-        CurrentWritten,
+        MemberSubscriptionUpdated,
+        GroupEpochUpdated,
+        TargetAssignmentUpdated,
+        TargetAssignmentEpochUpdated,
+        CurrentAssignmentUpdated,
     ]
     assert harness.consumer_group().state is ConsumerGroupState.STABLE
     assert harness.share_of(harness.cg_heartbeat("m1", 2)) is None

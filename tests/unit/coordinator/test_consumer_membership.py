@@ -8,13 +8,13 @@ import pytest
 
 from ottla.coordinator.consumer.group import ConsumerGroup, ConsumerGroupState
 from ottla.coordinator.events import (
-    CurrentWritten,
-    EpochWritten,
-    GroupDeleted,
-    PartitionMetadataDropped,
-    SubscriptionWritten,
-    TargetEpochWritten,
-    TargetWritten,
+    CurrentAssignmentUpdated,
+    GroupEpochUpdated,
+    GroupMetadataDeleted,
+    MemberSubscriptionUpdated,
+    PartitionMetadataDeleted,
+    TargetAssignmentEpochUpdated,
+    TargetAssignmentUpdated,
 )
 from ottla.protocol import ErrorCode
 from tests.unit.coordinator.harness import Harness, failing
@@ -152,13 +152,13 @@ def test_a_static_member_that_comes_back_takes_its_place_and_nobody_hears_of_it(
     back = harness.cg_join("m1b", instance="i1")
     assert (back.member_epoch, harness.share_of(back)) == (3, {"orders": [0, 1]})
     assert [type(event) for event in harness.events()[written:]] == [
-        CurrentWritten,
-        TargetWritten,
-        SubscriptionWritten,
-        SubscriptionWritten,
-        TargetWritten,
-        CurrentWritten,
-        CurrentWritten,
+        CurrentAssignmentUpdated,
+        TargetAssignmentUpdated,
+        MemberSubscriptionUpdated,
+        MemberSubscriptionUpdated,
+        TargetAssignmentUpdated,
+        CurrentAssignmentUpdated,
+        CurrentAssignmentUpdated,
     ]
     assert harness.consumer_group().epoch == 3
     assert sorted(harness.consumer_group().members) == ["m1b", "m2"]
@@ -223,7 +223,7 @@ def test_a_classic_group_without_members_gives_way() -> None:
     pending = harness.member_id()
     written = len(harness.events())
     assert harness.cg_join("m1", group="g").member_epoch == 2
-    assert isinstance(harness.events()[written], GroupDeleted)
+    assert isinstance(harness.events()[written], GroupMetadataDeleted)
     assert isinstance(harness.coordinator.groups()["g"], ConsumerGroup)
     assert harness.committed() == {("orders", 1): 7}
     assert {key[3] for key in harness.deadlines} == {"m1"}
@@ -238,9 +238,9 @@ def test_a_consumer_group_without_members_gives_way() -> None:
     written = len(harness.events())
     harness.stable("A")
     assert [type(event) for event in harness.events()[written:]][:3] == [
-        TargetEpochWritten,
-        PartitionMetadataDropped,
-        EpochWritten,
+        TargetAssignmentEpochUpdated,
+        PartitionMetadataDeleted,
+        GroupEpochUpdated,
     ]
     assert harness.replayed() == harness.coordinator.durable_state()
 

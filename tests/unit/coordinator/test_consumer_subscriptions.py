@@ -11,7 +11,7 @@ from ottla.assignors import SERVER_ASSIGNORS, GroupSpec
 from ottla.coordinator.consumer.group import ConsumerGroupState
 from ottla.coordinator.consumer.subscription import metadata_hash
 from ottla.coordinator.coordinator import GroupCoordinator
-from ottla.coordinator.events import RegexWritten, TargetEpochWritten
+from ottla.coordinator.events import ResolvedRegexUpdated, TargetAssignmentEpochUpdated
 from ottla.protocol import ErrorCode, milliseconds
 from tests.unit.coordinator.harness import WALL, Harness, Topics
 
@@ -72,7 +72,7 @@ def test_a_regular_expression_matches_nothing_until_it_was_matched() -> None:
     harness.run_jobs()
     assert harness.share_of(harness.cg_heartbeat("m1", 1)) == {"orders": [0, 1, 2, 3]}
     assert harness.consumer_group().epoch == 2
-    (written,) = [event for event in harness.events() if isinstance(event, RegexWritten)]
+    (written,) = [event for event in harness.events() if isinstance(event, ResolvedRegexUpdated)]
     assert (written.value.topics, written.value.version) == (("orders",), harness.topics.version)
 
 
@@ -221,7 +221,7 @@ def test_a_target_is_kept_for_the_assignment_interval() -> None:
     assert harness.consumer_group().state is ConsumerGroupState.ASSIGNING
     harness.sleep(1)
     assert harness.cg_heartbeat("m2", 2).member_epoch == 3
-    assert [event.value.assignment_epoch for event in harness.events() if isinstance(event, TargetEpochWritten)] == [2, 3]
+    assert [event.value.assignment_epoch for event in harness.events() if isinstance(event, TargetAssignmentEpochUpdated)] == [2, 3]
 
 
 class OfGroups:

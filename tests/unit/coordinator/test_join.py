@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ottla.coordinator.classic.group import GroupState
-from ottla.coordinator.events import GroupWritten
+from ottla.coordinator.classic.group import ClassicGroupState
+from ottla.coordinator.events import GroupMetadataUpdated
 from ottla.protocol import ErrorCode
 from tests.unit.coordinator.harness import Harness, subscription
 
@@ -14,9 +14,9 @@ def test_a_new_group_is_written_at_once() -> None:
     harness = Harness()
     harness.member_id()
     (written,) = harness.events()
-    assert isinstance(written, GroupWritten)
+    assert isinstance(written, GroupMetadataUpdated)
     assert (written.value.generation, written.value.protocol_type, written.value.members) == (0, "", ())
-    assert harness.state() is GroupState.EMPTY
+    assert harness.state() is ClassicGroupState.EMPTY
 
 
 def test_a_dynamic_member_is_sent_away_once_with_an_id() -> None:
@@ -42,7 +42,7 @@ def test_an_id_that_was_not_given_out_is_refused(member_id: str) -> None:
     harness = Harness()
     response = harness.answer(harness.join(member_id))
     assert (response.error_code, response.member_id) == (ErrorCode.unknown_member_id, member_id)
-    assert harness.state() is GroupState.DEAD
+    assert harness.state() is ClassicGroupState.DEAD
     harness.stable("A")
     assert harness.answer(harness.join(member_id)).error_code is ErrorCode.unknown_member_id
 
@@ -67,7 +67,7 @@ def test_a_member_without_protocols_is_refused_and_leaves_an_empty_group(fields:
     harness = Harness()
     response = harness.answer(harness.join(**fields))
     assert response.error_code is ErrorCode.inconsistent_group_protocol
-    assert harness.state() is GroupState.EMPTY
+    assert harness.state() is ClassicGroupState.EMPTY
 
 
 @pytest.mark.parametrize("fields", [{"protocol_type": "connect"}, {"protocols": {"sticky": b""}}])
@@ -76,7 +76,7 @@ def test_a_member_that_does_not_fit_is_refused(fields: dict[str, object]) -> Non
     (leader,) = harness.stable("A")
     assert harness.answer(harness.join(client="B", **fields)).error_code is ErrorCode.inconsistent_group_protocol
     assert harness.answer(harness.join(leader, **fields)).error_code is ErrorCode.inconsistent_group_protocol
-    assert harness.state() is GroupState.STABLE
+    assert harness.state() is ClassicGroupState.STABLE
 
 
 def test_an_empty_group_takes_another_protocol_type() -> None:
@@ -110,7 +110,7 @@ def test_a_round_keeps_its_type_when_all_its_members_have_gone() -> None:
     (leader,) = harness.stable("A")
     harness.member_id("B")
     harness.leave(leader)
-    assert (harness.state(), harness.group().members) == (GroupState.PREPARING_REBALANCE, {})
+    assert (harness.state(), harness.group().members) == (ClassicGroupState.PREPARING_REBALANCE, {})
     assert harness.answer(harness.join(protocol_type="connect")).error_code is ErrorCode.inconsistent_group_protocol
     assert harness.answer(harness.join(protocols={})).error_code is ErrorCode.inconsistent_group_protocol
     assert harness.answer(harness.join(protocols={"any": b""})).error_code is ErrorCode.member_id_required
@@ -134,21 +134,21 @@ def test_a_follower_that_comes_again_unchanged_disturbs_nobody() -> None:
     leader, follower = harness.stable("A", "B")
     response = harness.answer(harness.join(follower))
     assert (response.error_code, response.generation_id, response.leader, response.members) == (ErrorCode.none, 1, leader, ())
-    assert harness.state() is GroupState.STABLE
+    assert harness.state() is ClassicGroupState.STABLE
 
 
 def test_a_follower_that_comes_again_with_other_topics_makes_the_group_rebalance() -> None:
     harness = Harness()
     _, follower = harness.stable("A", "B")
     assert harness.waits(harness.join(follower, protocols={"range": subscription("bills")}))
-    assert harness.state() is GroupState.PREPARING_REBALANCE
+    assert harness.state() is ClassicGroupState.PREPARING_REBALANCE
 
 
 def test_a_leader_that_comes_again_makes_the_group_rebalance() -> None:
     harness = Harness()
     leader, follower = harness.stable("A", "B")
     assert harness.waits(ticket := harness.join(leader))
-    assert harness.state() is GroupState.PREPARING_REBALANCE
+    assert harness.state() is ClassicGroupState.PREPARING_REBALANCE
     assert harness.heartbeat(follower, 1) is ErrorCode.rebalance_in_progress
     follower_ticket = harness.join(follower)
     assert harness.answer(ticket).generation_id == harness.answer(follower_ticket).generation_id == 2
@@ -160,7 +160,7 @@ def test_a_member_whose_answer_was_lost_gets_it_again() -> None:
     again = harness.answer(harness.join(leader))
     assert (again.generation_id, [member.member_id for member in again.members]) == (1, [leader, follower])
     assert harness.answer(harness.join(follower)).members == ()
-    assert harness.state() is GroupState.COMPLETING_REBALANCE
+    assert harness.state() is ClassicGroupState.COMPLETING_REBALANCE
 
 
 def test_a_member_that_changes_its_mind_before_the_assignment_makes_the_group_rebalance() -> None:
@@ -207,7 +207,7 @@ def test_a_full_group_turns_new_members_away() -> None:
     harness.stable("A", "B")
     response = harness.answer(harness.join(client="C"))
     assert (response.error_code, response.member_id) == (ErrorCode.group_max_size_reached, "")
-    assert harness.state() is GroupState.STABLE
+    assert harness.state() is ClassicGroupState.STABLE
 
 
 def test_of_many_that_were_given_an_id_those_who_come_first_are_taken() -> None:
@@ -232,7 +232,7 @@ def test_the_last_to_rejoin_a_group_that_is_too_big_are_kicked_out() -> None:
     ids = harness.stable("A", "B", "C")
     harness.config = type(harness.config)(offsets_topic_partitions=5, group_max_size=2)
     harness.restart()
-    assert harness.state() is GroupState.PREPARING_REBALANCE, "a freshly loaded group that is too big rebalances"
+    assert harness.state() is ClassicGroupState.PREPARING_REBALANCE, "a freshly loaded group that is too big rebalances"
     tickets = [harness.join(one) for one in ids]
     assert harness.answer(tickets[2]).error_code is ErrorCode.group_max_size_reached
     assert [harness.answer(ticket).generation_id for ticket in tickets[:2]] == [2, 2]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ottla.coordinator.classic.group import GroupState
+from ottla.coordinator.classic.group import ClassicGroupState
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.lifting import lower
@@ -44,7 +44,7 @@ def test_no_members_are_no_error() -> None:
     harness.stable("A")
     response = harness.answer(harness.leave())
     assert (response.error_code, response.members) == (ErrorCode.none, ())
-    assert harness.state() is GroupState.STABLE
+    assert harness.state() is ClassicGroupState.STABLE
 
 
 def test_several_leave_and_the_group_rebalances_once() -> None:
@@ -60,7 +60,7 @@ def test_all_leave() -> None:
     harness = Harness()
     ids = harness.stable("A", "B")
     assert [one.error_code for one in harness.answer(harness.leave(*ids)).members] == [ErrorCode.none] * 2
-    assert harness.state() is GroupState.EMPTY
+    assert harness.state() is ClassicGroupState.EMPTY
     assert harness.deadlines == {}
 
 
@@ -111,13 +111,13 @@ def test_a_client_that_leaves_before_it_joined_makes_a_group_rebalance_as_in_kaf
     harness = Harness()
     harness.stable("A")
     harness.answer(harness.leave(harness.member_id("B")))
-    assert harness.state() is GroupState.PREPARING_REBALANCE
+    assert harness.state() is ClassicGroupState.PREPARING_REBALANCE
 
 
 def test_a_client_that_leaves_a_group_without_members_leaves_it_empty() -> None:
     harness = Harness()
     harness.answer(harness.leave(harness.member_id("A")))
-    assert harness.state() is GroupState.EMPTY
+    assert harness.state() is ClassicGroupState.EMPTY
     assert harness.timers == {}
 
 
@@ -141,7 +141,7 @@ def test_static_members_leave_by_instance() -> None:
     identities = [(one, "i1"), ("", "i2"), ("", "i3"), (two, "i1"), ("", None)]
     errors = [answer.error_code for answer in harness.answer(harness.leave(*identities)).members]
     assert errors == [ErrorCode.none, ErrorCode.none] + [ErrorCode.unknown_member_id] * 3
-    assert harness.state() is GroupState.EMPTY
+    assert harness.state() is ClassicGroupState.EMPTY
 
 
 def test_a_static_member_with_anothers_id_is_fenced() -> None:

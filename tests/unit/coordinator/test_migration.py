@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 from kio.serial import entity_writer
 
-from ottla.coordinator.classic.group import ClassicGroup, GroupState
+from ottla.coordinator.classic.group import ClassicGroup, ClassicGroupState
 from ottla.coordinator.consumer.group import ConsumerGroup, ConsumerGroupState, MemberState
 from ottla.coordinator.events import (
-    CurrentWritten,
-    EpochWritten,
-    GroupDeleted,
-    GroupWritten,
-    PartitionMetadataDropped,
-    SubscriptionWritten,
-    TargetEpochWritten,
-    TargetWritten,
+    CurrentAssignmentUpdated,
+    GroupEpochUpdated,
+    GroupMetadataDeleted,
+    GroupMetadataUpdated,
+    MemberSubscriptionUpdated,
+    PartitionMetadataDeleted,
+    TargetAssignmentEpochUpdated,
+    TargetAssignmentUpdated,
 )
 from ottla.coordinator.timers import rejoin_timer, resync_timer, session_timer
 from ottla.protocol import ErrorCode
@@ -60,7 +60,7 @@ def classic(harness: Harness, user_data: bytes | None = None, **shares: tuple[in
     }
     for member_id in (*ids[1:], ids[0]):
         harness.sync(member_id, 1, given)
-    assert harness.state() is GroupState.STABLE
+    assert harness.state() is ClassicGroupState.STABLE
     return ids
 
 
@@ -106,15 +106,15 @@ def test_a_consumer_joins_a_live_classic_group_and_nobody_loses_a_partition() ->
     assert (answer.member_epoch, harness.share_of(answer)) == (2, {})
     kinds = [type(event) for event in harness.events()[written:]]
     assert kinds[:9] == [
-        GroupDeleted,
-        SubscriptionWritten,
-        SubscriptionWritten,
-        EpochWritten,
-        TargetWritten,
-        TargetWritten,
-        TargetEpochWritten,
-        CurrentWritten,
-        CurrentWritten,
+        GroupMetadataDeleted,
+        MemberSubscriptionUpdated,
+        MemberSubscriptionUpdated,
+        GroupEpochUpdated,
+        TargetAssignmentUpdated,
+        TargetAssignmentUpdated,
+        TargetAssignmentEpochUpdated,
+        CurrentAssignmentUpdated,
+        CurrentAssignmentUpdated,
     ]
     assert (harness.heartbeat(a, 1), harness.heartbeat(b, 1)) == (ErrorCode.rebalance_in_progress,) * 2
     for member_id, number in ((a, 0), (b, 3)):
@@ -403,17 +403,17 @@ def test_the_group_is_classic_again_when_nobody_else_is_left(end: str) -> None:
             written = len(harness.events())
             harness.sleep(2_000)
     group = harness.group()
-    assert group.state is GroupState.PREPARING_REBALANCE
+    assert group.state is ClassicGroupState.PREPARING_REBALANCE
     kinds = [type(event) for event in harness.events()[written:]]
-    assert kinds[-1] is GroupWritten
+    assert kinds[-1] is GroupMetadataUpdated
     assert list(dict.fromkeys(kinds)) == [
-        CurrentWritten,
-        TargetWritten,
-        TargetEpochWritten,
-        SubscriptionWritten,
-        PartitionMetadataDropped,
-        EpochWritten,
-        GroupWritten,
+        CurrentAssignmentUpdated,
+        TargetAssignmentUpdated,
+        TargetAssignmentEpochUpdated,
+        MemberSubscriptionUpdated,
+        PartitionMetadataDeleted,
+        GroupEpochUpdated,
+        GroupMetadataUpdated,
     ]
     given = set(decode_assignment(group.members[a].assignment).partitions)
     assert given
@@ -435,7 +435,7 @@ def test_a_group_that_is_too_big_for_the_old_protocol_stays() -> None:
     harness.cg_heartbeat("c", -1, group="g")
     group = harness.consumer_group("g")
     assert len(group.members) == 2
-    assert all(member.speaks_classic for member in group.members.values())
+    assert all(member.uses_classic_protocol for member in group.members.values())
 
 
 def test_classic_members_that_must_stay_in_a_consumer_group_hear_of_who_left() -> None:
@@ -482,8 +482,8 @@ def test_the_last_consumer_comes_back_as_a_classic_static_member_and_nobody_reba
     joined = harness.answer(harness.join(instance="i1", **owning()))
     assert (joined.error_code, joined.generation_id, joined.leader) == (ErrorCode.none, 3, "")
     group = harness.group()
-    assert (group.state, group.generation) == (GroupState.STABLE, 3)
-    assert isinstance(harness.events()[-1], GroupWritten)
+    assert (group.state, group.generation) == (ClassicGroupState.STABLE, 3)
+    assert isinstance(harness.events()[-1], GroupMetadataUpdated)
     assert len(harness.events()) > written
     synced_share = harness.answer(harness.sync(joined.member_id, 3, instance="i1")).assignment
     assert decode_assignment(synced_share).partitions == orders(0, 1, 2, 3)

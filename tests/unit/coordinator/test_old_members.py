@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ottla.coordinator.classic.group import GroupState
+from ottla.coordinator.classic.group import ClassicGroupState
 from ottla.protocol import ErrorCode
 from tests.unit.coordinator.harness import Harness, share
 
@@ -50,7 +50,7 @@ def test_old_and_new_members_are_one_group(version: int, other: int) -> None:
     assert {one.member_id for one in harness.answer(again).members} == {first, second}
     harness.sync(second, 2)
     harness.sync(first, 2, {one: share(one) for one in (first, second)})
-    assert harness.state() is GroupState.STABLE
+    assert harness.state() is ClassicGroupState.STABLE
 
 
 @pytest.mark.parametrize("version", OLD)
@@ -59,9 +59,9 @@ def test_an_old_member_that_is_silent_is_expelled_after_its_session(version: int
     first = joined(harness, version).member_id
     harness.sync(first, 1, {first: share(first)})
     harness.sleep(SESSION - 1)
-    assert harness.state() is GroupState.STABLE
+    assert harness.state() is ClassicGroupState.STABLE
     harness.sleep(1)
-    assert harness.state() is GroupState.EMPTY
+    assert harness.state() is ClassicGroupState.EMPTY
     assert harness.heartbeat(first, 1) is ErrorCode.unknown_member_id
 
 
@@ -85,4 +85,4 @@ def test_an_old_member_that_died_before_it_had_its_answer_does_not_stay_for_ever
     harness = Harness()
     joined(harness, version)
     harness.sleep(harness.config.new_member_join_timeout_ms)
-    assert harness.state() is GroupState.EMPTY
+    assert harness.state() is ClassicGroupState.EMPTY

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ottla.coordinator.classic.group import GroupState
-from ottla.coordinator.events import GroupWritten
+from ottla.coordinator.classic.group import ClassicGroupState
+from ottla.coordinator.events import GroupMetadataUpdated
 from ottla.protocol import ErrorCode
 from tests.unit.coordinator.harness import Harness, share
 
@@ -56,7 +56,7 @@ def test_without_a_delay_the_first_round_waits_a_little_for_who_was_given_an_id(
     harness.sleep(1)
     assert harness.answer(ticket).generation_id == 1
     harness.join(second, client="B")
-    assert harness.state() is GroupState.PREPARING_REBALANCE
+    assert harness.state() is ClassicGroupState.PREPARING_REBALANCE
 
 
 def test_a_group_that_became_empty_begins_with_a_delay_again() -> None:
@@ -89,9 +89,9 @@ def test_all_who_joined_may_be_gone_when_the_initial_delay_ends() -> None:
     ticket = harness.join(member_id)
     harness.answer(harness.leave(member_id))
     assert harness.answer(ticket).error_code is ErrorCode.unknown_member_id
-    assert harness.state() is GroupState.PREPARING_REBALANCE
+    assert harness.state() is ClassicGroupState.PREPARING_REBALANCE
     harness.sleep(500)
-    assert harness.state() is GroupState.EMPTY
+    assert harness.state() is ClassicGroupState.EMPTY
     assert harness.group().generation == 1
 
 
@@ -132,9 +132,9 @@ def test_the_slowest_member_decides_how_long() -> None:
     harness.wait_for(harness.join(first, rebalance=1_000), harness.join(second, rebalance=9_000, session=30_000))
     harness.join(first, rebalance=1_000, protocols={"range": b"changed"})
     harness.sleep(8_999)
-    assert harness.state() is GroupState.PREPARING_REBALANCE
+    assert harness.state() is ClassicGroupState.PREPARING_REBALANCE
     harness.sleep(1)
-    assert harness.state() is GroupState.COMPLETING_REBALANCE
+    assert harness.state() is ClassicGroupState.COMPLETING_REBALANCE
 
 
 def test_more_joins_do_not_make_the_phase_longer() -> None:
@@ -173,9 +173,9 @@ def test_a_phase_that_nobody_is_left_in_ends_with_an_empty_group() -> None:
     harness = Harness()
     (leader,) = harness.stable("A")
     harness.answer(harness.leave(leader))
-    assert harness.state() is GroupState.EMPTY
+    assert harness.state() is ClassicGroupState.EMPTY
     written = harness.events()[-1]
-    assert isinstance(written, GroupWritten)
+    assert isinstance(written, GroupMetadataUpdated)
     value = written.value
     assert (value.protocol_type, value.generation, value.protocol, value.leader) == ("consumer", 2, None, None)
 
@@ -190,9 +190,9 @@ def test_who_does_not_sync_in_time_is_removed() -> None:
     harness.answer(harness.sync(leader, 1, {leader: b"x", follower: b"y", silent: b"z"}))
     assert harness.answer(parked).assignment == b"y"
     harness.sleep(3_999)
-    assert harness.state() is GroupState.STABLE
+    assert harness.state() is ClassicGroupState.STABLE
     harness.sleep(1)
-    assert harness.state() is GroupState.PREPARING_REBALANCE
+    assert harness.state() is ClassicGroupState.PREPARING_REBALANCE
     assert list(harness.group().members) == [leader, follower]
     tickets = [harness.join(leader), harness.join(follower)]
     assert {harness.answer(ticket).generation_id for ticket in tickets} == {2}
@@ -222,7 +222,7 @@ def test_a_group_in_which_nobody_syncs_is_empty_in_the_end() -> None:
     harness = Harness()
     harness.joined("A", "B", rebalance=4_000, session=30_000)
     harness.sleep(4_000)
-    assert harness.state() is GroupState.EMPTY
+    assert harness.state() is ClassicGroupState.EMPTY
     assert harness.deadlines == {}
 
 

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import pytest
 from hypothesis import given, strategies as st
 
-from ottla.coordinator.consumer.group import ConsumerMember, MemberState
-from ottla.coordinator.consumer.reconcile import TRANSITIONS, Question, UnknownStateError, reconcile
+from ottla.coordinator.consumer.group import ConsumerGroupMember, MemberState
+from ottla.coordinator.consumer.reconcile import TRANSITIONS, ReconciliationContext, UnknownStateError, reconcile
 
 A, B = uuid.uuid5(uuid.NAMESPACE_OID, "a"), uuid.uuid5(uuid.NAMESPACE_OID, "b")
 STABLE, UNREVOKED, UNRELEASED = MemberState.STABLE, MemberState.UNREVOKED_PARTITIONS, MemberState.UNRELEASED_PARTITIONS
@@ -60,14 +60,14 @@ def holding(numbers: Numbers, epoch: int = 3) -> dict[uuid.UUID, dict[int, int]]
 
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)
 def test_a_step(row: Row) -> None:
-    member = ConsumerMember(
+    member = ConsumerGroupMember(
         "m", epoch=4, previous_epoch=3, state=row.state, assigned=holding(row.assigned), revoking=holding(row.revoking)
     )
-    question = Question(
+    question = ReconciliationContext(
         target_epoch=5,
         target={A: tuple(sorted(row.target))} if row.target else {},
         subscribed={A},
-        holders={A: dict.fromkeys(row.held, 4) | dict.fromkeys(row.assigned | row.revoking, 4)},
+        owners={A: dict.fromkeys(row.held, 4) | dict.fromkeys(row.assigned | row.revoking, 4)},
         owned=None if row.owned is None else {A: row.owned},
     )
     after = reconcile(member, question)
@@ -80,16 +80,16 @@ def test_a_step(row: Row) -> None:
 
 
 def test_a_member_that_has_arrived_is_left_alone() -> None:
-    member = ConsumerMember("m", epoch=5, assigned=holding({0, 1}))
-    question = Question(target_epoch=5, target={A: (0, 1)}, subscribed={A}, holders={})
+    member = ConsumerGroupMember("m", epoch=5, assigned=holding({0, 1}))
+    question = ReconciliationContext(target_epoch=5, target={A: (0, 1)}, subscribed={A}, owners={})
     assert reconcile(member, question) is member
 
 
 @pytest.mark.parametrize("state", [STABLE, UNREVOKED])
 def test_a_topic_that_is_not_wanted_any_more_is_asked_back_before_there_is_a_target(state: MemberState) -> None:
     revoking = {} if state is STABLE else {B: {7: 3}}
-    member = ConsumerMember("m", epoch=5, state=state, assigned={A: {0: 5}, B: {1: 5}}, revoking=revoking)
-    question = Question(target_epoch=5, target={A: (0,), B: (1,)}, subscribed={A}, holders={}, resubscribed=True)
+    member = ConsumerGroupMember("m", epoch=5, state=state, assigned={A: {0: 5}, B: {1: 5}}, revoking=revoking)
+    question = ReconciliationContext(target_epoch=5, target={A: (0,), B: (1,)}, subscribed={A}, owners={}, resubscribed=True)
     after = reconcile(member, question)
     assert (after.state, after.epoch) == (UNREVOKED, 5)
     assert after.assigned == {A: {0: 5}}
@@ -97,15 +97,15 @@ def test_a_topic_that_is_not_wanted_any_more_is_asked_back_before_there_is_a_tar
 
 
 def test_a_target_of_before_gives_nothing_that_is_not_wanted_now() -> None:
-    member = ConsumerMember("m", epoch=4)
-    question = Question(target_epoch=5, target={A: (0,), B: (1,)}, subscribed={A}, holders={}, resubscribed=True)
+    member = ConsumerGroupMember("m", epoch=4)
+    question = ReconciliationContext(target_epoch=5, target={A: (0,), B: (1,)}, subscribed={A}, owners={}, resubscribed=True)
     assert reconcile(member, question).assigned == {A: {0: 5}}
 
 
 @pytest.mark.parametrize("owned", [None, {A: {0}}])
 def test_what_a_newer_broker_wrote_is_not_guessed(owned: dict[uuid.UUID, set[int]] | None) -> None:
-    member = ConsumerMember("m", epoch=4, state=MemberState.UNKNOWN, assigned=holding({0}))
-    question = Question(target_epoch=5, target={A: (0, 1)}, subscribed={A}, holders={}, owned=owned)
+    member = ConsumerGroupMember("m", epoch=4, state=MemberState.UNKNOWN, assigned=holding({0}))
+    question = ReconciliationContext(target_epoch=5, target={A: (0, 1)}, subscribed={A}, owners={}, owned=owned)
     with pytest.raises(UnknownStateError):
         reconcile(member, question)
     assert reconcile(member, replace(question, owned={})).state is STABLE
@@ -136,12 +136,12 @@ def test_a_step_takes_nothing_from_others_and_the_epoch_waits_for_the_client(
 ) -> None:
     revoking = revoking - assigned if state is UNREVOKED else set()
     held = held - assigned - revoking
-    member = ConsumerMember("m", epoch=4, state=state, assigned=holding(assigned), revoking=holding(revoking))
-    question = Question(
+    member = ConsumerGroupMember("m", epoch=4, state=state, assigned=holding(assigned), revoking=holding(revoking))
+    question = ReconciliationContext(
         target_epoch=5,
         target={A: tuple(sorted(target))} if target else {},
         subscribed={A} if subscribed else set(),
-        holders={A: dict.fromkeys(held | assigned | revoking, 4)},
+        owners={A: dict.fromkeys(held | assigned | revoking, 4)},
         owned=None if owned is None else {A: owned},
         resubscribed=resubscribed,
     )

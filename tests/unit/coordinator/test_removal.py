@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from ottla.coordinator.classic.group import GroupState
-from ottla.coordinator.events import GroupDeleted, GroupWritten, OffsetCommitted, OffsetDeleted, record_of
+from ottla.coordinator.classic.group import ClassicGroupState
+from ottla.coordinator.events import GroupMetadataDeleted, GroupMetadataUpdated, OffsetCommitted, OffsetDeleted, record_of
 from ottla.protocol import ErrorCode
 from ottla.types import TopicPartition
 from tests.unit.coordinator.harness import DELAYED, IMMEDIATE, Harness, failing, subscription
@@ -32,12 +32,12 @@ def test_a_group_without_members_is_deleted_with_its_offsets() -> None:
     assert harness.answer(harness.delete("g")).results[0].error_code is ErrorCode.non_empty_group
     harness.answer(harness.leave(leader))
     assert harness.answer(harness.delete("g")).results[0].error_code is ErrorCode.none
-    assert harness.state() is GroupState.DEAD
+    assert harness.state() is ClassicGroupState.DEAD
     assert harness.committed() == {}
     assert harness.events()[-3:] == [
         OffsetDeleted("g", TopicPartition("orders", 0)),
         OffsetDeleted("g", TopicPartition("orders", 2)),
-        GroupDeleted("g"),
+        GroupMetadataDeleted("g"),
     ]
     assert harness.answer(harness.delete("g")).results[0].error_code is ErrorCode.group_id_not_found
     assert harness.replayed() == {}
@@ -121,10 +121,10 @@ def test_a_group_that_has_lost_its_last_offset_is_gone_after_the_next_check(with
     else:
         harness.change_topics(orders=0)
     assert harness.committed() == {}
-    assert harness.state() is GroupState.EMPTY
+    assert harness.state() is ClassicGroupState.EMPTY
     assert harness.replayed() == harness.coordinator.durable_state()
     harness.sleep(CHECK)
-    assert harness.state() is GroupState.DEAD
+    assert harness.state() is ClassicGroupState.DEAD
     assert harness.replayed() == {}
     assert harness.coordinator.durable_state() == {}
 
@@ -133,7 +133,7 @@ def test_a_group_that_has_lost_its_last_offset_can_be_deleted_or_used() -> None:
     harness = emptied(False)
     harness.answer(harness.delete_offsets(("orders", 0)))
     assert harness.answer(harness.delete("g")).results[0].error_code is ErrorCode.none
-    assert harness.state() is GroupState.DEAD
+    assert harness.state() is ClassicGroupState.DEAD
     harness = emptied(False)
     harness.answer(harness.delete_offsets(("orders", 0)))
     harness.answer(harness.commit(ORDERS))
@@ -167,7 +167,7 @@ def test_what_the_last_generation_read_counts_until_the_next_has_begun() -> None
     harness = Harness()
     (leader,) = harness.stable("A", protocols={"range": subscription("orders"), "sticky": subscription("orders")})
     newcomer = harness.join(harness.member_id("B"), client="B", protocols={"sticky": subscription("bills")})
-    assert harness.state() is GroupState.PREPARING_REBALANCE
+    assert harness.state() is ClassicGroupState.PREPARING_REBALANCE
     both = ("bills", 0), ("orders", 0)
     refused = ErrorCode.group_subscribed_to_topic
     assert errors(harness.answer(harness.delete_offsets(*both))) == {both[0]: ErrorCode.none, both[1]: refused}
@@ -250,7 +250,7 @@ def test_forgetting_waits_for_the_commit_before_it_and_is_tried_again() -> None:
     harness.appends = IMMEDIATE
     harness.sleep(500)
     assert harness.committed() == {}
-    assert harness.state() is GroupState.EMPTY
+    assert harness.state() is ClassicGroupState.EMPTY
     assert harness.timers == {}
 
 
@@ -280,7 +280,7 @@ def test_a_simple_groups_offsets_expire_one_by_one_and_the_group_with_the_last()
     harness.sleep(2 * CHECK)
     assert harness.committed() == {("orders", 1): 2}
     harness.sleep(86_400_000)
-    assert harness.state() is GroupState.DEAD
+    assert harness.state() is ClassicGroupState.DEAD
     assert harness.replayed() == {}
 
 
@@ -295,8 +295,8 @@ def test_a_groups_offsets_expire_when_it_has_been_without_members_for_so_long() 
     harness.sleep(RETENTION - CHECK)
     assert harness.committed() == ORDERS, "the group was there until a moment ago, when the offset was old already"
     harness.sleep(2 * CHECK)
-    assert harness.state() is GroupState.DEAD
-    assert harness.events()[-2:] == [OffsetDeleted("g", TopicPartition("orders", 0)), GroupDeleted("g")]
+    assert harness.state() is ClassicGroupState.DEAD
+    assert harness.events()[-2:] == [OffsetDeleted("g", TopicPartition("orders", 0)), GroupMetadataDeleted("g")]
 
 
 def test_of_a_stable_group_only_topics_that_it_does_not_read_expire() -> None:
@@ -305,7 +305,7 @@ def test_of_a_stable_group_only_topics_that_it_does_not_read_expire() -> None:
     harness.answer(harness.commit({("orders", 0): 1, ("bills", 0): 2}, leader, 1))
     harness.sleep(RETENTION + CHECK)
     assert harness.committed() == ORDERS
-    assert harness.state() is GroupState.STABLE
+    assert harness.state() is ClassicGroupState.STABLE
 
 
 @pytest.mark.parametrize("fields", [{"protocols": {"range": b"?"}}, {"protocol_type": "connect"}])
@@ -317,7 +317,7 @@ def test_of_a_group_that_cannot_be_understood_nothing_expires_while_it_has_membe
     assert len(harness.committed()) == 2
     harness.answer(harness.leave(leader))
     harness.sleep(RETENTION + CHECK)
-    assert harness.state() is GroupState.DEAD
+    assert harness.state() is ClassicGroupState.DEAD
 
 
 def test_while_a_group_rebalances_nothing_expires() -> None:
@@ -327,17 +327,17 @@ def test_while_a_group_rebalances_nothing_expires() -> None:
     harness.answer(harness.commit({("bills", 0): 2}, leader, 1))
     harness.join(leader, **long)
     harness.sleep(RETENTION + CHECK)
-    assert harness.state() is GroupState.PREPARING_REBALANCE
+    assert harness.state() is ClassicGroupState.PREPARING_REBALANCE
     assert harness.committed() == {("bills", 0): 2}
 
 
 def test_a_group_that_nobody_ever_joined_is_gone_after_the_next_check() -> None:
     harness = Harness()
     assert harness.answer(harness.join(protocols={})).error_code is ErrorCode.inconsistent_group_protocol
-    assert harness.state() is GroupState.EMPTY
+    assert harness.state() is ClassicGroupState.EMPTY
     harness.sleep(CHECK)
-    assert harness.state() is GroupState.DEAD
-    assert harness.events()[-1] == GroupDeleted("g")
+    assert harness.state() is ClassicGroupState.DEAD
+    assert harness.events()[-1] == GroupMetadataDeleted("g")
 
 
 def test_groups_of_the_oldest_records_expire_by_the_age_of_their_offsets() -> None:
@@ -347,14 +347,14 @@ def test_groups_of_the_oldest_records_expire_by_the_age_of_their_offsets() -> No
     harness.answer(harness.leave(leader))
     partition = harness.coordinator.partition_for("g")
     harness.sleep(86_400_000)
-    (written,) = [one for one in harness.events() if isinstance(one, GroupWritten)][-1:]
+    (written,) = [one for one in harness.events() if isinstance(one, GroupMetadataUpdated)][-1:]
     old = dataclasses.replace(written, value=dataclasses.replace(written.value, current_state_timestamp=-1))
     harness.log[partition].append(record_of(old))
     harness.restart()
     harness.sleep(RETENTION - 86_400_000 - CHECK)
-    assert harness.state() is GroupState.EMPTY
+    assert harness.state() is ClassicGroupState.EMPTY
     harness.sleep(2 * CHECK)
-    assert harness.state() is GroupState.DEAD
+    assert harness.state() is ClassicGroupState.DEAD
 
 
 def test_an_offset_that_says_itself_how_long_it_is_kept() -> None:
@@ -396,7 +396,7 @@ def test_what_could_not_be_removed_is_tried_again_soon() -> None:
     assert harness.committed() == ORDERS
     harness.appends = IMMEDIATE
     harness.sleep(500)
-    assert harness.state() is GroupState.DEAD
+    assert harness.state() is ClassicGroupState.DEAD
 
 
 def test_partitions_are_searched_in_turn_and_again_and_again() -> None:
@@ -406,7 +406,7 @@ def test_partitions_are_searched_in_turn_and_again_and_again() -> None:
     for _ in range(3):
         harness.answer(harness.commit(ORDERS))
         harness.sleep(1_000)
-        assert harness.state() is GroupState.DEAD
+        assert harness.state() is ClassicGroupState.DEAD
 
 
 def test_a_partition_that_is_not_here_is_not_searched() -> None:

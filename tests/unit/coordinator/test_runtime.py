@@ -7,7 +7,7 @@ import uuid
 
 import pytest
 
-from ottla.coordinator.classic.group import GroupState
+from ottla.coordinator.classic.group import ClassicGroupState
 from ottla.coordinator.coordinator import GroupCoordinator
 from ottla.coordinator.effects import Append, CancelTimer, Reply
 from ottla.coordinator.events import events_of
@@ -55,12 +55,12 @@ def test_a_timer_waits_in_line_and_counts_only_if_it_was_not_moved() -> None:
     harness.sleep(5_999)
     harness.commit({("orders", 0): 1}, leader, 1)
     harness.sleep(1)
-    assert harness.state() is GroupState.STABLE
+    assert harness.state() is ClassicGroupState.STABLE
     harness.settle()
-    assert harness.state() is GroupState.STABLE, "the commit has shown it alive"
+    assert harness.state() is ClassicGroupState.STABLE, "the commit has shown it alive"
     harness.sleep(6_000)
     harness.settle()
-    assert harness.state() is GroupState.EMPTY
+    assert harness.state() is ClassicGroupState.EMPTY
 
 
 def test_what_a_timer_does_is_tried_again_if_it_cannot_be_stored() -> None:
@@ -71,9 +71,9 @@ def test_what_a_timer_does_is_tried_again_if_it_cannot_be_stored() -> None:
     assert list(harness.group().members) == [leader]
     harness.sleep(499)
     harness.appends = failing(ErrorCode.none)
-    assert harness.state() is GroupState.STABLE
+    assert harness.state() is ClassicGroupState.STABLE
     harness.sleep(1)
-    assert harness.state() is GroupState.EMPTY
+    assert harness.state() is ClassicGroupState.EMPTY
 
 
 @pytest.mark.parametrize("request_name", ["join", "leave", "static"])
@@ -189,7 +189,7 @@ def test_members_of_a_loaded_group_get_a_whole_session() -> None:
     harness.restart()
     assert harness.deadlines == {session_timer("g", one): harness.mono + 6_000 for one in ids}
     harness.sleep(6_000)
-    assert harness.state() is GroupState.EMPTY
+    assert harness.state() is ClassicGroupState.EMPTY
 
 
 def test_a_round_that_was_under_way_begins_again_after_a_restart() -> None:
@@ -197,7 +197,7 @@ def test_a_round_that_was_under_way_begins_again_after_a_restart() -> None:
     leader, follower = harness.stable("A", "B")
     harness.join(leader)
     harness.restart()
-    assert (harness.state(), harness.group().generation) == (GroupState.STABLE, 1)
+    assert (harness.state(), harness.group().generation) == (ClassicGroupState.STABLE, 1)
     assert harness.heartbeat(follower, 1) is ErrorCode.none
     ticket = harness.join(leader)
     harness.join(follower)
@@ -272,7 +272,7 @@ def test_offsets_that_outlive_their_groups_record_are_kept() -> None:
     harness.log[partition] = [OFFSET, (b"\0\2\0\1g", None)]
     harness.load_all()
     assert harness.committed() == {("orders", 0): 1}
-    assert harness.state() is GroupState.EMPTY
+    assert harness.state() is ClassicGroupState.EMPTY
 
 
 # Unloading.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ottla.coordinator.classic.group import GroupState
+from ottla.coordinator.classic.group import ClassicGroupState
 from ottla.coordinator.timers import session_timer, sync_timer
 from ottla.protocol import ErrorCode
 from tests.unit.coordinator.harness import Harness
@@ -38,9 +38,9 @@ def test_a_silent_member_is_removed_when_its_session_ends() -> None:
     harness.sleep(3_000)
     assert harness.heartbeat(leader, 1) is ErrorCode.none
     harness.sleep(2_999)
-    assert harness.state() is GroupState.STABLE
+    assert harness.state() is ClassicGroupState.STABLE
     harness.sleep(1)
-    assert harness.state() is GroupState.PREPARING_REBALANCE
+    assert harness.state() is ClassicGroupState.PREPARING_REBALANCE
     assert list(harness.group().members) == [leader]
     assert harness.heartbeat(follower, 1) is ErrorCode.unknown_member_id
 
@@ -49,7 +49,7 @@ def test_the_last_member_to_go_silent_leaves_an_empty_group() -> None:
     harness = Harness()
     harness.stable("A")
     harness.sleep(6_000)
-    assert harness.state() is GroupState.EMPTY
+    assert harness.state() is ClassicGroupState.EMPTY
     assert harness.deadlines == {}
 
 
@@ -91,7 +91,7 @@ def test_who_waits_for_an_answer_is_not_silent() -> None:
     harness.sync(leader, 2, {leader: b"x", follower: b"y"})
     assert harness.answer(parked).assignment == b"y"
     harness.sleep(6_000)
-    assert harness.state() is GroupState.EMPTY, "from then on both are"
+    assert harness.state() is ClassicGroupState.EMPTY, "from then on both are"
 
 
 def test_whoever_gets_its_assignment_has_a_whole_session() -> None:
@@ -177,7 +177,7 @@ def test_a_timer_that_comes_early_is_set_again() -> None:
     harness.all_timers.clear()
     harness.perform(harness.coordinator.on_timer(key, harness.now))
     assert harness.timers == harness.deadlines != {}
-    assert harness.state() is GroupState.STABLE
+    assert harness.state() is ClassicGroupState.STABLE
 
 
 def test_a_timer_that_was_cancelled_does_nothing() -> None:
@@ -188,4 +188,4 @@ def test_a_timer_that_was_cancelled_does_nothing() -> None:
     generation = harness.group().generation
     harness.sleep(60_000)
     harness.perform(harness.coordinator.on_timer(key, harness.now))
-    assert (harness.state(), harness.group().generation) == (GroupState.EMPTY, generation)
+    assert (harness.state(), harness.group().generation) == (ClassicGroupState.EMPTY, generation)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ottla.coordinator.classic.group import GroupState
-from ottla.coordinator.events import GroupWritten
+from ottla.coordinator.classic.group import ClassicGroupState
+from ottla.coordinator.events import GroupMetadataUpdated
 from ottla.coordinator.timers import session_timer
 from ottla.protocol import ErrorCode
 from tests.unit.coordinator.harness import DELAYED, Harness, failing, share, subscription
@@ -24,7 +24,7 @@ def static_stable(harness: Harness, *instances: str, **fields: object) -> list[s
     ids = static_joined(harness, *instances, **fields)
     for one, instance in zip(ids[::-1], instances[::-1], strict=True):
         harness.sync(one, 1, {name: share(name) for name in ids}, instance=instance)
-    assert harness.state() is GroupState.STABLE
+    assert harness.state() is ClassicGroupState.STABLE
     return ids
 
 
@@ -41,7 +41,7 @@ def test_a_restarted_follower_takes_its_place_and_nobody_notices() -> None:
     assert (response.error_code, response.generation_id, response.leader) == (ErrorCode.none, 1, leader)
     assert (response.skip_assignment, response.members) == (False, ())
     assert response.member_id not in (old, leader)
-    assert harness.state() is GroupState.STABLE
+    assert harness.state() is ClassicGroupState.STABLE
     assert harness.heartbeat(leader, 1, instance="i1") is ErrorCode.none
     assert harness.answer(harness.sync(response.member_id, 1, instance="i2")).assignment == share(old)
     assert session_timer("g", old) not in harness.deadlines
@@ -58,7 +58,7 @@ def test_the_new_id_is_in_the_log_before_it_is_told() -> None:
     harness.settle()
     new = harness.answer(ticket).member_id
     written = harness.events()[-1]
-    assert isinstance(written, GroupWritten)
+    assert isinstance(written, GroupMetadataUpdated)
     assert {one.member_id: (one.group_instance_id, one.assignment) for one in written.value.members} == {
         leader: ("i1", share(leader)),
         new: ("i2", share(old)),
@@ -101,7 +101,7 @@ def test_other_topics_wait_for_the_next_round_as_long_as_the_protocol_stays() ->
     static_stable(harness, "i1", "i2")
     response = harness.answer(harness.join(instance="i2", protocols=CHANGED))
     assert (response.error_code, response.generation_id) == (ErrorCode.none, 1)
-    assert harness.state() is GroupState.STABLE
+    assert harness.state() is ClassicGroupState.STABLE
     assert harness.group().members[response.member_id].protocols == (("range", b"other topics"),)
 
 
@@ -111,7 +111,7 @@ def test_another_protocol_makes_the_group_rebalance() -> None:
     leader, _ = static_stable(harness, "i1", "i2", protocols=both)
     ticket = harness.join(instance="i2", protocols={"sticky": b""})
     assert harness.waits(ticket)
-    assert harness.state() is GroupState.PREPARING_REBALANCE
+    assert harness.state() is ClassicGroupState.PREPARING_REBALANCE
     rejoined = harness.join(leader, instance="i1", protocols=both)
     assert harness.answer(rejoined).protocol_name == harness.answer(ticket).protocol_name == "sticky"
 
@@ -135,7 +135,7 @@ def test_a_restart_before_the_assignment_makes_the_group_begin_again() -> None:
     parked = harness.sync(old, 1, instance="i2")
     ticket = harness.join(instance="i2")
     assert harness.answer(parked).error_code is ErrorCode.fenced_instance_id
-    assert harness.state() is GroupState.PREPARING_REBALANCE
+    assert harness.state() is ClassicGroupState.PREPARING_REBALANCE
     harness.join(leader, instance="i1")
     assert harness.answer(ticket).generation_id == 2
 
@@ -211,10 +211,10 @@ def test_a_round_without_anybody_waits_until_sessions_end() -> None:
     harness.answer(harness.leave(newcomer))
     assert harness.answer(ticket).error_code is ErrorCode.unknown_member_id
     harness.sleep(8_000)
-    assert harness.state() is GroupState.PREPARING_REBALANCE
+    assert harness.state() is ClassicGroupState.PREPARING_REBALANCE
     assert set(harness.group().members) == {leader, follower}
     harness.sleep(1_000)
-    assert harness.state() is GroupState.EMPTY
+    assert harness.state() is ClassicGroupState.EMPTY
 
 
 def test_instances_and_topics_of_a_loaded_group_are_known() -> None:

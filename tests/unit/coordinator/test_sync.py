@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ottla.coordinator.classic.group import GroupState
-from ottla.coordinator.events import GroupWritten
+from ottla.coordinator.classic.group import ClassicGroupState
+from ottla.coordinator.events import GroupMetadataUpdated
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import sync_group_request
@@ -21,7 +21,7 @@ def test_followers_first_then_the_leader() -> None:
     assert (response.error_code, response.assignment) == (ErrorCode.none, b"x")
     assert (response.protocol_type, response.protocol_name) == ("consumer", "range")
     assert harness.answer(parked).assignment == b"y"
-    assert harness.state() is GroupState.STABLE
+    assert harness.state() is ClassicGroupState.STABLE
 
 
 def test_the_leader_first_then_followers() -> None:
@@ -40,11 +40,11 @@ def test_shares_are_in_the_log_before_they_are_handed_out() -> None:
     ticket = harness.sync(leader, 1, {leader: b"x", follower: b"y"})
     assert harness.waits(ticket)
     assert harness.waits(parked)
-    assert harness.state() is GroupState.COMPLETING_REBALANCE
+    assert harness.state() is ClassicGroupState.COMPLETING_REBALANCE
     harness.settle()
     assert [harness.answer(one).assignment for one in (ticket, parked)] == [b"x", b"y"]
     written = harness.events()[-1]
-    assert isinstance(written, GroupWritten)
+    assert isinstance(written, GroupMetadataUpdated)
     assert {member.member_id: member.assignment for member in written.value.members} == {leader: b"x", follower: b"y"}
 
 
@@ -88,7 +88,7 @@ def test_a_new_client_must_say_it(named: dict[str, str]) -> None:
     )
     response = harness.answer(harness.ask(Api.SYNC_GROUP, request, 5))
     assert response.error_code is ErrorCode.inconsistent_group_protocol
-    assert harness.state() is GroupState.COMPLETING_REBALANCE
+    assert harness.state() is ClassicGroupState.COMPLETING_REBALANCE
 
 
 def test_who_may_not_sync() -> None:
@@ -100,7 +100,7 @@ def test_who_may_not_sync() -> None:
     assert harness.answer(harness.sync(leader, 0)).error_code is ErrorCode.illegal_generation
     assert harness.answer(harness.sync(leader, 2)).error_code is ErrorCode.illegal_generation
     assert harness.answer(harness.sync(leader, 1, instance="i")).error_code is ErrorCode.unknown_member_id
-    assert harness.state() is GroupState.COMPLETING_REBALANCE
+    assert harness.state() is ClassicGroupState.COMPLETING_REBALANCE
 
 
 def test_while_a_group_prepares_nobody_syncs() -> None:
@@ -151,7 +151,7 @@ def test_an_assignment_that_cannot_be_stored_is_nobodys(logs: ErrorCode, told: E
     harness.appends = failing(logs)
     assert harness.answer(harness.sync(leader, 1, {leader: b"x", follower: b"y"})).error_code is told
     assert harness.answer(parked).error_code is told
-    assert harness.state() is GroupState.PREPARING_REBALANCE
+    assert harness.state() is ClassicGroupState.PREPARING_REBALANCE
     assert all(member.assignment == b"" for member in harness.group().members.values())
     assert harness.coordinator.durable_state() == before
     tickets = [harness.join(leader), harness.join(follower)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ottla.coordinator.classic.group import GroupState
+from ottla.coordinator.classic.group import ClassicGroupState
 from ottla.protocol import ErrorCode
 from ottla.protocol.consumer_protocol import (
     Assignment,
@@ -129,7 +129,7 @@ def test_range_with_two_members_of_which_one_closes() -> None:
     a.joined(a.send_join(generation=2), 3, a, [a])
     a.synced(a.send_sync(3, gives(**{a.member_id: (0, 1, 2, 3)})), 0, 1, 2, 3)
     assert a.leave() == [NONE, NONE]
-    assert (harness.state(), harness.group().generation, harness.group().protocol_type) == (GroupState.EMPTY, 4, "consumer")
+    assert (harness.state(), harness.group().generation, harness.group().protocol_type) == (ClassicGroupState.EMPTY, 4, "consumer")
 
 
 def test_cooperative_sticky_hands_a_partition_over_in_two_rounds() -> None:

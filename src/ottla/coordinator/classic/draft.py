@@ -1,6 +1,6 @@
 """A decision in the making.
 
-Owns the way from a group to what it will be: a handler lets events happen to a draft, sees where they lead, and adds effects; the
+Owns the way from a group to what it will be: a handler applies events to a draft, sees where they lead, and adds effects; the
 draft's result is what it has decided. Must not know any state but its own copy. Invariant: the events of the result lead from the
 group that the draft began with to the one that it shows now.
 """
@@ -10,15 +10,15 @@ from __future__ import annotations
 from typing import Any
 
 from ottla.coordinator.classic.events import ClassicEvent
-from ottla.coordinator.classic.group import ClassicGroup, Member
-from ottla.coordinator.classic.machine import evolve
+from ottla.coordinator.classic.group import ClassicGroup, ClassicGroupMember
+from ottla.coordinator.classic.machine import apply
 from ottla.coordinator.effects import CancelTimer, Reply, SetTimer, Ticket, TimerKey
 from ottla.coordinator.result import GroupEffect, Result
 from ottla.coordinator.timers import session_timer
 from ottla.types import Now
 
 
-class Draft:
+class ClassicGroupDraft:
     """The group as it will be, at the time ``now``."""
 
     def __init__(self, group: ClassicGroup, now: Now) -> None:
@@ -27,9 +27,9 @@ class Draft:
         self._events: list[ClassicEvent] = []
         self._effects: list[GroupEffect] = []
 
-    def happen(self, event: ClassicEvent) -> None:
-        """Let an event happen to the draft."""
-        self.group = evolve(self.group, event)
+    def apply(self, event: ClassicEvent) -> None:
+        """Apply an event to the draft."""
+        self.group = apply(self.group, event)
         self._events.append(event)
 
     def reply(self, ticket: Ticket | None, response: Any) -> None:
@@ -45,7 +45,7 @@ class Draft:
         """Cancel a timer."""
         self._effects.append(CancelTimer(key))
 
-    def refresh_session(self, member: Member) -> None:
+    def refresh_session(self, member: ClassicGroupMember) -> None:
         """The member is alive: its session restarts."""
         self.set_timer(session_timer(self.group.group_id, member.member_id), member.session_timeout)
 

@@ -8,20 +8,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ottla.coordinator.classic.group import InitialDelay, Member, Protocols
+from ottla.coordinator.classic.group import ClassicGroupMember, InitialDelay, Protocols
 from ottla.coordinator.effects import Ticket
-from ottla.coordinator.events import GroupDeleted, GroupWritten, VolatileEvent
+from ottla.coordinator.events import GroupMetadataDeleted, GroupMetadataUpdated, VolatileEvent
 
 
 @dataclass(frozen=True, slots=True)
-class MemberIdGiven(VolatileEvent):
+class PendingMemberAdded(VolatileEvent):
     """A client was sent away with a member id, under which it is expected to come back (KIP-394)."""
 
     member_id: str
 
 
 @dataclass(frozen=True, slots=True)
-class MemberIdDropped(VolatileEvent):
+class PendingMemberRemoved(VolatileEvent):
     """A client that was given a member id does not come any more."""
 
     member_id: str
@@ -31,7 +31,7 @@ class MemberIdDropped(VolatileEvent):
 class MemberJoined(VolatileEvent):
     """A new member, which makes the first one the leader and its protocol type the group's."""
 
-    member: Member
+    member: ClassicGroupMember
     protocol_type: str
 
 
@@ -50,7 +50,7 @@ class MemberReplaced(VolatileEvent):
     """A static member came back under a new member id and takes the place and the assignment of its old self."""
 
     old_member_id: str
-    member: Member
+    member: ClassicGroupMember
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class SyncParked(VolatileEvent):
 
 
 @dataclass(frozen=True, slots=True)
-class SyncsAnswered(VolatileEvent):
+class SyncsCompleted(VolatileEvent):
     """No SyncGroup waits any more."""
 
 
@@ -114,10 +114,10 @@ class GenerationStarted(VolatileEvent):
 
 
 ClassicEvent = (
-    GroupWritten
-    | GroupDeleted
-    | MemberIdGiven
-    | MemberIdDropped
+    GroupMetadataUpdated
+    | GroupMetadataDeleted
+    | PendingMemberAdded
+    | PendingMemberRemoved
     | MemberJoined
     | MemberUpdated
     | MemberReplaced
@@ -125,7 +125,7 @@ ClassicEvent = (
     | JoinParked
     | SyncReceived
     | SyncParked
-    | SyncsAnswered
+    | SyncsCompleted
     | RebalanceStarted
     | InitialDelayExtended
     | GenerationStarted

@@ -18,7 +18,7 @@ Protocols = tuple[tuple[str, bytes], ...]
 """Assignors that a member knows, most wanted first, each with the member's metadata for it."""
 
 
-class GroupState(enum.Enum):
+class ClassicGroupState(enum.Enum):
     """Where a group stands between two assignments; the values are the names that DescribeGroups and ListGroups use."""
 
     EMPTY = "Empty"
@@ -34,7 +34,7 @@ class GroupState(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class ClassicGroupMember:
     """One member. Timeouts are milliseconds."""
 
     member_id: str
@@ -74,7 +74,7 @@ class ClassicGroup:
     """One group. Without a ``stored`` record it is *simple*: it exists because offsets were committed under its name."""
 
     group_id: str
-    state: GroupState = GroupState.EMPTY
+    state: ClassicGroupState = ClassicGroupState.EMPTY
     since: int = -1
     """When it came to its state (wall-clock milliseconds)."""
     protocol_type: str | None = None
@@ -83,7 +83,7 @@ class ClassicGroup:
     protocol: str | None = None
     """The assignor of this generation."""
     leader: str | None = None
-    members: Mapping[str, Member] = field(default_factory=dict)
+    members: Mapping[str, ClassicGroupMember] = field(default_factory=dict)
     """By member id, in the order in which they joined."""
     pending: frozenset[str] = frozenset()
     """Member ids that were given out and have not joined yet (KIP-394)."""
@@ -112,7 +112,7 @@ class ClassicGroup:
 
     def supports(self, protocol_type: str, protocols: Protocols) -> bool:
         """Whether a member with these protocols could join. A round keeps its type when all its members have left."""
-        if self.state is GroupState.EMPTY:
+        if self.state is ClassicGroupState.EMPTY:
             return bool(protocol_type) and bool(protocols)
         common = self.common_protocols()
         return protocol_type == self.protocol_type and any(not self.members or name in common for name, _ in protocols)

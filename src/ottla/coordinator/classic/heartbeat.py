@@ -6,27 +6,27 @@ Owns the table of answers by state, and the end of a session.
 from __future__ import annotations
 
 from ottla.coordinator.classic.answers import heartbeat_answer
-from ottla.coordinator.classic.draft import Draft
-from ottla.coordinator.classic.group import ClassicGroup, GroupState
+from ottla.coordinator.classic.draft import ClassicGroupDraft
+from ottla.coordinator.classic.group import ClassicGroup, ClassicGroupState
 from ottla.coordinator.classic.rebalance import complete_if_all_joined, drop_pending, rebalance_or_complete, remove_member
 from ottla.coordinator.classic.validate import generation_error
 from ottla.coordinator.effects import RequestContext
-from ottla.coordinator.ports import Surroundings
+from ottla.coordinator.ports import GroupContext
 from ottla.coordinator.result import Result
 from ottla.protocol import ErrorCode
 from ottla.protocol.messages import heartbeat_request
 from ottla.types import Now
 
 _ANSWERS = {
-    GroupState.PREPARING_REBALANCE: ErrorCode.rebalance_in_progress,
-    GroupState.COMPLETING_REBALANCE: ErrorCode.none,
-    GroupState.STABLE: ErrorCode.none,
+    ClassicGroupState.PREPARING_REBALANCE: ErrorCode.rebalance_in_progress,
+    ClassicGroupState.COMPLETING_REBALANCE: ErrorCode.none,
+    ClassicGroupState.STABLE: ErrorCode.none,
 }
 """The answer to a member of the current generation. An empty group has no members."""
 
 
 def heartbeat(
-    around: Surroundings,
+    coordinator: GroupContext,
     group: ClassicGroup | None,
     context: RequestContext,
     request: heartbeat_request.HeartbeatRequest,
@@ -40,12 +40,12 @@ def heartbeat(
     error = generation_error(group, request.member_id, request.group_instance_id, request.generation_id)
     if error is not None:
         return Result(answer=heartbeat_answer(error))
-    draft = Draft(group, now)
+    draft = ClassicGroupDraft(group, now)
     draft.refresh_session(group.members[request.member_id])
     return draft.result(heartbeat_answer(_ANSWERS[group.state]))
 
 
-def session_expired(draft: Draft, around: Surroundings, member_id: str) -> None:
+def session_expired(draft: ClassicGroupDraft, coordinator: GroupContext, member_id: str) -> None:
     """Nothing was heard of a member, or of a client with a member id, for as long as its session may last.
 
     A member that waits in a JoinGroup or SyncGroup is alive and cannot send heartbeats; only a new member may expire there.
@@ -60,4 +60,4 @@ def session_expired(draft: Draft, around: Surroundings, member_id: str) -> None:
         draft.refresh_session(member)
         return
     remove_member(draft, member_id)
-    rebalance_or_complete(draft, around)
+    rebalance_or_complete(draft, coordinator)

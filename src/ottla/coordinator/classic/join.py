@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ottla.coordinator.classic.answers import join_accepted, join_refused, sync_refused
-from ottla.coordinator.classic.draft import Draft
-from ottla.coordinator.classic.events import JoinParked, MemberIdGiven, MemberJoined, MemberReplaced, MemberUpdated
-from ottla.coordinator.classic.group import ClassicGroup, GroupState, Member, Protocols
+from ottla.coordinator.classic.draft import ClassicGroupDraft
+from ottla.coordinator.classic.events import JoinParked, MemberJoined, MemberReplaced, MemberUpdated, PendingMemberAdded
+from ottla.coordinator.classic.group import ClassicGroup, ClassicGroupMember, ClassicGroupState, Protocols
 from ottla.coordinator.classic.machine import empty_value, metadata_value
 from ottla.coordinator.classic.rebalance import (
     complete_if_all_joined,
@@ -22,8 +22,8 @@ from ottla.coordinator.classic.rebalance import (
 )
 from ottla.coordinator.classic.validate import sender_error
 from ottla.coordinator.effects import RequestContext
-from ottla.coordinator.events import GroupWritten
-from ottla.coordinator.ports import Surroundings
+from ottla.coordinator.events import GroupMetadataUpdated
+from ottla.coordinator.ports import GroupContext
 from ottla.coordinator.result import Result
 from ottla.coordinator.timers import session_timer
 from ottla.protocol import ErrorCode, milliseconds
@@ -36,33 +36,35 @@ _LONGEST_STRING = 2**15 - 1
 
 
 def join_group(
-    around: Surroundings,
+    coordinator: GroupContext,
     group: ClassicGroup | None,
     context: RequestContext,
     request: join_group_request.JoinGroupRequest,
     now: Now,
 ) -> Result:
     """Answer, park or refuse a JoinGroup."""
-    error = request_error(around, context, request)
+    error = request_error(coordinator, context, request)
     if error is not None:
         return Result(answer=join_refused(error, request.member_id))
     if group is None and request.member_id:
         return Result(answer=join_refused(ErrorCode.unknown_member_id, request.member_id))
-    draft = Draft(group or ClassicGroup(request.group_id), now)
+    draft = ClassicGroupDraft(group or ClassicGroup(request.group_id), now)
     if group is None:
-        draft.happen(GroupWritten(request.group_id, empty_value(draft.group, 0, now.wall)))
-    if not _has_room(draft.group, request.member_id, around.config.group_max_size):
+        draft.apply(GroupMetadataUpdated(request.group_id, empty_value(draft.group, 0, now.wall)))
+    if not _has_room(draft.group, request.member_id, coordinator.config.group_max_size):
         return _turned_away(draft, request.member_id)
     if not draft.group.supports(request.protocol_type, _protocols(request)):
         return draft.result(join_refused(ErrorCode.inconsistent_group_protocol, request.member_id))
     if request.member_id:
-        return _known_member(draft, around, context, request)
-    return _new_member(draft, around, context, request)
+        return _known_member(draft, coordinator, context, request)
+    return _new_member(draft, coordinator, context, request)
 
 
-def request_error(around: Surroundings, context: RequestContext, request: join_group_request.JoinGroupRequest) -> ErrorCode | None:
+def request_error(
+    coordinator: GroupContext, context: RequestContext, request: join_group_request.JoinGroupRequest
+) -> ErrorCode | None:
     """What is wrong with a JoinGroup whatever group it is for."""
-    config = around.config
+    config = coordinator.config
     if not request.group_id:
         return ErrorCode.invalid_group_id
     stored = (request.group_id, request.protocol_type, *(protocol.name for protocol in request.protocols))
@@ -78,16 +80,16 @@ def request_error(around: Surroundings, context: RequestContext, request: join_g
 def _has_room(group: ClassicGroup, member_id: str, limit: int) -> bool:
     """In a join phase the first members stay, so a group that is too big loses the last ones to rejoin."""
     member = group.members.get(member_id)
-    if group.state is GroupState.EMPTY:
+    if group.state is ClassicGroupState.EMPTY:
         return True
-    if group.state is GroupState.PREPARING_REBALANCE:
+    if group.state is ClassicGroupState.PREPARING_REBALANCE:
         if member is not None and member.join is not None:
             return True
         return sum(other.join is not None for other in group.members.values()) < limit
     return member is not None or len(group.members) < limit
 
 
-def _turned_away(draft: Draft, member_id: str) -> Result:
+def _turned_away(draft: ClassicGroupDraft, member_id: str) -> Result:
     if member_id in draft.group.members:
         remove_member(draft, member_id)
     elif member_id in draft.group.pending:
@@ -97,57 +99,63 @@ def _turned_away(draft: Draft, member_id: str) -> Result:
 
 
 def _new_member(
-    draft: Draft, around: Surroundings, context: RequestContext, request: join_group_request.JoinGroupRequest
+    draft: ClassicGroupDraft, coordinator: GroupContext, context: RequestContext, request: join_group_request.JoinGroupRequest
 ) -> Result:
     instance_id = request.group_instance_id
-    member_id = f"{context.client_id if instance_id is None else instance_id}-{around.ids.new_id()}"
+    member_id = f"{context.client_id if instance_id is None else instance_id}-{coordinator.ids.new_id()}"
     if instance_id is not None:
         old_member_id = draft.group.static_member_id(instance_id)
         if old_member_id is not None:
-            return _returning_static(draft, around, context, request, draft.group.members[old_member_id], member_id)
+            return _returning_static(draft, coordinator, context, request, draft.group.members[old_member_id], member_id)
     elif Fact.NEEDS_MEMBER_ID in context.facts:
-        draft.happen(MemberIdGiven(request.group_id, member_id))
+        draft.apply(PendingMemberAdded(request.group_id, member_id))
         draft.set_timer(session_timer(request.group_id, member_id), milliseconds(request.session_timeout))
         return draft.result(join_refused(ErrorCode.member_id_required, member_id))
-    return _added(draft, around, context, request, member_id)
+    return _added(draft, coordinator, context, request, member_id)
 
 
 def _known_member(
-    draft: Draft, around: Surroundings, context: RequestContext, request: join_group_request.JoinGroupRequest
+    draft: ClassicGroupDraft, coordinator: GroupContext, context: RequestContext, request: join_group_request.JoinGroupRequest
 ) -> Result:
     group, member_id = draft.group, request.member_id
     if member_id in group.pending:
         if request.group_instance_id is not None:  # ids are given to dynamic members only
             return draft.result(join_refused(ErrorCode.unknown_server_error))
-        return _added(draft, around, context, request, member_id)
+        return _added(draft, coordinator, context, request, member_id)
     error = sender_error(group, member_id, request.group_instance_id)
     if error is not None:
         return draft.result(join_refused(error, member_id))
     unchanged = group.members[member_id].protocols == _protocols(request)
-    if group.state is GroupState.COMPLETING_REBALANCE and unchanged:
+    if group.state is ClassicGroupState.COMPLETING_REBALANCE and unchanged:
         return draft.result(join_accepted(group, member_id))  # the answer to its JoinGroup was lost
-    if group.state is GroupState.STABLE and unchanged and member_id != group.leader:
+    if group.state is ClassicGroupState.STABLE and unchanged and member_id != group.leader:
         return draft.result(join_accepted(group, member_id))
     _update(draft, context, request, member_id)
-    rebalance_or_complete(draft, around)
+    rebalance_or_complete(draft, coordinator)
     return draft.result()
 
 
 def _added(
-    draft: Draft, around: Surroundings, context: RequestContext, request: join_group_request.JoinGroupRequest, member_id: str
+    draft: ClassicGroupDraft,
+    coordinator: GroupContext,
+    context: RequestContext,
+    request: join_group_request.JoinGroupRequest,
+    member_id: str,
 ) -> Result:
     """It cannot send heartbeats before it knows its generation, so another timer than the session's watches it until then."""
     member = replace(_member(context, request, member_id), is_new=True, join=context.ticket)
-    draft.happen(MemberJoined(request.group_id, member, request.protocol_type))
-    draft.set_timer(session_timer(request.group_id, member_id), around.config.new_member_join_timeout_ms)
-    rebalance_or_complete(draft, around)
+    draft.apply(MemberJoined(request.group_id, member, request.protocol_type))
+    draft.set_timer(session_timer(request.group_id, member_id), coordinator.config.new_member_join_timeout_ms)
+    rebalance_or_complete(draft, coordinator)
     return draft.result()
 
 
-def _update(draft: Draft, context: RequestContext, request: join_group_request.JoinGroupRequest, member_id: str) -> None:
+def _update(
+    draft: ClassicGroupDraft, context: RequestContext, request: join_group_request.JoinGroupRequest, member_id: str
+) -> None:
     """A JoinGroup of the same member that still waits is a lost one: the client has sent another."""
     draft.reply(draft.group.members[member_id].join, join_refused(ErrorCode.rebalance_in_progress, member_id))
-    draft.happen(
+    draft.apply(
         MemberUpdated(
             request.group_id,
             member_id,
@@ -156,15 +164,15 @@ def _update(draft: Draft, context: RequestContext, request: join_group_request.J
             milliseconds(request.session_timeout),
         )
     )
-    draft.happen(JoinParked(request.group_id, member_id, context.ticket))
+    draft.apply(JoinParked(request.group_id, member_id, context.ticket))
 
 
 def _returning_static(
-    draft: Draft,
-    around: Surroundings,
+    draft: ClassicGroupDraft,
+    coordinator: GroupContext,
     context: RequestContext,
     request: join_group_request.JoinGroupRequest,
-    old: Member,
+    old: ClassicGroupMember,
     member_id: str,
 ) -> Result:
     """A static member was restarted: it takes its own place, and its old self, should it still run, is fenced.
@@ -175,27 +183,27 @@ def _returning_static(
     draft.reply(old.join, join_refused(ErrorCode.fenced_instance_id, old.member_id))
     draft.reply(old.sync, sync_refused(ErrorCode.fenced_instance_id))
     member = replace(_member(context, request, member_id), assignment=old.assignment)
-    draft.happen(MemberReplaced(group_id, old.member_id, member))
+    draft.apply(MemberReplaced(group_id, old.member_id, member))
     draft.cancel_timer(session_timer(group_id, old.member_id))
     draft.refresh_session(member)
     group = draft.group
-    if group.state is not GroupState.STABLE or group.elect_protocol() != group.protocol:
-        draft.happen(JoinParked(group_id, member_id, context.ticket))
-        if group.state is GroupState.PREPARING_REBALANCE:
+    if group.state is not ClassicGroupState.STABLE or group.elect_protocol() != group.protocol:
+        draft.apply(JoinParked(group_id, member_id, context.ticket))
+        if group.state is ClassicGroupState.PREPARING_REBALANCE:
             complete_if_all_joined(draft)
         else:
-            start_rebalance(draft, around)
+            start_rebalance(draft, coordinator)
         return draft.result()
     assignments = {other.member_id: other.assignment for other in group.members.values()}
-    draft.happen(GroupWritten(group_id, metadata_value(group, assignments)))
+    draft.apply(GroupMetadataUpdated(group_id, metadata_value(group, assignments)))
     if Fact.SKIP_ASSIGNMENT in context.facts:
         return draft.result(join_accepted(draft.group, member_id, skip_assignment=member_id == group.leader))
     # An older client would assign if it were the leader: the answer names its old id as the leader, which no member has.
     return draft.result(join_accepted(draft.group, member_id, leader=old_leader))
 
 
-def _member(context: RequestContext, request: join_group_request.JoinGroupRequest, member_id: str) -> Member:
-    return Member(
+def _member(context: RequestContext, request: join_group_request.JoinGroupRequest, member_id: str) -> ClassicGroupMember:
+    return ClassicGroupMember(
         member_id=member_id,
         instance_id=request.group_instance_id,
         client_id=context.client_id,

@@ -6,12 +6,12 @@ Owns the decision about one LeaveGroup, member by member.
 from __future__ import annotations
 
 from ottla.coordinator.classic.answers import leave_answer, leave_result
-from ottla.coordinator.classic.draft import Draft
-from ottla.coordinator.classic.group import ClassicGroup, GroupState
+from ottla.coordinator.classic.draft import ClassicGroupDraft
+from ottla.coordinator.classic.group import ClassicGroup, ClassicGroupState
 from ottla.coordinator.classic.rebalance import drop_pending, rebalance_or_complete, remove_member
 from ottla.coordinator.classic.validate import sender_error
 from ottla.coordinator.effects import RequestContext
-from ottla.coordinator.ports import Surroundings
+from ottla.coordinator.ports import GroupContext
 from ottla.coordinator.result import Result
 from ottla.protocol import ErrorCode
 from ottla.protocol.messages import leave_group_request
@@ -19,7 +19,7 @@ from ottla.types import Now
 
 
 def leave_group(
-    around: Surroundings,
+    coordinator: GroupContext,
     group: ClassicGroup | None,
     context: RequestContext,
     request: leave_group_request.LeaveGroupRequest,
@@ -31,14 +31,14 @@ def leave_group(
     if group is None:
         refused = tuple(leave_result(identity, ErrorCode.unknown_member_id) for identity in request.members)
         return Result(answer=leave_answer(ErrorCode.none, refused))
-    draft = Draft(group, now)
+    draft = ClassicGroupDraft(group, now)
     answers = tuple(leave_result(identity, _leave(draft, identity)) for identity in request.members)
-    if group.state is not GroupState.EMPTY and any(answer.error_code is ErrorCode.none for answer in answers):
-        rebalance_or_complete(draft, around)
+    if group.state is not ClassicGroupState.EMPTY and any(answer.error_code is ErrorCode.none for answer in answers):
+        rebalance_or_complete(draft, coordinator)
     return draft.result(leave_answer(ErrorCode.none, answers))
 
 
-def _leave(draft: Draft, identity: leave_group_request.MemberIdentity) -> ErrorCode:
+def _leave(draft: ClassicGroupDraft, identity: leave_group_request.MemberIdentity) -> ErrorCode:
     """Without a member id, an administrator removes the member with an instance id."""
     member_id: str | None = identity.member_id
     if not member_id and identity.group_instance_id is not None:

@@ -1,6 +1,6 @@
 """The state machine of a classic group: the table of its states, and what each event does to the group.
 
-Owns every change of a group. ``evolve`` is a pure function; handlers use it to see where their decision leads, and ``replay`` to
+Owns every change of a group. ``apply`` is a pure function; handlers use it to see where their decision leads, and ``replay`` to
 apply it, live and on load alike. Must not know requests, answers or timers. Invariant: a state changes by a row of ``TRANSITIONS``
 or not at all.
 """
@@ -17,23 +17,23 @@ from ottla.coordinator.classic.events import (
     GenerationStarted,
     InitialDelayExtended,
     JoinParked,
-    MemberIdDropped,
-    MemberIdGiven,
     MemberJoined,
     MemberRemoved,
     MemberReplaced,
     MemberUpdated,
+    PendingMemberAdded,
+    PendingMemberRemoved,
     RebalanceStarted,
     SyncParked,
     SyncReceived,
-    SyncsAnswered,
+    SyncsCompleted,
 )
-from ottla.coordinator.classic.group import ClassicGroup, GroupState, Member
-from ottla.coordinator.events import GroupDeleted, GroupWritten
+from ottla.coordinator.classic.group import ClassicGroup, ClassicGroupMember, ClassicGroupState
+from ottla.coordinator.events import GroupMetadataDeleted, GroupMetadataUpdated
 from ottla.protocol.group_records import GroupMetadataMember, GroupMetadataValue
 
 
-class GroupInput(enum.Enum):
+class ClassicGroupInput(enum.Enum):
     """What moves a group from state to state."""
 
     REBALANCE = "a join, a leave, an expiry or new metadata"
@@ -43,39 +43,39 @@ class GroupInput(enum.Enum):
     DELETED = "the group's tombstone is in the log"
 
 
-TRANSITIONS: dict[GroupState, dict[GroupInput, GroupState]] = {
-    GroupState.EMPTY: {
-        GroupInput.REBALANCE: GroupState.PREPARING_REBALANCE,
-        GroupInput.STORED_EMPTY: GroupState.EMPTY,
-        GroupInput.STORED_MEMBERS: GroupState.STABLE,  # on load alone: the log skips the phases of a round
-        GroupInput.DELETED: GroupState.DEAD,
+TRANSITIONS: dict[ClassicGroupState, dict[ClassicGroupInput, ClassicGroupState]] = {
+    ClassicGroupState.EMPTY: {
+        ClassicGroupInput.REBALANCE: ClassicGroupState.PREPARING_REBALANCE,
+        ClassicGroupInput.STORED_EMPTY: ClassicGroupState.EMPTY,
+        ClassicGroupInput.STORED_MEMBERS: ClassicGroupState.STABLE,  # on load alone: the log skips the phases of a round
+        ClassicGroupInput.DELETED: ClassicGroupState.DEAD,
     },
-    GroupState.PREPARING_REBALANCE: {
-        GroupInput.GENERATION: GroupState.COMPLETING_REBALANCE,
-        GroupInput.STORED_EMPTY: GroupState.EMPTY,
-        GroupInput.DELETED: GroupState.DEAD,
+    ClassicGroupState.PREPARING_REBALANCE: {
+        ClassicGroupInput.GENERATION: ClassicGroupState.COMPLETING_REBALANCE,
+        ClassicGroupInput.STORED_EMPTY: ClassicGroupState.EMPTY,
+        ClassicGroupInput.DELETED: ClassicGroupState.DEAD,
     },
-    GroupState.COMPLETING_REBALANCE: {
-        GroupInput.REBALANCE: GroupState.PREPARING_REBALANCE,
-        GroupInput.STORED_MEMBERS: GroupState.STABLE,
-        GroupInput.DELETED: GroupState.DEAD,
+    ClassicGroupState.COMPLETING_REBALANCE: {
+        ClassicGroupInput.REBALANCE: ClassicGroupState.PREPARING_REBALANCE,
+        ClassicGroupInput.STORED_MEMBERS: ClassicGroupState.STABLE,
+        ClassicGroupInput.DELETED: ClassicGroupState.DEAD,
     },
-    GroupState.STABLE: {
-        GroupInput.REBALANCE: GroupState.PREPARING_REBALANCE,
-        GroupInput.STORED_MEMBERS: GroupState.STABLE,
-        GroupInput.STORED_EMPTY: GroupState.EMPTY,  # on load alone
-        GroupInput.DELETED: GroupState.DEAD,
+    ClassicGroupState.STABLE: {
+        ClassicGroupInput.REBALANCE: ClassicGroupState.PREPARING_REBALANCE,
+        ClassicGroupInput.STORED_MEMBERS: ClassicGroupState.STABLE,
+        ClassicGroupInput.STORED_EMPTY: ClassicGroupState.EMPTY,  # on load alone
+        ClassicGroupInput.DELETED: ClassicGroupState.DEAD,
     },
-    GroupState.DEAD: {},
+    ClassicGroupState.DEAD: {},
 }
 
 
-def evolve(group: ClassicGroup, event: ClassicEvent) -> ClassicGroup:
+def apply(group: ClassicGroup, event: ClassicEvent) -> ClassicGroup:
     """The group after an event. Raises ``KeyError`` for an event that its state does not allow: a fault in the decision."""
     match event:
-        case MemberIdGiven(_, member_id):
+        case PendingMemberAdded(_, member_id):
             return replace(group, pending=group.pending | {member_id})
-        case MemberIdDropped(_, member_id):
+        case PendingMemberRemoved(_, member_id):
             return replace(group, pending=group.pending - {member_id})
         case MemberJoined():
             return _with_member(group, event)
@@ -92,7 +92,7 @@ def evolve(group: ClassicGroup, event: ClassicEvent) -> ClassicGroup:
             return replace(group, pending_sync=group.pending_sync - {member_id})
         case SyncParked(_, member_id, ticket):
             return _changed(group, member_id, sync=ticket)
-        case SyncsAnswered():
+        case SyncsCompleted():
             return replace(group, members=_all_changed(group.members.values(), sync=None))
         case RebalanceStarted():
             return _preparing(group, event)
@@ -100,10 +100,10 @@ def evolve(group: ClassicGroup, event: ClassicEvent) -> ClassicGroup:
             return replace(group, initial_delay=initial_delay)
         case GenerationStarted():
             return _completing(group, event)
-        case GroupWritten(_, value):
+        case GroupMetadataUpdated(_, value):
             return _stored(group, value)
-        case GroupDeleted():
-            return replace(group, state=_next(group, GroupInput.DELETED), stored=None)
+        case GroupMetadataDeleted():
+            return replace(group, state=_next(group, ClassicGroupInput.DELETED), stored=None)
         case _:
             assert_never(event)
 
@@ -144,7 +144,7 @@ def empty_value(group: ClassicGroup, generation: int, at: int) -> GroupMetadataV
     )
 
 
-def _next(group: ClassicGroup, happened: GroupInput) -> GroupState:
+def _next(group: ClassicGroup, happened: ClassicGroupInput) -> ClassicGroupState:
     return TRANSITIONS[group.state][happened]
 
 
@@ -153,7 +153,7 @@ def _changed(group: ClassicGroup, member_id: str, **changes: object) -> ClassicG
     return replace(group, members={**group.members, member_id: member})
 
 
-def _all_changed(members: Iterable[Member], **changes: object) -> dict[str, Member]:
+def _all_changed(members: Iterable[ClassicGroupMember], **changes: object) -> dict[str, ClassicGroupMember]:
     return {member.member_id: replace(member, **changes) for member in members}  # type: ignore[arg-type]
 
 
@@ -172,7 +172,7 @@ def _with_member(group: ClassicGroup, event: MemberJoined) -> ClassicGroup:
     )
 
 
-def _with_replaced(group: ClassicGroup, old_member_id: str, member: Member) -> ClassicGroup:
+def _with_replaced(group: ClassicGroup, old_member_id: str, member: ClassicGroupMember) -> ClassicGroup:
     others = {other_id: other for other_id, other in group.members.items() if other_id != old_member_id}
     pending_sync = group.pending_sync
     if old_member_id in pending_sync:
@@ -192,12 +192,12 @@ def _without_member(group: ClassicGroup, member_id: str) -> ClassicGroup:
 
 
 def _preparing(group: ClassicGroup, event: RebalanceStarted) -> ClassicGroup:
-    members: Mapping[str, Member] = group.members
-    if group.state is GroupState.COMPLETING_REBALANCE:
+    members: Mapping[str, ClassicGroupMember] = group.members
+    if group.state is ClassicGroupState.COMPLETING_REBALANCE:
         members = _all_changed(members.values(), sync=None, assignment=b"")
     return replace(
         group,
-        state=_next(group, GroupInput.REBALANCE),
+        state=_next(group, ClassicGroupInput.REBALANCE),
         since=event.at,
         members=members,
         pending_sync=frozenset(),
@@ -208,7 +208,7 @@ def _preparing(group: ClassicGroup, event: RebalanceStarted) -> ClassicGroup:
 def _completing(group: ClassicGroup, event: GenerationStarted) -> ClassicGroup:
     return replace(
         group,
-        state=_next(group, GroupInput.GENERATION),
+        state=_next(group, ClassicGroupInput.GENERATION),
         since=event.at,
         generation=event.generation,
         protocol=event.protocol,
@@ -228,7 +228,7 @@ def _stored(group: ClassicGroup, value: GroupMetadataValue) -> ClassicGroup:
         subscriptions = tuple(stored.subscription for stored in value.members)
     return replace(
         group,
-        state=_next(group, GroupInput.STORED_MEMBERS if members else GroupInput.STORED_EMPTY),
+        state=_next(group, ClassicGroupInput.STORED_MEMBERS if members else ClassicGroupInput.STORED_EMPTY),
         since=value.current_state_timestamp,
         protocol_type=value.protocol_type or None,
         generation=value.generation,
@@ -242,10 +242,10 @@ def _stored(group: ClassicGroup, value: GroupMetadataValue) -> ClassicGroup:
     )
 
 
-def _stored_member(stored: GroupMetadataMember, protocol: str, group: ClassicGroup) -> Member:
+def _stored_member(stored: GroupMetadataMember, protocol: str, group: ClassicGroup) -> ClassicGroupMember:
     live = group.members.get(stored.member_id)
     known = () if live is None else live.protocols
-    return Member(
+    return ClassicGroupMember(
         member_id=stored.member_id,
         instance_id=stored.group_instance_id,
         client_id=stored.client_id,

@@ -7,15 +7,15 @@ handed out only after all shares are in the log.
 from __future__ import annotations
 
 from ottla.coordinator.classic.answers import sync_accepted, sync_refused
-from ottla.coordinator.classic.draft import Draft
-from ottla.coordinator.classic.events import SyncParked, SyncsAnswered
-from ottla.coordinator.classic.group import ClassicGroup, GroupState
+from ottla.coordinator.classic.draft import ClassicGroupDraft
+from ottla.coordinator.classic.events import SyncParked, SyncsCompleted
+from ottla.coordinator.classic.group import ClassicGroup, ClassicGroupState
 from ottla.coordinator.classic.machine import metadata_value
 from ottla.coordinator.classic.rebalance import answer_syncs, start_rebalance, sync_received
 from ottla.coordinator.classic.validate import generation_error
 from ottla.coordinator.effects import RequestContext
-from ottla.coordinator.events import GroupWritten
-from ottla.coordinator.ports import Surroundings
+from ottla.coordinator.events import GroupMetadataUpdated
+from ottla.coordinator.ports import GroupContext
 from ottla.coordinator.result import Result
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Fact
@@ -23,13 +23,13 @@ from ottla.protocol.messages import sync_group_request
 from ottla.types import Now
 
 _REFUSED = {
-    GroupState.EMPTY: ErrorCode.unknown_member_id,
-    GroupState.PREPARING_REBALANCE: ErrorCode.rebalance_in_progress,
+    ClassicGroupState.EMPTY: ErrorCode.unknown_member_id,
+    ClassicGroupState.PREPARING_REBALANCE: ErrorCode.rebalance_in_progress,
 }
 
 
 def sync_group(
-    around: Surroundings,
+    coordinator: GroupContext,
     group: ClassicGroup | None,
     context: RequestContext,
     request: sync_group_request.SyncGroupRequest,
@@ -44,15 +44,15 @@ def sync_group(
     error = _sender_error(group, request) or _REFUSED.get(group.state)
     if error is not None:
         return Result(answer=sync_refused(error))
-    draft = Draft(group, now)
+    draft = ClassicGroupDraft(group, now)
     member = group.members[request.member_id]
     sync_received(draft, member.member_id)
-    if group.state is GroupState.STABLE:
+    if group.state is ClassicGroupState.STABLE:
         draft.refresh_session(member)
         return draft.result(sync_accepted(group, member.assignment))
     draft.reply(member.sync, sync_refused(ErrorCode.rebalance_in_progress))  # a lost one: the client has sent another
     if member.member_id != group.leader:
-        draft.happen(SyncParked(group.group_id, member.member_id, context.ticket))
+        draft.apply(SyncParked(group.group_id, member.member_id, context.ticket))
         return draft.result()
     return _assigned(draft, request)
 
@@ -74,23 +74,23 @@ def _sender_error(group: ClassicGroup, request: sync_group_request.SyncGroupRequ
     return None
 
 
-def _assigned(draft: Draft, request: sync_group_request.SyncGroupRequest) -> Result:
+def _assigned(draft: ClassicGroupDraft, request: sync_group_request.SyncGroupRequest) -> Result:
     """The leader's assignment goes into the log, and then to all members that wait for it."""
     group = draft.group
     given = {item.member_id: item.assignment for item in request.assignments}
     assignments = {member_id: given.get(member_id, b"") for member_id in group.members}
     waiting = [member for member in group.members.values() if member.sync is not None and member.member_id != group.leader]
-    draft.happen(GroupWritten(group.group_id, metadata_value(group, assignments)))
+    draft.apply(GroupMetadataUpdated(group.group_id, metadata_value(group, assignments)))
     for member in waiting:
         draft.reply(member.sync, sync_accepted(group, assignments[member.member_id]))
         draft.refresh_session(member)
-    draft.happen(SyncsAnswered(group.group_id))
+    draft.apply(SyncsCompleted(group.group_id))
     draft.refresh_session(group.members[request.member_id])
     return draft.result(sync_accepted(group, assignments[request.member_id]))
 
 
 def sync_not_stored(
-    around: Surroundings,
+    coordinator: GroupContext,
     group: ClassicGroup | None,
     request: sync_group_request.SyncGroupRequest,
     error: ErrorCode,
@@ -98,7 +98,7 @@ def sync_not_stored(
 ) -> Result:
     """The assignment could not be stored: members that wait for it get an error, and the group begins again."""
     assert group is not None, "nothing else happens to a group while its append is open"
-    draft = Draft(group, now)
+    draft = ClassicGroupDraft(group, now)
     answer_syncs(draft, error)
-    start_rebalance(draft, around)
+    start_rebalance(draft, coordinator)
     return draft.result(sync_refused(error))

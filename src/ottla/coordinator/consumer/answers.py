@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from ottla.coordinator.consumer.client_side import NOTHING_TO_SAY, Message
-from ottla.coordinator.consumer.group import ConsumerMember
+from ottla.coordinator.consumer.client_side import NO_MESSAGE, AssignorMessage
+from ottla.coordinator.consumer.group import ConsumerGroupMember
 from ottla.protocol import NO_THROTTLE, ErrorCode, duration
 from ottla.protocol.messages import consumer_group_heartbeat_response
 
@@ -43,7 +43,7 @@ def heartbeat_answer(
     assignment: consumer_group_heartbeat_response.Assignment | None = None,
     *,
     compute: bool = False,
-    message: Message = NOTHING_TO_SAY,
+    message: AssignorMessage = NO_MESSAGE,
 ) -> consumer_group_heartbeat_response.ConsumerGroupHeartbeatResponse:
     """The answer to a member: its epoch, the heartbeat interval, and its assignment if that is new.
 
@@ -72,7 +72,7 @@ def no_news(member_id: str, epoch: int, interval_ms: int) -> consumer_group_hear
     return heartbeat_answer(member_id, epoch, interval_ms)
 
 
-def assignment_of(member: ConsumerMember) -> consumer_group_heartbeat_response.Assignment:
+def assignment_of(member: ConsumerGroupMember) -> consumer_group_heartbeat_response.Assignment:
     """What a member may read: never what it is asked to give back."""
     return consumer_group_heartbeat_response.Assignment(
         topic_partitions=tuple(

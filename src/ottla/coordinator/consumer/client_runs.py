@@ -13,13 +13,13 @@ from typing import Any
 
 from ottla.assignors import Assignment, checked
 from ottla.coordinator.consumer.answers import Refused
-from ottla.coordinator.consumer.client_side import Message, Run
-from ottla.coordinator.consumer.draft import ConsumerDraft
-from ottla.coordinator.consumer.events import RunEnded, RunPrepared
+from ottla.coordinator.consumer.client_side import AssignorMessage, AssignorRun
+from ottla.coordinator.consumer.draft import ConsumerGroupDraft
+from ottla.coordinator.consumer.events import AssignorRunEnded, AssignorRunPrepared
 from ottla.coordinator.consumer.group import ConsumerGroup
 from ottla.coordinator.consumer.target import group_spec, write_target
 from ottla.coordinator.effects import RequestContext
-from ottla.coordinator.ports import Surroundings
+from ottla.coordinator.ports import GroupContext
 from ottla.coordinator.result import Result
 from ottla.coordinator.timers import run_timer
 from ottla.errors import AssignmentError
@@ -37,30 +37,30 @@ _Install = consumer_group_install_assignment_request.ConsumerGroupInstallAssignm
 
 
 def prepare_assignment(
-    around: Surroundings, group: ConsumerGroup | None, context: RequestContext, request: _Prepare, now: Now
+    coordinator: GroupContext, group: ConsumerGroup | None, context: RequestContext, request: _Prepare, now: Now
 ) -> Result:
     """Show the group to the member that was asked. It may ask again: what it was shown last is what it must install for."""
     try:
         group, run = _run_of(group, request)
     except Refused as refused:
         return Result(answer=prepare_refused(refused.code, refused.message))
-    question = group_spec(group, around.topics)
+    spec = group_spec(group, coordinator.topics)
     answer = prepared.ConsumerGroupPrepareAssignmentResponse(
         throttle_time=NO_THROTTLE,
         error_code=ErrorCode.none,
         group_epoch=group.epoch,
         assignor_name=run.assignor,
-        members=tuple(_shown(group, run, member_id, wants.topics) for member_id, wants in question.members.items()),
+        members=tuple(_shown(group, run, member_id, wants.topics) for member_id, wants in spec.members.items()),
         topics=tuple(
             prepared.TopicMetadata(topic_id=topic_id, topic_name=topic.name, num_partitions=topic.partitions)
-            for topic_id, topic in question.topics.items()
+            for topic_id, topic in spec.topics.items()
         ),
     )
-    return Result((RunPrepared(group.group_id, group.epoch, question),), (), answer)
+    return Result((AssignorRunPrepared(group.group_id, group.epoch, spec),), (), answer)
 
 
 def install_assignment(
-    around: Surroundings, group: ConsumerGroup | None, context: RequestContext, request: _Install, now: Now
+    coordinator: GroupContext, group: ConsumerGroup | None, context: RequestContext, request: _Install, now: Now
 ) -> Result:
     """Take what the member has computed, whole or not at all; refused, it may try again until its time is over."""
     try:
@@ -68,9 +68,9 @@ def install_assignment(
         targets = _targets(run, request)
     except Refused as refused:
         return Result(answer=install_refused(refused.code, refused.message))
-    draft = ConsumerDraft(group, now)
+    draft = ConsumerGroupDraft(group, now)
     write_target(draft, {one: target for one, target in targets.items() if one in group.members}, run.group_epoch)
-    draft.happen(RunEnded(group.group_id, _messages(group, run, request)))
+    draft.apply(AssignorRunEnded(group.group_id, _messages(group, run, request)))
     draft.cancel_timer(run_timer(group.group_id, run.member_id))
     return draft.result(install_refused(ErrorCode.none))
 
@@ -87,7 +87,7 @@ def install_refused(code: ErrorCode, message: str | None = None) -> Any:
     )
 
 
-def _run_of(group: ConsumerGroup | None, request: _Prepare | _Install) -> tuple[ConsumerGroup, Run]:
+def _run_of(group: ConsumerGroup | None, request: _Prepare | _Install) -> tuple[ConsumerGroup, AssignorRun]:
     """The group and its run, if this member was asked. Raises ``Refused``."""
     group_id, member_id = request.group_id, request.member_id
     if group is None:
@@ -101,10 +101,10 @@ def _run_of(group: ConsumerGroup | None, request: _Prepare | _Install) -> tuple[
     return group, run
 
 
-def _targets(run: Run, request: _Install) -> dict[str, Assignment]:
+def _targets(run: AssignorRun, request: _Install) -> dict[str, Assignment]:
     """The targets of all members; empty if the assignor has failed: then all keep what they have. Raises ``Refused``."""
-    if run.question is None or request.group_epoch != run.group_epoch:
-        shown = "nothing" if run.question is None else f"epoch {run.group_epoch}"
+    if run.spec is None or request.group_epoch != run.group_epoch:
+        shown = "nothing" if run.spec is None else f"epoch {run.group_epoch}"
         raise Refused(
             ErrorCode.illegal_generation, f"This is an assignment for epoch {request.group_epoch}, but {shown} was shown."
         )
@@ -118,23 +118,23 @@ def _targets(run: Run, request: _Install) -> dict[str, Assignment]:
         for topic in member.topic_partitions:
             share.setdefault(topic.topic_id, []).extend(topic.partitions)
     try:
-        return checked(run.question, answer)
+        return checked(run.spec, answer)
     except AssignmentError as error:
         raise Refused(ErrorCode.invalid_request, str(error)) from error
 
 
-def _messages(group: ConsumerGroup, run: Run, request: _Install) -> dict[str, Message]:
+def _messages(group: ConsumerGroup, run: AssignorRun, request: _Install) -> dict[str, AssignorMessage]:
     """The assignor's error for each member that it was asked about; another run follows for members that have joined since."""
     metadata = {one.member_id: (one.metadata_version, one.metadata) for one in request.members}
-    asked = () if run.question is None else run.question.members
+    asked = () if run.spec is None else run.spec.members
     return {
-        one: Message(request.error, *metadata.get(one, (0, b"")), request.error_message, run.assignor)
+        one: AssignorMessage(request.error, *metadata.get(one, (0, b"")), request.error_message, run.assignor)
         for one in asked
         if one in group.members
     }
 
 
-def _shown(group: ConsumerGroup, run: Run, member_id: str, topics: frozenset[Any]) -> prepared.Member:
+def _shown(group: ConsumerGroup, run: AssignorRun, member_id: str, topics: frozenset[Any]) -> prepared.Member:
     member = group.members[member_id]
     offer = next((one for one in member.metadata.client_assignors if one.name == run.assignor), None)
     return prepared.Member(

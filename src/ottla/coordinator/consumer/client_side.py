@@ -21,7 +21,7 @@ Offers = tuple[consumer_group_heartbeat_request.ClientAssignor, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class AssignorMessage:
     """An assignor's result for one member: an error of its own (0: none) and its text, and metadata for the member's side.
 
     ``assignor`` is its name; empty if no member computed the assignment.
@@ -34,41 +34,41 @@ class Message:
     assignor: str = ""
 
 
-NOTHING_TO_SAY = Message()
+NO_MESSAGE = AssignorMessage()
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class AssignorRun:
     """One member computes an assignment. There is one run at a time; what happens meanwhile makes a further one necessary.
 
-    ``question`` is the group as the member was shown it last, in ``group_epoch``; ``None`` until it has asked for that.
+    ``spec`` is the group as the member was shown it last, in ``group_epoch``; ``None`` until it has asked for that.
     """
 
     member_id: str
     assignor: str
     group_epoch: int = -1
-    question: GroupSpec | None = None
+    spec: GroupSpec | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class ClientSide:
+class ClientAssignment:
     """The part of a group that has to do with assignors of its members."""
 
-    run: Run | None = None
+    run: AssignorRun | None = None
     computed_by: str | None = None
     """The member that computed the target assignment."""
-    in_vain: frozenset[str] = frozenset()
+    timed_out: frozenset[str] = frozenset()
     """The member that was asked for the next one and has not answered."""
-    messages: Mapping[str, Message] = field(default_factory=dict)
+    messages: Mapping[str, AssignorMessage] = field(default_factory=dict)
     """The results that came with the target assignment, by member: members that have joined since have none."""
 
     def is_asked(self, member_id: str) -> bool:
         """Whether a member is the one that computes an assignment now."""
         return self.run is not None and self.run.member_id == member_id
 
-    def message_to(self, member_id: str) -> Message:
+    def message_to(self, member_id: str) -> AssignorMessage:
         """What the assignor has to say to a member."""
-        return self.messages.get(member_id, NOTHING_TO_SAY)
+        return self.messages.get(member_id, NO_MESSAGE)
 
 
 def common_assignor(everybody: Collection[Offers]) -> str | None:

@@ -1,6 +1,6 @@
 """A decision about a consumer group in the making.
 
-Owns the way from a group to what it will be: a handler lets events happen to a draft, sees where they lead, and adds effects.
+Owns the way from a group to what it will be: a handler applies events to a draft, sees where they lead, and adds effects.
 Must not know any state but its own copy. Invariant: the events of the result lead from the group that the draft began with to the
 one that it shows now.
 """
@@ -11,25 +11,27 @@ from typing import Any
 
 from ottla.coordinator.consumer.events import ConsumerEvent
 from ottla.coordinator.consumer.group import ConsumerGroup
-from ottla.coordinator.consumer.machine import evolve
-from ottla.coordinator.effects import CancelTimer, MatchRegexes, SetTimer, TimerKey
-from ottla.coordinator.events import GroupDeleted
+from ottla.coordinator.consumer.machine import apply
+from ottla.coordinator.effects import CancelTimer, ResolveRegexes, SetTimer, TimerKey
+from ottla.coordinator.events import GroupMetadataDeleted
 from ottla.coordinator.result import GroupEffect, Result
 from ottla.types import Now
 
 
-class ConsumerDraft:
+class ConsumerGroupDraft:
     """The group as it will be, at the time ``now``. ``replacing``: how a group of the other protocol, under the same id, ends."""
 
     def __init__(self, group: ConsumerGroup, now: Now, replacing: Result = Result()) -> None:  # noqa: B008  # a frozen value
         self.group = group
         self.now = now
-        self._events: list[ConsumerEvent | GroupDeleted] = [event for event in replacing.events if isinstance(event, GroupDeleted)]
+        self._events: list[ConsumerEvent | GroupMetadataDeleted] = [
+            event for event in replacing.events if isinstance(event, GroupMetadataDeleted)
+        ]
         self._effects: list[GroupEffect] = list(replacing.effects)
 
-    def happen(self, *events: ConsumerEvent) -> None:
-        """Let events happen to the draft."""
-        self.group = evolve(self.group, *events)
+    def apply(self, *events: ConsumerEvent) -> None:
+        """Apply events to the draft."""
+        self.group = apply(self.group, *events)
         self._events += events
 
     def set_timer(self, key: TimerKey, delay: int) -> None:
@@ -40,7 +42,7 @@ class ConsumerDraft:
         """Cancel a timer."""
         self._effects.append(CancelTimer(key))
 
-    def send(self, effect: MatchRegexes) -> None:
+    def send(self, effect: ResolveRegexes) -> None:
         """Have work done away from here."""
         self._effects.append(effect)
 

@@ -10,57 +10,57 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ottla.assignors import GroupSpec
-from ottla.coordinator.consumer.client_side import Message, Run
+from ottla.coordinator.consumer.client_side import AssignorMessage, AssignorRun
 from ottla.coordinator.events import DurableConsumerEvent, VolatileEvent
 
 
 @dataclass(frozen=True, slots=True)
-class TopicsLookedAt(VolatileEvent):
+class TopicMetadataRefreshed(VolatileEvent):
     """The epoch of a consumer group takes account of the topics in this version of theirs."""
 
     image_version: int
 
 
 @dataclass(frozen=True, slots=True)
-class RegexesSent(VolatileEvent):
+class RegexResolutionStarted(VolatileEvent):
     """The regular expressions of a consumer group are being matched with the topics in this version of theirs."""
 
     image_version: int
 
 
 @dataclass(frozen=True, slots=True)
-class RegexesMatched(VolatileEvent):
+class RegexResolutionEnded(VolatileEvent):
     """They have been matched, or could not be."""
 
 
 @dataclass(frozen=True, slots=True)
-class RunStarted(VolatileEvent):
+class AssignorRunStarted(VolatileEvent):
     """A member is asked to compute the next target assignment."""
 
-    run: Run
+    run: AssignorRun
 
 
 @dataclass(frozen=True, slots=True)
-class RunPrepared(VolatileEvent):
+class AssignorRunPrepared(VolatileEvent):
     """It has been shown the group."""
 
     group_epoch: int
-    question: GroupSpec
+    spec: GroupSpec
 
 
 @dataclass(frozen=True, slots=True)
-class RunGivenUp(VolatileEvent):
+class AssignorRunTimedOut(VolatileEvent):
     """It has not delivered in time."""
 
 
 @dataclass(frozen=True, slots=True)
-class RunEnded(VolatileEvent):
+class AssignorRunEnded(VolatileEvent):
     """The run has ended: the target assignment is written, or unchanged if the ``messages`` are errors."""
 
-    messages: Mapping[str, Message]
+    messages: Mapping[str, AssignorMessage]
 
 
-ClientSideEvent = RunStarted | RunPrepared | RunGivenUp | RunEnded
+AssignorRunEvent = AssignorRunStarted | AssignorRunPrepared | AssignorRunTimedOut | AssignorRunEnded
 """What happens where members run assignors themselves."""
-ConsumerEvent = DurableConsumerEvent | TopicsLookedAt | RegexesSent | RegexesMatched | ClientSideEvent
+ConsumerEvent = DurableConsumerEvent | TopicMetadataRefreshed | RegexResolutionStarted | RegexResolutionEnded | AssignorRunEvent
 """What happens to one group of the consumer protocol."""

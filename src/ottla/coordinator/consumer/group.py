@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from ottla.assignors import Assignment
-from ottla.coordinator.consumer.client_side import ClientSide
+from ottla.coordinator.consumer.client_side import ClientAssignment
 from ottla.protocol.group_records import (
     ConsumerGroupMemberMetadataValue,
     ConsumerGroupRegularExpressionValue,
@@ -27,7 +27,7 @@ JOIN, LEAVE, LEAVE_FOR_A_WHILE = 0, -1, -2
 """Special member epochs in requests, which no member reaches. The last is how a static member says that it will be back; it is
 stored, too."""
 
-Holding = Mapping[UUID, Mapping[int, int]]
+PartitionEpochs = Mapping[UUID, Mapping[int, int]]
 """Partitions of topics, each with the epoch in which the member got it (KIP-1251)."""
 
 NO_PARTITIONS: Mapping[int, int] = {}
@@ -59,7 +59,7 @@ class ConsumerGroupState(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class ConsumerMember:
+class ConsumerGroupMember:
     """One member: what it asked for (``metadata``), and what it has."""
 
     member_id: str
@@ -67,9 +67,9 @@ class ConsumerMember:
     epoch: int = JOIN
     previous_epoch: int = -1
     state: MemberState = MemberState.STABLE
-    assigned: Holding = field(default_factory=dict)
+    assigned: PartitionEpochs = field(default_factory=dict)
     """What it may read."""
-    revoking: Holding = field(default_factory=dict)
+    revoking: PartitionEpochs = field(default_factory=dict)
     """The partitions that it has to give up; no other member gets them before."""
 
     @property
@@ -83,7 +83,7 @@ class ConsumerMember:
         return self.metadata.client_id
 
     @property
-    def speaks_classic(self) -> bool:
+    def uses_classic_protocol(self) -> bool:
         """Whether it is a member of the classic protocol in a group that is being migrated."""
         return self.metadata.classic_member_metadata is not None
 
@@ -104,14 +104,14 @@ class ConsumerGroup:
     assignment_epoch: int = 1
     assignment_timestamp: int = 0
     """When the target assignment was made (wall-clock milliseconds); 0: by no assignor."""
-    members: Mapping[str, ConsumerMember] = field(default_factory=dict)
+    members: Mapping[str, ConsumerGroupMember] = field(default_factory=dict)
     target: Mapping[str, Assignment] = field(default_factory=dict)
     """By member id what each shall have."""
     regexes: Mapping[str, ConsumerGroupRegularExpressionValue] = field(default_factory=dict)
     """What the regular expressions of members match, once that is known."""
-    holders: Holding = field(default_factory=dict)
+    owners: PartitionEpochs = field(default_factory=dict)
     """Every partition that a member owns, with the epoch of that member."""
-    statics: Mapping[str, str] = field(default_factory=dict)
+    static_members: Mapping[str, str] = field(default_factory=dict)
     """Instance id -> member id."""
     subscribers: Mapping[str, int] = field(default_factory=dict)
     """How many members named a topic."""
@@ -125,7 +125,7 @@ class ConsumerGroup:
     """The version of the topics that the regular expressions were last matched with. Volatile."""
     resolving: bool = False
     """Whether regular expressions are being matched now. Volatile."""
-    client: ClientSide = field(default_factory=ClientSide)
+    client: ClientAssignment = field(default_factory=ClientAssignment)
     """Assignors that members run themselves. Volatile."""
 
     @property
@@ -139,7 +139,7 @@ class ConsumerGroup:
             return ConsumerGroupState.STABLE
         return ConsumerGroupState.RECONCILING
 
-    def is_settled(self, member: ConsumerMember) -> bool:
+    def is_settled(self, member: ConsumerGroupMember) -> bool:
         """Whether a member has reached the target assignment. One that is away for a while takes it up when it is back."""
         return member.state is MemberState.STABLE and member.epoch == self.assignment_epoch
 
@@ -164,7 +164,7 @@ class ConsumerGroup:
         return max(sorted(self.votes), key=lambda name: self.votes[name], default=None)
 
 
-def holding_of(stored: tuple[CurrentTopicPartitions, ...], member_epoch: int) -> dict[UUID, dict[int, int]]:
+def partition_epochs_of(stored: tuple[CurrentTopicPartitions, ...], member_epoch: int) -> dict[UUID, dict[int, int]]:
     """Partitions as their record has them; one without epochs is of before KIP-1251, and then the member's own is taken."""
     holding: dict[UUID, dict[int, int]] = {}
     for topic in stored:
@@ -175,7 +175,7 @@ def holding_of(stored: tuple[CurrentTopicPartitions, ...], member_epoch: int) ->
     return holding
 
 
-def stored_holding(holding: Holding) -> tuple[CurrentTopicPartitions, ...]:
+def stored_partitions(holding: PartitionEpochs) -> tuple[CurrentTopicPartitions, ...]:
     """Partitions as a record has them."""
     return tuple(
         CurrentTopicPartitions(topic_id=topic_id, partitions=tuple(epochs), assignment_epochs=tuple(epochs.values()))

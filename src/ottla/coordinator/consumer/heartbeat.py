@@ -11,17 +11,17 @@ from __future__ import annotations
 import uuid
 
 from ottla.coordinator.consumer.answers import Refused, assignment_of, heartbeat_answer, heartbeat_refused, no_news
-from ottla.coordinator.consumer.client_side import NOTHING_TO_SAY
-from ottla.coordinator.consumer.draft import ConsumerDraft
-from ottla.coordinator.consumer.group import JOIN, ConsumerGroup, ConsumerMember, MemberState
+from ottla.coordinator.consumer.client_side import NO_MESSAGE
+from ottla.coordinator.consumer.draft import ConsumerGroupDraft
+from ottla.coordinator.consumer.group import JOIN, ConsumerGroup, ConsumerGroupMember, MemberState
 from ottla.coordinator.consumer.membership import merged, new_member_id, sender
 from ottla.coordinator.consumer.progress import advance
 from ottla.coordinator.consumer.reconcile import Owned
 from ottla.coordinator.consumer.settings import heartbeat_interval, session_timeout
-from ottla.coordinator.consumer.subscription import is_matching_due
+from ottla.coordinator.consumer.subscription import is_resolution_due
 from ottla.coordinator.consumer.validate import check_request
 from ottla.coordinator.effects import RequestContext, SetTimer
-from ottla.coordinator.ports import Surroundings
+from ottla.coordinator.ports import GroupContext
 from ottla.coordinator.result import Result
 from ottla.coordinator.timers import rebalance_timer, rejoin_timer, resync_timer, session_timer
 from ottla.protocol import ErrorCode, duration
@@ -33,22 +33,26 @@ _Heartbeat = consumer_group_heartbeat_request.ConsumerGroupHeartbeatRequest
 
 
 def consumer_group_heartbeat(
-    around: Surroundings, group: ConsumerGroup | None, context: RequestContext, request: _Heartbeat, now: Now
+    coordinator: GroupContext, group: ConsumerGroup | None, context: RequestContext, request: _Heartbeat, now: Now
 ) -> Result:
     """Answer a heartbeat of a member that joins or stays."""
-    if group is not None and _changes_nothing(around, group, context, request, now):
-        alive = SetTimer(session_timer(group.group_id, request.member_id), now.mono + session_timeout(around, group.group_id))
-        return Result((), (alive,), no_news(request.member_id, request.member_epoch, heartbeat_interval(around, group.group_id)))
+    if group is not None and _changes_nothing(coordinator, group, context, request, now):
+        alive = SetTimer(session_timer(group.group_id, request.member_id), now.mono + session_timeout(coordinator, group.group_id))
+        return Result(
+            (), (alive,), no_news(request.member_id, request.member_epoch, heartbeat_interval(coordinator, group.group_id))
+        )
     try:
-        check_request(around, context, request)
+        check_request(coordinator, context, request)
         if group is None and request.member_epoch != JOIN:
             raise Refused(ErrorCode.group_id_not_found, f"Consumer group {request.group_id} not found.")
-        return beat(ConsumerDraft(group or ConsumerGroup(request.group_id), now), around, context, request)
+        return beat(ConsumerGroupDraft(group or ConsumerGroup(request.group_id), now), coordinator, context, request)
     except Refused as refused:
         return Result(answer=heartbeat_refused(refused.code, refused.message))
 
 
-def _changes_nothing(around: Surroundings, group: ConsumerGroup, context: RequestContext, request: _Heartbeat, now: Now) -> bool:
+def _changes_nothing(
+    coordinator: GroupContext, group: ConsumerGroup, context: RequestContext, request: _Heartbeat, now: Now
+) -> bool:
     """Whether a member without news sends a heartbeat without news, as nearly all are. It looks at one member only."""
     member = group.members.get(request.member_id)
     return (
@@ -63,34 +67,34 @@ def _changes_nothing(around: Surroundings, group: ConsumerGroup, context: Reques
         and request.rack_id is None
         and (request.instance_id is None or request.instance_id == member.metadata.instance_id)
         and request.rebalance_timeout == _UNCHANGED
-        and group.image_version == around.topics.version
-        and (not group.regex_subscribers or not is_matching_due(group, around, now))
+        and group.image_version == coordinator.topics.version
+        and (not group.regex_subscribers or not is_resolution_due(group, coordinator, now))
         and (member.metadata.client_id, member.metadata.client_host) == (context.client_id, context.client_host)
-        and not member.speaks_classic
+        and not member.uses_classic_protocol
     )
 
 
-def beat(draft: ConsumerDraft, around: Surroundings, context: RequestContext, request: _Heartbeat) -> Result:
+def beat(draft: ConsumerGroupDraft, coordinator: GroupContext, context: RequestContext, request: _Heartbeat) -> Result:
     """The sender joins the group, or takes its next step in it. Raises ``Refused``."""
     group_id = request.group_id
-    member_id = request.member_id or new_member_id(around)
+    member_id = request.member_id or new_member_id(coordinator)
     owned = _owned(request)
-    before = sender(draft, request, member_id, owned, around.config.group_consumer_max_size)
-    after, stepped = advance(draft, around, before, merged(around, before, context, request), owned)
+    before = sender(draft, request, member_id, owned, coordinator.config.group_consumer_max_size)
+    after, stepped = advance(draft, coordinator, before, merged(coordinator, before, context, request), owned)
     if stepped and after.state is MemberState.UNREVOKED_PARTITIONS:
         draft.set_timer(rebalance_timer(group_id, member_id), after.metadata.rebalance_timeout_ms)
     elif stepped:
         draft.cancel_timer(rebalance_timer(group_id, member_id))
-    if before.speaks_classic:
+    if before.uses_classic_protocol:
         for timer in (rejoin_timer, resync_timer):
             draft.cancel_timer(timer(group_id, member_id))
-    draft.set_timer(session_timer(group_id, member_id), session_timeout(around, group_id))
+    draft.set_timer(session_timer(group_id, member_id), session_timeout(coordinator, group_id))
     is_news = request.member_epoch == JOIN or _is_full(request) or _differ(before, after)
     assignment = assignment_of(after) if is_news else None
     client = draft.group.client
-    compute = client.run is not None and client.run.member_id == member_id and client.run.question is None
-    message = client.message_to(member_id) if is_news or after.epoch != before.epoch else NOTHING_TO_SAY
-    interval = heartbeat_interval(around, group_id)
+    compute = client.run is not None and client.run.member_id == member_id and client.run.spec is None
+    message = client.message_to(member_id) if is_news or after.epoch != before.epoch else NO_MESSAGE
+    interval = heartbeat_interval(coordinator, group_id)
     return draft.result(heartbeat_answer(member_id, after.epoch, interval, assignment, compute=compute, message=message))
 
 
@@ -110,7 +114,7 @@ def _is_full(request: _Heartbeat) -> bool:
     return subscribes and request.topic_partitions is not None and request.rebalance_timeout != _UNCHANGED
 
 
-def _differ(before: ConsumerMember, after: ConsumerMember) -> bool:
+def _differ(before: ConsumerGroupMember, after: ConsumerGroupMember) -> bool:
     """Whether a member may read other partitions than before."""
     if before.assigned is after.assigned:
         return False

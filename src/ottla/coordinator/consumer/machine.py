@@ -1,7 +1,7 @@
 """What each event does to a consumer group.
 
 Owns every change of a group, and that what is computed from members (who owns a partition, how many subscribe to a topic) fits
-them. ``evolve`` is a pure function; handlers use it to see where their decision leads, and ``replay`` to apply it, live and on load
+them. ``apply`` is a pure function; handlers use it to see where their decision leads, and ``replay`` to apply it, live and on load
 alike. Must not know requests, answers or timers. Invariant: a log from which compaction has dropped superseded records leads to the
 same group; no record is too much or too little for it.
 """
@@ -14,34 +14,34 @@ from typing import Any, assert_never
 from uuid import UUID
 
 from ottla.assignors import Assignment
-from ottla.coordinator.consumer.client_side import ClientSide
+from ottla.coordinator.consumer.client_side import ClientAssignment
 from ottla.coordinator.consumer.events import (
-    ClientSideEvent,
+    AssignorRunEnded,
+    AssignorRunEvent,
+    AssignorRunPrepared,
+    AssignorRunStarted,
+    AssignorRunTimedOut,
     ConsumerEvent,
-    RegexesMatched,
-    RegexesSent,
-    RunEnded,
-    RunGivenUp,
-    RunPrepared,
-    RunStarted,
-    TopicsLookedAt,
+    RegexResolutionEnded,
+    RegexResolutionStarted,
+    TopicMetadataRefreshed,
 )
 from ottla.coordinator.consumer.group import (
     LEAVE,
     ConsumerGroup,
-    ConsumerMember,
+    ConsumerGroupMember,
     MemberState,
-    holding_of,
-    stored_holding,
+    partition_epochs_of,
+    stored_partitions,
 )
 from ottla.coordinator.events import (
-    CurrentWritten,
-    EpochWritten,
-    PartitionMetadataDropped,
-    RegexWritten,
-    SubscriptionWritten,
-    TargetEpochWritten,
-    TargetWritten,
+    CurrentAssignmentUpdated,
+    GroupEpochUpdated,
+    MemberSubscriptionUpdated,
+    PartitionMetadataDeleted,
+    ResolvedRegexUpdated,
+    TargetAssignmentEpochUpdated,
+    TargetAssignmentUpdated,
 )
 from ottla.protocol.group_records import (
     ConsumerGroupCurrentMemberAssignmentValue,
@@ -50,22 +50,22 @@ from ottla.protocol.group_records import (
     TargetTopicPartitions,
 )
 
-_NO_CLIENT_SIDE = ClientSide()
+_NO_CLIENT_SIDE = ClientAssignment()
 
 
-def evolve(group: ConsumerGroup, *events: ConsumerEvent) -> ConsumerGroup:
+def apply(group: ConsumerGroup, *events: ConsumerEvent) -> ConsumerGroup:
     """The group after events."""
-    return Evolution(group).after(events)
+    return ConsumerGroupUpdate(group).after(events)
 
 
-class Evolution:
-    """A group while events happen to it. Each mapping is copied once, however many events change it."""
+class ConsumerGroupUpdate:
+    """A group while events are applied to it. Each mapping is copied once, however many events change it."""
 
     def __init__(self, group: ConsumerGroup) -> None:
         self._group = group
         self._changed: dict[str, Any] = {}
         self._topics: set[UUID] = set()
-        """Topics whose part of ``holders`` has been copied."""
+        """Topics whose part of ``owners`` has been copied."""
 
     def after(self, events: Iterable[ConsumerEvent]) -> ConsumerGroup:
         """The group after events."""
@@ -74,45 +74,45 @@ class Evolution:
         return self.group()
 
     def group(self) -> ConsumerGroup:
-        """The group as it is now; no more may happen to this evolution."""
+        """The group as it is now; no more events may be applied."""
         return replace(self._group, **self._changed) if self._changed else self._group
 
     def apply(self, event: ConsumerEvent) -> None:
-        """Let an event happen."""
+        """Apply an event."""
         match event:
-            case CurrentWritten(_, member_id, current):
+            case CurrentAssignmentUpdated(_, member_id, current):
                 self._current(member_id, current)
-            case TargetWritten(_, member_id, target):
+            case TargetAssignmentUpdated(_, member_id, target):
                 self._target(member_id, target)
-            case SubscriptionWritten(_, member_id, metadata):
+            case MemberSubscriptionUpdated(_, member_id, metadata):
                 self._subscription(member_id, metadata)
-            case EpochWritten(_, value):
+            case GroupEpochUpdated(_, value):
                 if value is not None:  # without one the group is deleted, and its new state does not matter
                     self._changed |= {"epoch": value.epoch, "metadata_hash": value.metadata_hash}
-            case TargetEpochWritten(_, value):
+            case TargetAssignmentEpochUpdated(_, value):
                 fresh = ConsumerGroup("")
                 epoch, at = (fresh.assignment_epoch, 0) if value is None else (value.assignment_epoch, value.assignment_timestamp)
                 self._changed |= {"assignment_epoch": epoch, "assignment_timestamp": at}
                 if self._client != _NO_CLIENT_SIDE:  # what was said about the assignment before is of no use
-                    self._changed["client"] = ClientSide(self._client.run)
-            case RegexWritten(_, regex, value):
+                    self._changed["client"] = ClientAssignment(self._client.run)
+            case ResolvedRegexUpdated(_, regex, value):
                 self._put("regexes", regex, value)
-            case TopicsLookedAt(_, version):
+            case TopicMetadataRefreshed(_, version):
                 self._changed["image_version"] = version
-            case RegexesSent(_, version):
+            case RegexResolutionStarted(_, version):
                 self._changed |= {"regex_version": version, "resolving": True}
-            case RegexesMatched():
+            case RegexResolutionEnded():
                 self._changed["resolving"] = False
-            case PartitionMetadataDropped():
+            case PartitionMetadataDeleted():
                 pass
-            case RunStarted() | RunPrepared() | RunGivenUp() | RunEnded():
+            case AssignorRunStarted() | AssignorRunPrepared() | AssignorRunTimedOut() | AssignorRunEnded():
                 self._changed["client"] = _client_side(self._client, event)
             case _:
                 assert_never(event)
 
     @property
-    def _client(self) -> ClientSide:
-        client: ClientSide = self._changed.get("client", self._group.client)
+    def _client(self) -> ClientAssignment:
+        client: ClientAssignment = self._changed.get("client", self._group.client)
         return client
 
     def _mine(self, name: str) -> Any:
@@ -132,16 +132,16 @@ class Evolution:
 
     def _subscription(self, member_id: str, metadata: ConsumerGroupMemberMetadataValue | None) -> None:
         members = self._mine("members")
-        old: ConsumerMember | None = members.get(member_id)
+        old: ConsumerGroupMember | None = members.get(member_id)
         if old is not None:
             self._count(old.metadata, -1)
-            if old.instance_id is not None and self._mine("statics").get(old.instance_id) == member_id:
-                del self._mine("statics")[old.instance_id]
+            if old.instance_id is not None and self._mine("static_members").get(old.instance_id) == member_id:
+                del self._mine("static_members")[old.instance_id]
         if metadata is not None:
             self._count(metadata, 1)
             if metadata.instance_id is not None:
-                self._mine("statics")[metadata.instance_id] = member_id
-            members[member_id] = replace(old or ConsumerMember(member_id), metadata=metadata)
+                self._mine("static_members")[metadata.instance_id] = member_id
+            members[member_id] = replace(old or ConsumerGroupMember(member_id), metadata=metadata)
         elif old is not None:
             self._release(old)
             del members[member_id]
@@ -164,32 +164,32 @@ class Evolution:
 
     def _current(self, member_id: str, value: ConsumerGroupCurrentMemberAssignmentValue | None) -> None:
         members = self._mine("members")
-        old: ConsumerMember | None = members.get(member_id)
+        old: ConsumerGroupMember | None = members.get(member_id)
         if old is not None:
             self._release(old)
         if value is not None:
-            member = _with_current(old or ConsumerMember(member_id), value)
+            member = _with_current(old or ConsumerGroupMember(member_id), value)
             self._hold(member)
             members[member_id] = member
         elif old is not None:
-            members[member_id] = ConsumerMember(member_id, old.metadata, epoch=LEAVE)
+            members[member_id] = ConsumerGroupMember(member_id, old.metadata, epoch=LEAVE)
 
-    def _release(self, member: ConsumerMember) -> None:
+    def _release(self, member: ConsumerGroupMember) -> None:
         for topic_id, partitions in member.held():
-            holders = self._holders(topic_id)
+            owners = self._owners(topic_id)
             for partition in partitions:
-                if holders.get(partition) == member.epoch:  # else another member's record came first, in a log with gaps
-                    del holders[partition]
-            if not holders:
-                del self._mine("holders")[topic_id]
+                if owners.get(partition) == member.epoch:  # else another member's record came first, in a log with gaps
+                    del owners[partition]
+            if not owners:
+                del self._mine("owners")[topic_id]
                 self._topics.discard(topic_id)
 
-    def _hold(self, member: ConsumerMember) -> None:
+    def _hold(self, member: ConsumerGroupMember) -> None:
         for topic_id, partitions in member.held():
-            self._holders(topic_id).update(dict.fromkeys(partitions, member.epoch))
+            self._owners(topic_id).update(dict.fromkeys(partitions, member.epoch))
 
-    def _holders(self, topic_id: UUID) -> dict[int, int]:
-        by_topic = self._mine("holders")
+    def _owners(self, topic_id: UUID) -> dict[int, int]:
+        by_topic = self._mine("owners")
         if topic_id not in self._topics:
             self._topics.add(topic_id)
             by_topic[topic_id] = dict(by_topic.get(topic_id, {}))
@@ -197,22 +197,22 @@ class Evolution:
         return mine
 
 
-def _client_side(client: ClientSide, event: ClientSideEvent) -> ClientSide:
+def _client_side(client: ClientAssignment, event: AssignorRunEvent) -> ClientAssignment:
     match event:
-        case RunStarted(_, run):
+        case AssignorRunStarted(_, run):
             return replace(client, run=run)
-        case RunPrepared(_, group_epoch, question):
-            shown = None if client.run is None else replace(client.run, group_epoch=group_epoch, question=question)
+        case AssignorRunPrepared(_, group_epoch, spec):
+            shown = None if client.run is None else replace(client.run, group_epoch=group_epoch, spec=spec)
             return replace(client, run=shown)
-        case RunGivenUp():
+        case AssignorRunTimedOut():
             late = {client.run.member_id} if client.run is not None else set[str]()
-            return replace(client, run=None, in_vain=client.in_vain | late)
-        case RunEnded(_, messages):
+            return replace(client, run=None, timed_out=client.timed_out | late)
+        case AssignorRunEnded(_, messages):
             by = client.run.member_id if client.run is not None else None
             return replace(client, run=None, computed_by=by, messages=messages)
 
 
-def _without(client: ClientSide, member_id: str) -> ClientSide:
+def _without(client: ClientAssignment, member_id: str) -> ClientAssignment:
     """A member that is gone computes nothing any more."""
     return replace(
         client,
@@ -221,26 +221,26 @@ def _without(client: ClientSide, member_id: str) -> ClientSide:
     )
 
 
-def _with_current(member: ConsumerMember, value: ConsumerGroupCurrentMemberAssignmentValue) -> ConsumerMember:
+def _with_current(member: ConsumerGroupMember, value: ConsumerGroupCurrentMemberAssignmentValue) -> ConsumerGroupMember:
     known = value.state in MemberState._value2member_map_
     return replace(
         member,
         epoch=value.member_epoch,
         previous_epoch=value.previous_member_epoch,
         state=MemberState(value.state) if known else MemberState.UNKNOWN,
-        assigned=holding_of(value.assigned_partitions, value.member_epoch),
-        revoking=holding_of(value.partitions_pending_revocation, value.member_epoch),
+        assigned=partition_epochs_of(value.assigned_partitions, value.member_epoch),
+        revoking=partition_epochs_of(value.partitions_pending_revocation, value.member_epoch),
     )
 
 
-def current_value(member: ConsumerMember) -> ConsumerGroupCurrentMemberAssignmentValue:
+def current_value(member: ConsumerGroupMember) -> ConsumerGroupCurrentMemberAssignmentValue:
     """The record of what a member has."""
     return ConsumerGroupCurrentMemberAssignmentValue(
         member_epoch=member.epoch,
         previous_member_epoch=member.previous_epoch,
         state=member.state,
-        assigned_partitions=stored_holding(member.assigned),
-        partitions_pending_revocation=stored_holding(member.revoking),
+        assigned_partitions=stored_partitions(member.assigned),
+        partitions_pending_revocation=stored_partitions(member.revoking),
     )
 
 

@@ -11,13 +11,13 @@ import uuid
 from dataclasses import replace
 
 from ottla.coordinator.consumer.answers import Refused
-from ottla.coordinator.consumer.draft import ConsumerDraft
-from ottla.coordinator.consumer.group import JOIN, LEAVE_FOR_A_WHILE, ConsumerGroup, ConsumerMember
+from ottla.coordinator.consumer.draft import ConsumerGroupDraft
+from ottla.coordinator.consumer.group import JOIN, LEAVE_FOR_A_WHILE, ConsumerGroup, ConsumerGroupMember
 from ottla.coordinator.consumer.machine import current_value, target_value
 from ottla.coordinator.consumer.reconcile import Owned
 from ottla.coordinator.effects import RequestContext
-from ottla.coordinator.events import CurrentWritten, SubscriptionWritten, TargetWritten
-from ottla.coordinator.ports import Surroundings
+from ottla.coordinator.events import CurrentAssignmentUpdated, MemberSubscriptionUpdated, TargetAssignmentUpdated
+from ottla.coordinator.ports import GroupContext
 from ottla.coordinator.timers import MEMBER_TIMERS
 from ottla.protocol import ErrorCode, milliseconds
 from ottla.protocol.group_records import ConsumerGroupMemberMetadataValue
@@ -26,29 +26,29 @@ from ottla.protocol.messages import consumer_group_heartbeat_request
 _Heartbeat = consumer_group_heartbeat_request.ConsumerGroupHeartbeatRequest
 
 
-def sender(draft: ConsumerDraft, request: _Heartbeat, member_id: str, owned: Owned | None, limit: int) -> ConsumerMember:
+def sender(draft: ConsumerGroupDraft, request: _Heartbeat, member_id: str, owned: Owned | None, limit: int) -> ConsumerGroupMember:
     """The member as it was before this heartbeat; a new one, which is not in the group yet, has no epoch. Raises ``Refused``."""
     group, instance_id = draft.group, request.instance_id
     known = group.members.get(member_id)
     if known is None and request.member_epoch == JOIN and len(group.members) >= limit:
         raise Refused(ErrorCode.group_max_size_reached, f"The consumer group has reached its maximum capacity of {limit} members.")
     if instance_id is not None and request.member_epoch == JOIN:
-        holder = group.statics.get(instance_id)
+        holder = group.static_members.get(instance_id)
         if holder is not None:
             return _returning(draft, group.members[holder], member_id, instance_id)
     elif instance_id is not None:
         known = static_member(group, member_id, instance_id)
     if request.member_epoch == JOIN:
-        return known or ConsumerMember(member_id)
+        return known or ConsumerGroupMember(member_id)
     if known is None:
         raise unknown_member(group, member_id)
     _check_epoch(known, request.member_epoch, owned)
     return known
 
 
-def static_member(group: ConsumerGroup, member_id: str, instance_id: str) -> ConsumerMember:
+def static_member(group: ConsumerGroup, member_id: str, instance_id: str) -> ConsumerGroupMember:
     """The member of an instance id, if it is who it says it is. Raises ``Refused``."""
-    holder = group.statics.get(instance_id)
+    holder = group.static_members.get(instance_id)
     if holder is None:
         raise Refused(ErrorCode.unknown_member_id, f"Instance id {instance_id} is unknown.")
     if holder != member_id:
@@ -65,11 +65,11 @@ def unknown_member(group: ConsumerGroup, member_id: str) -> Refused:
 
 
 def merged(
-    around: Surroundings, member: ConsumerMember, context: RequestContext, request: _Heartbeat
+    coordinator: GroupContext, member: ConsumerGroupMember, context: RequestContext, request: _Heartbeat
 ) -> ConsumerGroupMemberMetadataValue:
     """What the member asks for now: a field without a value is as it was."""
     before = member.metadata
-    offers = request.client_assignors if around.config.group_consumer_client_assignors_enable else None
+    offers = request.client_assignors if coordinator.config.group_consumer_client_assignors_enable else None
     names, regex = request.subscribed_topic_names, request.subscribed_topic_regex
     rebalance_timeout = milliseconds(request.rebalance_timeout)
     return replace(
@@ -87,14 +87,14 @@ def merged(
     )
 
 
-def new_member_id(around: Surroundings) -> str:
+def new_member_id(coordinator: GroupContext) -> str:
     """As Kafka makes them: 16 random bytes in base64 that URLs can hold."""
-    return base64.urlsafe_b64encode(uuid.UUID(around.ids.new_id()).bytes).decode().rstrip("=")
+    return base64.urlsafe_b64encode(uuid.UUID(coordinator.ids.new_id()).bytes).decode().rstrip("=")
 
 
-def _returning(draft: ConsumerDraft, old: ConsumerMember, member_id: str, instance_id: str) -> ConsumerMember:
+def _returning(draft: ConsumerGroupDraft, old: ConsumerGroupMember, member_id: str, instance_id: str) -> ConsumerGroupMember:
     """A static member that has left for a while takes its place again. Raises ``Refused`` if it has not left."""
-    if old.epoch != LEAVE_FOR_A_WHILE and not old.speaks_classic:
+    if old.epoch != LEAVE_FOR_A_WHILE and not old.uses_classic_protocol:
         raise Refused(
             ErrorCode.unreleased_instance_id,
             f"Static member {member_id} with instance id {instance_id} cannot join the group because the instance id is"
@@ -103,25 +103,25 @@ def _returning(draft: ConsumerDraft, old: ConsumerMember, member_id: str, instan
     return replaced(draft, old, member_id)
 
 
-def replaced(draft: ConsumerDraft, old: ConsumerMember, member_id: str) -> ConsumerMember:
+def replaced(draft: ConsumerGroupDraft, old: ConsumerGroupMember, member_id: str) -> ConsumerGroupMember:
     """A static member is there again under a new member id, with all that it had under its old one."""
     group = draft.group
     member = replace(old, member_id=member_id, epoch=JOIN, previous_epoch=JOIN)
     target = group.target.get(old.member_id)
-    draft.happen(
-        CurrentWritten(group.group_id, old.member_id, None),
-        TargetWritten(group.group_id, old.member_id, None),
-        SubscriptionWritten(group.group_id, old.member_id, None),
-        SubscriptionWritten(group.group_id, member_id, member.metadata),
-        *([] if target is None else [TargetWritten(group.group_id, member_id, target_value(target))]),
-        CurrentWritten(group.group_id, member_id, current_value(member)),
+    draft.apply(
+        CurrentAssignmentUpdated(group.group_id, old.member_id, None),
+        TargetAssignmentUpdated(group.group_id, old.member_id, None),
+        MemberSubscriptionUpdated(group.group_id, old.member_id, None),
+        MemberSubscriptionUpdated(group.group_id, member_id, member.metadata),
+        *([] if target is None else [TargetAssignmentUpdated(group.group_id, member_id, target_value(target))]),
+        CurrentAssignmentUpdated(group.group_id, member_id, current_value(member)),
     )
     for timer in MEMBER_TIMERS:
         draft.cancel_timer(timer(group.group_id, old.member_id))
     return member
 
 
-def _check_epoch(member: ConsumerMember, epoch: int, owned: Owned | None) -> None:
+def _check_epoch(member: ConsumerGroupMember, epoch: int, owned: Owned | None) -> None:
     """An epoch behind is in order if the last answer was lost: then the client has nothing that is not its own."""
     if epoch > member.epoch:
         raise Refused(
@@ -138,5 +138,5 @@ def _check_epoch(member: ConsumerMember, epoch: int, owned: Owned | None) -> Non
         )
 
 
-def _is_within(owned: Owned, member: ConsumerMember) -> bool:
+def _is_within(owned: Owned, member: ConsumerGroupMember) -> bool:
     return all(numbers <= member.assigned.get(topic_id, {}).keys() for topic_id, numbers in owned.items())

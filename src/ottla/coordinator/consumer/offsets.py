@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ottla.coordinator.consumer.group import NO_PARTITIONS, ConsumerGroup, ConsumerMember
+from ottla.coordinator.consumer.group import NO_PARTITIONS, ConsumerGroup, ConsumerGroupMember
 from ottla.coordinator.effects import RequestContext
 from ottla.coordinator.ports import TopicImage
 from ottla.protocol import ErrorCode
@@ -35,14 +35,14 @@ def commit_error(
     member = group.members.get(member_id)
     if member is None:
         return ErrorCode.unknown_member_id
-    if not member.speaks_classic and Fact.KNOWS_EPOCHS not in context.facts:
+    if not member.uses_classic_protocol and Fact.KNOWS_EPOCHS not in context.facts:
         return ErrorCode.unsupported_version
     if may_commit(member, epoch, partitions, image):
         return None
-    return ErrorCode.illegal_generation if member.speaks_classic else ErrorCode.stale_member_epoch
+    return ErrorCode.illegal_generation if member.uses_classic_protocol else ErrorCode.stale_member_epoch
 
 
-def may_commit(member: ConsumerMember, epoch: int, partitions: Iterable[TopicPartition], image: TopicImage) -> bool:
+def may_commit(member: ConsumerGroupMember, epoch: int, partitions: Iterable[TopicPartition], image: TopicImage) -> bool:
     """Whether a member may commit: one of the present epoch any partition, one behind only what it has had since then."""
     return epoch == member.epoch or (epoch < member.epoch and all(_since(member, one, image) <= epoch for one in partitions))
 
@@ -56,13 +56,13 @@ def fetch_error(group: ConsumerGroup, member_id: str | None, epoch: int) -> Erro
         return ErrorCode.unknown_member_id
     if epoch == member.epoch:
         return None
-    return ErrorCode.illegal_generation if member.speaks_classic else ErrorCode.stale_member_epoch
+    return ErrorCode.illegal_generation if member.uses_classic_protocol else ErrorCode.stale_member_epoch
 
 
 _NEVER = 2**31
 
 
-def _since(member: ConsumerMember, partition: TopicPartition, image: TopicImage) -> int:
+def _since(member: ConsumerGroupMember, partition: TopicPartition, image: TopicImage) -> int:
     """The epoch since which a member has a partition, given back or not."""
     topic_id = image.topic_id(partition.topic)
     if topic_id is None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from uuid import UUID
 
 from ottla.assignors import Assignment
-from ottla.coordinator.consumer.group import NO_PARTITIONS, ConsumerMember, Holding, MemberState
+from ottla.coordinator.consumer.group import NO_PARTITIONS, ConsumerGroupMember, MemberState, PartitionEpochs
 
 Owned = Mapping[UUID, Set[int]]
 """What a client says it has."""
@@ -34,14 +34,14 @@ class UnknownStateError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ReconciliationContext:
     """All that the step of a member depends on besides the member."""
 
     target_epoch: int
     target: Assignment
     subscribed: Set[UUID]
     """Topics that the member wants now. The target may have been made before it changed its mind."""
-    holders: Holding
+    owners: PartitionEpochs
     """Every partition that a member owns."""
     owned: Owned | None = None
     """What the client says it has; ``None`` if it does not say."""
@@ -49,49 +49,49 @@ class Question:
     """Whether it wants other topics than before."""
 
 
-def reconcile(member: ConsumerMember, question: Question) -> ConsumerMember:
+def reconcile(member: ConsumerGroupMember, context: ReconciliationContext) -> ConsumerGroupMember:
     """The member after one step: the very same object if there is none to take. Raises ``UnknownStateError``."""
     match member.state:
-        case MemberState.STABLE if member.epoch == question.target_epoch:
-            return _without_unwanted(member, question) if question.resubscribed else member
+        case MemberState.STABLE if member.epoch == context.target_epoch:
+            return _without_unwanted(member, context) if context.resubscribed else member
         case MemberState.UNREVOKED_PARTITIONS:
-            if question.resubscribed:
-                member = _without_unwanted(member, question)
-            if _owns_any(question.owned, member.revoking):
+            if context.resubscribed:
+                member = _without_unwanted(member, context)
+            if _owns_any(context.owned, member.revoking):
                 return member
         case MemberState.UNKNOWN:
-            if question.owned is None or any(question.owned.values()):
+            if context.owned is None or any(context.owned.values()):
                 raise UnknownStateError
-    return _same_or(member, _next(member, question))
+    return _same_or(member, _next(member, context))
 
 
-def _next(member: ConsumerMember, question: Question) -> ConsumerMember:
+def _next(member: ConsumerGroupMember, context: ReconciliationContext) -> ConsumerGroupMember:
     """The step of a member that has given back all that it was asked for."""
     kept: dict[UUID, Mapping[int, int]] = {}
     surplus: dict[UUID, Mapping[int, int]] = {}
     waits = False
     for topic_id, partitions in member.assigned.items():
-        wanted = _target(question, topic_id)
+        wanted = _target(context, topic_id)
         _put(kept, topic_id, {number: epoch for number, epoch in partitions.items() if number in wanted})
         _put(surplus, topic_id, {number: epoch for number, epoch in partitions.items() if number not in wanted})
-    if surplus and _owns_any(question.owned, surplus):
+    if surplus and _owns_any(context.owned, surplus):
         return replace(member, previous_epoch=member.epoch, state=_UNREVOKED, assigned=kept, revoking=surplus)
-    for topic_id in question.target:
-        has, others = kept.get(topic_id, NO_PARTITIONS), question.holders.get(topic_id, NO_PARTITIONS)
+    for topic_id in context.target:
+        has, others = kept.get(topic_id, NO_PARTITIONS), context.owners.get(topic_id, NO_PARTITIONS)
         own = (member.assigned.get(topic_id, NO_PARTITIONS), member.revoking.get(topic_id, NO_PARTITIONS))
-        missing = [number for number in _target(question, topic_id) if number not in has]
+        missing = [number for number in _target(context, topic_id) if number not in has]
         free = [number for number in missing if number not in others or any(number in mine for mine in own)]
         waits = waits or len(free) < len(missing)
         if free:
-            kept[topic_id] = {**has, **dict.fromkeys(free, question.target_epoch)}
+            kept[topic_id] = {**has, **dict.fromkeys(free, context.target_epoch)}
     state = _UNRELEASED if waits else _STABLE
-    return replace(member, epoch=question.target_epoch, previous_epoch=member.epoch, state=state, assigned=kept, revoking={})
+    return replace(member, epoch=context.target_epoch, previous_epoch=member.epoch, state=state, assigned=kept, revoking={})
 
 
-def _without_unwanted(member: ConsumerMember, question: Question) -> ConsumerMember:
+def _without_unwanted(member: ConsumerGroupMember, context: ReconciliationContext) -> ConsumerGroupMember:
     """Topics that the member has just dropped are asked back at once, before there is a target that says so."""
-    unwanted = {topic_id: partitions for topic_id, partitions in member.assigned.items() if topic_id not in question.subscribed}
-    if not unwanted or not _owns_any(question.owned, unwanted):
+    unwanted = {topic_id: partitions for topic_id, partitions in member.assigned.items() if topic_id not in context.subscribed}
+    if not unwanted or not _owns_any(context.owned, unwanted):
         return member
     kept = {topic_id: partitions for topic_id, partitions in member.assigned.items() if topic_id not in unwanted}
     revoking = {**member.revoking}
@@ -100,11 +100,11 @@ def _without_unwanted(member: ConsumerMember, question: Question) -> ConsumerMem
     return replace(member, previous_epoch=member.epoch, state=_UNREVOKED, assigned=kept, revoking=revoking)
 
 
-def _target(question: Question, topic_id: UUID) -> tuple[int, ...]:
-    return question.target.get(topic_id, ()) if topic_id in question.subscribed else ()
+def _target(context: ReconciliationContext, topic_id: UUID) -> tuple[int, ...]:
+    return context.target.get(topic_id, ()) if topic_id in context.subscribed else ()
 
 
-def _owns_any(owned: Owned | None, partitions: Holding) -> bool:
+def _owns_any(owned: Owned | None, partitions: PartitionEpochs) -> bool:
     """Whether the client has any of these. One that does not say may have all it was ever given."""
     if owned is None:
         return bool(partitions)
@@ -116,5 +116,5 @@ def _put(into: dict[UUID, Mapping[int, int]], topic_id: UUID, partitions: Mappin
         into[topic_id] = partitions
 
 
-def _same_or(member: ConsumerMember, stepped: ConsumerMember) -> ConsumerMember:
+def _same_or(member: ConsumerGroupMember, stepped: ConsumerGroupMember) -> ConsumerGroupMember:
     return member if stepped == member else stepped

@@ -9,7 +9,7 @@ from __future__ import annotations
 from types import ModuleType
 
 from ottla.coordinator.consumer.answers import Refused
-from ottla.coordinator.effects import MatchRegexes, RegexMatches
+from ottla.coordinator.effects import ResolvedRegexes, ResolveRegexes
 from ottla.protocol import ErrorCode
 
 
@@ -26,7 +26,7 @@ def check_regex(regex: str) -> None:
         ) from None
 
 
-def match_all(wanted: MatchRegexes) -> RegexMatches | None:
+def resolve_all(wanted: ResolveRegexes) -> ResolvedRegexes | None:
     """The names, sorted, that each expression matches as a whole; ``None`` if there is nothing to match them with."""
     try:
         re2 = _re2()
@@ -36,7 +36,7 @@ def match_all(wanted: MatchRegexes) -> RegexMatches | None:
     for regex in wanted.regexes:
         compiled = re2.compile(regex, _options(re2))
         found[regex] = tuple(sorted(name for name in wanted.names if compiled.fullmatch(name)))
-    return RegexMatches(wanted.version, found)
+    return ResolvedRegexes(wanted.version, found)
 
 
 def _options(re2: ModuleType) -> object:

@@ -5,31 +5,31 @@ Owns the bounds: a value that was stored before the broker's bounds were changed
 
 from __future__ import annotations
 
-from ottla.coordinator.ports import Surroundings
+from ottla.coordinator.ports import GroupContext
 
 
-def session_timeout(around: Surroundings, group_id: str) -> int:
+def session_timeout(coordinator: GroupContext, group_id: str) -> int:
     """How long a member may stay silent, in milliseconds."""
-    value = around.configs.of_group(group_id).get("consumer.session.timeout.ms")
-    config = around.config
+    value = coordinator.configs.of_group(group_id).get("consumer.session.timeout.ms")
+    config = coordinator.config
     if value is None:
         return config.group_consumer_session_timeout_ms
     return _within(config.group_consumer_min_session_timeout_ms, value, config.group_consumer_max_session_timeout_ms)
 
 
-def heartbeat_interval(around: Surroundings, group_id: str) -> int:
+def heartbeat_interval(coordinator: GroupContext, group_id: str) -> int:
     """How often members shall send heartbeats, in milliseconds."""
-    value = around.configs.of_group(group_id).get("consumer.heartbeat.interval.ms")
-    config = around.config
+    value = coordinator.configs.of_group(group_id).get("consumer.heartbeat.interval.ms")
+    config = coordinator.config
     if value is None:
         return config.group_consumer_heartbeat_interval_ms
     return _within(config.group_consumer_min_heartbeat_interval_ms, value, config.group_consumer_max_heartbeat_interval_ms)
 
 
-def assignment_interval(around: Surroundings, group_id: str) -> int:
+def assignment_interval(coordinator: GroupContext, group_id: str) -> int:
     """How long a target assignment is kept at least, in milliseconds (KIP-1263)."""
-    value = around.configs.of_group(group_id).get("consumer.assignment.interval.ms")
-    config = around.config
+    value = coordinator.configs.of_group(group_id).get("consumer.assignment.interval.ms")
+    config = coordinator.config
     if value is None:
         value = config.group_consumer_assignment_interval_ms
     return _within(config.group_consumer_min_assignment_interval_ms, value, config.group_consumer_max_assignment_interval_ms)

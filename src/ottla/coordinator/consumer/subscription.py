@@ -13,12 +13,12 @@ import struct
 from functools import lru_cache
 from uuid import UUID
 
-from ottla.coordinator.consumer.draft import ConsumerDraft
-from ottla.coordinator.consumer.events import RegexesMatched, RegexesSent, TopicsLookedAt
+from ottla.coordinator.consumer.draft import ConsumerGroupDraft
+from ottla.coordinator.consumer.events import RegexResolutionEnded, RegexResolutionStarted, TopicMetadataRefreshed
 from ottla.coordinator.consumer.group import ConsumerGroup
-from ottla.coordinator.effects import MatchRegexes, RegexMatches
-from ottla.coordinator.events import EpochWritten, RegexWritten
-from ottla.coordinator.ports import Surroundings, TopicImage
+from ottla.coordinator.effects import ResolvedRegexes, ResolveRegexes
+from ottla.coordinator.events import GroupEpochUpdated, ResolvedRegexUpdated
+from ottla.coordinator.ports import GroupContext, TopicImage
 from ottla.coordinator.result import Result
 from ottla.protocol.group_records import ConsumerGroupMetadataValue, ConsumerGroupRegularExpressionValue
 from ottla.types import Now
@@ -51,63 +51,65 @@ def _digest(content: bytes) -> bytes:
     return hashlib.blake2b(content, digest_size=8).digest() if xxh3_64_digest is None else xxh3_64_digest(content)
 
 
-def begin_epoch_if_changed(draft: ConsumerDraft, image: TopicImage, changed: bool) -> None:
+def begin_epoch_if_changed(draft: ConsumerGroupDraft, image: TopicImage, changed: bool) -> None:
     """Begin a new group epoch if the subscription has ``changed``, or if what is subscribed to is not what it was."""
     looked_at = draft.group.image_version == image.version
     if not changed and looked_at:
         return
     number = metadata_hash(draft.group, image)
     if not looked_at:
-        draft.happen(TopicsLookedAt(draft.group.group_id, image.version))
+        draft.apply(TopicMetadataRefreshed(draft.group.group_id, image.version))
     if changed or number != draft.group.metadata_hash:
         value = ConsumerGroupMetadataValue(epoch=draft.group.epoch + 1, metadata_hash=number)
-        draft.happen(EpochWritten(draft.group.group_id, value))
+        draft.apply(GroupEpochUpdated(draft.group.group_id, value))
 
 
-def is_matching_due(group: ConsumerGroup, around: Surroundings, now: Now) -> bool:
+def is_resolution_due(group: ConsumerGroup, coordinator: GroupContext, now: Now) -> bool:
     """Whether regular expressions must be matched: new ones, all of them when topics have come or gone, and now and then anyway."""
     if not group.regex_subscribers or group.resolving:
         return False
-    if group.regex_version != around.topics.version or not group.regex_subscribers.keys() <= group.regexes.keys():
+    if group.regex_version != coordinator.topics.version or not group.regex_subscribers.keys() <= group.regexes.keys():
         return True
     matched_at = min((one.timestamp for one in group.regexes.values()), default=0)
-    return not _is_recent(around, matched_at, now)
+    return not _is_recent(coordinator, matched_at, now)
 
 
-def match_if_due(draft: ConsumerDraft, around: Surroundings) -> None:
+def resolve_if_due(draft: ConsumerGroupDraft, coordinator: GroupContext) -> None:
     """Have the regular expressions matched, if it is time."""
     group = draft.group
-    if is_matching_due(group, around, draft.now):
+    if is_resolution_due(group, coordinator, draft.now):
         regexes = tuple(sorted(group.regex_subscribers))
-        draft.happen(RegexesSent(group.group_id, around.topics.version))
-        draft.send(MatchRegexes(group.group_id, regexes, tuple(around.topics.names()), around.topics.version))
+        draft.apply(RegexResolutionStarted(group.group_id, coordinator.topics.version))
+        draft.send(ResolveRegexes(group.group_id, regexes, tuple(coordinator.topics.names()), coordinator.topics.version))
 
 
-def regexes_matched(around: Surroundings, group: ConsumerGroup, matches: RegexMatches | None, now: Now) -> Result:
+def regexes_resolved(coordinator: GroupContext, group: ConsumerGroup, matches: ResolvedRegexes | None, now: Now) -> Result:
     """Apply what expressions match now. ``None``: unknown, so the next heartbeat resolves them again."""
-    draft = ConsumerDraft(group, now)
-    draft.happen(RegexesMatched(group.group_id))
+    draft = ConsumerGroupDraft(group, now)
+    draft.apply(RegexResolutionEnded(group.group_id))
     if matches is None:
         return draft.result()
     changed = False
     for regex in sorted(group.regex_subscribers.keys() & matches.topics.keys()):
         known, topics = group.regexes.get(regex), matches.topics[regex]
         changed = changed or topics != (known.topics if known is not None else ())
-        if not _is_fresh(around, known, topics, now):
+        if not _is_fresh(coordinator, known, topics, now):
             value = ConsumerGroupRegularExpressionValue(topics=topics, version=matches.version, timestamp=now.wall)
-            draft.happen(RegexWritten(group.group_id, regex, value))
+            draft.apply(ResolvedRegexUpdated(group.group_id, regex, value))
     if changed:
-        begin_epoch_if_changed(draft, around.topics, changed=True)
+        begin_epoch_if_changed(draft, coordinator.topics, changed=True)
     return draft.result()
 
 
-def _is_fresh(around: Surroundings, known: ConsumerGroupRegularExpressionValue | None, topics: tuple[str, ...], now: Now) -> bool:
+def _is_fresh(
+    coordinator: GroupContext, known: ConsumerGroupRegularExpressionValue | None, topics: tuple[str, ...], now: Now
+) -> bool:
     """Whether the record need not be written again."""
     if known is None or known.topics != topics:
         return False
-    return _is_recent(around, known.timestamp, now)
+    return _is_recent(coordinator, known.timestamp, now)
 
 
-def _is_recent(around: Surroundings, timestamp: int, now: Now) -> bool:
+def _is_recent(coordinator: GroupContext, timestamp: int, now: Now) -> bool:
     """Whether it need not be matched again already. What was matched in the future, was before the clock was set back."""
-    return 0 <= now.wall - timestamp <= around.config.group_consumer_regex_refresh_interval_ms
+    return 0 <= now.wall - timestamp <= coordinator.config.group_consumer_regex_refresh_interval_ms

@@ -12,14 +12,14 @@ from uuid import UUID
 
 from ottla.assignors import SERVER_ASSIGNORS, Assignment, GroupSpec, MemberSpec, PartitionAssignor, TopicSpec, checked
 from ottla.coordinator.consumer.answers import Refused
-from ottla.coordinator.consumer.client_side import Run, common_assignor
-from ottla.coordinator.consumer.draft import ConsumerDraft
-from ottla.coordinator.consumer.events import RunStarted
-from ottla.coordinator.consumer.group import LEAVE_FOR_A_WHILE, ConsumerGroup, ConsumerMember
+from ottla.coordinator.consumer.client_side import AssignorRun, common_assignor
+from ottla.coordinator.consumer.draft import ConsumerGroupDraft
+from ottla.coordinator.consumer.events import AssignorRunStarted
+from ottla.coordinator.consumer.group import LEAVE_FOR_A_WHILE, ConsumerGroup, ConsumerGroupMember
 from ottla.coordinator.consumer.machine import target_value
 from ottla.coordinator.consumer.settings import assignment_interval
-from ottla.coordinator.events import TargetEpochWritten, TargetWritten
-from ottla.coordinator.ports import Surroundings, TopicImage
+from ottla.coordinator.events import TargetAssignmentEpochUpdated, TargetAssignmentUpdated
+from ottla.coordinator.ports import GroupContext, TopicImage
 from ottla.coordinator.timers import run_timer
 from ottla.errors import AssignmentError
 from ottla.protocol import ErrorCode
@@ -29,79 +29,79 @@ from ottla.types import Now
 _Kind = tuple[tuple[str, ...], str | None, str | None, str | None]
 
 
-def assign_if_due(draft: ConsumerDraft, around: Surroundings) -> None:
+def assign_if_due(draft: ConsumerGroupDraft, coordinator: GroupContext) -> None:
     """Make the target assignment of the group epoch, unless there is one or the last is too fresh. Raises ``Refused``.
 
     Where members can make it themselves, one of them is asked to, or is waited for if that has happened.
     """
     group = draft.group
-    if group.epoch == group.assignment_epoch or group.client.run is not None or not is_due(around, group, draft.now):
+    if group.epoch == group.assignment_epoch or group.client.run is not None or not is_due(coordinator, group, draft.now):
         return
-    if not _ask_a_member(draft, around):
-        write_target(draft, _assigned(around, group), group.epoch)
+    if not _ask_a_member(draft, coordinator):
+        write_target(draft, _assigned(coordinator, group), group.epoch)
 
 
-def write_target(draft: ConsumerDraft, targets: Mapping[str, Assignment], epoch: int) -> None:
+def write_target(draft: ConsumerGroupDraft, targets: Mapping[str, Assignment], epoch: int) -> None:
     """Set the targets of members in an epoch; other members keep their targets."""
     group = draft.group
-    draft.happen(
+    draft.apply(
         *(
-            TargetWritten(group.group_id, member_id, target_value(target))
+            TargetAssignmentUpdated(group.group_id, member_id, target_value(target))
             for member_id, target in targets.items()
             if target is not group.target.get(member_id) and target != group.target.get(member_id)
         ),
-        TargetEpochWritten(
+        TargetAssignmentEpochUpdated(
             group.group_id,
             ConsumerGroupTargetAssignmentMetadataValue(assignment_epoch=epoch, assignment_timestamp=draft.now.wall),
         ),
     )
 
 
-def is_due(around: Surroundings, group: ConsumerGroup, now: Now) -> bool:
+def is_due(coordinator: GroupContext, group: ConsumerGroup, now: Now) -> bool:
     """Whether the last target assignment has been in force for long enough (KIP-1263)."""
-    interval = assignment_interval(around, group.group_id)
+    interval = assignment_interval(coordinator, group.group_id)
     return not 0 <= now.wall - group.assignment_timestamp < interval
 
 
-def assignor_name(around: Surroundings, group: ConsumerGroup) -> str:
+def assignor_name(coordinator: GroupContext, group: ConsumerGroup) -> str:
     """The assignor that a group uses: one that its members run themselves, if all can, else one of the server's."""
-    return _client_assignor(around, group) or _server_assignor(around, group)
+    return _client_assignor(coordinator, group) or _server_assignor(coordinator, group)
 
 
-def _client_assignor(around: Surroundings, group: ConsumerGroup) -> str | None:
+def _client_assignor(coordinator: GroupContext, group: ConsumerGroup) -> str | None:
     """The assignor that all members can run themselves, if there is one and this broker allows it."""
-    if not around.config.group_consumer_client_assignors_enable:
+    if not coordinator.config.group_consumer_client_assignors_enable:
         return None
     return common_assignor([member.metadata.client_assignors for member in group.members.values()])
 
 
-def _server_assignor(around: Surroundings, group: ConsumerGroup) -> str:
+def _server_assignor(coordinator: GroupContext, group: ConsumerGroup) -> str:
     """The one that most of the members want, else the broker's default."""
     name = group.preferred_assignor()
-    return name if name is not None and name in around.assignors else next(iter(around.assignors))
+    return name if name is not None and name in coordinator.assignors else next(iter(coordinator.assignors))
 
 
-def _ask_a_member(draft: ConsumerDraft, around: Surroundings) -> bool:
+def _ask_a_member(draft: ConsumerGroupDraft, coordinator: GroupContext) -> bool:
     """Have a member compute the next target assignment, if all can run the same assignor; whether one was asked.
 
     It hears of that with its next heartbeat, and has its own rebalance timeout to deliver.
     """
     group = draft.group
-    name = _client_assignor(around, group)
+    name = _client_assignor(coordinator, group)
     member = None if name is None else _whom_to_ask(group)
     if name is None or member is None:
         return False
-    draft.happen(RunStarted(group.group_id, Run(member.member_id, name)))
+    draft.apply(AssignorRunStarted(group.group_id, AssignorRun(member.member_id, name)))
     draft.set_timer(run_timer(group.group_id, member.member_id), member.metadata.rebalance_timeout_ms)
     return True
 
 
-def _whom_to_ask(group: ConsumerGroup) -> ConsumerMember | None:
+def _whom_to_ask(group: ConsumerGroup) -> ConsumerGroupMember | None:
     """The member that did it before, else a stable member, else any: of those that are present and have not failed."""
     able = [
         member
         for member_id, member in group.members.items()
-        if member.epoch != LEAVE_FOR_A_WHILE and member_id not in group.client.in_vain
+        if member.epoch != LEAVE_FOR_A_WHILE and member_id not in group.client.timed_out
     ]
     by = group.client.computed_by
     return min(able, key=lambda one: (one.member_id != by, not group.is_settled(one), one.member_id), default=None)
@@ -113,10 +113,10 @@ def subscribed_ids(group: ConsumerGroup, metadata: ConsumerGroupMemberMetadataVa
     return frozenset(one for one in ids if one is not None)
 
 
-def _assigned(around: Surroundings, group: ConsumerGroup) -> dict[str, Assignment]:
-    name = _server_assignor(around, group)
-    assignor: PartitionAssignor = around.assignors[name]
-    spec = group_spec(group, around.topics)
+def _assigned(coordinator: GroupContext, group: ConsumerGroup) -> dict[str, Assignment]:
+    name = _server_assignor(coordinator, group)
+    assignor: PartitionAssignor = coordinator.assignors[name]
+    spec = group_spec(group, coordinator.topics)
     try:
         answer = assignor(spec)
         if SERVER_ASSIGNORS.get(name) is assignor:

@@ -12,7 +12,7 @@ from ottla.coordinator.consumer.answers import Refused
 from ottla.coordinator.consumer.group import JOIN, LEAVE_FOR_A_WHILE
 from ottla.coordinator.consumer.regex import check_regex
 from ottla.coordinator.effects import RequestContext
-from ottla.coordinator.ports import Surroundings
+from ottla.coordinator.ports import GroupContext
 from ottla.protocol import ErrorCode, milliseconds
 from ottla.protocol.apis import Fact
 from ottla.protocol.messages import consumer_group_heartbeat_request
@@ -22,14 +22,14 @@ _LONGEST_STRING = 2**15 - 1
 """What a record's key can hold of an id, in bytes."""
 
 
-def check_request(around: Surroundings, context: RequestContext, request: _Heartbeat) -> None:
+def check_request(coordinator: GroupContext, context: RequestContext, request: _Heartbeat) -> None:
     """Raise ``Refused`` for a request that no group could accept."""
     for text, is_wrong in _RULES:
         if is_wrong(context, request):
             raise Refused(ErrorCode.invalid_request, text)
     assignor = request.server_assignor
-    if assignor is not None and assignor not in around.assignors:
-        known = ", ".join(around.assignors)
+    if assignor is not None and assignor not in coordinator.assignors:
+        known = ", ".join(coordinator.assignors)
         raise Refused(ErrorCode.unsupported_assignor, f"ServerAssignor {assignor} is not supported. Supported assignors: {known}.")
     if request.subscribed_topic_regex:
         check_regex(request.subscribed_topic_regex)

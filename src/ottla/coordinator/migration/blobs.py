@@ -41,7 +41,7 @@ def assignment_blob(partitions: Mapping[UUID, Iterable[int]], image: TopicImage,
     return encode_assignment(Assignment(named), version_of(subscription))
 
 
-def wishes_of(
+def member_metadata(
     protocols: Protocols,
     subscription: bytes,
     *,
@@ -67,7 +67,7 @@ def wishes_of(
     )
 
 
-def protocols_of(wishes: ConsumerGroupMemberMetadataValue) -> Protocols:
+def protocols_of(metadata: ConsumerGroupMemberMetadataValue) -> Protocols:
     """The assignors that a member of the classic protocol knows."""
-    classic = wishes.classic_member_metadata
+    classic = metadata.classic_member_metadata
     return () if classic is None else tuple((one.name, one.metadata) for one in classic.supported_protocols)

@@ -12,31 +12,31 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
-from ottla.coordinator.classic.draft import Draft
+from ottla.coordinator.classic.draft import ClassicGroupDraft
 from ottla.coordinator.classic.events import MemberUpdated
-from ottla.coordinator.classic.group import ClassicGroup, Member
+from ottla.coordinator.classic.group import ClassicGroup, ClassicGroupMember
 from ottla.coordinator.classic.machine import metadata_value
 from ottla.coordinator.classic.rebalance import start_rebalance
 from ottla.coordinator.consumer.answers import Refused, heartbeat_answer, heartbeat_refused
-from ottla.coordinator.consumer.draft import ConsumerDraft
-from ottla.coordinator.consumer.events import ConsumerEvent, RunGivenUp
+from ottla.coordinator.consumer.draft import ConsumerGroupDraft
+from ottla.coordinator.consumer.events import AssignorRunTimedOut, ConsumerEvent
 from ottla.coordinator.consumer.fencing import expired, pause, remove
-from ottla.coordinator.consumer.group import LEAVE_FOR_A_WHILE, ConsumerGroup, ConsumerMember
+from ottla.coordinator.consumer.group import LEAVE_FOR_A_WHILE, ConsumerGroup, ConsumerGroupMember
 from ottla.coordinator.consumer.membership import static_member, unknown_member
 from ottla.coordinator.consumer.validate import check_request
 from ottla.coordinator.effects import CancelTimer, RequestContext, TimerKey
 from ottla.coordinator.events import (
-    CurrentWritten,
-    EpochWritten,
-    GroupWritten,
-    PartitionMetadataDropped,
-    RegexWritten,
-    SubscriptionWritten,
-    TargetEpochWritten,
-    TargetWritten,
+    CurrentAssignmentUpdated,
+    GroupEpochUpdated,
+    GroupMetadataUpdated,
+    MemberSubscriptionUpdated,
+    PartitionMetadataDeleted,
+    ResolvedRegexUpdated,
+    TargetAssignmentEpochUpdated,
+    TargetAssignmentUpdated,
 )
 from ottla.coordinator.migration.blobs import assignment_blob, protocols_of
-from ottla.coordinator.ports import Surroundings
+from ottla.coordinator.ports import GroupContext
 from ottla.coordinator.result import Result
 from ottla.coordinator.timers import MEMBER_TIMERS
 from ottla.protocol import ErrorCode
@@ -48,11 +48,11 @@ _POLICIES = ("downgrade", "bidirectional")
 
 
 def leave_group(
-    around: Surroundings, group: ConsumerGroup | None, context: RequestContext, request: _Heartbeat, now: Now
+    coordinator: GroupContext, group: ConsumerGroup | None, context: RequestContext, request: _Heartbeat, now: Now
 ) -> Result:
     """A member leaves by a ConsumerGroupHeartbeat, for good or, if it is static, for a while."""
     try:
-        check_request(around, context, request)
+        check_request(coordinator, context, request)
         if group is None:
             raise Refused(ErrorCode.group_id_not_found, f"Group {request.group_id} not found.")
         member = _leaver(group, request)
@@ -60,13 +60,13 @@ def leave_group(
         return Result(answer=heartbeat_refused(refused.code, refused.message))
     answer = heartbeat_answer(member.member_id, request.member_epoch, 0)
     if request.member_epoch != LEAVE_FOR_A_WHILE:
-        return remove_members(around, group, now, [member.member_id], answer)
-    draft = ConsumerDraft(group, now)
+        return remove_members(coordinator, group, now, [member.member_id], answer)
+    draft = ConsumerGroupDraft(group, now)
     pause(draft, member)
     return draft.result(answer)
 
 
-def _leaver(group: ConsumerGroup, request: _Heartbeat) -> ConsumerMember:
+def _leaver(group: ConsumerGroup, request: _Heartbeat) -> ConsumerGroupMember:
     """The sender. Raises ``Refused`` if it is not who it says it is."""
     if request.instance_id is not None:
         return static_member(group, request.member_id, request.instance_id)
@@ -75,36 +75,38 @@ def _leaver(group: ConsumerGroup, request: _Heartbeat) -> ConsumerMember:
     return group.members[request.member_id]
 
 
-def timer_fired(around: Surroundings, group: ConsumerGroup, key: TimerKey, now: Now) -> Result:
+def timer_fired(coordinator: GroupContext, group: ConsumerGroup, key: TimerKey, now: Now) -> Result:
     """A timer of a consumer group has fired: a member is removed, or the assignment that it was to compute is given up."""
     member_id = expired(group, key)
     if member_id is not None:
-        return remove_members(around, group, now, [member_id])
+        return remove_members(coordinator, group, now, [member_id])
     match key:
         case (_, _, "run", str(member_id)) if group.client.is_asked(member_id):
-            return Result((RunGivenUp(group.group_id),))
+            return Result((AssignorRunTimedOut(group.group_id),))
     return Result()
 
 
-def remove_members(around: Surroundings, group: ConsumerGroup, now: Now, member_ids: Collection[str], answer: Any = None) -> Result:
+def remove_members(
+    coordinator: GroupContext, group: ConsumerGroup, now: Now, member_ids: Collection[str], answer: Any = None
+) -> Result:
     """Members are gone for good: by themselves, or because they were fenced. Those who are left may make a classic group again."""
-    if may_downgrade(around, group, member_ids):
-        return downgraded(around, group, now, without=member_ids, answer=answer)
-    draft = ConsumerDraft(group, now)
-    remove(draft, around, member_ids)
+    if may_downgrade(coordinator, group, member_ids):
+        return downgraded(coordinator, group, now, without=member_ids, answer=answer)
+    draft = ConsumerGroupDraft(group, now)
+    remove(draft, coordinator, member_ids)
     return draft.result(answer)
 
 
-def may_downgrade(around: Surroundings, group: ConsumerGroup, without: Collection[str] = ()) -> bool:
+def may_downgrade(coordinator: GroupContext, group: ConsumerGroup, without: Collection[str] = ()) -> bool:
     """Whether the group becomes a classic one once these members are gone."""
-    if any(not member.speaks_classic for member_id, member in group.members.items() if member_id not in without):
+    if any(not member.uses_classic_protocol for member_id, member in group.members.items() if member_id not in without):
         return False
     left = len(group.members) - len(without)
-    return around.config.group_consumer_migration_policy in _POLICIES and 0 < left <= around.config.group_max_size
+    return coordinator.config.group_consumer_migration_policy in _POLICIES and 0 < left <= coordinator.config.group_max_size
 
 
 def downgraded(
-    around: Surroundings,
+    coordinator: GroupContext,
     group: ConsumerGroup,
     now: Now,
     without: Collection[str] = (),
@@ -112,23 +114,21 @@ def downgraded(
 ) -> Result:
     """The classic group that takes the place of a consumer group; it rebalances unless all its members are in the assignment."""
     rest = [member for member_id, member in group.members.items() if member_id not in without]
-    draft = Draft(ClassicGroup(group.group_id), now)
-    draft.happen(GroupWritten(group.group_id, _value(around, group, rest, now)))
+    draft = ClassicGroupDraft(ClassicGroup(group.group_id), now)
+    draft.apply(GroupMetadataUpdated(group.group_id, _value(coordinator, group, rest, now)))
     for member in rest:  # the record has but one of the protocols that each of them knows
         known = _classic_member(member)
-        draft.happen(
-            MemberUpdated(group.group_id, known.member_id, known.protocols, known.rebalance_timeout, known.session_timeout)
-        )
+        draft.apply(MemberUpdated(group.group_id, known.member_id, known.protocols, known.rebalance_timeout, known.session_timeout))
     timers = tuple(CancelTimer(timer(group.group_id, member_id)) for member_id in group.members for timer in MEMBER_TIMERS)
     for one in draft.group.members.values():
         draft.refresh_session(one)
     if without or group.epoch > group.assignment_epoch:
-        start_rebalance(draft, around)
+        start_rebalance(draft, coordinator)
     result = draft.result(answer)
     return replace(result, events=(*_end(group), *result.events), effects=(*timers, *result.effects))
 
 
-def _value(around: Surroundings, group: ConsumerGroup, rest: list[ConsumerMember], now: Now) -> Any:
+def _value(coordinator: GroupContext, group: ConsumerGroup, rest: list[ConsumerGroupMember], now: Now) -> Any:
     """The record of a stable group whose generation is the epoch, with what the target gives each member."""
     members = {member.member_id: _classic_member(member) for member in rest}
     classic = ClassicGroup(
@@ -141,33 +141,33 @@ def _value(around: Surroundings, group: ConsumerGroup, rest: list[ConsumerMember
     )
     classic = replace(classic, protocol=classic.elect_protocol())
     assignments = {
-        member_id: assignment_blob(group.target.get(member_id, {}), around.topics, member.metadata(classic.protocol))
+        member_id: assignment_blob(group.target.get(member_id, {}), coordinator.topics, member.metadata(classic.protocol))
         for member_id, member in members.items()
     }
     return metadata_value(classic, assignments)
 
 
-def _classic_member(member: ConsumerMember) -> Member:
-    wishes, classic = member.metadata, member.metadata.classic_member_metadata
-    return Member(
+def _classic_member(member: ConsumerGroupMember) -> ClassicGroupMember:
+    metadata, classic = member.metadata, member.metadata.classic_member_metadata
+    return ClassicGroupMember(
         member_id=member.member_id,
-        instance_id=wishes.instance_id,
-        client_id=wishes.client_id,
-        client_host=wishes.client_host,
-        rebalance_timeout=wishes.rebalance_timeout_ms,
+        instance_id=metadata.instance_id,
+        client_id=metadata.client_id,
+        client_host=metadata.client_host,
+        rebalance_timeout=metadata.rebalance_timeout_ms,
         session_timeout=0 if classic is None else classic.session_timeout_ms,
-        protocols=protocols_of(wishes),
+        protocols=protocols_of(metadata),
     )
 
 
 def _end(group: ConsumerGroup) -> tuple[ConsumerEvent, ...]:
     group_id = group.group_id
     return (
-        *(CurrentWritten(group_id, member_id, None) for member_id in group.members),
-        *(TargetWritten(group_id, member_id, None) for member_id in group.members),
-        TargetEpochWritten(group_id, None),
-        *(SubscriptionWritten(group_id, member_id, None) for member_id in group.members),
-        *(RegexWritten(group_id, regex, None) for regex in group.regexes),
-        PartitionMetadataDropped(group_id),
-        EpochWritten(group_id, None),
+        *(CurrentAssignmentUpdated(group_id, member_id, None) for member_id in group.members),
+        *(TargetAssignmentUpdated(group_id, member_id, None) for member_id in group.members),
+        TargetAssignmentEpochUpdated(group_id, None),
+        *(MemberSubscriptionUpdated(group_id, member_id, None) for member_id in group.members),
+        *(ResolvedRegexUpdated(group_id, regex, None) for regex in group.regexes),
+        PartitionMetadataDeleted(group_id),
+        GroupEpochUpdated(group_id, None),
     )

@@ -15,16 +15,16 @@ from ottla.coordinator.classic.group import Protocols
 from ottla.coordinator.classic.join import join_group, request_error
 from ottla.coordinator.classic.sync import request_error as sync_request_error
 from ottla.coordinator.consumer.answers import Refused
-from ottla.coordinator.consumer.draft import ConsumerDraft
+from ottla.coordinator.consumer.draft import ConsumerGroupDraft
 from ottla.coordinator.consumer.fencing import deletion
-from ottla.coordinator.consumer.group import NO_PARTITIONS, ConsumerGroup, ConsumerMember, MemberState
+from ottla.coordinator.consumer.group import NO_PARTITIONS, ConsumerGroup, ConsumerGroupMember, MemberState
 from ottla.coordinator.consumer.membership import new_member_id, replaced, static_member, unknown_member
 from ottla.coordinator.consumer.progress import advance
 from ottla.coordinator.consumer.target import is_due
 from ottla.coordinator.effects import CancelTimer, RequestContext, SetTimer
-from ottla.coordinator.migration.blobs import assignment_blob, by_topic_id, protocols_of, wishes_of
+from ottla.coordinator.migration.blobs import assignment_blob, by_topic_id, member_metadata, protocols_of
 from ottla.coordinator.migration.downgrade import downgraded, may_downgrade, remove_members
-from ottla.coordinator.ports import Surroundings
+from ottla.coordinator.ports import GroupContext
 from ottla.coordinator.result import Result
 from ottla.coordinator.timers import rebalance_timer, rejoin_timer, resync_timer, session_timer
 from ottla.errors import ProtocolError
@@ -45,24 +45,24 @@ _TYPE = "consumer"
 
 
 def join_consumer_group(
-    around: Surroundings, group: ConsumerGroup, context: RequestContext, request: join_group_request.JoinGroupRequest, now: Now
+    coordinator: GroupContext, group: ConsumerGroup, context: RequestContext, request: join_group_request.JoinGroupRequest, now: Now
 ) -> Result:
     """A member of the classic protocol joins, or joins again on request. A group without members gives way to a classic one."""
-    error = request_error(around, context, request)
+    error = request_error(coordinator, context, request)
     if error is not None:
         return Result(answer=join_refused(error, request.member_id))
     if not group.members:
-        result = join_group(around, None, context, request, now)
+        result = join_group(coordinator, None, context, request, now)
         return replace(result, events=(*deletion(group), *result.events)) if result.events else result
     member_id = request.member_id
     protocols = tuple((protocol.name, protocol.metadata) for protocol in request.protocols)
     try:
-        _check_join(group, around, request, protocols)
+        _check_join(group, coordinator, request, protocols)
         if not member_id:
-            member_id = new_member_id(around)
+            member_id = new_member_id(coordinator)
             if request.group_instance_id is None and Fact.NEEDS_MEMBER_ID in context.facts:
                 return Result(answer=join_refused(ErrorCode.member_id_required, member_id))
-        return _joined(ConsumerDraft(group, now), around, context, request, member_id, protocols)
+        return _joined(ConsumerGroupDraft(group, now), coordinator, context, request, member_id, protocols)
     except Refused as refused:
         return Result(answer=join_refused(refused.code, request.member_id))
     except ProtocolError:
@@ -70,10 +70,10 @@ def join_consumer_group(
 
 
 def _check_join(
-    group: ConsumerGroup, around: Surroundings, request: join_group_request.JoinGroupRequest, protocols: Protocols
+    group: ConsumerGroup, coordinator: GroupContext, request: join_group_request.JoinGroupRequest, protocols: Protocols
 ) -> None:
-    is_known = request.member_id in group.members or (request.group_instance_id or "") in group.statics
-    if not is_known and len(group.members) >= around.config.group_consumer_max_size:
+    is_known = request.member_id in group.members or (request.group_instance_id or "") in group.static_members
+    if not is_known and len(group.members) >= coordinator.config.group_consumer_max_size:
         raise Refused(ErrorCode.group_max_size_reached, f"Group {group.group_id} is full.")
     common = common_protocols(group)
     if request.protocol_type != _TYPE or not any(common is None or name in common for name, _ in protocols):
@@ -82,23 +82,25 @@ def _check_join(
 
 def common_protocols(group: ConsumerGroup) -> frozenset[str] | None:
     """The assignors that every member of the classic protocol knows; ``None`` while there is no such member."""
-    known = [frozenset(name for name, _ in protocols_of(one.metadata)) for one in group.members.values() if one.speaks_classic]
+    known = [
+        frozenset(name for name, _ in protocols_of(one.metadata)) for one in group.members.values() if one.uses_classic_protocol
+    ]
     return frozenset.intersection(*known) if known else None
 
 
 def _joined(
-    draft: ConsumerDraft,
-    around: Surroundings,
+    draft: ConsumerGroupDraft,
+    coordinator: GroupContext,
     context: RequestContext,
     request: join_group_request.JoinGroupRequest,
     member_id: str,
     protocols: Protocols,
 ) -> Result:
     group_id, instance_id = request.group_id, request.group_instance_id
-    predecessor = draft.group.members.get(draft.group.statics.get(instance_id or "", ""))
+    predecessor = draft.group.members.get(draft.group.static_members.get(instance_id or "", ""))
     before = _sender(draft, request, member_id)
     session_timeout, rebalance_timeout = milliseconds(request.session_timeout), milliseconds(request.rebalance_timeout)
-    wishes = wishes_of(
+    metadata = member_metadata(
         protocols,
         protocols[0][1],
         instance_id=instance_id or before.instance_id,
@@ -107,11 +109,11 @@ def _joined(
         rebalance_timeout=rebalance_timeout,
         session_timeout=session_timeout,
     )
-    owned = by_topic_id(decode_subscription(protocols[0][1]).owned, around.topics)
-    after, _ = advance(draft, around, before, wishes, owned)
+    owned = by_topic_id(decode_subscription(protocols[0][1]).owned, coordinator.topics)
+    after, _ = advance(draft, coordinator, before, metadata, owned)
     answer = _join_answer(draft.group, after)
-    if predecessor is not None and not predecessor.speaks_classic and may_downgrade(around, draft.group):
-        so_far, then = draft.result(), downgraded(around, draft.group, draft.now, answer=answer)
+    if predecessor is not None and not predecessor.uses_classic_protocol and may_downgrade(coordinator, draft.group):
+        so_far, then = draft.result(), downgraded(coordinator, draft.group, draft.now, answer=answer)
         return replace(then, events=(*so_far.events, *then.events), effects=(*so_far.effects, *then.effects))
     draft.cancel_timer(rejoin_timer(group_id, member_id))
     draft.cancel_timer(rebalance_timer(group_id, member_id))
@@ -120,18 +122,18 @@ def _joined(
     return draft.result(answer)
 
 
-def _sender(draft: ConsumerDraft, request: join_group_request.JoinGroupRequest, member_id: str) -> ConsumerMember:
+def _sender(draft: ConsumerGroupDraft, request: join_group_request.JoinGroupRequest, member_id: str) -> ConsumerGroupMember:
     """The member as it was; one that is not known yet has no epoch. Raises ``Refused``."""
     group, instance_id = draft.group, request.group_instance_id
     if instance_id is None:
-        return group.members.get(member_id) or ConsumerMember(member_id)
+        return group.members.get(member_id) or ConsumerGroupMember(member_id)
     if request.member_id:
         return static_member(group, member_id, instance_id)
-    holder = group.statics.get(instance_id)
-    return ConsumerMember(member_id) if holder is None else replaced(draft, group.members[holder], member_id)
+    holder = group.static_members.get(instance_id)
+    return ConsumerGroupMember(member_id) if holder is None else replaced(draft, group.members[holder], member_id)
 
 
-def _join_answer(group: ConsumerGroup, member: ConsumerMember) -> join_group_response.JoinGroupResponse:
+def _join_answer(group: ConsumerGroup, member: ConsumerGroupMember) -> join_group_response.JoinGroupResponse:
     common = common_protocols(group) or frozenset()
     known = [name for name, _ in protocols_of(member.metadata)]
     return join_group_response.JoinGroupResponse(
@@ -147,7 +149,7 @@ def _join_answer(group: ConsumerGroup, member: ConsumerMember) -> join_group_res
 
 
 def sync_consumer_group(
-    around: Surroundings, group: ConsumerGroup, context: RequestContext, request: sync_group_request.SyncGroupRequest, now: Now
+    coordinator: GroupContext, group: ConsumerGroup, context: RequestContext, request: sync_group_request.SyncGroupRequest, now: Now
 ) -> Result:
     """A member of the classic protocol asks what it may read; what it assigns counts for nothing."""
     error = sync_request_error(context, request)
@@ -160,21 +162,21 @@ def sync_consumer_group(
             raise Refused(ErrorCode.inconsistent_group_protocol, "That is not the group's protocol.")
     except Refused as refused:
         return Result(answer=sync_refused(refused.code))
-    if member.state is not MemberState.UNREVOKED_PARTITIONS and _is_behind(group, around, member, now):
+    if member.state is not MemberState.UNREVOKED_PARTITIONS and _is_behind(group, coordinator, member, now):
         return Result((), (_await_rejoin(group, member, now),), sync_refused(ErrorCode.rebalance_in_progress))
     answer = sync_group_response.SyncGroupResponse(
         throttle_time=NO_THROTTLE,
         error_code=ErrorCode.none,
         protocol_type=_TYPE,
         protocol_name=request.protocol_name or known[0],
-        assignment=assignment_blob(member.assigned, around.topics, protocols_of(member.metadata)[0][1]),
+        assignment=assignment_blob(member.assigned, coordinator.topics, protocols_of(member.metadata)[0][1]),
     )
     timers = (CancelTimer(resync_timer(group.group_id, member.member_id)), _alive(group, member, now))
     return Result((), timers, answer)
 
 
 def heartbeat_in_consumer_group(
-    around: Surroundings, group: ConsumerGroup, context: RequestContext, request: heartbeat_request.HeartbeatRequest, now: Now
+    coordinator: GroupContext, group: ConsumerGroup, context: RequestContext, request: heartbeat_request.HeartbeatRequest, now: Now
 ) -> Result:
     """A member of the classic protocol is alive; the answer asks it to join again if a JoinGroup would have an effect."""
     try:
@@ -184,7 +186,7 @@ def heartbeat_in_consumer_group(
     alive = _alive(group, member, now)
     must_rejoin = (
         member.state is MemberState.UNREVOKED_PARTITIONS
-        or _is_behind(group, around, member, now)
+        or _is_behind(group, coordinator, member, now)
         or (member.state is MemberState.UNRELEASED_PARTITIONS and not _waits_for_others(group, member))
     )
     if must_rejoin:
@@ -193,7 +195,11 @@ def heartbeat_in_consumer_group(
 
 
 def leave_consumer_group(
-    around: Surroundings, group: ConsumerGroup, context: RequestContext, request: leave_group_request.LeaveGroupRequest, now: Now
+    coordinator: GroupContext,
+    group: ConsumerGroup,
+    context: RequestContext,
+    request: leave_group_request.LeaveGroupRequest,
+    now: Now,
 ) -> Result:
     """Members of the classic protocol leave a consumer group; an administrator may remove any member so."""
     gone: dict[str, None] = {}
@@ -201,7 +207,7 @@ def leave_consumer_group(
     for identity in request.members:
         member_id = identity.member_id
         if not member_id and identity.group_instance_id is not None:
-            member_id = group.statics.get(identity.group_instance_id, "")
+            member_id = group.static_members.get(identity.group_instance_id, "")
         error = _leaver_error(group, member_id, identity.group_instance_id)
         if error is ErrorCode.none and member_id not in gone:
             gone[member_id] = None
@@ -209,7 +215,7 @@ def leave_consumer_group(
             error = ErrorCode.unknown_member_id
         answers.append(leave_result(identity, error))
     answer = leave_answer(ErrorCode.none, tuple(answers))
-    return remove_members(around, group, now, gone, answer) if gone else Result(answer=answer)
+    return remove_members(coordinator, group, now, gone, answer) if gone else Result(answer=answer)
 
 
 def _leaver_error(group: ConsumerGroup, member_id: str, instance_id: str | None) -> ErrorCode:
@@ -221,35 +227,35 @@ def _leaver_error(group: ConsumerGroup, member_id: str, instance_id: str | None)
     return ErrorCode.none if member_id in group.members else ErrorCode.unknown_member_id
 
 
-def _known(group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int) -> ConsumerMember:
+def _known(group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int) -> ConsumerGroupMember:
     member = group.members.get(member_id) if instance_id is None else static_member(group, member_id, instance_id)
-    if member is None or not member.speaks_classic:
+    if member is None or not member.uses_classic_protocol:
         raise unknown_member(group, member_id)
     if generation != member.epoch:
         raise Refused(ErrorCode.illegal_generation, f"Member {member_id} is in generation {member.epoch}, not {generation}.")
     return member
 
 
-def _is_behind(group: ConsumerGroup, around: Surroundings, member: ConsumerMember, now: Now) -> bool:
+def _is_behind(group: ConsumerGroup, coordinator: GroupContext, member: ConsumerGroupMember, now: Now) -> bool:
     """Whether there is a newer target, or one is due: the next JoinGroup would have it made."""
-    return member.epoch < group.assignment_epoch or (group.assignment_epoch < group.epoch and is_due(around, group, now))
+    return member.epoch < group.assignment_epoch or (group.assignment_epoch < group.epoch and is_due(coordinator, group, now))
 
 
-def _waits_for_others(group: ConsumerGroup, member: ConsumerMember) -> bool:
+def _waits_for_others(group: ConsumerGroup, member: ConsumerGroupMember) -> bool:
     return any(
-        number in group.holders.get(topic_id, NO_PARTITIONS) and number not in member.assigned.get(topic_id, NO_PARTITIONS)
+        number in group.owners.get(topic_id, NO_PARTITIONS) and number not in member.assigned.get(topic_id, NO_PARTITIONS)
         for topic_id, numbers in group.target.get(member.member_id, {}).items()
         for number in numbers
     )
 
 
-def _alive(group: ConsumerGroup, member: ConsumerMember, now: Now) -> SetTimer:
+def _alive(group: ConsumerGroup, member: ConsumerGroupMember, now: Now) -> SetTimer:
     classic = member.metadata.classic_member_metadata
     timeout = 0 if classic is None else classic.session_timeout_ms
     return SetTimer(session_timer(group.group_id, member.member_id), now.mono + timeout)
 
 
-def _await_rejoin(group: ConsumerGroup, member: ConsumerMember, now: Now) -> SetTimer:
+def _await_rejoin(group: ConsumerGroup, member: ConsumerGroupMember, now: Now) -> SetTimer:
     """However often it is asked to join, its rebalance timeout starts only once."""
     timeout = member.metadata.rebalance_timeout_ms
     return SetTimer(rejoin_timer(group.group_id, member.member_id), now.mono + timeout, unless_set=True)

@@ -12,25 +12,25 @@ from dataclasses import replace
 from uuid import UUID
 
 from ottla.coordinator.classic.answers import join_refused, sync_refused
-from ottla.coordinator.classic.group import ClassicGroup, GroupState, Member
+from ottla.coordinator.classic.group import ClassicGroup, ClassicGroupMember, ClassicGroupState
 from ottla.coordinator.consumer.answers import Refused, heartbeat_refused
-from ottla.coordinator.consumer.draft import ConsumerDraft
-from ottla.coordinator.consumer.group import JOIN, ConsumerGroup, ConsumerMember, MemberState
+from ottla.coordinator.consumer.draft import ConsumerGroupDraft
+from ottla.coordinator.consumer.group import JOIN, ConsumerGroup, ConsumerGroupMember, MemberState
 from ottla.coordinator.consumer.heartbeat import beat
 from ottla.coordinator.consumer.machine import current_value, target_value
 from ottla.coordinator.consumer.subscription import metadata_hash
 from ottla.coordinator.consumer.validate import check_request
 from ottla.coordinator.effects import CancelTimer, Reply, RequestContext, SetTimer
 from ottla.coordinator.events import (
-    CurrentWritten,
-    EpochWritten,
-    GroupDeleted,
-    SubscriptionWritten,
-    TargetEpochWritten,
-    TargetWritten,
+    CurrentAssignmentUpdated,
+    GroupEpochUpdated,
+    GroupMetadataDeleted,
+    MemberSubscriptionUpdated,
+    TargetAssignmentEpochUpdated,
+    TargetAssignmentUpdated,
 )
-from ottla.coordinator.migration.blobs import by_topic_id, wishes_of
-from ottla.coordinator.ports import Surroundings
+from ottla.coordinator.migration.blobs import by_topic_id, member_metadata
+from ottla.coordinator.ports import GroupContext
 from ottla.coordinator.result import GroupEffect, Result
 from ottla.coordinator.timers import join_timer, session_timer, sync_timer
 from ottla.errors import ProtocolError
@@ -47,15 +47,19 @@ _Heartbeat = consumer_group_heartbeat_request.ConsumerGroupHeartbeatRequest
 _POLICIES = ("upgrade", "bidirectional")
 
 
-def join_classic_group(around: Surroundings, group: ClassicGroup, context: RequestContext, request: _Heartbeat, now: Now) -> Result:
+def join_classic_group(
+    coordinator: GroupContext, group: ClassicGroup, context: RequestContext, request: _Heartbeat, now: Now
+) -> Result:
     """A ConsumerGroupHeartbeat for a classic group. A joining member converts it, with all its members."""
     try:
-        check_request(around, context, request)
+        check_request(coordinator, context, request)
         if request.member_epoch != JOIN:
             raise Refused(ErrorCode.group_id_not_found, f"Group {request.group_id} is not a consumer group.")
-        if group.state is not GroupState.EMPTY:
-            return beat(upgraded(around, group, now), around, context, request)
-        return beat(ConsumerDraft(ConsumerGroup(request.group_id), now, replacing=_ended(group)), around, context, request)
+        if group.state is not ClassicGroupState.EMPTY:
+            return beat(upgraded(coordinator, group, now), coordinator, context, request)
+        return beat(
+            ConsumerGroupDraft(ConsumerGroup(request.group_id), now, replacing=_ended(group)), coordinator, context, request
+        )
     except Refused as refused:
         return Result(answer=heartbeat_refused(refused.code, refused.message))
 
@@ -63,34 +67,34 @@ def join_classic_group(around: Surroundings, group: ClassicGroup, context: Reque
 def _ended(group: ClassicGroup) -> Result:
     """The end of a classic group without members in favour of a consumer group."""
     timers = tuple(CancelTimer(session_timer(group.group_id, member_id)) for member_id in sorted(group.pending))
-    return Result((GroupDeleted(group.group_id),) if group.stored is not None else (), timers)
+    return Result((GroupMetadataDeleted(group.group_id),) if group.stored is not None else (), timers)
 
 
-def upgraded(around: Surroundings, group: ClassicGroup, now: Now) -> ConsumerDraft:
+def upgraded(coordinator: GroupContext, group: ClassicGroup, now: Now) -> ConsumerGroupDraft:
     """The group with its members, their assignments and its generation as the epoch of all. Raises ``Refused``."""
-    _check(around, group)
-    draft = ConsumerDraft(ConsumerGroup(group.group_id), now, replacing=_end(group, now))
+    _check(coordinator, group)
+    draft = ConsumerGroupDraft(ConsumerGroup(group.group_id), now, replacing=_end(group, now))
     epoch = max(group.generation, 1)
-    members = _members(around, group, epoch)
+    members = _members(coordinator, group, epoch)
     group_id = group.group_id
-    draft.happen(*(SubscriptionWritten(group_id, one.member_id, one.metadata) for one in members))
-    number = metadata_hash(draft.group, around.topics)
-    draft.happen(EpochWritten(group_id, ConsumerGroupMetadataValue(epoch=epoch, metadata_hash=number)))
+    draft.apply(*(MemberSubscriptionUpdated(group_id, one.member_id, one.metadata) for one in members))
+    number = metadata_hash(draft.group, coordinator.topics)
+    draft.apply(GroupEpochUpdated(group_id, ConsumerGroupMetadataValue(epoch=epoch, metadata_hash=number)))
     for one in members:
         target = {topic_id: tuple(sorted(partitions)) for topic_id, partitions in one.assigned.items()}
-        draft.happen(TargetWritten(group_id, one.member_id, target_value(target)))
-    draft.happen(TargetEpochWritten(group_id, ConsumerGroupTargetAssignmentMetadataValue(assignment_epoch=epoch)))
-    draft.happen(*(CurrentWritten(group_id, one.member_id, current_value(one)) for one in members))
+        draft.apply(TargetAssignmentUpdated(group_id, one.member_id, target_value(target)))
+    draft.apply(TargetAssignmentEpochUpdated(group_id, ConsumerGroupTargetAssignmentMetadataValue(assignment_epoch=epoch)))
+    draft.apply(*(CurrentAssignmentUpdated(group_id, one.member_id, current_value(one)) for one in members))
     return draft
 
 
-def _check(around: Surroundings, group: ClassicGroup) -> None:
+def _check(coordinator: GroupContext, group: ClassicGroup) -> None:
     why = None
-    if around.config.group_consumer_migration_policy not in _POLICIES:
+    if coordinator.config.group_consumer_migration_policy not in _POLICIES:
         why = "group.consumer.migration.policy does not allow it to become one"
     elif group.protocol_type != "consumer":
         why = f"its members are of type {group.protocol_type}"
-    elif len(group.members) > around.config.group_consumer_max_size:
+    elif len(group.members) > coordinator.config.group_consumer_max_size:
         why = "it has more members than a consumer group may have"
     if why is not None:
         raise _refused(group, why)
@@ -100,16 +104,18 @@ def _refused(group: ClassicGroup, why: str) -> Refused:
     return Refused(ErrorCode.group_id_not_found, f"Group {group.group_id} is not a consumer group: {why}.")
 
 
-def _members(around: Surroundings, group: ClassicGroup, epoch: int) -> list[ConsumerMember]:
+def _members(coordinator: GroupContext, group: ClassicGroup, epoch: int) -> list[ConsumerGroupMember]:
     taken: set[tuple[UUID, int]] = set()
-    return [_member(around, group, member, epoch, taken) for member in group.members.values()]
+    return [_member(coordinator, group, member, epoch, taken) for member in group.members.values()]
 
 
-def _member(around: Surroundings, group: ClassicGroup, member: Member, epoch: int, taken: set[tuple[UUID, int]]) -> ConsumerMember:
+def _member(
+    coordinator: GroupContext, group: ClassicGroup, member: ClassicGroupMember, epoch: int, taken: set[tuple[UUID, int]]
+) -> ConsumerGroupMember:
     """A member with what the leader gave it. A partition that the leader gave twice is kept by the first."""
     try:
         assignment = decode_assignment(member.assignment)
-        wishes = wishes_of(
+        metadata = member_metadata(
             member.protocols,
             member.metadata(group.protocol) or member.protocols[0][1],
             instance_id=member.instance_id,
@@ -123,13 +129,17 @@ def _member(around: Surroundings, group: ClassicGroup, member: Member, epoch: in
     if assignment.user_data:
         raise _refused(group, "its assignor is one of its own, and what that keeps in assignments would be lost")
     assigned: dict[UUID, dict[int, int]] = {}
-    for topic_id, partitions in by_topic_id(assignment.partitions, around.topics).items():
+    for topic_id, partitions in by_topic_id(assignment.partitions, coordinator.topics).items():
         free = [number for number in sorted(partitions) if (topic_id, number) not in taken]
         taken.update((topic_id, number) for number in free)
         if free:
             assigned[topic_id] = dict.fromkeys(free, epoch)
     return replace(
-        ConsumerMember(member.member_id, wishes), epoch=epoch, previous_epoch=epoch, state=MemberState.STABLE, assigned=assigned
+        ConsumerGroupMember(member.member_id, metadata),
+        epoch=epoch,
+        previous_epoch=epoch,
+        state=MemberState.STABLE,
+        assigned=assigned,
     )
 
 
@@ -144,4 +154,4 @@ def _end(group: ClassicGroup, now: Now) -> Result:
             effects.append(Reply(member.sync, sync_refused(ErrorCode.rebalance_in_progress)))
         effects.append(SetTimer(session_timer(group.group_id, member.member_id), now.mono + member.session_timeout))
     effects += [CancelTimer(session_timer(group.group_id, member_id)) for member_id in sorted(group.pending)]
-    return Result((GroupDeleted(group.group_id),), tuple(effects))
+    return Result((GroupMetadataDeleted(group.group_id),), tuple(effects))

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from typing import Any, ClassVar
 
 from ottla.coordinator.effects import Append, Reply, RequestContext, TimerKey
-from ottla.coordinator.runtime import Chore, CoordinatorRuntime, TimerFired
-from ottla.coordinator.transactions.decision import DecisionEffect, Surroundings, completion_timer
+from ottla.coordinator.runtime import BackgroundTask, CoordinatorRuntime, TimerFired
+from ottla.coordinator.transactions.decision import DecisionEffect, TransactionContext, completion_timer
 from ottla.coordinator.transactions.describe import describe_transaction, list_refused, list_transactions
 from ottla.coordinator.transactions.routes import ROUTES
 from ottla.coordinator.transactions.shard import TransactionShard
@@ -37,10 +37,10 @@ class TransactionCoordinator:
     APIS: ClassVar[frozenset[Api]] = frozenset({*ROUTES, Api.DESCRIBE_TRANSACTIONS, Api.LIST_TRANSACTIONS})
     """The APIs that ``handle`` serves."""
 
-    def __init__(self, around: Surroundings) -> None:
-        self._around = around
+    def __init__(self, coordinator: TransactionContext) -> None:
+        self._context = coordinator
         self._runtime: CoordinatorRuntime[TransactionShard, DecisionEffect] = CoordinatorRuntime(
-            "__transaction_state", around.config.state_topic_partitions, around.config.append_retry_backoff_ms
+            "__transaction_state", coordinator.config.state_topic_partitions, coordinator.config.append_retry_backoff_ms
         )
 
     def partition_for(self, transactional_id: str) -> int:
@@ -61,7 +61,7 @@ class TransactionCoordinator:
 
     def on_markers_written(self, transactional_id: str, now: Now) -> list[Effect]:
         """Every partition of a transaction that still exists has its marker."""
-        return self._runtime.submit(transactional_id, Chore(completion_timer(transactional_id)), now)
+        return self._runtime.submit(transactional_id, BackgroundTask(completion_timer(transactional_id)), now)
 
     def on_appended(self, partition: int, batch: int, now: Now) -> list[Effect]:
         """The records of an ``Append`` are in the log."""
@@ -85,7 +85,7 @@ class TransactionCoordinator:
         Transactions that were prepared are completed. Raises ``ProtocolError`` for a damaged record; the partition is not served
         then, and can be loaded again.
         """
-        shard = TransactionShard(self._around)
+        shard = TransactionShard(self._context)
         shard.state.load(records)
         return self._runtime.load(partition, shard, now)
 

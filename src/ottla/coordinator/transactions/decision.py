@@ -14,8 +14,8 @@ from typing import Any, Protocol
 from ottla.coordinator.effects import CancelTimer, SetTimer, TimerKey
 from ottla.coordinator.ports import TopicImage
 from ottla.coordinator.transactions.config import TransactionConfig
-from ottla.coordinator.transactions.events import Event, LastEpochKept, TransactionWritten
-from ottla.coordinator.transactions.machine import evolve
+from ottla.coordinator.transactions.events import Event, LastProducerEpochUpdated, TransactionMetadataUpdated
+from ottla.coordinator.transactions.machine import apply
 from ottla.coordinator.transactions.transaction import Transaction, TransactionState, value_of
 from ottla.types import Now, TopicPartition
 
@@ -45,7 +45,7 @@ class ProducerIdSource(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class TransactionContext:
     """All that a decision may look at besides the transaction itself."""
 
     config: TransactionConfig
@@ -69,7 +69,7 @@ class Decision:
     answer: Any = None
 
 
-class Draft:
+class TransactionDraft:
     """The transaction as it will be, at the time ``now``."""
 
     def __init__(self, transaction: Transaction, now: Now) -> None:
@@ -78,9 +78,9 @@ class Draft:
         self._events: list[Event] = []
         self._effects: list[DecisionEffect] = []
 
-    def happen(self, event: Event) -> None:
-        """Let an event happen to the draft."""
-        self.transaction = evolve(self.transaction, event)
+    def apply(self, event: Event) -> None:
+        """Apply an event to the draft."""
+        self.transaction = apply(self.transaction, event)
         self._events.append(event)
 
     def write(self, state: TransactionState, **changes: Any) -> None:
@@ -88,12 +88,12 @@ class Draft:
         before = self.transaction
         made: dict[str, Any] = {"previous_producer_id": before.producer_id, "updated_at": self.now.wall, **changes}
         after = replace(before, state=state, **made)
-        self.happen(TransactionWritten(before.transactional_id, value_of(after)))
+        self.apply(TransactionMetadataUpdated(before.transactional_id, value_of(after)))
 
     def keep_last_epoch(self, epoch: int) -> None:
         """Remember the epoch before the present one."""
         if self.transaction.last_epoch != epoch:
-            self.happen(LastEpochKept(self.transaction.transactional_id, epoch))
+            self.apply(LastProducerEpochUpdated(self.transaction.transactional_id, epoch))
 
     def add(self, effect: DecisionEffect) -> None:
         """Ask for an effect."""

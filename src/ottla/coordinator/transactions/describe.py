@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from datetime import timedelta
 
 from ottla.coordinator.consumer.answers import Refused
-from ottla.coordinator.consumer.regex import check_regex, match_all
-from ottla.coordinator.effects import MatchRegexes
+from ottla.coordinator.consumer.regex import check_regex, resolve_all
+from ottla.coordinator.effects import ResolveRegexes
 from ottla.coordinator.transactions.transaction import STATUS, Transaction, TransactionState
 from ottla.protocol import NO_THROTTLE, ErrorCode
 from ottla.protocol.messages import describe_transactions_response, list_transactions_request, list_transactions_response
@@ -88,7 +88,7 @@ def _fitting(pattern: str | None, transactional_ids: tuple[str, ...]) -> frozens
     if not pattern:
         return None
     check_regex(pattern)
-    matches = match_all(MatchRegexes("", (pattern,), transactional_ids, 0))
+    matches = resolve_all(ResolveRegexes("", (pattern,), transactional_ids, 0))
     return frozenset(matches.topics[pattern] if matches is not None else ())
 
 

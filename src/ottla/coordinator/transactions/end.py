@@ -15,14 +15,14 @@ from ottla.coordinator.partitioner import partition_for
 from ottla.coordinator.transactions.answers import as_known, end_answer
 from ottla.coordinator.transactions.decision import (
     Decision,
-    Draft,
-    Surroundings,
+    TransactionContext,
+    TransactionDraft,
     WriteMarkers,
     completion_timer,
     expiration_timer,
     timeout_timer,
 )
-from ottla.coordinator.transactions.events import ProducerFenced, TransactionForgotten
+from ottla.coordinator.transactions.events import ProducerFenced, TransactionDeleted
 from ottla.coordinator.transactions.transaction import MAX_EPOCH, NONE, PREPARED, Transaction, TransactionState
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Fact
@@ -37,7 +37,7 @@ _PREPARE = {True: TransactionState.PREPARE_COMMIT, False: TransactionState.PREPA
 
 
 def end_transaction(
-    around: Surroundings,
+    coordinator: TransactionContext,
     transaction: Transaction,
     context: RequestContext,
     request: end_txn_request.EndTxnRequest,
@@ -49,12 +49,12 @@ def end_transaction(
     error = _sender_error(transaction, request, repeated)
     if error is not None:
         return Decision(answer=end_answer(as_known(context, error)))
-    draft = Draft(transaction, now)
+    draft = TransactionDraft(transaction, now)
     commit = request.committed
     begins_with_abort = epoch_each_time and not commit and not repeated
     match transaction.state:
         case TransactionState.ONGOING if not repeated:
-            error = None if _prepare(draft, around, commit, epoch_each_time) else ErrorCode.coordinator_not_available
+            error = None if _prepare(draft, coordinator, commit, epoch_each_time) else ErrorCode.coordinator_not_available
         case TransactionState.PREPARE_COMMIT | TransactionState.PREPARE_ABORT:
             same = transaction.state is _PREPARE[commit]
             error = ErrorCode.concurrent_transactions if same else ErrorCode.invalid_txn_state
@@ -63,7 +63,7 @@ def end_transaction(
         ):
             error = None
         case TransactionState.EMPTY | TransactionState.COMPLETE_COMMIT | TransactionState.COMPLETE_ABORT if begins_with_abort:
-            error = None if _prepare(draft, around, commit, epoch_each_time) else ErrorCode.coordinator_not_available
+            error = None if _prepare(draft, coordinator, commit, epoch_each_time) else ErrorCode.coordinator_not_available
         case _:
             error = ErrorCode.invalid_txn_state
     if error is not None:
@@ -71,21 +71,21 @@ def end_transaction(
     return draft.decision(_ended(draft.transaction, epoch_each_time))
 
 
-def transaction_timed_out(draft: Draft, around: Surroundings) -> None:
+def transaction_timed_out(draft: TransactionDraft, coordinator: TransactionContext) -> None:
     """A producer has taken too long: its transaction is aborted, and what it sends from now on is refused."""
-    if draft.transaction.state is TransactionState.ONGOING and not abort_by_coordinator(draft, around):
+    if draft.transaction.state is TransactionState.ONGOING and not abort_by_coordinator(draft, coordinator):
         draft.add(
-            SetTimer(timeout_timer(draft.transaction.transactional_id), draft.now.mono + around.config.append_retry_backoff_ms)
+            SetTimer(timeout_timer(draft.transaction.transactional_id), draft.now.mono + coordinator.config.append_retry_backoff_ms)
         )
 
 
-def abort_by_coordinator(draft: Draft, around: Surroundings) -> bool:
+def abort_by_coordinator(draft: TransactionDraft, coordinator: TransactionContext) -> bool:
     """Take an open transaction from its producer; whether that is possible now."""
-    draft.happen(ProducerFenced(draft.transaction.transactional_id))
-    return _prepare(draft, around, commit=False, epoch_each_time=True)
+    draft.apply(ProducerFenced(draft.transaction.transactional_id))
+    return _prepare(draft, coordinator, commit=False, epoch_each_time=True)
 
 
-def complete(draft: Draft, around: Surroundings) -> None:
+def complete(draft: TransactionDraft, coordinator: TransactionContext) -> None:
     """All partitions have their marker."""
     known = draft.transaction
     if known.state not in PREPARED:
@@ -95,27 +95,27 @@ def complete(draft: Draft, around: Surroundings) -> None:
         changes |= {"producer_id": known.next_producer_id, "next_producer_id": NONE, "epoch": 0}
     draft.write(_COMPLETE[known.state is TransactionState.PREPARE_COMMIT], **changes)
     draft.add(CancelTimer(completion_timer(known.transactional_id)))
-    rest(draft, around)
+    rest(draft, coordinator)
 
 
-def forget_if_unused(draft: Draft, around: Surroundings) -> None:
+def forget_if_unused(draft: TransactionDraft, coordinator: TransactionContext) -> None:
     """Forget an id that began no transaction for long."""
     known = draft.transaction
     at_rest = known.state in (TransactionState.EMPTY, *_COMPLETE.values())
-    if at_rest and known.updated_at + around.config.id_expiration_ms <= draft.now.wall:
-        draft.happen(TransactionForgotten(known.transactional_id))
+    if at_rest and known.updated_at + coordinator.config.id_expiration_ms <= draft.now.wall:
+        draft.apply(TransactionDeleted(known.transactional_id))
     elif at_rest:
-        rest(draft, around)
+        rest(draft, coordinator)
 
 
-def rest(draft: Draft, around: Surroundings) -> None:
+def rest(draft: TransactionDraft, coordinator: TransactionContext) -> None:
     """No transaction is open: the id is forgotten if that stays so."""
     known = draft.transaction
-    left = known.updated_at + around.config.id_expiration_ms - draft.now.wall
+    left = known.updated_at + coordinator.config.id_expiration_ms - draft.now.wall
     draft.add(SetTimer(expiration_timer(known.transactional_id), draft.now.mono + max(0, left)))
 
 
-def watch(draft: Draft) -> None:
+def watch(draft: TransactionDraft) -> None:
     """A transaction is open: its producer has a certain time to end it."""
     known = draft.transaction
     left = known.started_at + known.timeout_ms - draft.now.wall
@@ -123,13 +123,13 @@ def watch(draft: Draft) -> None:
     draft.add(SetTimer(timeout_timer(known.transactional_id), draft.now.mono + max(0, left)))
 
 
-def write_markers(draft: Draft, around: Surroundings) -> None:
+def write_markers(draft: TransactionDraft, coordinator: TransactionContext) -> None:
     """The outcome is fixed: let all partitions know."""
     known = draft.transaction
     draft.add(
         WriteMarkers(
             transactional_id=known.transactional_id,
-            state_partition=partition_for(known.transactional_id, around.config.state_topic_partitions),
+            state_partition=partition_for(known.transactional_id, coordinator.config.state_topic_partitions),
             producer_id=known.producer_id,
             producer_epoch=known.epoch,
             commit=known.state is TransactionState.PREPARE_COMMIT,
@@ -138,12 +138,12 @@ def write_markers(draft: Draft, around: Surroundings) -> None:
     )
 
 
-def _prepare(draft: Draft, around: Surroundings, commit: bool, epoch_each_time: bool) -> bool:
+def _prepare(draft: TransactionDraft, coordinator: TransactionContext, commit: bool, epoch_each_time: bool) -> bool:
     """Fix the outcome; ``False`` where the next producer id that this needs cannot be had now."""
     known = draft.transaction
     changes: dict[str, Any] = {"version": _EPOCH_EACH_TIME if epoch_each_time else 0}
     if epoch_each_time:
-        next_producer_id = around.producer_ids.new_producer_id() if known.epochs_used_up else NONE
+        next_producer_id = coordinator.producer_ids.new_producer_id() if known.epochs_used_up else NONE
         if next_producer_id is None:
             return False
         changes |= {"epoch": known.epoch + 1, "next_producer_id": next_producer_id}
@@ -154,7 +154,7 @@ def _prepare(draft: Draft, around: Surroundings, commit: bool, epoch_each_time: 
         draft.keep_last_epoch(known.epoch)
     draft.add(CancelTimer(timeout_timer(known.transactional_id)))
     draft.add(CancelTimer(expiration_timer(known.transactional_id)))
-    write_markers(draft, around)
+    write_markers(draft, coordinator)
     return True
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from ottla.coordinator.effects import RequestContext
 from ottla.coordinator.transactions.answers import Part, added_answer, as_known, offsets_added_answer
-from ottla.coordinator.transactions.decision import Decision, Draft, Surroundings
+from ottla.coordinator.transactions.decision import Decision, TransactionContext, TransactionDraft
 from ottla.coordinator.transactions.end import watch
 from ottla.coordinator.transactions.transaction import PREPARED, Transaction, TransactionState
 from ottla.protocol import ErrorCode
@@ -20,10 +20,12 @@ from ottla.protocol.messages import add_offsets_to_txn_request
 from ottla.types import Now, TopicPartition
 
 
-def add_partitions(around: Surroundings, transaction: Transaction, context: RequestContext, part: Part, now: Now) -> Decision:
+def add_partitions(
+    coordinator: TransactionContext, transaction: Transaction, context: RequestContext, part: Part, now: Now
+) -> Decision:
     """Let a transaction have more partitions, all of them or none; or only say whether it has them."""
     partitions = [TopicPartition(topic.name, number) for topic in part.topics for number in topic.partitions]
-    refused = {one: error for one in partitions if (error := _partition_error(around, context, one)) is not None}
+    refused = {one: error for one in partitions if (error := _partition_error(coordinator, context, one)) is not None}
     if refused:
         return Decision(answer=added_answer(part, dict.fromkeys(partitions, ErrorCode.operation_not_attempted) | refused))
     error = _sender_error(transaction, part.transactional_id, part.producer_id, part.producer_epoch)
@@ -36,7 +38,7 @@ def add_partitions(around: Surroundings, transaction: Transaction, context: Requ
 
 
 def add_offsets(
-    around: Surroundings,
+    coordinator: TransactionContext,
     transaction: Transaction,
     context: RequestContext,
     request: add_offsets_to_txn_request.AddOffsetsToTxnRequest,
@@ -46,14 +48,14 @@ def add_offsets(
     error = _sender_error(transaction, request.transactional_id, request.producer_id, request.producer_epoch)
     if error is not None:
         return Decision(answer=offsets_added_answer(as_known(context, error)))
-    partition = around.offsets_partition_of(request.group_id)
+    partition = coordinator.offsets_partition_of(request.group_id)
     return _added(transaction, [partition], context, now, offsets_added_answer(ErrorCode.none))
 
 
-def _partition_error(around: Surroundings, context: RequestContext, partition: TopicPartition) -> ErrorCode | None:
-    if Fact.FROM_BROKER not in context.facts and partition.topic in around.internal_topics:
+def _partition_error(coordinator: TransactionContext, context: RequestContext, partition: TopicPartition) -> ErrorCode | None:
+    if Fact.FROM_BROKER not in context.facts and partition.topic in coordinator.internal_topics:
         return ErrorCode.topic_authorization_failed
-    known = 0 <= partition.partition < (around.topics.partition_count(partition.topic) or 0)
+    known = 0 <= partition.partition < (coordinator.topics.partition_count(partition.topic) or 0)
     return None if known else ErrorCode.unknown_topic_or_partition
 
 
@@ -74,7 +76,7 @@ def _added(
     known = transaction.partitions if is_open else frozenset[TopicPartition]()
     if is_open and known.issuperset(partitions):
         return Decision(answer=answer)
-    draft = Draft(transaction, now)
+    draft = TransactionDraft(transaction, now)
     draft.write(
         TransactionState.ONGOING,
         partitions=known.union(partitions),

@@ -1,4 +1,4 @@
-"""Everything that can happen to a transactional id, as values.
+"""The events of a transactional id, as values.
 
 *Durable* events are the records of ``__transaction_state``; *volatile* ones are never written. Owns the vocabulary and the mapping
 between durable events and records; must not know who decides on an event or what it changes. Invariant:
@@ -16,7 +16,7 @@ from ottla.protocol.transaction_records import TransactionLogValue, decode_recor
 
 
 @dataclass(frozen=True, slots=True)
-class TransactionWritten:
+class TransactionMetadataUpdated:
     """The transactional id stands where the record says."""
 
     transactional_id: str
@@ -24,7 +24,7 @@ class TransactionWritten:
 
 
 @dataclass(frozen=True, slots=True)
-class TransactionForgotten:
+class TransactionDeleted:
     """The transactional id is gone."""
 
     transactional_id: str
@@ -41,20 +41,20 @@ class ProducerFenced:
 
 
 @dataclass(frozen=True, slots=True)
-class LastEpochKept:
+class LastProducerEpochUpdated:
     """The previous epoch, to recognise repeated requests."""
 
     transactional_id: str
     epoch: int
 
 
-DurableEvent = TransactionWritten | TransactionForgotten
-Event = DurableEvent | ProducerFenced | LastEpochKept
+DurableEvent = TransactionMetadataUpdated | TransactionDeleted
+Event = DurableEvent | ProducerFenced | LastProducerEpochUpdated
 
 
 def record_of(event: DurableEvent) -> tuple[bytes, bytes | None]:
     """The record of a durable event. Raises ``ProtocolError`` if the record cannot hold what the event says."""
-    return encode_record(event.transactional_id, event.value if isinstance(event, TransactionWritten) else None)
+    return encode_record(event.transactional_id, event.value if isinstance(event, TransactionMetadataUpdated) else None)
 
 
 def event_of(key: bytes, value: bytes | None) -> DurableEvent | None:
@@ -64,7 +64,7 @@ def event_of(key: bytes, value: bytes | None) -> DurableEvent | None:
         return None
     transactional_id, stored = decoded
     if stored is None:
-        return TransactionForgotten(transactional_id)
+        return TransactionDeleted(transactional_id)
     if not 0 <= stored.transaction_status <= 7:
         raise ProtocolError(f"the record of {transactional_id!r} has status {stored.transaction_status}, known are 0 to 7")
-    return TransactionWritten(transactional_id, stored)
+    return TransactionMetadataUpdated(transactional_id, stored)

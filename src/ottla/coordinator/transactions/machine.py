@@ -1,6 +1,6 @@
 """The state machine of a transactional id: the table of its states, and what each event does to it.
 
-Owns every change of a transaction. ``evolve`` is a pure function; handlers use it to see where their decision leads, and ``replay``
+Owns every change of a transaction. ``apply`` is a pure function; handlers use it to see where their decision leads, and ``replay``
 to apply it, live and on load alike. Must not know requests, answers or timers. Invariants: a state changes by a row of
 ``TRANSITIONS`` or not at all; a transaction that was prepared to commit is never aborted, nor the other way round.
 """
@@ -15,10 +15,10 @@ from typing import assert_never
 
 from ottla.coordinator.transactions.events import (
     Event,
-    LastEpochKept,
+    LastProducerEpochUpdated,
     ProducerFenced,
-    TransactionForgotten,
-    TransactionWritten,
+    TransactionDeleted,
+    TransactionMetadataUpdated,
 )
 from ottla.coordinator.transactions.transaction import STATE, Transaction, TransactionState, of_value
 
@@ -74,18 +74,18 @@ _INPUT_TO: Mapping[TransactionState, TransactionInput] = {
 """What must have happened where a record shows a state."""
 
 
-def evolve(transaction: Transaction, event: Event) -> Transaction:
+def apply(transaction: Transaction, event: Event) -> Transaction:
     """The transaction after an event. Raises ``KeyError`` for an event that its state does not allow: a fault in the decision."""
     match event:
-        case TransactionWritten(_, value):
+        case TransactionMetadataUpdated(_, value):
             _move(transaction, STATE[value.transaction_status])
             return replace(of_value(transaction.transactional_id, value), last_epoch=transaction.last_epoch)
-        case TransactionForgotten(transactional_id):
+        case TransactionDeleted(transactional_id):
             _move(transaction, TransactionState.DEAD)
             return Transaction(transactional_id)
         case ProducerFenced():
             return replace(transaction, state=TRANSITIONS[transaction.state][TransactionInput.FENCED])
-        case LastEpochKept(_, epoch):
+        case LastProducerEpochUpdated(_, epoch):
             return replace(transaction, last_epoch=epoch)
         case _:
             assert_never(event)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ottla.coordinator.effects import RequestContext
 from ottla.coordinator.transactions.answers import as_known, producer_id_answer
-from ottla.coordinator.transactions.decision import Decision, Draft, Surroundings
+from ottla.coordinator.transactions.decision import Decision, TransactionContext, TransactionDraft
 from ottla.coordinator.transactions.end import abort_by_coordinator, rest
 from ottla.coordinator.transactions.transaction import MAX_EPOCH, NONE, PREPARED, Transaction, TransactionState
 from ottla.protocol import ErrorCode, milliseconds
@@ -28,7 +28,7 @@ class _Producer(NamedTuple):
 
 
 def init_producer_id(
-    around: Surroundings,
+    coordinator: TransactionContext,
     transaction: Transaction,
     context: RequestContext,
     request: init_producer_id_request.InitProducerIdRequest,
@@ -37,29 +37,29 @@ def init_producer_id(
     """Give the producer an epoch of its own; one that has a transaction open is fenced first, and the new one asks again."""
     timeout_ms = milliseconds(request.transaction_timeout)
     expected = _Producer(request.producer_id, request.producer_epoch)
-    error = _request_error(around, request, expected, timeout_ms) or _fencing_error(transaction, expected)
+    error = _request_error(coordinator, request, expected, timeout_ms) or _fencing_error(transaction, expected)
     if error is not None:
         return Decision(answer=producer_id_answer(as_known(context, error)))
     if transaction.state in PREPARED:
         return Decision(answer=producer_id_answer(ErrorCode.concurrent_transactions))
-    draft = Draft(transaction, now)
+    draft = TransactionDraft(transaction, now)
     if transaction.state is TransactionState.ONGOING:
-        if not abort_by_coordinator(draft, around):
+        if not abort_by_coordinator(draft, coordinator):
             return Decision(answer=producer_id_answer(ErrorCode.coordinator_not_available))
         return draft.decision(producer_id_answer(ErrorCode.concurrent_transactions))
-    error = _initialize(draft, around, expected, timeout_ms)
+    error = _initialize(draft, coordinator, expected, timeout_ms)
     if error is not None:
         return Decision(answer=producer_id_answer(as_known(context, error)))
-    rest(draft, around)
+    rest(draft, coordinator)
     return draft.decision(producer_id_answer(ErrorCode.none, draft.transaction.producer_id, draft.transaction.epoch))
 
 
 def _request_error(
-    around: Surroundings, request: init_producer_id_request.InitProducerIdRequest, expected: _Producer, timeout_ms: int
+    coordinator: TransactionContext, request: init_producer_id_request.InitProducerIdRequest, expected: _Producer, timeout_ms: int
 ) -> ErrorCode | None:
     if not request.transactional_id or (expected.producer_id == NONE) is not (expected.epoch == NONE):
         return ErrorCode.invalid_request
-    if not 0 < timeout_ms <= around.config.max_timeout_ms:
+    if not 0 < timeout_ms <= coordinator.config.max_timeout_ms:
         return ErrorCode.invalid_transaction_timeout
     return None
 
@@ -73,13 +73,13 @@ def _fencing_error(transaction: Transaction, expected: _Producer) -> ErrorCode |
     return ErrorCode.producer_fenced
 
 
-def _initialize(draft: Draft, around: Surroundings, expected: _Producer, timeout_ms: int) -> ErrorCode | None:
+def _initialize(draft: TransactionDraft, coordinator: TransactionContext, expected: _Producer, timeout_ms: int) -> ErrorCode | None:
     known = draft.transaction
     by_name = expected.producer_id == NONE
     is_current = by_name or expected.epoch == known.epoch
     changes = {"timeout_ms": timeout_ms, "partitions": frozenset(), "started_at": NONE}
     if known.epoch == NONE or (known.epochs_used_up and is_current):
-        producer_id = around.producer_ids.new_producer_id()
+        producer_id = coordinator.producer_ids.new_producer_id()
         if producer_id is None:
             return ErrorCode.coordinator_not_available
         changes["previous_producer_id"] = producer_id if known.epoch == NONE else known.producer_id

@@ -11,7 +11,7 @@ from typing import Any
 from ottla.coordinator.effects import RequestContext
 from ottla.coordinator.runtime import Route, SplitRoute
 from ottla.coordinator.transactions.answers import added_answer, end_answer, offsets_added_answer, producer_id_answer
-from ottla.coordinator.transactions.decision import Decision, Surroundings
+from ottla.coordinator.transactions.decision import Decision, TransactionContext
 from ottla.coordinator.transactions.end import end_transaction
 from ottla.coordinator.transactions.enlist import add_offsets, add_partitions
 from ottla.coordinator.transactions.producer_id import init_producer_id
@@ -21,7 +21,7 @@ from ottla.protocol.apis import Api
 from ottla.protocol.messages import add_partitions_to_txn_response
 from ottla.types import Now
 
-Decide = Callable[[Surroundings, Transaction, RequestContext, Any, Now], Decision]
+Decide = Callable[[TransactionContext, Transaction, RequestContext, Any, Now], Decision]
 
 
 def _route(decide: Decide, refuse: Callable[[Any, ErrorCode], Any]) -> Route:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from ottla.coordinator.effects import ProducerStamp, Reply
-from ottla.coordinator.runtime import Chore, Operation, Record, Request, TimerFired
-from ottla.coordinator.transactions.decision import Decision, Draft, Surroundings
+from ottla.coordinator.runtime import BackgroundTask, Operation, Record, Request, TimerFired
+from ottla.coordinator.transactions.decision import Decision, TransactionContext, TransactionDraft
 from ottla.coordinator.transactions.end import complete, forget_if_unused, rest, transaction_timed_out, watch, write_markers
-from ottla.coordinator.transactions.events import Event, TransactionForgotten, TransactionWritten, record_of
+from ottla.coordinator.transactions.events import Event, TransactionDeleted, TransactionMetadataUpdated, record_of
 from ottla.coordinator.transactions.state import PartitionState
 from ottla.coordinator.transactions.transaction import PREPARED, Transaction, TransactionState
 from ottla.protocol import ErrorCode
@@ -24,18 +24,18 @@ class TransactionShard:
 
     KEY = "transactional id"
 
-    def __init__(self, around: Surroundings) -> None:
+    def __init__(self, coordinator: TransactionContext) -> None:
         self.state = PartitionState()
-        self._around = around
+        self._context = coordinator
 
     def replay(self, events: Iterable[Event]) -> None:
-        """Let events happen."""
+        """Apply events."""
         for event in events:
             self.state.replay(event)
 
     def records_of(self, events: Sequence[Event]) -> tuple[Record, ...]:
         """The records of the durable events. Raises ``ProtocolError``."""
-        return tuple([record_of(event) for event in events if isinstance(event, TransactionWritten | TransactionForgotten)])
+        return tuple([record_of(event) for event in events if isinstance(event, TransactionMetadataUpdated | TransactionDeleted)])
 
     def producer_of(self, events: Sequence[Event]) -> ProducerStamp | None:
         """The state of transactions is not written in transactions."""
@@ -45,16 +45,16 @@ class TransactionShard:
         """The answer when the log has refused records: the client shall ask again."""
         return ErrorCode.coordinator_not_available
 
-    def woken(self, now: Now) -> Iterator[Decision]:
+    def on_loaded(self, now: Now) -> Iterator[Decision]:
         """The timers that the ids need. Transactions that were prepared are completed."""
         for transaction in list(self.state.transactions().values()):
-            draft = Draft(transaction, now)
+            draft = TransactionDraft(transaction, now)
             if transaction.state in PREPARED:
-                write_markers(draft, self._around)
+                write_markers(draft, self._context)
             elif transaction.state is TransactionState.ONGOING:
                 watch(draft)
             else:
-                rest(draft, self._around)
+                rest(draft, self._context)
             yield draft.decision()
 
     def parked(self, error: ErrorCode) -> tuple[Reply, ...]:
@@ -71,17 +71,17 @@ class TransactionShard:
     def decide(self, transactional_id: str, operation: Operation, now: Now) -> Decision:
         """What an operation does to a transactional id. Raises ``ProtocolError``."""
         transaction: Transaction = self.state.get(transactional_id)
-        draft = Draft(transaction, now)
+        draft = TransactionDraft(transaction, now)
         match operation:
             case Request(route, context, body):
-                decided: Decision = route.decide(self._around, transaction, context, body, now)
+                decided: Decision = route.decide(self._context, transaction, context, body, now)
                 return decided
             case TimerFired((_, _, "timeout")):
-                transaction_timed_out(draft, self._around)
+                transaction_timed_out(draft, self._context)
             case TimerFired((_, _, "expire")):
-                forget_if_unused(draft, self._around)
-            case TimerFired((_, _, "complete")) | Chore((_, _, "complete")):
-                complete(draft, self._around)
+                forget_if_unused(draft, self._context)
+            case TimerFired((_, _, "complete")) | BackgroundTask((_, _, "complete")):
+                complete(draft, self._context)
             case _:
                 raise AssertionError(f"no such operation: {operation}")
         return draft.decision()

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from ottla.coordinator.transactions.events import Event, TransactionForgotten, TransactionWritten, event_of
-from ottla.coordinator.transactions.machine import evolve
+from ottla.coordinator.transactions.events import Event, TransactionDeleted, TransactionMetadataUpdated, event_of
+from ottla.coordinator.transactions.machine import apply
 from ottla.coordinator.transactions.transaction import Transaction, TransactionState, of_value, value_of
 from ottla.protocol.transaction_records import TransactionLogValue
 
@@ -35,8 +35,8 @@ class PartitionState:
         return {transactional_id: value_of(transaction) for transactional_id, transaction in self._transactions.items()}
 
     def replay(self, event: Event) -> None:
-        """Let an event happen."""
-        after = evolve(self.get(event.transactional_id), event)
+        """Apply an event."""
+        after = apply(self.get(event.transactional_id), event)
         if after.state is TransactionState.DEAD:
             self._transactions.pop(event.transactional_id, None)
         else:
@@ -49,7 +49,7 @@ class PartitionState:
         """
         for key, value in records:
             match event_of(key, value):
-                case TransactionWritten(transactional_id, stored):
+                case TransactionMetadataUpdated(transactional_id, stored):
                     self._transactions[transactional_id] = of_value(transactional_id, stored)
-                case TransactionForgotten(transactional_id):
+                case TransactionDeleted(transactional_id):
                     self._transactions.pop(transactional_id, None)

@@ -6,7 +6,7 @@ looks, and changes nothing.
 
 from __future__ import annotations
 
-from ottla.coordinator.classic.group import ClassicGroup, GroupState
+from ottla.coordinator.classic.group import ClassicGroup, ClassicGroupState
 from tests.property.coordinator.oracle.log import LogOfGroups
 from tests.unit.coordinator.harness import Harness
 
@@ -33,10 +33,10 @@ class ClassicGroups:
             members = group.members.values()
             assert all(member_id == member.member_id for member_id, member in group.members.items())
             assert (group.leader in group.members) if group.members else group.leader is None
-            assert (group.state is GroupState.EMPTY) <= (not group.members)
-            assert group.state is not GroupState.DEAD
+            assert (group.state is ClassicGroupState.EMPTY) <= (not group.members)
+            assert group.state is not ClassicGroupState.DEAD
             assert group.pending.isdisjoint(group.members)
-            if group.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
+            if group.state in (ClassicGroupState.STABLE, ClassicGroupState.COMPLETING_REBALANCE):
                 assert members
                 assert all(group.protocol in dict(member.protocols) for member in members)
 
@@ -49,16 +49,16 @@ class ClassicGroups:
     def who_is_stable_has_an_assignment(self) -> None:
         """Every member of a stable group."""
         for group in self.groups():
-            assert group.state is not GroupState.STABLE or all(member.assignment for member in group.members.values())
+            assert group.state is not ClassicGroupState.STABLE or all(member.assignment for member in group.members.values())
 
     def who_is_parked_fits_the_state(self) -> None:
         """JoinGroups wait in the join phase, SyncGroups in the sync phase, and only of who has sent them."""
         for group in self.groups():
             members = group.members.values()
             assert group.pending_sync <= group.members.keys()
-            if group.state is not GroupState.PREPARING_REBALANCE:
+            if group.state is not ClassicGroupState.PREPARING_REBALANCE:
                 assert all(member.join is None for member in members)
-            if group.state is not GroupState.COMPLETING_REBALANCE:
+            if group.state is not ClassicGroupState.COMPLETING_REBALANCE:
                 assert all(member.sync is None for member in members)
             assert all(member.member_id not in group.pending_sync for member in members if member.sync is not None)
 

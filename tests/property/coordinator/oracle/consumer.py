@@ -46,7 +46,7 @@ class ConsumerGroups:
                     for number in numbers:
                         assert (topic_id, number) not in holders, "two members hold it"
                         holders[topic_id, number] = member.epoch
-            known = {(topic, number): epoch for topic, numbers in group.holders.items() for number, epoch in numbers.items()}
+            known = {(topic, number): epoch for topic, numbers in group.owners.items() for number, epoch in numbers.items()}
             assert known == holders
 
     def who_reads_holds(self) -> None:
@@ -115,7 +115,7 @@ class ConsumerGroups:
             assert group.regexes.keys() <= group.regex_subscribers.keys()
             assert group.votes == Counter(one.server_assignor for one in wishes if one.server_assignor)
             statics = {member.instance_id: member_id for member_id, member in group.members.items() if member.instance_id}
-            assert group.statics == statics
+            assert group.static_members == statics
             assert len(statics) == len([one for one in wishes if one.instance_id])
 
     def _up_to_date(self) -> list[ConsumerGroup]:

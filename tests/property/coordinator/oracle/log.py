@@ -10,14 +10,14 @@ from collections import Counter
 from typing import Any
 
 from ottla.coordinator.events import (
-    CurrentWritten,
-    EpochWritten,
-    GroupDeleted,
+    CurrentAssignmentUpdated,
+    GroupEpochUpdated,
+    GroupMetadataDeleted,
+    GroupMetadataUpdated,
     GroupRecord,
-    GroupWritten,
     OffsetCommitted,
     OffsetDeleted,
-    OffsetPending,
+    TransactionalOffsetCommitted,
     event_of,
 )
 from ottla.protocol.group_records import OffsetCommitValue
@@ -133,7 +133,7 @@ class LogOfGroups:
 
     def _take(self, number: int, event: Any) -> None:
         match event:
-            case OffsetPending(group_id, partition, value, producer):
+            case TransactionalOffsetCommitted(group_id, partition, value, producer):
                 self._open.setdefault(producer.producer_id, {})[group_id, partition] = (number, value)
                 self.written_offsets.add(value.offset)
             case OffsetCommitted(group_id, partition, value):
@@ -144,12 +144,12 @@ class LogOfGroups:
                 _, value = self.offsets.pop(place, (-1, None))
                 is_open = [places.pop(place, None) for places in self._open.values()]
                 self._unexplained.append((place, None if any(is_open) else value))
-            case GroupDeleted(group_id) | EpochWritten(group_id, None):
+            case GroupMetadataDeleted(group_id) | GroupEpochUpdated(group_id, None):
                 self.deletions[group_id] += 1
-            case CurrentWritten(group_id, member_id, current) if current is not None:
+            case CurrentAssignmentUpdated(group_id, member_id, current) if current is not None:
                 self.reached.add((group_id, member_id, current.member_epoch))
-            case EpochWritten(group_id, epoch):
+            case GroupEpochUpdated(group_id, epoch):
                 self.generations.setdefault(group_id, set()).add(epoch.epoch)
-            case GroupWritten(group_id, group):
+            case GroupMetadataUpdated(group_id, group):
                 self.generations.setdefault(group_id, set()).add(group.generation)
                 self.assigned |= {(group_id, group.generation, member.assignment) for member in group.members}

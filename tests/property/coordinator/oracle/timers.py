@@ -5,7 +5,7 @@ Owns which timers a state needs. Must not know what they do. Invariant: looks, a
 
 from __future__ import annotations
 
-from ottla.coordinator.classic.group import ClassicGroup, GroupState
+from ottla.coordinator.classic.group import ClassicGroup, ClassicGroupState
 from ottla.coordinator.consumer.group import LEAVE_FOR_A_WHILE, ConsumerGroup, MemberState
 from ottla.coordinator.effects import SetTimer, TimerKey
 from ottla.coordinator.timers import join_timer, rebalance_timer, rejoin_timer, resync_timer, run_timer, session_timer, sync_timer
@@ -36,7 +36,7 @@ class ArmedTimers:
             needed, possible = self._needed(group), set[TimerKey]()
             if isinstance(group, ConsumerGroup):
                 for member_id, member in group.members.items():
-                    if member.speaks_classic:
+                    if member.uses_classic_protocol:
                         possible |= {rejoin_timer(group.group_id, member_id), resync_timer(group.group_id, member_id)}
             armed = {key for key in self._of(group) if key[2] != "session"}
             assert needed <= armed <= needed | possible
@@ -71,12 +71,14 @@ class ArmedTimers:
     def _needed(self, group: ClassicGroup | ConsumerGroup) -> set[TimerKey]:
         name = group.group_id
         if isinstance(group, ClassicGroup):
-            in_join_phase = group.state is GroupState.PREPARING_REBALANCE
+            in_join_phase = group.state is ClassicGroupState.PREPARING_REBALANCE
             return ({join_timer(name)} if in_join_phase else set()) | ({sync_timer(name)} if group.pending_sync else set())
         needed = {
             rebalance_timer(name, member_id)
             for member_id, member in group.members.items()
-            if not member.speaks_classic and member.state is MemberState.UNREVOKED_PARTITIONS and member.epoch != LEAVE_FOR_A_WHILE
+            if not member.uses_classic_protocol
+            and member.state is MemberState.UNREVOKED_PARTITIONS
+            and member.epoch != LEAVE_FOR_A_WHILE
         }
         return needed | ({run_timer(name, group.client.run.member_id)} if group.client.run is not None else set())
 
