@@ -51,20 +51,20 @@ def ottla(
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command line and return its exit code."""
+    """Run one command line and return its exit status."""
     try:
-        code = _run(arguments)
-        if code not in INTERRUPTED:  # what was printed before may be what cannot be written
+        status = _run(arguments)
+        if status not in INTERRUPTED:  # what was printed before may be what cannot be written
             sys.stdout.flush()
-            return code
+            return status
     except OutputFailed as failed:
-        code = DONE if failed.closed else FAILED
+        status = DONE if failed.closed else FAILED
         if not failed.closed:
             output.print_error(str(failed))
     except Interrupted as interrupted:
-        code = interrupted.exit_code
+        status = interrupted.exit_code
     abandon_stdout()
-    return code
+    return status
 
 
 def _run(arguments: Sequence[str]) -> int:

@@ -19,6 +19,7 @@ from ottla.cli.escapes import BadFormat, unescaped
 from ottla.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Settings, client_settings, named, pair
 from ottla.cli.output import CommandFailed, counted
 from ottla.cli.producing import as_given, of_librdkafka, separated
+from ottla.errors import InvalidRecordError, MessageTooLargeError
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
@@ -26,11 +27,13 @@ if TYPE_CHECKING:
 DELIVERY_TIMEOUT_MS = 30_000
 """How long the broker has to acknowledge a line, unless ``-X message.timeout.ms=`` says otherwise."""
 
-TOO_LARGE = 10
+_MSG_TIMED_OUT = -192
+"""A code of librdkafka's own."""
+
 HINTS = {
-    TOO_LARGE: "allow more with -X message.max.bytes, and with the setting max.message.bytes of the topic",
-    87: "a topic with cleanup.policy=compact refuses records without a key: see -K",  # INVALID_RECORD
-    -192: "the broker did not acknowledge in time: see -X message.timeout.ms",  # librdkafka's _MSG_TIMED_OUT
+    MessageTooLargeError.code: "allow more with -X message.max.bytes, and with the setting max.message.bytes of the topic",
+    InvalidRecordError.code: "a topic with cleanup.policy=compact refuses records without a key: see -K",
+    _MSG_TIMED_OUT: "the broker did not acknowledge in time: see -X message.timeout.ms",
 }
 """What to do about an error, by its code; librdkafka passes on no more of a broker's answer."""
 
@@ -93,8 +96,9 @@ class LineProducer:
 
     def _why(self, error: KafkaError, value: bytes) -> str:
         """Why librdkafka did not take a record; its text is that of the broker's error, though it has not asked the broker."""
-        if error.code() == TOO_LARGE:
-            return f"with {len(value)} bytes it is larger than message.max.bytes of this client ({HINTS[TOO_LARGE]})"
+        if error.code() == MessageTooLargeError.code:
+            hint = HINTS[MessageTooLargeError.code]
+            return f"with {len(value)} bytes it is larger than message.max.bytes of this client ({hint})"
         return _explained(error).removeprefix("Unable to produce message: ")
 
     def _failures(self) -> str:

@@ -10,14 +10,12 @@ from ottla.client.core import ClientCore
 from ottla.client.effects import ToCoordinator, ToNode
 from ottla.client.groups.coordinator import COORDINATOR, CoordinatorManager
 from ottla.client.subscription import Mode, Phase, Subscription
-from ottla.errors import OttlaError, broker_error
+from ottla.errors import LeaderNotAvailableError, OttlaError, UnknownTopicOrPartitionError
+from ottla.protocol import ErrorCode
 from ottla.types import Now
 
 PATIENCE = 1_500
 """Milliseconds that a first connection may take before the cluster counts as unreachable, whatever became of others."""
-
-_UNKNOWN_TOPIC_OR_PARTITION = 3
-_LEADER_NOT_AVAILABLE = 5
 
 
 class Problems:
@@ -70,10 +68,10 @@ class Problems:
             return None
         for topic in wanted:  # asked in every pass: of a thousand topics mostly one is looked at
             error = known[topic].error if topic in known else None
-            if error is None or error.code != _UNKNOWN_TOPIC_OR_PARTITION:
+            if error is None or error.code != ErrorCode.unknown_topic_or_partition:
                 return None
         names = ", ".join(sorted(wanted))
-        return broker_error(_UNKNOWN_TOPIC_OR_PARTITION, f"none of the subscribed topics exists: {names}")
+        return UnknownTopicOrPartitionError(f"none of the subscribed topics exists: {names}")
 
     def _uncoordinated(self) -> OttlaError | None:
         """Why nothing will come of a membership or of a look-up of commits: no coordinator is to be found, or to be reached."""
@@ -97,7 +95,7 @@ class Problems:
             return None
         names = ", ".join(f"{info.topic}-{info.partition}" for info in described[:5])
         more = f" and {len(described) - 5} more" if len(described) > 5 else ""
-        return broker_error(_LEADER_NOT_AVAILABLE, f"no assigned partition has a leader: {names}{more}")
+        return LeaderNotAvailableError(f"no assigned partition has a leader: {names}{more}")
 
     def _cut_off(self) -> OttlaError | None:
         """Why nothing will come of an assignment: no leader of its partitions can be reached, though some broker answers."""

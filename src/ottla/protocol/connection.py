@@ -13,13 +13,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from ottla.errors import ProtocolError, UnsupportedApiError, error_class
+from ottla.protocol import ErrorCode
 from ottla.protocol.apis import SPOKEN, Api, Fact, VersionRange, facts_of, without
 from ottla.protocol.codec import Message, RequestHeader, decode_response, encode_request
 from ottla.protocol.framing import MAX_FRAME, Frame, FrameReader, Piece
 from ottla.protocol.sasl import Ask, Login, Proof, Prove, log_in, no_logins
 from ottla.version import __version__
-
-_UNSUPPORTED_VERSION = 35
 
 
 class Response(NamedTuple):
@@ -159,7 +158,7 @@ class ClientConnection:
 
     def _on_versions(self, header: RequestHeader, frame: Frame) -> list[Piece]:
         # A broker that does not know our version answers in version 0, whose body begins with the error code after the id.
-        refused = len(frame) >= 6 and int.from_bytes(frame[4:6], "big") == _UNSUPPORTED_VERSION
+        refused = len(frame) >= 6 and int.from_bytes(frame[4:6], "big") == ErrorCode.unsupported_version
         if refused and header.version > 0:
             return self._ask_versions(0)
         correlation_id, message = decode_response(header.api, header.version, frame)

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ottla.errors import AuthenticationError, broker_error
+from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 
-_UNSUPPORTED_SASL_MECHANISM = 33
-_ILLEGAL_SASL_STATE = 34
 _NOT_WANTED = "the port does not ask for a login: set security.protocol to PLAINTEXT or SSL"
 
 
@@ -75,9 +74,9 @@ def log_in(mechanism: str) -> Login:
 def _refused_mechanism(mechanism: str, answer: Any) -> AuthenticationError:
     code = int(answer.error_code)
     cause = broker_error(code)
-    if code == _UNSUPPORTED_SASL_MECHANISM:
+    if code == ErrorCode.unsupported_sasl_mechanism:
         offered = ", ".join(sorted(answer.mechanisms)) or "none"
         hint = f"set sasl.mechanism to one of those that the broker offers: {offered}"
         return AuthenticationError(f"the broker does not offer the mechanism {mechanism}: {cause}", hint=hint, cause=cause)
-    not_wanted = _NOT_WANTED if code == _ILLEGAL_SASL_STATE else None
+    not_wanted = _NOT_WANTED if code == ErrorCode.illegal_sasl_state else None
     return AuthenticationError(f"the broker refused to begin a login: {cause}", hint=not_wanted, cause=cause)

@@ -14,7 +14,13 @@ from collections.abc import Iterator
 from mmap import mmap
 from typing import NamedTuple, TypeAlias
 
-from ottla.errors import CorruptRecordError
+from ottla.errors import (
+    CorruptMessageError,
+    CorruptRecordError,
+    InvalidRecordError,
+    UnsupportedCompressionTypeError,
+    UnsupportedForMessageFormatError,
+)
 from ottla.types import TimestampType
 
 Buffer: TypeAlias = bytes | bytearray | memoryview | mmap
@@ -35,7 +41,10 @@ MAGIC = 2
 
 CODEC_MASK, LOG_APPEND_TIME_BIT, TRANSACTIONAL_BIT, CONTROL_BIT, DELETE_HORIZON_BIT = 0x07, 0x08, 0x10, 0x20, 0x40
 
-CORRUPT_MESSAGE, UNSUPPORTED_FOR_MESSAGE_FORMAT, UNSUPPORTED_COMPRESSION_TYPE, INVALID_RECORD = 2, 43, 76, 87
+CORRUPT_MESSAGE = CorruptMessageError.code
+UNSUPPORTED_FOR_MESSAGE_FORMAT = UnsupportedForMessageFormatError.code
+UNSUPPORTED_COMPRESSION_TYPE = UnsupportedCompressionTypeError.code
+INVALID_RECORD = InvalidRecordError.code
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _SIZE = struct.Struct(">qi")

@@ -20,19 +20,21 @@ from ottla.client.admin.results import (
     GroupListing,
     TopicDescription,
 )
-from ottla.errors import BrokerError, OffsetOutOfRangeError, OttlaError, broker_error, error_class
-from ottla.protocol import duration
+from ottla.errors import (
+    BrokerError,
+    InvalidRequestError,
+    LeaderNotAvailableError,
+    OffsetOutOfRangeError,
+    OttlaError,
+    UnknownTopicOrPartitionError,
+    broker_error,
+)
+from ottla.protocol import ErrorCode, duration
 from ottla.protocol.apis import Api
 from ottla.types import IsolationLevel, Node, OffsetAndMetadata, OffsetAndTimestamp, PartitionInfo, TopicPartition
 
 EARLIEST, LATEST = -2, -1
 """The two times that mean no time: the first offset there is, and the one after the last."""
-
-_UNKNOWN_TOPIC = 3
-_INVALID_TOPIC = 17
-_TOPIC_EXISTS = 36
-_INVALID_PARTITIONS = 37
-_LEADER_NOT_AVAILABLE = 5
 
 _SET, _DELETE = 0, 1
 """What IncrementalAlterConfigs does to a setting."""
@@ -99,7 +101,8 @@ def create_topics(
             again = set(asked)
             asked.update(missing)
             (answer,) = yield (Ask(Api.CREATE_TOPICS, message, controller),)
-            _settle(missing, {item.name: item for item in answer.topics}, "topic", {_TOPIC_EXISTS} if again else set())
+            results = {item.name: item for item in answer.topics}
+            _settle(missing, results, "topic", already=ErrorCode.topic_already_exists if again else None)
         if validate_only:
             return None
         found = yield from _topics(list(topics))
@@ -128,7 +131,8 @@ def delete_topics(names: Iterable[str], timeout: int) -> Call:
             message = m.DeleteTopicsRequest(topics=topics, timeout=duration(timeout))
             (answer,) = yield (Ask(Api.DELETE_TOPICS, message, controller),)
             deleted.update((item.name, item.topic_id) for item in answer.responses if not item.error_code)
-            _settle(left, {item.name: item for item in answer.responses}, "topic", {_UNKNOWN_TOPIC} if again else set())
+            results = {item.name: item for item in answer.responses}
+            _settle(left, results, "topic", already=ErrorCode.unknown_topic_or_partition if again else None)
         found = yield from _metadata(deleted)
         for topic in found.topics:
             if not topic.error_code and deleted[topic.name] in (None, topic.topic_id):
@@ -207,7 +211,8 @@ def create_partitions(counts: Mapping[str, int], validate_only: bool, timeout: i
             asked.update(missing)
             message = m.CreatePartitionsRequest(topics=topics, timeout=duration(timeout), validate_only=validate_only)
             (answer,) = yield (Ask(Api.CREATE_PARTITIONS, message, controller),)
-            _settle(missing, {item.name: item for item in answer.results}, "topic", {_INVALID_PARTITIONS} if again else set())
+            results = {item.name: item for item in answer.results}
+            _settle(missing, results, "topic", already=ErrorCode.invalid_partitions if again else None)
         if validate_only:
             return
         found = yield from _topics(list(counts))
@@ -241,7 +246,7 @@ def delete_records(offsets: Mapping[TopicPartition, int], timeout: int) -> Call:
         for answer in answers:
             for topic in answer.topics:
                 for part in topic.partitions:
-                    if part.error_code == OffsetOutOfRangeError.code:
+                    if part.error_code == ErrorCode.offset_out_of_range:
                         tp = TopicPartition(topic.name, part.partition_index)
                         hint = 'the offset is beyond the end of the log; "latest" deletes all records'
                         raise Refused(OffsetOutOfRangeError(f"the records of {tp} before offset {offsets[tp]}", hint=hint))
@@ -267,7 +272,7 @@ def alter_configs(kind: str, name: str, changes: Mapping[str, str | None], valid
         message = m.IncrementalAlterConfigsRequest(resources=(resource,), validate_only=validate_only)
         (answer,) = yield (Ask(Api.INCREMENTAL_ALTER_CONFIGS, message, node),)
         (result,) = answer.responses
-        check(result.error_code, result.error_message or f"{kind} {name!r}", {_UNKNOWN_TOPIC})
+        check(result.error_code, result.error_message or f"{kind} {name!r}", {ErrorCode.unknown_topic_or_partition})
 
     return dialogue
 
@@ -307,7 +312,7 @@ def delete_groups(group_ids: Iterable[str]) -> Call:
             Ask(Api.DELETE_GROUPS, m.DeleteGroupsRequest(groups_names=(name,)), node) for name, node in coordinators.items()
         )
         answers = yield asks
-        _settle(left, {item.group_id: item for answer in answers for item in answer.results}, "group", set())
+        _settle(left, {item.group_id: item for answer in answers for item in answer.results}, "group")
 
     return dialogue
 
@@ -363,7 +368,7 @@ def alter_group_offsets(group_id: str, offsets: Mapping[TopicPartition, OffsetAn
         for topic in answer.topics:
             for part in topic.partitions:
                 what = f"the offset of {topic.name}-{part.partition_index} of group {group_id!r}"
-                check(part.error_code, what, final={_UNKNOWN_TOPIC})
+                check(part.error_code, what, final={ErrorCode.unknown_topic_or_partition})
 
     return dialogue
 
@@ -436,7 +441,7 @@ def _keeper(kind: str, name: str) -> Generator[Any, Any, Node | None]:
     _, nodes = yield from cluster()
     node = nodes.get(int(name)) if kind == "broker" and name.isdecimal() else None
     if kind == "broker" and node is None:
-        raise Refused(error_class(42)(f"there is no broker {name!r}, only {', '.join(map(str, sorted(nodes)))}"))
+        raise Refused(InvalidRequestError(f"there is no broker {name!r}, only {', '.join(map(str, sorted(nodes)))}"))
     return node
 
 
@@ -446,7 +451,8 @@ def _topics(names: list[str] | None, *, refuse_unknown: bool = False) -> Generat
 
 
 def _topic(topic: Any, refuse_unknown: bool) -> TopicDescription:
-    check(topic.error_code, f"topic {topic.name!r}", final={_UNKNOWN_TOPIC} if refuse_unknown else frozenset())
+    final = (ErrorCode.unknown_topic_or_partition,) if refuse_unknown else ()
+    check(topic.error_code, f"topic {topic.name!r}", final)
     partitions = tuple(
         PartitionInfo(
             topic.name,
@@ -471,9 +477,9 @@ def _leaders(tps: Iterable[TopicPartition]) -> Generator[Any, Any, dict[TopicPar
             leaders[TopicPartition(part.topic, part.partition)] = part.leader
     for tp in wanted:
         if tp not in leaders:
-            raise Refused(broker_error(_UNKNOWN_TOPIC, f"topic {tp.topic!r} has no partition {tp.partition}"))
+            raise Refused(UnknownTopicOrPartitionError(f"topic {tp.topic!r} has no partition {tp.partition}"))
         if leaders[tp] not in nodes:
-            raise broker_error(_LEADER_NOT_AVAILABLE, f"partition {tp}")
+            raise LeaderNotAvailableError(f"partition {tp}")
     return {tp: nodes[leader] for tp in wanted if (leader := leaders[tp]) is not None}
 
 
@@ -506,19 +512,19 @@ def check(code: Any, what: str, final: Iterable[int] = ()) -> None:
         raise Refused(error) if int(code) in final or not error.retriable else error
 
 
-def _settle(left: dict[str, Any], results: Mapping[str, Any], kind: str, already: set[int]) -> None:
-    """Take what is done out of ``left`` (a code in ``already`` says that an earlier try did it) and raise for what is not."""
+def _settle(left: dict[str, Any], results: Mapping[str, Any], kind: str, *, already: int | None = None) -> None:
+    """Take what is done out of ``left`` (the code ``already`` says that an earlier try did it) and raise for what is not."""
     errors: dict[str, BrokerError] = {}
     for name, item in results.items():
         code = int(item.error_code)
-        if not code or code in already:
+        if not code or code == already:
             left.pop(name, None)
         else:
             said = getattr(item, "error_message", None)
             errors[name] = broker_error(code, f"{kind} {name!r}: {said}" if said else f"{kind} {name!r}")
-            if said and code == _INVALID_TOPIC:
+            if said and code == ErrorCode.invalid_topic_exception:
                 errors[name].hint = ""  # it repeats what a broker says, and contradicts it where two names collide
-    final = [error for error in errors.values() if not error.retriable or error.code == _UNKNOWN_TOPIC]
+    final = [error for error in errors.values() if not error.retriable or error.code == ErrorCode.unknown_topic_or_partition]
     if final:
         raise Refused(type(final[0])("; ".join(_said(error) for error in errors.values()), hint=final[0].hint))
     for error in errors.values():

@@ -11,12 +11,12 @@ from typing import Any
 
 from ottla.client.admin.calls import Ask, Call, Dialogue, Refused, check, coordinators_of
 from ottla.client.admin.results import GroupDescription, GroupMember
-from ottla.errors import ProtocolError, error_class
+from ottla.errors import GroupIdNotFoundError, ProtocolError
+from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.consumer_protocol import decode_assignment
 from ottla.types import Node, TopicPartition
 
-_GROUP_ID_NOT_FOUND = 69
 _OTHER_TYPE = "is not a consumer group"
 """What Kafka 4 adds to that error for a share group or a streams group."""
 
@@ -38,7 +38,7 @@ def describe_groups(group_ids: Iterable[str]) -> Call:
             for group_id, node in nodes.items()
         )
         found = {group.group_id: group for answer in answers for group in answer.groups}
-        missing = [group_id for group_id, group in found.items() if group.error_code == _GROUP_ID_NOT_FOUND]
+        missing = [group_id for group_id, group in found.items() if group.error_code == ErrorCode.group_id_not_found]
         if missing:
             answers = yield tuple(
                 Ask(
@@ -55,11 +55,11 @@ def describe_groups(group_ids: Iterable[str]) -> Call:
 
 
 def _described(group: Any, coordinator: Node) -> GroupDescription:
-    if group.error_code == _GROUP_ID_NOT_FOUND or (not group.error_code and group.group_state == "Dead"):
+    if group.error_code == ErrorCode.group_id_not_found or (not group.error_code and group.group_state == "Dead"):
         text = f"there is no group {group.group_id!r}"
         if _OTHER_TYPE in (group.error_message or ""):
             text = f"group {group.group_id!r} is neither a classic group nor a consumer group, and others cannot be described"
-        raise Refused(error_class(_GROUP_ID_NOT_FOUND)(text))
+        raise Refused(GroupIdNotFoundError(text))
     check(group.error_code, group.error_message or f"group {group.group_id!r}")
     if hasattr(group, "assignor_name"):
         return _consumer_group(group, coordinator)

@@ -11,11 +11,10 @@ from typing import Any
 
 from ottla.client.admin.calls import Ask, Call, Dialogue, Refused, check, cluster
 from ottla.client.admin.results import LogDirDescription
-from ottla.errors import broker_error, error_class
+from ottla.errors import BrokerIdNotRegisteredError, broker_error
 from ottla.protocol.apis import Api
 from ottla.types import TopicPartition
 
-_BROKER_ID_NOT_REGISTERED = 102
 _UNKNOWN_SIZE = -1
 
 
@@ -30,7 +29,7 @@ def describe_log_dirs(brokers: Collection[int] | None) -> Call:
         missing = [number for number in asked if number not in nodes]
         if missing:
             known = ", ".join(map(str, sorted(nodes)))
-            raise Refused(error_class(_BROKER_ID_NOT_REGISTERED)(f"there is no broker {missing[0]}, only {known}"))
+            raise Refused(BrokerIdNotRegisteredError(f"there is no broker {missing[0]}, only {known}"))
         message = m.DescribeLogDirsRequest(topics=None)
         answers = yield tuple(Ask(Api.DESCRIBE_LOG_DIRS, message, nodes[number]) for number in asked)
         for number, answer in zip(asked, answers, strict=True):

@@ -14,7 +14,13 @@ from ottla.client.calls.mailbox import Call, Mailbox
 from ottla.client.calls.pace import Pace
 from ottla.client.subscription import Snapshot
 from ottla.config import ConsumerConfig
-from ottla.errors import IllegalStateError, NoOffsetForPartitionError, OttlaError, OttlaTimeoutError, error_class
+from ottla.errors import (
+    IllegalStateError,
+    InvalidGroupIdError,
+    NoOffsetForPartitionError,
+    OttlaError,
+    OttlaTimeoutError,
+)
 from ottla.types import TopicPartition
 
 
@@ -63,7 +69,7 @@ class CallBase:
 
     def _require_group(self, what: str) -> None:
         if self._config.group_id is None:
-            raise error_class(24)(f"{what} needs a group", hint="set group_id")
+            raise InvalidGroupIdError(f"{what} needs a group", hint="set group_id")
 
     def _require_assigned(self, partitions: Iterable[TopicPartition]) -> None:
         missing = sorted(tp for tp in partitions if tp not in self.snapshot.partitions)

@@ -20,13 +20,12 @@ from ottla.client.cluster.leader_epochs import REFRESHES, RefusedEpochs, SeenEpo
 from ottla.client.effects import AnyNode, Poll, Send
 from ottla.client.notifications import TopicErrorNotification
 from ottla.config import ClientConfig
-from ottla.errors import BrokerError, OttlaError, broker_error
+from ottla.errors import BrokerError, OttlaError, UnknownTopicOrPartitionError, broker_error
+from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.types import Leader, Node, Now, PartitionInfo, TopicPartition
 
 _log = logging.getLogger(__name__)
-
-UNKNOWN_TOPIC_OR_PARTITION, _REBOOTSTRAP_REQUIRED = 3, 129
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +93,9 @@ class Metadata:
             return None
         if topic.partitions:
             count = len(topic.partitions)
-            return broker_error(UNKNOWN_TOPIC_OR_PARTITION, f"{tp}: the topic has {count} partition{'s' if count > 1 else ''}")
-        if topic.error is not None and topic.error.code == UNKNOWN_TOPIC_OR_PARTITION:
-            return broker_error(UNKNOWN_TOPIC_OR_PARTITION, f"{tp}: the topic does not exist")
+            return UnknownTopicOrPartitionError(f"{tp}: the topic has {count} partition{'s' if count > 1 else ''}")
+        if topic.error is not None and topic.error.code == ErrorCode.unknown_topic_or_partition:
+            return UnknownTopicOrPartitionError(f"{tp}: the topic does not exist")
         return None
 
     def leader(self, tp: TopicPartition) -> Leader | None:
@@ -237,7 +236,7 @@ class MetadataManager:
         """
         if self._config.metadata_recovery_strategy != "rebootstrap" or self._failing_since is None:
             return False
-        told = isinstance(self.failure, BrokerError) and self.failure.code == _REBOOTSTRAP_REQUIRED
+        told = isinstance(self.failure, BrokerError) and self.failure.code == ErrorCode.rebootstrap_required
         waited = now.mono - self._failing_since >= self._config.metadata_recovery_rebootstrap_trigger_ms
         if told or waited:
             self._failing_since = None

@@ -15,6 +15,7 @@ from ottla.client.commands import Reply
 from ottla.client.effects import AnyNode, Poll, Send, Unreachable
 from ottla.config import ClientConfig
 from ottla.errors import OttlaError, OttlaTimeoutError, broker_error
+from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.types import Now
 
@@ -71,7 +72,7 @@ class TopicsManager:
         for name in sorted(tag.topics):
             topic = topics.get(name)
             if topic is not None and topic.error is not None:
-                unknown = topic.error.code == 3
+                unknown = topic.error.code == ErrorCode.unknown_topic_or_partition
                 return self._finish(tag, topic.error) if unknown else self._retry(tag, topic.error, now)
         return self._finish(tag, None, dict(topics))
 

@@ -25,13 +25,16 @@ from ottla.client.notifications import Fetched
 from ottla.client.subscription import PartitionState, Phase, Subscription
 from ottla.config import ConsumerConfig
 from ottla.errors import CorruptRecordError, OttlaError, broker_error
+from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.records import last_header
 from ottla.types import IsolationLevel, Now, TopicPartition
 
 _log = logging.getLogger(__name__)
 
-_SESSION_ERRORS = frozenset({70, 71, 106})
+_SESSION_ERRORS = frozenset(
+    {ErrorCode.fetch_session_id_not_found, ErrorCode.invalid_fetch_session_epoch, ErrorCode.fetch_session_topic_id_error}
+)
 """Errors that mean that the session differs from what the client expects: begin a new one at once, the broker itself is fine."""
 
 
@@ -46,18 +49,18 @@ class Reaction(enum.Enum):
 
 
 _REACTIONS: Mapping[int, Reaction] = {
-    -1: Reaction.AGAIN,
-    1: Reaction.OUT_OF_RANGE,
-    3: Reaction.NEW_LEADER,
-    5: Reaction.NEW_LEADER,
-    6: Reaction.NEW_LEADER,
-    9: Reaction.NEW_LEADER,
-    56: Reaction.NEW_LEADER,
-    74: Reaction.NEW_LEADER,
-    75: Reaction.UNKNOWN_EPOCH,
-    78: Reaction.NEW_LEADER,
-    100: Reaction.NEW_LEADER,
-    103: Reaction.NEW_LEADER,
+    ErrorCode.unknown_server_error: Reaction.AGAIN,
+    ErrorCode.offset_out_of_range: Reaction.OUT_OF_RANGE,
+    ErrorCode.unknown_topic_or_partition: Reaction.NEW_LEADER,
+    ErrorCode.leader_not_available: Reaction.NEW_LEADER,
+    ErrorCode.not_leader_or_follower: Reaction.NEW_LEADER,
+    ErrorCode.replica_not_available: Reaction.NEW_LEADER,
+    ErrorCode.kafka_storage_error: Reaction.NEW_LEADER,
+    ErrorCode.fenced_leader_epoch: Reaction.NEW_LEADER,
+    ErrorCode.unknown_leader_epoch: Reaction.UNKNOWN_EPOCH,
+    ErrorCode.offset_not_available: Reaction.NEW_LEADER,
+    ErrorCode.unknown_topic_id: Reaction.NEW_LEADER,
+    ErrorCode.inconsistent_topic_id: Reaction.NEW_LEADER,
 }
 """Error code of a partition in a Fetch answer -> what to do; any other is a problem for the application."""
 

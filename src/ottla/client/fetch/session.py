@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
+from ottla.protocol import ErrorCode
 from ottla.types import TopicPartition
 
 NO_SESSION = 0
@@ -23,8 +24,6 @@ FINAL_EPOCH, FULL_EPOCH, FIRST_EPOCH = -1, 0, 1
 
 LAST_EPOCH = 2**31 - 1
 """The epoch after this one is ``FIRST_EPOCH``."""
-
-SESSION_ID_NOT_FOUND = 70
 
 
 class Phase(enum.Enum):
@@ -215,7 +214,7 @@ class FetchSession:
         self, request: SessionRequest, error_code: int, session_id: int, partitions: Collection[TopicPartition | None]
     ) -> Outcome:
         if error_code:
-            return Outcome.LOST if error_code == SESSION_ID_NOT_FOUND else Outcome.DOUBTFUL
+            return Outcome.LOST if error_code == ErrorCode.fetch_session_id_not_found else Outcome.DOUBTFUL
         known = all(tp in request.all for tp in partitions)
         if not known or (request.full and len(set(partitions)) != len(request.all)):
             return Outcome.DOUBTFUL

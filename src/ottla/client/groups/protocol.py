@@ -24,6 +24,7 @@ from ottla.client.groups.membership import DEFAULT, MemberIdentity, Membership, 
 from ottla.client.groups.neighbours import Neighbours
 from ottla.client.groups.refusals import Refusals
 from ottla.errors import COORDINATOR, BrokerError, DisconnectedError, OttlaError, OttlaTimeoutError, broker_error
+from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.types import ConsumerGroupMetadata, GroupMembershipOperation, Now
 
@@ -32,7 +33,6 @@ _log = logging.getLogger(__name__)
 FEATURE = "group.version"
 """The feature of a cluster that has the consumer protocol in force from level 1 on."""
 
-_GROUP_ID_NOT_FOUND = 69
 _VACANT = ("Empty", "Dead")
 """States of a classic group without members: the consumer protocol may have it."""
 
@@ -113,7 +113,7 @@ class AutoMembership:
             return self._decide(self._classic, lacking, now)
         if error is None and group.group_state not in _VACANT:
             return self._decide(self._classic, f"the group is a classic group with {members} member{'s' * (members != 1)}", now)
-        if error is not None and error.code != _GROUP_ID_NOT_FOUND:
+        if error is not None and error.code != ErrorCode.group_id_not_found:
             return self._decide(self._classic, f"the group's protocol cannot be determined: {error}", now)
         return self._decide(self._consumer, "the cluster offers it, and the group is new, empty or already uses it", now)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ottla.client.connections.effects import Completion
-from ottla.protocol import milliseconds
+from ottla.protocol import ErrorCode, milliseconds
 from ottla.protocol.apis import Api
 from ottla.types import Now
 
@@ -24,7 +24,8 @@ SAMPLES = 2
 COORDINATOR, FETCH, CONSUMER = "consumer-coordinator-metrics", "consumer-fetch-manager-metrics", "consumer-metrics"
 """The groups of metrics."""
 
-_REBALANCE_IN_PROGRESS = 27
+_ALIVE = (ErrorCode.none, ErrorCode.rebalance_in_progress)
+"""What a coordinator that accepts a heartbeat answers."""
 
 
 class MetricName(NamedTuple):
@@ -136,7 +137,7 @@ class Meters:
         name = _METERS.get(completion.request.send.api)
         if name is not None:
             self._by_name[name].record(latency, now)
-        if name == "heartbeat" and int(completion.message.error_code) in (0, _REBALANCE_IN_PROGRESS):
+        if name == "heartbeat" and completion.message.error_code in _ALIVE:
             self.heartbeat_at = self.accepted_at = now.mono
         elif name == "join" and not completion.message.error_code:
             self.accepted_at = now.mono

@@ -29,7 +29,18 @@ from ottla.client.groups.coordinator import COORDINATOR, CoordinatorManager
 from ottla.client.groups.membership import MemberIdentity, Membership
 from ottla.client.positions.commit_order import CommitOrder
 from ottla.config import ConsumerConfig
-from ottla.errors import BrokerError, CommitFailedError, DisconnectedError, OttlaError, OttlaTimeoutError, broker_error, too_late
+from ottla.errors import (
+    BrokerError,
+    CommitFailedError,
+    DisconnectedError,
+    OttlaError,
+    OttlaTimeoutError,
+    TopicAuthorizationFailedError,
+    UnknownTopicIdError,
+    broker_error,
+    too_late,
+)
+from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.types import Now, OffsetAndMetadata, TopicPartition
 
@@ -59,33 +70,31 @@ class Reaction(enum.Enum):
 
 
 _COMMIT_REACTIONS: Mapping[int, Reaction] = {
-    3: Reaction.UNLESS_REVOKING,
-    7: Reaction.LOOK_UP,
-    14: Reaction.AGAIN,
-    15: Reaction.LOOK_UP,
-    16: Reaction.LOOK_UP,
-    22: Reaction.MEMBERSHIP,
-    25: Reaction.MEMBERSHIP,
-    27: Reaction.MEMBERSHIP,
-    82: Reaction.MEMBERSHIP,
-    100: Reaction.UNLESS_REVOKING,
-    110: Reaction.MEMBERSHIP,
-    113: Reaction.MEMBERSHIP,
+    ErrorCode.unknown_topic_or_partition: Reaction.UNLESS_REVOKING,
+    ErrorCode.request_timed_out: Reaction.LOOK_UP,
+    ErrorCode.coordinator_load_in_progress: Reaction.AGAIN,
+    ErrorCode.coordinator_not_available: Reaction.LOOK_UP,
+    ErrorCode.not_coordinator: Reaction.LOOK_UP,
+    ErrorCode.illegal_generation: Reaction.MEMBERSHIP,
+    ErrorCode.unknown_member_id: Reaction.MEMBERSHIP,
+    ErrorCode.rebalance_in_progress: Reaction.MEMBERSHIP,
+    ErrorCode.fenced_instance_id: Reaction.MEMBERSHIP,
+    ErrorCode.unknown_topic_id: Reaction.UNLESS_REVOKING,
+    ErrorCode.fenced_member_epoch: Reaction.MEMBERSHIP,
+    ErrorCode.stale_member_epoch: Reaction.MEMBERSHIP,
 }
 _FETCH_REACTIONS: Mapping[int, Reaction] = {
-    3: Reaction.AGAIN,
-    7: Reaction.LOOK_UP,
-    14: Reaction.AGAIN,
-    15: Reaction.LOOK_UP,
-    16: Reaction.LOOK_UP,
-    25: Reaction.SIGN_ANEW,
-    88: Reaction.AGAIN,
-    100: Reaction.AGAIN,
-    113: Reaction.SIGN_ANEW,
+    ErrorCode.unknown_topic_or_partition: Reaction.AGAIN,
+    ErrorCode.request_timed_out: Reaction.LOOK_UP,
+    ErrorCode.coordinator_load_in_progress: Reaction.AGAIN,
+    ErrorCode.coordinator_not_available: Reaction.LOOK_UP,
+    ErrorCode.not_coordinator: Reaction.LOOK_UP,
+    ErrorCode.unknown_member_id: Reaction.SIGN_ANEW,
+    ErrorCode.unstable_offset_commit: Reaction.AGAIN,
+    ErrorCode.unknown_topic_id: Reaction.AGAIN,
+    ErrorCode.stale_member_epoch: Reaction.SIGN_ANEW,
 }
 """Error codes of OffsetCommit and OffsetFetch -> what to do; any other goes to the caller as it is."""
-
-_TOPIC_AUTHORIZATION_FAILED, _UNKNOWN_TOPIC_ID = 29, 100
 
 
 @dataclass(slots=True, eq=False)
@@ -316,7 +325,7 @@ class CommitManager:
         job.recreated = self._recreated(job, left)
         left = {tp: position for tp, position in left.items() if tp not in job.recreated}
         if not left:
-            self._finish(job, broker_error(_UNKNOWN_TOPIC_ID, self._what(job, min(job.recreated))))
+            self._finish(job, UnknownTopicIdError(self._what(job, min(job.recreated))))
             return None
         if job.attempts:
             try:
@@ -407,14 +416,14 @@ class CommitManager:
             for part in topic.partitions
         }
         self._ended(job, (tp for tp, code in codes.items() if not code))
-        codes |= dict.fromkeys(job.recreated, _UNKNOWN_TOPIC_ID)
-        denied = [tp.topic for tp, code in codes.items() if code == _TOPIC_AUTHORIZATION_FAILED]
-        for tp, code in codes.items():
-            if code not in (0, _TOPIC_AUTHORIZATION_FAILED):
+        failed = {tp: code for tp, code in codes.items() if code} | dict.fromkeys(job.recreated, ErrorCode.unknown_topic_id)
+        denied = [tp.topic for tp, code in failed.items() if code == ErrorCode.topic_authorization_failed]
+        for tp, code in failed.items():
+            if code != ErrorCode.topic_authorization_failed:
                 return self._commit_failed(job, code, self._what(job, tp), now)
         if denied:
             topics = ", ".join(sorted(set(denied)))
-            return job.done(None, broker_error(_TOPIC_AUTHORIZATION_FAILED, f"committing offsets of {topics}"))
+            return job.done(None, TopicAuthorizationFailedError(f"committing offsets of {topics}"))
         return job.done(job.offsets, None)
 
     def _commit_failed(self, job: _CommitJob, code: int, what: str, now: Now) -> None:

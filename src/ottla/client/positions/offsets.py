@@ -21,14 +21,12 @@ from ottla.client.positions.commit import OffsetStore
 from ottla.client.subscription import LATEST, Ago, Phase, Reset, Subscription
 from ottla.config import ConsumerConfig
 from ottla.errors import DisconnectedError, NoOffsetForPartitionError, OttlaError, OttlaTimeoutError, broker_error, too_late
-from ottla.protocol import duration
+from ottla.protocol import ErrorCode, duration
 from ottla.protocol.apis import Api
 from ottla.types import Now, OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
 
 _CONSUMER = -1
 """The replica id of clients."""
-
-_UNKNOWN_LEADER_EPOCH = 75
 
 _NAMED = 5
 """How many partitions an error names."""
@@ -42,7 +40,11 @@ class Reaction(enum.Enum):
     AGAIN = "ask for metadata and try again"
 
 
-_REACTIONS: Mapping[int, Reaction] = {29: Reaction.FATAL, 35: Reaction.FATAL, 43: Reaction.NONE_THERE}
+_REACTIONS: Mapping[int, Reaction] = {
+    ErrorCode.topic_authorization_failed: Reaction.FATAL,
+    ErrorCode.unsupported_version: Reaction.FATAL,
+    ErrorCode.unsupported_for_message_format: Reaction.NONE_THERE,
+}
 """Error codes of a partition in ListOffsets -> what to do; after any other it is tried again."""
 
 
@@ -277,10 +279,10 @@ class OffsetsManager:
     # -- answers ----------------------------------------------------------------------------------------------------------
 
     def _note_epoch(self, tp: TopicPartition, code: int, epoch: int | None, now: Now) -> None:
-        if code == _UNKNOWN_LEADER_EPOCH:
-            self._metadata.epoch_refused(tp, epoch, now)
-        elif not code:
+        if not code:
             self._metadata.epoch_accepted(tp)
+        elif code == ErrorCode.unknown_leader_epoch:
+            self._metadata.epoch_refused(tp, epoch, now)
 
     def _on_partition(self, query: Query, tp: TopicPartition, part: Any) -> None:
         code = int(part.error_code)

@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ottla.client.backoff import ExponentialBackoff
-from ottla.client.cluster.metadata import UNKNOWN_TOPIC_OR_PARTITION, Metadata, MetadataManager
+from ottla.client.cluster.metadata import Metadata, MetadataManager
 from ottla.client.effects import Poll, Send, ToNode
 from ottla.client.subscription import EARLIEST, Mode, PartitionState, Phase, Subscription
 from ottla.config import ConsumerConfig
 from ottla.errors import BrokerError, LogTruncationError, OttlaError, UnsupportedApiError, broker_error
+from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.types import Leader, Now, OffsetAndMetadata, TopicPartition
 
@@ -27,12 +28,10 @@ _log = logging.getLogger(__name__)
 _CONSUMER = -1
 """The replica id of clients."""
 
-_UNKNOWN_LEADER_EPOCH = 75
-
 _NAMED = 5
 """The number of partitions that a log line names; it only counts the others."""
 
-_FATAL = frozenset({29})
+_FATAL = frozenset({ErrorCode.topic_authorization_failed})
 """Error codes of a partition that the application has to know; after any other it is tried again."""
 
 
@@ -117,10 +116,10 @@ class PositionValidator:
             if state is None:
                 continue
             part = answered.get(tp)
-            if part is not None and part.error_code == _UNKNOWN_LEADER_EPOCH:
-                self._metadata.epoch_refused(tp, question.leader.epoch, now)
-            elif part is not None and not part.error_code:
+            if part is not None and not part.error_code:
                 self._metadata.epoch_accepted(tp)
+            elif part is not None and part.error_code == ErrorCode.unknown_leader_epoch:
+                self._metadata.epoch_refused(tp, question.leader.epoch, now)
             if part is None or part.error_code:
                 error = broker_error(int(part.error_code), f"validating the position of {tp}") if part is not None else None
                 self._again(tp, state, error, now)
@@ -177,7 +176,7 @@ class PositionValidator:
         partitions."""
         found: list[TopicPartition] = []
         for tp, state in self._subscription.partitions.items():
-            absent = isinstance(state.problem, BrokerError) and state.problem.code == UNKNOWN_TOPIC_OR_PARTITION
+            absent = isinstance(state.problem, BrokerError) and state.problem.code == ErrorCode.unknown_topic_or_partition
             problem = current.absence(tp)
             if problem is not None and (absent or state.problem is None):
                 found += () if absent else (tp,)

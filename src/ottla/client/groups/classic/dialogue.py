@@ -20,13 +20,9 @@ from ottla.client.groups.classic.leaving import Leaving
 from ottla.client.groups.classic.requests import PROTOCOL_TYPE, Tag
 from ottla.client.groups.classic.session import Session
 from ottla.client.groups.classic.states import (
-    FENCED_INSTANCE_ID,
-    GROUP_AUTHORIZATION_FAILED,
-    INCONSISTENT_GROUP_PROTOCOL,
     JOIN_REACTIONS,
     SYNC_REACTIONS,
     TRANSITIONS,
-    UNSUPPORTED_VERSION,
     Generation,
     Input,
     Reaction,
@@ -38,10 +34,13 @@ from ottla.client.groups.refusals import Refusals
 from ottla.client.notifications import AssignmentNeeded, ErrorNotification
 from ottla.errors import (
     BrokerError,
+    FencedInstanceIdError,
+    InconsistentGroupProtocolError,
     OttlaError,
     ProtocolError,
     broker_error,
 )
+from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.consumer_protocol import Subscription as Wish, decode_assignment
 from ottla.types import ConsumerGroupMetadata, Now
@@ -223,7 +222,7 @@ class Dialogue:
             self._fence(f"joining group {self._config.group_id!r}")
             return
         if reaction is Reaction.FATAL:
-            if code == UNSUPPORTED_VERSION and self._config.group_instance_id is not None:
+            if code == ErrorCode.unsupported_version and self._config.group_instance_id is not None:
                 error.hint = "the brokers may be too old for static members: leave group_instance_id out"
             self._fail(error, removed=True)
             return
@@ -269,7 +268,7 @@ class Dialogue:
 
     def _fence(self, what: str) -> OttlaError:
         """Another member has taken the instance id. To join again would throw it out in turn."""
-        self.failure = broker_error(FENCED_INSTANCE_ID, what)
+        self.failure = FencedInstanceIdError(what)
         self.failure.fatal = True
         self._forget(Generation())
         self._move(Input.FENCE)
@@ -282,7 +281,7 @@ class Dialogue:
         del now
         if self.state is not State.UNJOINED:
             self._notify(ErrorNotification(error))
-        if isinstance(error, BrokerError) and error.code == GROUP_AUTHORIZATION_FAILED and self.generation.number >= 0:
+        if isinstance(error, BrokerError) and error.code == ErrorCode.group_authorization_failed and self.generation.number >= 0:
             # No more heartbeats can be sent: the group goes on without this member when its session expires, and nothing reports
             # that.
             self._dropped(Reaction.OUTDATED, str(error))
@@ -318,4 +317,4 @@ def _unknown_protocol(message: Any, known: tuple[str | None, ...]) -> OttlaError
     if message.protocol_type in (None, PROTOCOL_TYPE) and message.protocol_name in known:
         return None
     chosen = f"{message.protocol_type or PROTOCOL_TYPE}/{message.protocol_name}"
-    return broker_error(INCONSISTENT_GROUP_PROTOCOL, f"the group chose {chosen}, which this member did not offer")
+    return InconsistentGroupProtocolError(f"the group chose {chosen}, which this member did not offer")

@@ -13,10 +13,9 @@ from typing import Any
 from ottla.assignors import ASSIGNORS, Cluster, MemberAssignment, MemberSubscription, Strategy
 from ottla.client.cluster.metadata import Metadata, MetadataManager
 from ottla.errors import AssignmentError, ProtocolError
+from ottla.protocol import ErrorCode
 from ottla.protocol.consumer_protocol import Assignment, Subscription, decode_subscription, encode_assignment
 from ottla.types import TopicPartition
-
-_UNKNOWN_TOPIC_OR_PARTITION = 3
 
 
 class Leadership:
@@ -137,4 +136,4 @@ def _encoded(shares: Mapping[str, Any]) -> dict[str, bytes]:
 def _is_settled(metadata: Metadata, topic: str) -> bool:
     """Whether the latest metadata describes a topic, or says that it does not exist."""
     known = metadata.topics.get(topic)
-    return known is not None and (known.error is None or known.error.code == _UNKNOWN_TOPIC_OR_PARTITION)
+    return known is not None and (known.error is None or known.error.code == ErrorCode.unknown_topic_or_partition)

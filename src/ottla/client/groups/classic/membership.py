@@ -28,10 +28,8 @@ from ottla.client.effects import Poll
 from ottla.client.groups.classic.dialogue import Dialogue
 from ottla.client.groups.classic.requests import Tag
 from ottla.client.groups.classic.states import (
-    FENCED_INSTANCE_ID,
     HEARTBEAT_REACTIONS,
     IN_GENERATION,
-    REBALANCE_IN_PROGRESS,
     REBALANCING,
     Generation,
     Input,
@@ -44,8 +42,10 @@ from ottla.errors import (
     DisconnectedError,
     OttlaError,
     OttlaTimeoutError,
+    RebalanceInProgressError,
     broker_error,
 )
+from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.types import GroupMembershipOperation, Now
 
@@ -163,7 +163,7 @@ class ClassicMembership(Dialogue):
         if self.state in (State.STABLE, State.REVOKING, State.PREPARING) and self.generation.number >= 0:
             return MemberIdentity(self.generation.number, self.generation.member_id, self._config.group_instance_id)
         if self.state in (State.JOINING, State.ASSIGNING, State.SYNCING):
-            raise broker_error(REBALANCE_IN_PROGRESS, f"group {self._config.group_id!r} is rebalancing: nothing was committed")
+            raise RebalanceInProgressError(f"group {self._config.group_id!r} is rebalancing: nothing was committed")
         raise not_a_member(self._config, expired=self._polls.expired_once)
 
     def reader(self) -> MemberIdentity:
@@ -176,15 +176,15 @@ class ClassicMembership(Dialogue):
         unchanged = (sent_by.generation, sent_by.member_id) == self.generation[:2]
         if sent_by == NOBODY:
             return broker_error(code, what)
-        if code == REBALANCE_IN_PROGRESS:
+        if code == ErrorCode.rebalance_in_progress:
             self._begin_rebalance("the group is already rebalancing")
             return broker_error(code, what)
-        if code == FENCED_INSTANCE_ID and unchanged:
+        if code == ErrorCode.fenced_instance_id and unchanged:
             return self._fence(what)
         if unchanged:
             self._dropped(HEARTBEAT_REACTIONS.get(code, Reaction.OUTDATED), f"{broker_error(code).name} in answer to a commit")
         elif self.state in (State.PREPARING, State.JOINING, State.ASSIGNING, State.SYNCING):
-            return broker_error(REBALANCE_IN_PROGRESS, what)
+            return RebalanceInProgressError(what)
         return not_a_member(self._config, expired=self._polls.expired_once, cause=broker_error(code, what))
 
     # -- the two shapes ---------------------------------------------------------------------------------------------------

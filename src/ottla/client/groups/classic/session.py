@@ -15,12 +15,13 @@ from ottla.client.effects import Send
 from ottla.client.groups.classic import requests
 from ottla.client.groups.classic.liveness import Liveness
 from ottla.client.groups.classic.requests import Tag
-from ottla.client.groups.classic.states import HEARTBEAT_REACTIONS, REBALANCE_IN_PROGRESS, Generation, Reaction, reaction_to
+from ottla.client.groups.classic.states import HEARTBEAT_REACTIONS, Generation, Reaction, reaction_to
 from ottla.client.groups.coordinator import CoordinatorManager
 from ottla.client.groups.refusals import Refusals
 from ottla.client.notifications import ErrorNotification
 from ottla.config import ConsumerConfig
 from ottla.errors import OttlaError, broker_error
+from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.types import Now
 
@@ -68,7 +69,7 @@ class Session:
     def on_answer(self, tag: Tag, message: Any, generation: Generation | None, now: Now) -> Reaction | None:
         """What the member, now in ``generation``, has to do because of an answer."""
         code = int(message.error_code)
-        if not code or code == REBALANCE_IN_PROGRESS:
+        if not code or code == ErrorCode.rebalance_in_progress:
             self.liveness.heartbeat_answered(now)
             self._refusals.accepted()
         else:

@@ -11,9 +11,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from ottla.errors import BrokerError
-
-ILLEGAL_GENERATION, INCONSISTENT_GROUP_PROTOCOL, UNKNOWN_MEMBER_ID = 22, 23, 25
-REBALANCE_IN_PROGRESS, GROUP_AUTHORIZATION_FAILED, UNSUPPORTED_VERSION, FENCED_INSTANCE_ID = 27, 30, 35, 82
+from ottla.protocol import ErrorCode
 
 
 class State(enum.Enum):
@@ -110,28 +108,28 @@ class Reaction(enum.Enum):
 
 
 SYNC_REACTIONS: Mapping[int, Reaction] = {
-    14: Reaction.LATER,
-    15: Reaction.LOOK_UP,
-    16: Reaction.LOOK_UP,
-    ILLEGAL_GENERATION: Reaction.OUTDATED,
-    UNKNOWN_MEMBER_ID: Reaction.UNKNOWN,
-    REBALANCE_IN_PROGRESS: Reaction.REJOIN,
-    FENCED_INSTANCE_ID: Reaction.FENCED,
+    ErrorCode.coordinator_load_in_progress: Reaction.LATER,
+    ErrorCode.coordinator_not_available: Reaction.LOOK_UP,
+    ErrorCode.not_coordinator: Reaction.LOOK_UP,
+    ErrorCode.illegal_generation: Reaction.OUTDATED,
+    ErrorCode.unknown_member_id: Reaction.UNKNOWN,
+    ErrorCode.rebalance_in_progress: Reaction.REJOIN,
+    ErrorCode.fenced_instance_id: Reaction.FENCED,
 }
 """Error codes of SyncGroup -> what to do; after another one that is retriable ``LATER``, after any other ``FATAL``."""
 
-JOIN_REACTIONS: Mapping[int, Reaction] = {**SYNC_REACTIONS, 79: Reaction.ADOPT}
+JOIN_REACTIONS: Mapping[int, Reaction] = {**SYNC_REACTIONS, ErrorCode.member_id_required: Reaction.ADOPT}
 """The same for JoinGroup, which may also ask for another JoinGroup with a new member id."""
 
 HEARTBEAT_REACTIONS: Mapping[int, Reaction] = {
-    -1: Reaction.LATER,
-    14: Reaction.LATER,
-    15: Reaction.LOOK_UP,
-    16: Reaction.LOOK_UP,
-    ILLEGAL_GENERATION: Reaction.OUTDATED,
-    UNKNOWN_MEMBER_ID: Reaction.UNKNOWN,
-    REBALANCE_IN_PROGRESS: Reaction.REJOIN,
-    FENCED_INSTANCE_ID: Reaction.FENCED,
+    ErrorCode.unknown_server_error: Reaction.LATER,
+    ErrorCode.coordinator_load_in_progress: Reaction.LATER,
+    ErrorCode.coordinator_not_available: Reaction.LOOK_UP,
+    ErrorCode.not_coordinator: Reaction.LOOK_UP,
+    ErrorCode.illegal_generation: Reaction.OUTDATED,
+    ErrorCode.unknown_member_id: Reaction.UNKNOWN,
+    ErrorCode.rebalance_in_progress: Reaction.REJOIN,
+    ErrorCode.fenced_instance_id: Reaction.FENCED,
 }
 """Error codes of Heartbeat -> what to do; after another one that is retriable ``LATER``, after any other ``FATAL``.
 

@@ -29,15 +29,11 @@ from ottla.client.groups.consumer.requests import JOIN, AssignmentSource, Heartb
 from ottla.client.groups.consumer.states import (
     ASSIGNOR_HINT,
     BEATING,
-    FENCED_INSTANCE_ID,
-    GROUP_AUTHORIZATION_FAILED,
     HEARTBEAT_REACTIONS,
     HINTS,
     REBALANCING,
-    STALE_MEMBER_EPOCH,
     TRANSITIONS,
     UNKNOWN_HINT,
-    UNSUPPORTED_VERSION,
     Input,
     Reaction,
     State,
@@ -56,7 +52,7 @@ from ottla.errors import (
     UnsupportedApiError,
     broker_error,
 )
-from ottla.protocol import milliseconds
+from ottla.protocol import ErrorCode, milliseconds
 from ottla.protocol.apis import Api
 from ottla.types import ConsumerGroupMetadata, GroupMembershipOperation, Now
 
@@ -221,11 +217,11 @@ class ConsumerMembership:
         error = broker_error(code, f"committing offsets of group {self._config.group_id!r}")
         if sent_by == NOBODY:
             return error
-        if code == FENCED_INSTANCE_ID and self._is_member:
+        if code == ErrorCode.fenced_instance_id and self._is_member:
             self._fail(error)
             return error
         self._beat_at = min(self._beat_at, now.mono)
-        if code == STALE_MEMBER_EPOCH and self._is_member:
+        if code == ErrorCode.stale_member_epoch and self._is_member:
             error.retriable = True
             return error
         return not_a_member(self._config, expired=self._polls.expired_once, cause=error)
@@ -279,7 +275,7 @@ class ConsumerMembership:
             return None
         self._in_flight = False
         if isinstance(error, UnsupportedApiError):
-            error.hint = HINTS[UNSUPPORTED_VERSION] if error.hint == UnsupportedApiError.hint else error.hint
+            error.hint = HINTS[ErrorCode.unsupported_version] if error.hint == UnsupportedApiError.hint else error.hint
             return self._fail(error)
         if not error.retriable:
             self._notify(ErrorNotification(error))
@@ -459,7 +455,7 @@ class ConsumerMembership:
         del now
         if self.state in BEATING:
             self._notify(ErrorNotification(error))
-        if self._is_member and isinstance(error, BrokerError) and error.code == GROUP_AUTHORIZATION_FAILED:
+        if self._is_member and isinstance(error, BrokerError) and error.code == ErrorCode.group_authorization_failed:
             self._fence(error)  # no more heartbeats can be sent: the group goes on without this member, and nothing reports that
 
     def _move(self, cause: Input) -> None:

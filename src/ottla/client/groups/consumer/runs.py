@@ -9,6 +9,8 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 
+from ottla.protocol import ErrorCode
+
 
 class RunState(enum.Enum):
     """The state of the member's assignment."""
@@ -57,21 +59,19 @@ class RunReaction(enum.Enum):
     FAIL = "the application has to know; the coordinator asks another member after the timeout"
 
 
-INVALID_REQUEST = 42
-
 RUN_REACTIONS: Mapping[int, RunReaction] = {
-    7: RunReaction.LATER,
-    14: RunReaction.LATER,
-    15: RunReaction.LOOK_UP,
-    16: RunReaction.LOOK_UP,
-    22: RunReaction.PREPARE,
-    25: RunReaction.VOID,
-    INVALID_REQUEST: RunReaction.INVALID,
-    69: RunReaction.VOID,
-    110: RunReaction.VOID,
-    113: RunReaction.LATER,
+    ErrorCode.request_timed_out: RunReaction.LATER,
+    ErrorCode.coordinator_load_in_progress: RunReaction.LATER,
+    ErrorCode.coordinator_not_available: RunReaction.LOOK_UP,
+    ErrorCode.not_coordinator: RunReaction.LOOK_UP,
+    ErrorCode.illegal_generation: RunReaction.PREPARE,
+    ErrorCode.unknown_member_id: RunReaction.VOID,
+    ErrorCode.invalid_request: RunReaction.INVALID,
+    ErrorCode.group_id_not_found: RunReaction.VOID,
+    ErrorCode.fenced_member_epoch: RunReaction.VOID,
+    ErrorCode.stale_member_epoch: RunReaction.LATER,
 }
 """Error codes of ConsumerGroupPrepareAssignment and ConsumerGroupInstallAssignment -> what to do; any other is ``FAIL``, or
 ``LATER`` if it is retriable.
 
-After 113 (STALE_MEMBER_EPOCH) the next heartbeat brings the epoch, and with it the run begins again."""
+After STALE_MEMBER_EPOCH the next heartbeat brings the epoch, and with it the run begins again."""

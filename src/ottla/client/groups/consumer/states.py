@@ -9,8 +9,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 
-UNKNOWN_MEMBER_ID, GROUP_AUTHORIZATION_FAILED, UNSUPPORTED_VERSION, GROUP_ID_NOT_FOUND = 25, 30, 35, 69
-FENCED_INSTANCE_ID, STALE_MEMBER_EPOCH = 82, 113
+from ottla.protocol import ErrorCode
 
 
 class State(enum.Enum):
@@ -84,23 +83,29 @@ class Reaction(enum.Enum):
 
 
 HEARTBEAT_REACTIONS: Mapping[int, Reaction] = {
-    7: Reaction.LATER,
-    14: Reaction.LATER,
-    15: Reaction.LOOK_UP,
-    16: Reaction.LOOK_UP,
-    UNKNOWN_MEMBER_ID: Reaction.FENCED,
-    29: Reaction.TELL,
-    GROUP_ID_NOT_FOUND: Reaction.GONE,
-    110: Reaction.FENCED,
+    ErrorCode.request_timed_out: Reaction.LATER,
+    ErrorCode.coordinator_load_in_progress: Reaction.LATER,
+    ErrorCode.coordinator_not_available: Reaction.LOOK_UP,
+    ErrorCode.not_coordinator: Reaction.LOOK_UP,
+    ErrorCode.unknown_member_id: Reaction.FENCED,
+    ErrorCode.topic_authorization_failed: Reaction.TELL,
+    ErrorCode.group_id_not_found: Reaction.GONE,
+    ErrorCode.fenced_member_epoch: Reaction.FENCED,
 }
 """Error codes of ConsumerGroupHeartbeat -> what to do; after another one that is retriable ``LATER``, after any other ``FATAL``."""
 
 HINTS: Mapping[int, str] = {
-    UNSUPPORTED_VERSION: 'the cluster does not offer the consumer protocol: set group_protocol="classic", or leave it out',
-    42: "the broker's message says what is wrong; a new Consumer can try again",
-    GROUP_ID_NOT_FOUND: 'the group is a classic group that cannot be converted: set group_protocol="classic", or leave it out',
-    112: "group_remote_assignor must be one of the broker's group.consumer.assignors",
-    128: "in the consumer protocol the broker matches patterns: use RE2 syntax, without back references or look-around",
+    ErrorCode.unsupported_version: (
+        'the cluster does not offer the consumer protocol: set group_protocol="classic", or leave it out'
+    ),
+    ErrorCode.invalid_request: "the broker's message says what is wrong; a new Consumer can try again",
+    ErrorCode.group_id_not_found: (
+        'the group is a classic group that cannot be converted: set group_protocol="classic", or leave it out'
+    ),
+    ErrorCode.unsupported_assignor: "group_remote_assignor must be one of the broker's group.consumer.assignors",
+    ErrorCode.invalid_regular_expression: (
+        "in the consumer protocol the broker matches patterns: use RE2 syntax, without back references or look-around"
+    ),
 }
 """What to do about errors that end a membership, where the error itself does not say."""
 
