@@ -211,32 +211,32 @@ class AsyncConsumer(ConsumerBase[K_co, V_co]):
         it, and ``commit()`` and ``close()`` commit it.
         """
         wanted = {arguments.partition(partition): arguments.position(offset)}
-        await self._run(lambda now: self._calls.seek(wanted, now))
+        await self._run(lambda now: self._calls.positions.seek(wanted, now))
 
     async def seek_to_beginning(self, *partitions: Partitions) -> None:
         """As ``Consumer.seek_to_beginning``."""
         wanted = arguments.partitions(partitions)
-        await self._run(lambda now: self._calls.seek_to_beginning(wanted, now))
+        await self._run(lambda now: self._calls.positions.seek_to_beginning(wanted, now))
 
     async def seek_to_end(self, *partitions: Partitions) -> None:
         """As ``Consumer.seek_to_end``."""
         wanted = arguments.partitions(partitions)
-        await self._run(lambda now: self._calls.seek_to_end(wanted, now))
+        await self._run(lambda now: self._calls.positions.seek_to_end(wanted, now))
 
     async def position(self, partition: TopicPartition, timeout: Timeout = None) -> int:
         """As ``Consumer.position``."""
         wanted, wait = arguments.partition(partition), self._timeout(timeout)
-        return await self._run(lambda now: self._calls.position(wanted, wait, now))
+        return await self._run(lambda now: self._calls.positions.position(wanted, wait, now))
 
     async def pause(self, *partitions: Partitions) -> None:
         """As ``Consumer.pause``."""
         wanted = arguments.partitions(partitions)
-        await self._run(lambda now: self._calls.pause(wanted, now))
+        await self._run(lambda now: self._calls.positions.pause(wanted, now))
 
     async def resume(self, *partitions: Partitions) -> None:
         """As ``Consumer.resume``."""
         wanted = arguments.partitions(partitions)
-        await self._run(lambda now: self._calls.resume(wanted, now))
+        await self._run(lambda now: self._calls.positions.resume(wanted, now))
 
     # -- commits ----------------------------------------------------------------------------------------------------------
 
@@ -245,7 +245,7 @@ class AsyncConsumer(ConsumerBase[K_co, V_co]):
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         """As ``Consumer.commit``. If it is cancelled, the commit is made nevertheless, and a failure is logged."""
         wanted, wait = arguments.offsets(offsets), self._timeout(timeout)
-        return await self._run(lambda now: self._calls.commit(wanted, wait, now))
+        return await self._run(lambda now: self._calls.commits.commit(wanted, wait, now))
 
     async def commit_async(
         self, offsets: Mapping[TopicPartition, Offset] | None = None, callback: CommitCallback | None = None
@@ -253,13 +253,13 @@ class AsyncConsumer(ConsumerBase[K_co, V_co]):
         """As ``Consumer.commit_async``; ``callback(offsets, error)`` may be a coroutine function."""
         arguments.callback(callback, "callback")
         wanted = arguments.offsets(offsets)
-        await self._run(lambda now: self._calls.commit_async(wanted, callback, now))
+        await self._run(lambda now: self._calls.commits.commit_async(wanted, callback, now))
 
     async def committed(self, *partitions: Partitions, timeout: Timeout = None) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """As ``Consumer.committed``."""
         wanted = arguments.partitions(partitions) if partitions else sorted(self.assignment())
         wait = self._timeout(timeout)
-        return await self._run(lambda now: self._calls.committed(wanted, wait, now))
+        return await self._run(lambda now: self._calls.commits.committed(wanted, wait, now))
 
     # -- queries --------------------------------------------------------------------------------------------------------
 
@@ -276,12 +276,12 @@ class AsyncConsumer(ConsumerBase[K_co, V_co]):
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """As ``Consumer.offsets_for_times``."""
         wanted, wait = arguments.timestamps(timestamps), self._timeout(timeout)
-        return await self._run(lambda now: self._calls.list_offsets(wanted, wait, now))
+        return await self._run(lambda now: self._calls.positions.list_offsets(wanted, wait, now))
 
     async def lag(self, partition: TopicPartition, timeout: Timeout = None) -> int:
         """As ``Consumer.lag``."""
         wanted, wait = arguments.partition(partition), self._timeout(timeout)
-        return await self._run(lambda now: self._calls.lag(wanted, wait, now))
+        return await self._run(lambda now: self._calls.positions.lag(wanted, wait, now))
 
     async def partitions_for(self, topic: str, timeout: Timeout = None) -> list[PartitionInfo]:
         """As ``Consumer.partitions_for``."""
@@ -462,7 +462,7 @@ class AsyncConsumer(ConsumerBase[K_co, V_co]):
 
     async def _edges(self, partitions: Iterable[TopicPartition], timestamp: int, timeout: Timeout) -> dict[TopicPartition, int]:
         wanted, wait = dict.fromkeys(arguments.partitions((partitions,)), timestamp), self._timeout(timeout)
-        found = await self._run(lambda now: self._calls.list_offsets(wanted, wait, now))
+        found = await self._run(lambda now: self._calls.positions.list_offsets(wanted, wait, now))
         return {tp: 0 if answer is None else answer.offset for tp, answer in found.items()}
 
 

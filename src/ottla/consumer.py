@@ -202,7 +202,7 @@ class Consumer(ConsumerBase[K_co, V_co]):
 
     def _seek_all(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """``seek()`` in one round trip to the background thread: a thousand of them would take seconds."""
-        self._run(lambda now: self._calls.seek(positions, now))
+        self._run(lambda now: self._calls.positions.seek(positions, now))
 
     def seek_to_beginning(self, *partitions: Partitions) -> None:
         """Read these partitions, or all, from their first record on.
@@ -211,7 +211,7 @@ class Consumer(ConsumerBase[K_co, V_co]):
         not assigned.
         """
         wanted = arguments.partitions(partitions)
-        self._run(lambda now: self._calls.seek_to_beginning(wanted, now))
+        self._run(lambda now: self._calls.positions.seek_to_beginning(wanted, now))
 
     def seek_to_end(self, *partitions: Partitions) -> None:
         """Read these partitions, or all, from their end on; with ``read_committed``, from the last stable offset on.
@@ -220,7 +220,7 @@ class Consumer(ConsumerBase[K_co, V_co]):
         not assigned.
         """
         wanted = arguments.partitions(partitions)
-        self._run(lambda now: self._calls.seek_to_end(wanted, now))
+        self._run(lambda now: self._calls.positions.seek_to_end(wanted, now))
 
     def position(self, partition: TopicPartition, timeout: Timeout = None) -> int:
         """The offset of the next record of a partition, after all records that were returned.
@@ -229,7 +229,7 @@ class Consumer(ConsumerBase[K_co, V_co]):
         is not assigned, and with ``auto_offset_reset="none"`` ``NoOffsetForPartitionError``.
         """
         wanted, wait = arguments.partition(partition), self._timeout(timeout)
-        return self._run(lambda now: self._calls.position(wanted, wait, now))
+        return self._run(lambda now: self._calls.positions.position(wanted, wait, now))
 
     def pause(self, *partitions: Partitions) -> None:
         """Deliver no more records of these partitions until ``resume()``, or until a rebalance assigns them to another member.
@@ -238,12 +238,12 @@ class Consumer(ConsumerBase[K_co, V_co]):
         dropped and fetched again after ``resume()``. Raises ``IllegalStateError`` for a partition that is not assigned.
         """
         wanted = arguments.partitions(partitions)
-        self._run(lambda now: self._calls.pause(wanted, now))
+        self._run(lambda now: self._calls.positions.pause(wanted, now))
 
     def resume(self, *partitions: Partitions) -> None:
         """Deliver these partitions again. Raises ``IllegalStateError`` for a partition that is not assigned."""
         wanted = arguments.partitions(partitions)
-        self._run(lambda now: self._calls.resume(wanted, now))
+        self._run(lambda now: self._calls.positions.resume(wanted, now))
 
     # -- commits ----------------------------------------------------------------------------------------------------------
 
@@ -261,7 +261,7 @@ class Consumer(ConsumerBase[K_co, V_co]):
         then on they count for the new topic: an offset does not say which topic it belongs to.
         """
         wanted, wait = arguments.offsets(offsets), self._timeout(timeout)
-        return self._run(lambda now: self._calls.commit(wanted, wait, now))
+        return self._run(lambda now: self._calls.commits.commit(wanted, wait, now))
 
     def commit_async(self, offsets: Mapping[TopicPartition, Offset] | None = None, callback: CommitCallback | None = None) -> None:
         """Commit ``offsets``, or the positions after all records that were returned, without waiting or retrying.
@@ -271,7 +271,7 @@ class Consumer(ConsumerBase[K_co, V_co]):
         """
         arguments.callback(callback, "callback")
         wanted = arguments.offsets(offsets)
-        self._run(lambda now: self._calls.commit_async(wanted, callback, now))
+        self._run(lambda now: self._calls.commits.commit_async(wanted, callback, now))
 
     def committed(self, *partitions: Partitions, timeout: Timeout = None) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """What the group has committed for these partitions, or for all assigned ones; ``None`` if there is no commit.
@@ -281,7 +281,7 @@ class Consumer(ConsumerBase[K_co, V_co]):
         """
         wanted = arguments.partitions(partitions) if partitions else sorted(self.assignment())
         wait = self._timeout(timeout)
-        return self._run(lambda now: self._calls.committed(wanted, wait, now))
+        return self._run(lambda now: self._calls.commits.committed(wanted, wait, now))
 
     # -- queries --------------------------------------------------------------------------------------------------------
 
@@ -309,7 +309,7 @@ class Consumer(ConsumerBase[K_co, V_co]):
         Raises as ``end_offsets()`` does, also for ``timeout=0``: ``None`` always means that there is none.
         """
         wanted, wait = arguments.timestamps(timestamps), self._timeout(timeout)
-        return self._run(lambda now: self._calls.list_offsets(wanted, wait, now))
+        return self._run(lambda now: self._calls.positions.list_offsets(wanted, wait, now))
 
     def lag(self, partition: TopicPartition, timeout: Timeout = None) -> int:
         """The number of records that remain to be read in a partition. Asks a broker only if the end of the log is not known.
@@ -318,7 +318,7 @@ class Consumer(ConsumerBase[K_co, V_co]):
         does.
         """
         wanted, wait = arguments.partition(partition), self._timeout(timeout)
-        return self._run(lambda now: self._calls.lag(wanted, wait, now))
+        return self._run(lambda now: self._calls.positions.lag(wanted, wait, now))
 
     def partitions_for(self, topic: str, timeout: Timeout = None) -> list[PartitionInfo]:
         """The partitions of a topic, as a broker describes them now; this does not create the topic.
@@ -441,7 +441,7 @@ class Consumer(ConsumerBase[K_co, V_co]):
 
     def _edges(self, partitions: Iterable[TopicPartition], timestamp: int, timeout: Timeout) -> dict[TopicPartition, int]:
         wanted, wait = dict.fromkeys(arguments.partitions((partitions,)), timestamp), self._timeout(timeout)
-        found = self._run(lambda now: self._calls.list_offsets(wanted, wait, now))
+        found = self._run(lambda now: self._calls.positions.list_offsets(wanted, wait, now))
         return {tp: 0 if answer is None else answer.offset for tp, answer in found.items()}
 
     def _bind(self, listener: RebalanceListener) -> Listener | None:

@@ -19,10 +19,9 @@ from typing import TYPE_CHECKING, Any, Generic, Never, NoReturn, Unpack
 
 from ottla.arguments import LONGEST_POLL, Timeout, duration, milliseconds
 from ottla.client.assembly import ConsumerAssembly
-from ottla.client.calls.calls import ConsumerCalls
+from ottla.client.calls.calls import ConsumerCalls, ProcessingJob
 from ottla.client.calls.collector import Delivery
 from ottla.client.calls.mailbox import News
-from ottla.client.calls.processing import Job
 from ottla.client.calls.rebalancing import Listener
 from ottla.client.commands import Inspect
 from ottla.client.groups.rebalances import Rebalance
@@ -184,7 +183,7 @@ class ConsumerBase(Generic[K_co, V_co]):
         except (IllegalStateError, TimeoutError):
             return None
 
-    def processing(self, *, limit: float | timedelta) -> Job:
+    def processing(self, *, limit: float | timedelta) -> ProcessingJob:
         """A block in which the application may process records for longer than ``max_poll_interval`` and remain a member.
 
         ::

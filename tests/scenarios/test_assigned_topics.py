@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ottla.client.calls.calls import PROBLEM_GRACE
+from ottla.client.calls.errors import PROBLEM_GRACE
 from ottla.client.health.verdicts import WaitsFor
 from ottla.errors import OttlaError, error_class
 from ottla.types import TopicPartition
@@ -141,7 +141,7 @@ def test_assign_commits_nothing_of_a_topic_that_was_recreated_since_the_last_cal
 def test_a_topic_that_is_made_late_is_read(world: World, settings: dict[str, Any], paused: bool) -> None:
     app = assigned(world, ELSEWHERE, **settings)
     if paused:
-        world.call(app, app.calls.pause([ELSEWHERE], world.now))
+        world.call(app, app.calls.positions.pause([ELSEWHERE], world.now))
     app.start(reading(app))
     world.run_until(lambda: bool(app.errors), 10_000)
     world.create_topic("u", 1)

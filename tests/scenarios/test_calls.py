@@ -66,7 +66,7 @@ def test_a_wakeup_does_not_end_the_last_commit(world: World) -> None:
 
 def test_a_wakeup_that_comes_when_a_commit_is_done_ends_the_next_call(world: World) -> None:
     app = by_hand(world)
-    app.start(app.calls.commit({T0: OffsetAndMetadata(1)}, 5_000, app.now))
+    app.start(app.calls.commits.commit({T0: OffsetAndMetadata(1)}, 5_000, app.now))
     world.run_until(lambda: world.committed("g", "t", 2) == {0: 1})
     while app.running:
         world.run(1)
@@ -113,7 +113,7 @@ def test_the_failure_of_a_commit_whose_call_has_ended_is_logged_once(
     app, words = by_hand(world), refused(world)
 
     def program() -> Program:
-        committing = app.calls.commit({T0: OffsetAndMetadata(1)}, 5_000, app.now)
+        committing = app.calls.commits.commit({T0: OffsetAndMetadata(1)}, 5_000, app.now)
         if ended == "cancelled":
             next(committing)
             committing.close()
@@ -132,7 +132,7 @@ def test_the_failure_of_a_commit_whose_call_has_ended_is_logged_once(
 def test_a_commit_whose_failure_was_raised_is_not_logged(world: World, caplog: pytest.LogCaptureFixture) -> None:
     app, words = by_hand(world), refused(world)
     with pytest.raises(BrokerError, match=words):
-        world.call(app, app.calls.commit({T0: OffsetAndMetadata(1)}, 5_000, app.now))
+        world.call(app, app.calls.commits.commit({T0: OffsetAndMetadata(1)}, 5_000, app.now))
     world.call(app, app.calls.close(5_000, app.now))
     assert words not in caplog.text
 
@@ -146,9 +146,9 @@ def test_a_commit_that_the_callback_of_an_earlier_one_ends_is_logged_if_it_fails
     def callback(offsets: object, error: Exception | None) -> None:
         raise raised
 
-    world.call(app, app.calls.commit_async({T0: OffsetAndMetadata(1)}, callback, app.now))
+    world.call(app, app.calls.commits.commit_async({T0: OffsetAndMetadata(1)}, callback, app.now))
     with pytest.raises(type(raised), match="from the callback"):
-        world.call(app, app.calls.commit({T0: OffsetAndMetadata(2)}, 5_000, app.now))
+        world.call(app, app.calls.commits.commit({T0: OffsetAndMetadata(2)}, 5_000, app.now))
     world.call(app, app.calls.close(5_000, app.now))
     assert [words in line for line in caplog.messages] == [True]
 
@@ -158,20 +158,22 @@ def test_a_commit_waits_for_the_asynchronous_ones_before_it(world: World, nothin
     app = by_hand(world)
     world.broker.set_fault(Delay(1_000), Api.OFFSET_COMMIT)
     heard: list[object] = []
-    world.call(app, app.calls.commit_async({T0: OffsetAndMetadata(1)}, lambda offsets, error: heard.append(error), app.now))
+    world.call(app, app.calls.commits.commit_async({T0: OffsetAndMetadata(1)}, lambda offsets, error: heard.append(error), app.now))
     began = world.now.mono
-    world.call(app, app.calls.commit({} if nothing else {T0: OffsetAndMetadata(2)}, 5_000, app.now))
+    world.call(app, app.calls.commits.commit({} if nothing else {T0: OffsetAndMetadata(2)}, 5_000, app.now))
     assert heard == [None]
     assert world.now.mono - began >= 1_000
 
 
 def test_an_asynchronous_commit_that_fails_does_not_fail_the_one_after_it(world: World) -> None:
     app = by_hand(world)
-    world.call(app, app.calls.committed([T0], 5_000, app.now))
+    world.call(app, app.calls.commits.committed([T0], 5_000, app.now))
     world.broker.set_fault(Fail(29), Api.OFFSET_COMMIT)
     heard: list[object] = []
-    world.call(app, app.calls.commit_async({T0: OffsetAndMetadata(1)}, lambda offsets, error: heard.append(type(error)), app.now))
-    world.call(app, app.calls.commit({T0: OffsetAndMetadata(2)}, 5_000, app.now))
+    world.call(
+        app, app.calls.commits.commit_async({T0: OffsetAndMetadata(1)}, lambda offsets, error: heard.append(type(error)), app.now)
+    )
+    world.call(app, app.calls.commits.commit({T0: OffsetAndMetadata(2)}, 5_000, app.now))
     assert heard == [error_class(29)]
     assert world.committed("g", "t", 2) == {0: 2}
 
@@ -183,9 +185,9 @@ def test_who_was_fenced_learns_it_from_every_call(world: World) -> None:
     newer.start(member(newer))
     world.run_until(lambda: bool(newer.calls.owned))
     heard: list[object] = []
-    world.call(older, older.calls.commit_async(None, lambda offsets, error: heard.append(type(error)), older.now))
+    world.call(older, older.calls.commits.commit_async(None, lambda offsets, error: heard.append(type(error)), older.now))
     world.run(500)
-    for call in (older.calls.poll(0, older.now), older.calls.commit(None, 1_000, older.now)):
+    for call in (older.calls.poll(0, older.now), older.calls.commits.commit(None, 1_000, older.now)):
         with pytest.raises(FencedInstanceIdError):
             world.call(older, call)
     assert heard == [FencedInstanceIdError]
@@ -195,7 +197,7 @@ def test_who_was_fenced_learns_it_from_every_call(world: World) -> None:
 def test_a_strange_epoch_in_a_commit_holds_up_nothing(world: World, epoch: int) -> None:
     app = by_hand(world)
     world.call(app, app.calls.poll(5_000, app.now))
-    world.call(app, app.calls.commit({T0: OffsetAndMetadata(1, leader_epoch=epoch)}, 5_000, app.now))
+    world.call(app, app.calls.commits.commit({T0: OffsetAndMetadata(1, leader_epoch=epoch)}, 5_000, app.now))
     assert world.committed("g", "t", 2) == {0: 1}
     began = app.now.mono
     for _ in range(3):
@@ -257,9 +259,9 @@ def test_close_commits_what_was_handed_out_only_if_that_is_automatic(world: Worl
 
 def test_close_says_if_an_asynchronous_commit_was_not_answered_and_is_over_in_time(world: World) -> None:
     app = by_hand(world)
-    world.call(app, app.calls.committed([T0], 5_000, app.now))
+    world.call(app, app.calls.commits.committed([T0], 5_000, app.now))
     world.broker.set_fault(Delay(60_000), Api.OFFSET_COMMIT)
-    world.call(app, app.calls.commit_async({T0: OffsetAndMetadata(1)}, None, app.now))
+    world.call(app, app.calls.commits.commit_async({T0: OffsetAndMetadata(1)}, None, app.now))
     began = world.now.mono
     with pytest.raises(OttlaTimeoutError, match="1 asynchronous commits"):
         world.call(app, app.calls.close(3_000, app.now))
@@ -289,8 +291,8 @@ def test_a_commit_callback_that_fails_in_close_is_heard_and_the_member_leaves_al
     app = app_of(world)
     joined(world, app, app.listeners())
     for _ in range(failures):
-        world.call(app, app.calls.commit_async({T0: OffsetAndMetadata(1)}, fail, app.now))
-    world.call(app, app.calls.commit_async({T0: OffsetAndMetadata(2)}, lambda *answer: called.append(answer), app.now))
+        world.call(app, app.calls.commits.commit_async({T0: OffsetAndMetadata(1)}, fail, app.now))
+    world.call(app, app.calls.commits.commit_async({T0: OffsetAndMetadata(2)}, lambda *answer: called.append(answer), app.now))
     with pytest.raises(ValueError, match="cannot note that"):
         world.call(app, app.calls.close(5_000, app.now))
     assert app.told[-1][0] == "revoke"
@@ -307,5 +309,5 @@ def test_a_question_without_time_ends_at_once_and_says_so(world: World) -> None:
     world.call(app, app.calls.poll(5_000, app.now))
     began = world.now.mono
     with pytest.raises(OttlaTimeoutError):
-        world.call(app, app.calls.list_offsets({T0: 1}, 0, app.now))
+        world.call(app, app.calls.positions.list_offsets({T0: 1}, 0, app.now))
     assert world.now.mono - began <= 1_000

@@ -85,15 +85,15 @@ def asker(app: App, chance: random.Random, wakes: bool) -> Program:
         mine = sorted(app.calls.owned) or ALL[:0]
         some = [chance.choice(mine)] if mine else []
         calls: list[Callable[[], Program]] = [
-            lambda: app.calls.commit(None, 1_000, app.now),
-            lambda: app.calls.commit_async(None, None, app.now),
-            lambda: app.calls.committed(ALL, 1_000, app.now),
-            lambda: app.calls.list_offsets({ALL[0]: -1}, 1_000, app.now),
+            lambda: app.calls.commits.commit(None, 1_000, app.now),
+            lambda: app.calls.commits.commit_async(None, None, app.now),
+            lambda: app.calls.commits.committed(ALL, 1_000, app.now),
+            lambda: app.calls.positions.list_offsets({ALL[0]: -1}, 1_000, app.now),
             lambda: app.calls.describe_topics(("t",), 1_000, app.now),
-            lambda some=some: app.calls.pause(some, app.now),  # type: ignore[misc]
-            lambda: app.calls.resume([tp for tp, view in app.calls.snapshot.partitions.items() if view.paused], app.now),
-            *[lambda tp=tp: app.calls.position(tp, 1_000, app.now) for tp in some],  # type: ignore[misc]
-            *[lambda tp=tp: app.calls.lag(tp, 1_000, app.now) for tp in some],  # type: ignore[misc]
+            lambda some=some: app.calls.positions.pause(some, app.now),  # type: ignore[misc]
+            lambda: app.calls.positions.resume([tp for tp, view in app.calls.snapshot.partitions.items() if view.paused], app.now),
+            *[lambda tp=tp: app.calls.positions.position(tp, 1_000, app.now) for tp in some],  # type: ignore[misc]
+            *[lambda tp=tp: app.calls.positions.lag(tp, 1_000, app.now) for tp in some],  # type: ignore[misc]
         ]
         try:
             yield from cancelled_sometimes(chance.choice(calls)(), chance)
@@ -188,9 +188,9 @@ def test_a_wakeup_ends_one_call_and_a_poll_before_any_other(world: World, seed: 
             assert len(woken) == number
 
     questions: list[Callable[[], Any]] = [
-        lambda: app.calls.committed(ALL, 1_000, app.now),
-        lambda: app.calls.list_offsets({ALL[0]: -1}, 1_000, app.now),
-        lambda: app.calls.commit(None, 1_000, app.now),
+        lambda: app.calls.commits.committed(ALL, 1_000, app.now),
+        lambda: app.calls.positions.list_offsets({ALL[0]: -1}, 1_000, app.now),
+        lambda: app.calls.commits.commit(None, 1_000, app.now),
     ]
     polling = noting("poll", lambda: app.calls.poll(60_000, app.now))
     world.call(app, app.calls.poll(5_000, app.now))
@@ -203,9 +203,9 @@ def test_a_pause_beside_a_seek_does_not_undo_it(world: World) -> None:
     first = ALL[0]
     world.call(app, app.calls.assign([first], app.now))
     assert len(world.call(app, app.calls.poll(5_000, app.now))) == RECORDS
-    seek, pause = app.calls.seek({first: OffsetAndMetadata(5)}, app.now), app.calls.pause([first], app.now)
+    seek, pause = app.calls.positions.seek({first: OffsetAndMetadata(5)}, app.now), app.calls.positions.pause([first], app.now)
     world.call(app, together(app, random.Random(0), seek, pause))
     assert app.calls.snapshot.partitions[first].paused
-    assert world.call(app, app.calls.position(first, 1_000, app.now)) == 5
-    world.call(app, app.calls.resume([first], app.now))
+    assert world.call(app, app.calls.positions.position(first, 1_000, app.now)) == 5
+    world.call(app, app.calls.positions.resume([first], app.now))
     assert [record.offset for record in world.call(app, app.calls.poll(5_000, app.now))] == [*range(5, RECORDS)]

@@ -68,7 +68,7 @@ def silent_goodbye(world: World) -> App:
 
 def silent_asynchronous_commit(world: World) -> App:
     app = silent_commits(world)
-    world.call(app, app.calls.commit_async({ALL[0]: OffsetAndMetadata(1)}, None, app.now))
+    world.call(app, app.calls.commits.commit_async({ALL[0]: OffsetAndMetadata(1)}, None, app.now))
     return app
 
 
@@ -189,7 +189,7 @@ def test_a_commit_does_not_wait_for_earlier_ones_beyond_its_own_time(world: Worl
     app = silent_asynchronous_commit(world)
     began = world.now.mono
     with pytest.raises(OttlaTimeoutError):
-        world.call(app, app.calls.commit(None, timeout, app.now))
+        world.call(app, app.calls.commits.commit(None, timeout, app.now))
     assert world.now.mono - began <= timeout
 
 
@@ -285,11 +285,11 @@ def test_the_commit_of_assign_is_tried_once_since_another_process_may_have_commi
 ) -> None:
     app = replacing(world)
     other = world.app("b", group_id="g", enable_auto_commit=False)
-    world.call(other, other.calls.committed([OLD], 5_000, other.now))
+    world.call(other, other.calls.commits.committed([OLD], 5_000, other.now))
     world.broker.set_fault(Fail(ErrorCode.coordinator_load_in_progress), Api.OFFSET_COMMIT, times=1)
     world.call(app, app.calls.assign([NEW], app.now))
     world.run(10)
-    world.call(other, other.calls.commit({OLD: OffsetAndMetadata(150)}, 5_000, other.now))
+    world.call(other, other.calls.commits.commit({OLD: OffsetAndMetadata(150)}, 5_000, other.now))
     world.run(1_000)
     world.call(app, app.calls.poll(10_000, app.now))
     assert world.committed("g", "t", PARTITIONS)[0] == 150
@@ -301,7 +301,7 @@ def test_the_commit_of_assign_does_not_wait_long_for_a_coordinator(world: World)
     world.broker.set_fault(Fail(ErrorCode.not_coordinator), Api.OFFSET_FETCH, times=1)
     world.broker.set_fault(Fail(ErrorCode.coordinator_not_available), Api.FIND_COORDINATOR, times=None)
     with pytest.raises(OttlaError):
-        world.call(app, app.calls.committed([OLD], 1_000, app.now))
+        world.call(app, app.calls.commits.committed([OLD], 1_000, app.now))
     world.call(app, app.calls.assign([NEW], app.now))
     world.run(6_000)
     world.broker.clear_faults()
@@ -326,9 +326,9 @@ def test_what_is_assigned_after_another_is_committed_in_this_order(world: World)
     app = replacing(world)
 
     def program() -> Program:
-        yield from app.calls.seek({OLD: OffsetAndMetadata(40)}, app.now)
+        yield from app.calls.positions.seek({OLD: OffsetAndMetadata(40)}, app.now)
         yield from app.calls.assign([OLD, NEW], app.now)
-        yield from app.calls.seek({OLD: OffsetAndMetadata(70)}, app.now)
+        yield from app.calls.positions.seek({OLD: OffsetAndMetadata(70)}, app.now)
         yield from app.calls.assign([NEW], app.now)
         yield Sleep(100)
         yield from app.calls.close(DEFAULT, app.now)

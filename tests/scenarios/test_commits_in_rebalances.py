@@ -43,7 +43,7 @@ def eager_committer(app: App, refused: list[OttlaError]) -> Program:
 
     def commit(partitions: list[TopicPartition]) -> None:
         try:
-            app.inside(app.calls.commit(None, 5_000, app.now))
+            app.inside(app.calls.commits.commit(None, 5_000, app.now))
         except REFUSALS as error:
             refused.append(error)
 
@@ -53,7 +53,7 @@ def eager_committer(app: App, refused: list[OttlaError]) -> Program:
         app.handled.extend(records)
         yield Sleep(20)
         try:
-            yield from app.calls.commit(None, 5_000, app.now)
+            yield from app.calls.commits.commit(None, 5_000, app.now)
         except REFUSALS as error:
             refused.append(error)
     yield from app.calls.close(10_000, app.now)
@@ -107,7 +107,7 @@ def test_a_commit_that_nobody_waits_for_any_more_takes_nothing_back_from_others(
             yield from app.calls.poll(100, app.now)
         try:
             offsets = dict.fromkeys(app.calls.owned, OffsetAndMetadata(committing))
-            yield from app.calls.commit(offsets, 60_000, app.now)
+            yield from app.calls.commits.commit(offsets, 60_000, app.now)
         except WakeupError as error:
             app.errors.append(error)
         while not app.stop:
@@ -132,7 +132,9 @@ def test_a_commit_just_after_the_assignment_takes_nothing_back(apps: Iterator[Ap
     app = next(apps)
     world = world_of(app)
     world.call(app, app.calls.assign([TopicPartition("t", p) for p in range(PARTITIONS)], app.now))
-    world.call(app, app.calls.commit({TopicPartition("t", p): OffsetAndMetadata(40) for p in range(PARTITIONS)}, 5_000, app.now))
+    world.call(
+        app, app.calls.commits.commit({TopicPartition("t", p): OffsetAndMetadata(40) for p in range(PARTITIONS)}, 5_000, app.now)
+    )
     world.call(app, app.calls.close(5_000, app.now))
     refused: list[OttlaError] = []
     other = next(apps)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ottla.broker.faults.rules import Drop, ExpireMember, Fail, Moment
-from ottla.client.calls.calls import Listeners
+from ottla.client.calls.rebalancing import Listeners
 from ottla.errors import error_class
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
@@ -79,7 +79,7 @@ def test_a_pause_survives_a_rebalance_that_keeps_the_partition(world: World) -> 
         yield from first.calls.subscribe(["t"], first.listeners(), first.now)
         while not first.calls.owned:
             yield from first.calls.poll(100, first.now)
-        yield from first.calls.pause(ALL, first.now)
+        yield from first.calls.positions.pause(ALL, first.now)
         while not first.stop:
             first.handled.extend((yield from first.calls.poll(100, first.now)))
 
@@ -154,7 +154,7 @@ def test_a_commit_with_an_epoch_that_is_out_of_date_is_signed_anew(world: World)
         while not (yield from app.calls.poll(500, app.now)):
             pass
         world.broker.set_fault(Fail(ErrorCode.stale_member_epoch), Api.OFFSET_COMMIT, times=2)
-        yield from app.calls.commit(None, 5_000, app.now)
+        yield from app.calls.commits.commit(None, 5_000, app.now)
 
     world.call(app, program())
     epochs = [one.generation_id_or_member_epoch for _, api, one in world.broker.seen if api is Api.OFFSET_COMMIT]

@@ -10,7 +10,7 @@ import pytest
 
 from ottla.assignors import Cluster, ConsumerPartitionAssignor, MemberSubscription, RebalanceProtocol
 from ottla.broker.faults.rules import ExpireMember
-from ottla.client.calls.calls import Listeners
+from ottla.client.calls.rebalancing import Listeners
 from ottla.client.groups.classic.states import State
 from ottla.errors import error_class
 from ottla.protocol.apis import Api
@@ -225,7 +225,7 @@ def test_a_commit_while_the_group_rebalances_is_refused_and_works_afterwards(wor
         while not app.stop:
             yield from app.calls.poll(100, app.now)
             try:
-                yield from app.calls.commit(None, 5_000, app.now)
+                yield from app.calls.commits.commit(None, 5_000, app.now)
             except RebalanceInProgressError as error:
                 errors.append(error)
             yield Sleep(10)

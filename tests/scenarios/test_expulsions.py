@@ -187,7 +187,7 @@ def test_a_callback_of_a_commit_does_not_add_to_the_time_before_the_poll(world: 
     def program() -> Program:
         yield from app.calls.subscribe(["t"], app.listeners(), app.now)
         yield from app.calls.poll(5_000, app.now)
-        yield from app.calls.commit_async(None, lambda offsets, error: app.busy(7_000), app.now)
+        yield from app.calls.commits.commit_async(None, lambda offsets, error: app.busy(7_000), app.now)
         yield Sleep(7_000)
         while not app.stop:
             yield from app.calls.poll(500, app.now)

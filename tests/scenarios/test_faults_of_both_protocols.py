@@ -66,18 +66,18 @@ def kept_waiting(group: Group) -> App:
 def test_a_commit_that_was_given_up_does_not_come_after_the_next(group: Group) -> None:
     app, world = kept_waiting(group), group.world
     with pytest.raises(OttlaTimeoutError):
-        world.call(app, app.calls.commit({ALL[0]: OffsetAndMetadata(10)}, 1_000, app.now))
-    world.call(app, app.calls.commit({ALL[0]: OffsetAndMetadata(20)}, 10_000, app.now))
+        world.call(app, app.calls.commits.commit({ALL[0]: OffsetAndMetadata(10)}, 1_000, app.now))
+    world.call(app, app.calls.commits.commit({ALL[0]: OffsetAndMetadata(20)}, 10_000, app.now))
     world.run(10_000)
     assert world.committed("g", "t", PARTITIONS) == {0: 20}
 
 
 def test_a_look_up_that_is_given_up_does_not_put_commits_out_of_order(group: Group) -> None:
     app, world = kept_waiting(group), group.world
-    world.call(app, app.calls.commit_async({ALL[0]: OffsetAndMetadata(10)}, None, app.now))
+    world.call(app, app.calls.commits.commit_async({ALL[0]: OffsetAndMetadata(10)}, None, app.now))
     with pytest.raises(OttlaTimeoutError):
-        world.call(app, app.calls.committed(ALL[:1], 1_000, app.now))
-    world.call(app, app.calls.commit({ALL[0]: OffsetAndMetadata(20)}, 10_000, app.now))
+        world.call(app, app.calls.commits.committed(ALL[:1], 1_000, app.now))
+    world.call(app, app.calls.commits.commit({ALL[0]: OffsetAndMetadata(20)}, 10_000, app.now))
     world.run(10_000)
     assert world.committed("g", "t", PARTITIONS) == {0: 20}
 

@@ -69,10 +69,10 @@ def test_pausing_all_for_a_while_keeps_the_session(world: World) -> None:
     world.produce("t", 0, 5)
     app = assigned(world, TP0, TP1)
     seen = poll(world, app)
-    world.call(app, app.calls.pause((TP0, TP1), world.now))
+    world.call(app, app.calls.positions.pause((TP0, TP1), world.now))
     assert poll(world, app, timeout=3_000) == []
     world.produce("t", 0, 5)
-    world.call(app, app.calls.resume((TP0, TP1), world.now))
+    world.call(app, app.calls.positions.resume((TP0, TP1), world.now))
     seen += poll(world, app)
     assert seen == [(0, offset) for offset in range(10)]
     assert [message.session_epoch for message in requests(world)].count(0) == 1
@@ -144,7 +144,7 @@ def test_a_seek_is_of_the_topic_made_anew_also_where_only_the_old_one_is_known_y
     """A consumer that rests between two jobs does not look at the cluster for minutes."""
     world.produce("t", 0, 8)
     app = assigned(world, TP0, auto_offset_reset=policy, allow_auto_create_topics=False)
-    world.call(app, app.calls.seek({TP0: OffsetAndMetadata(0)}, world.now))
+    world.call(app, app.calls.positions.seek({TP0: OffsetAndMetadata(0)}, world.now))
     assert len(poll(world, app)) == 8
     world.call(app, app.calls.unsubscribe(world.now))
     world.run(2_000)
@@ -152,7 +152,7 @@ def test_a_seek_is_of_the_topic_made_anew_also_where_only_the_old_one_is_known_y
     world.create_topic("t", 1)
     world.produce("t", 0, 5)
     world.call(app, app.calls.assign([TP0], world.now))
-    world.call(app, app.calls.seek({TP0: OffsetAndMetadata(3)}, world.now))
+    world.call(app, app.calls.positions.seek({TP0: OffsetAndMetadata(3)}, world.now))
     assert poll(world, app, timeout=10_000) == [(0, 3), (0, 4)]
 
 
@@ -191,7 +191,7 @@ def test_a_pause_survives_a_rebalance_that_leaves_the_partition(world: World) ->
         yield from first.calls.subscribe(("p",), first.listeners(), first.now)
         while len(first.calls.owned) < 2:
             yield from first.calls.poll(200, first.now)
-        yield from first.calls.pause((kept,), first.now)
+        yield from first.calls.positions.pause((kept,), first.now)
         while not first.stop:
             records = yield from first.calls.poll(200, first.now)
             first.handled.extend(records)
@@ -240,7 +240,7 @@ def test_a_record_that_cannot_be_deserialized_is_gone_past(world: World) -> None
     assert (error.topic, error.partition, error.offset, error.part, error.raw) == ("t", 0, 2, "value", b"2")
     assert (error.record.value, error.record.key, error.record.offset, error.record.headers) == (b"2", None, 2, ())
     assert isinstance(error.__cause__, ValueError)
-    world.call(app, app.calls.seek({TP0: OffsetAndMetadata(error.offset + 1)}, world.now))
+    world.call(app, app.calls.positions.seek({TP0: OffsetAndMetadata(error.offset + 1)}, world.now))
     assert [record.value for record in world.call(app, app.calls.poll(1_000, world.now))] == [3, 4]
 
 

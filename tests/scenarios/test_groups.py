@@ -85,7 +85,7 @@ def test_a_commit_while_the_group_rebalances_says_so(world: World) -> None:
         yield from app.calls.subscribe(["t"], app.listeners(), app.now)
         yield from app.calls.poll(0, app.now)
         yield Sleep(5)
-        yield from app.calls.commit({ALL[0]: OffsetAndMetadata(1)}, 2_000, app.now)
+        yield from app.calls.commits.commit({ALL[0]: OffsetAndMetadata(1)}, 2_000, app.now)
 
     with pytest.raises(RebalanceInProgressError, match="poll"):
         world.call(app, program())
@@ -114,16 +114,16 @@ def test_commits_of_a_manual_assignment_go_to_the_group_too(world: World) -> Non
     app = world.app("a", group_id="g", enable_auto_commit=False)
     world.call(app, app.calls.assign(ALL[:1], world.now))
     world.call(app, app.calls.poll(1_000, world.now))
-    assert world.call(app, app.calls.commit(None, 5_000, world.now)) == {ALL[0]: OffsetAndMetadata(100, leader_epoch=0)}
+    assert world.call(app, app.calls.commits.commit(None, 5_000, world.now)) == {ALL[0]: OffsetAndMetadata(100, leader_epoch=0)}
     assert world.committed("g", "t", PARTITIONS) == {0: 100}
     other = world.app("b", group_id="g")
     world.call(other, other.calls.assign(ALL[:2], world.now))
-    assert world.call(other, other.calls.committed(ALL[:2], 5_000, world.now)) == {
+    assert world.call(other, other.calls.commits.committed(ALL[:2], 5_000, world.now)) == {
         ALL[0]: OffsetAndMetadata(100, leader_epoch=0),
         ALL[1]: None,
     }
-    assert world.call(other, other.calls.position(ALL[0], 5_000, world.now)) == 100
-    assert world.call(other, other.calls.position(ALL[1], 5_000, world.now)) == 0
+    assert world.call(other, other.calls.positions.position(ALL[0], 5_000, world.now)) == 100
+    assert world.call(other, other.calls.positions.position(ALL[1], 5_000, world.now)) == 0
 
 
 def test_callbacks_of_asynchronous_commits_come_in_order_and_before_a_later_commit_returns(world: World) -> None:
@@ -133,10 +133,11 @@ def test_callbacks_of_asynchronous_commits_come_in_order_and_before_a_later_comm
     for offset in (1, 2, 3):
         offsets = {ALL[0]: OffsetAndMetadata(offset)}
         world.call(
-            app, app.calls.commit_async(offsets, lambda found, error: heard.append((found[ALL[0]].offset, error)), world.now)
+            app,
+            app.calls.commits.commit_async(offsets, lambda found, error: heard.append((found[ALL[0]].offset, error)), world.now),
         )
     assert heard == []
-    world.call(app, app.calls.commit({ALL[0]: OffsetAndMetadata(4)}, 5_000, world.now))
+    world.call(app, app.calls.commits.commit({ALL[0]: OffsetAndMetadata(4)}, 5_000, world.now))
     assert heard == [(1, None), (2, None), (3, None)]
     assert world.committed("g", "t", PARTITIONS) == {0: 4}
 
@@ -145,7 +146,7 @@ def test_too_much_metadata_is_refused_with_a_hint(world: World) -> None:
     app = world.app("a", group_id="g", enable_auto_commit=False)
     world.call(app, app.calls.assign(ALL[:1], world.now))
     with pytest.raises(error_class(12), match=r"offset\.metadata\.max\.bytes"):
-        world.call(app, app.calls.commit({ALL[0]: OffsetAndMetadata(1, "x" * 5_000)}, 5_000, world.now))
+        world.call(app, app.calls.commits.commit({ALL[0]: OffsetAndMetadata(1, "x" * 5_000)}, 5_000, world.now))
 
 
 def test_a_commit_without_a_coordinator_ends_in_time_and_says_why(world: World) -> None:
@@ -155,7 +156,7 @@ def test_a_commit_without_a_coordinator_ends_in_time_and_says_why(world: World) 
     world.broker.kill()
     before = world.now.mono
     with pytest.raises(OttlaTimeoutError, match=r"refused|broke|reached"):
-        world.call(app, app.calls.commit(None, 3_000, world.now))
+        world.call(app, app.calls.commits.commit(None, 3_000, world.now))
     assert 3_000 <= world.now.mono - before <= 4_000
 
 
@@ -240,7 +241,7 @@ def test_a_seek_in_on_assign_wins_over_the_committed_offset(world: World) -> Non
     def program() -> Program:
         def rewind(partitions: list[TopicPartition]) -> None:
             for tp in partitions:
-                app.inside(app.calls.seek({tp: OffsetAndMetadata(42)}, app.now))
+                app.inside(app.calls.positions.seek({tp: OffsetAndMetadata(42)}, app.now))
 
         yield from app.calls.subscribe(["t"], Listeners(on_assign=rewind), app.now)
         while len(app.handled) < 4:
@@ -301,9 +302,9 @@ def test_the_outcome_of_a_commit_that_was_cancelled_is_logged(world: World, capl
     world.call(app, app.calls.assign(ALL, world.now))
     for offset, metadata in ((OffsetAndMetadata(1, "x" * 5_000), "too large"), (OffsetAndMetadata(2), "")):
         caplog.clear()
-        call = app.calls.commit({ALL[0]: offset}, 5_000, world.now)
+        call = app.calls.commits.commit({ALL[0]: offset}, 5_000, world.now)
         next(call)
         call.close()
-        world.call(app, app.calls.commit({ALL[1]: OffsetAndMetadata(5)}, 5_000, world.now))
+        world.call(app, app.calls.commits.commit({ALL[1]: OffsetAndMetadata(5)}, 5_000, world.now))
         assert ("failed" in caplog.text) is bool(metadata)
     assert world.committed("g", "t", PARTITIONS) == {0: 2, 1: 5}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.client.calls.calls import Listeners
+from ottla.client.calls.rebalancing import Listeners
 from ottla.errors import CommitFailedError, IllegalStateError
 from ottla.types import OffsetAndMetadata, TopicPartition
 from tests.scenarios.groups import (
@@ -111,7 +111,7 @@ def test_a_handler_beyond_the_poll_interval_leaves_once_and_is_told_why(world: W
         yield from subscribed(slow)
         yield Sleep(30_000)
         with pytest.raises(CommitFailedError, match="max_poll_interval"):
-            yield from slow.calls.commit(None, 5_000, slow.now)
+            yield from slow.calls.commits.commit(None, 5_000, slow.now)
         slow.told.append(("polls again", []))
         while not slow.stop:
             yield from slow.calls.poll(500, slow.now)
@@ -141,7 +141,7 @@ def test_commit_in_on_revoke_is_accepted(world: World) -> None:
     committed: list[dict[TopicPartition, OffsetAndMetadata]] = []
 
     def commit(partitions: list[TopicPartition]) -> None:
-        committed.append(first.inside(first.calls.commit(None, 5_000, first.now)))
+        committed.append(first.inside(first.calls.commits.commit(None, 5_000, first.now)))
 
     def program() -> Program:
         yield from first.calls.subscribe(["t"], Listeners(on_revoke=commit), first.now)
@@ -159,7 +159,7 @@ def test_a_commit_by_nobody_of_the_group_is_refused(world: World) -> None:
     app = new(world, "a")
     world.call(app, app.calls.subscribe(["t"], app.listeners(), world.now))
     with pytest.raises(CommitFailedError, match="no longer a member of group 'g'"):
-        world.call(app, app.calls.commit({ALL[0]: OffsetAndMetadata(1)}, 2_000, world.now))
+        world.call(app, app.calls.commits.commit({ALL[0]: OffsetAndMetadata(1)}, 2_000, world.now))
 
 
 def test_a_topic_that_appears_later_is_assigned(world: World) -> None:

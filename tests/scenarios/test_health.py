@@ -125,7 +125,7 @@ def test_what_the_application_does_not_take_or_does_not_want_is_no_illness(world
 
     def program() -> Program:
         yield from app.calls.assign([T0, T1], app.now)
-        yield from app.calls.pause([T1], app.now)
+        yield from app.calls.positions.pause([T1], app.now)
         yield from app.calls.poll(5_000, app.now)
         yield Sleep(1_000_000)
 

@@ -22,10 +22,10 @@ KINDS: dict[str, dict[str, Any]] = {
 Act = Callable[[App, list[TopicPartition]], Program | None]
 HARMLESS: dict[str, Act] = {
     "poll": lambda app, _: app.calls.poll(100, app.now),
-    "commit": lambda app, _: app.calls.commit(None, 2_000, app.now),
-    "seek": lambda app, held: app.calls.seek({tp: OffsetAndMetadata(5) for tp in held}, app.now),
+    "commit": lambda app, _: app.calls.commits.commit(None, 2_000, app.now),
+    "seek": lambda app, held: app.calls.positions.seek({tp: OffsetAndMetadata(5) for tp in held}, app.now),
     "pause and resume": lambda app, held: pause_and_resume(app, held),
-    "committed": lambda app, held: app.calls.committed(held, 2_000, app.now),
+    "committed": lambda app, held: app.calls.commits.committed(held, 2_000, app.now),
     "subscribe": lambda app, _: app.calls.subscribe(["t", "u"], acting(app), app.now),
     "wakeup": lambda app, _: app.wakeup(),
 }
@@ -36,8 +36,8 @@ OUT: dict[str, Act] = {
 
 
 def pause_and_resume(app: App, held: list[TopicPartition]) -> Program:
-    yield from app.calls.pause(held, app.now)
-    yield from app.calls.resume(held, app.now)
+    yield from app.calls.positions.pause(held, app.now)
+    yield from app.calls.positions.resume(held, app.now)
 
 
 acts: dict[str, tuple[str, Act]] = {}
@@ -126,7 +126,7 @@ def test_an_asynchronous_commit_of_a_listener_leaves_before_the_partitions_do(wo
 
     def commit(app: App, held: list[TopicPartition]) -> Program:
         offsets = {tp: OffsetAndMetadata(33) for tp in held}
-        return app.calls.commit_async(offsets, lambda _, error: outcomes.append(error), app.now)
+        return app.calls.commits.commit_async(offsets, lambda _, error: outcomes.append(error), app.now)
 
     world.protocol = "consumer" if kind == "consumer" else "classic"
     acts["acts"] = "revoke", commit
@@ -145,7 +145,7 @@ def test_an_asynchronous_commit_of_a_listener_leaves_before_the_partitions_do(wo
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_asynchronous_commit_of_a_listener_leaves_before_the_member_does(world: World, kind: str) -> None:
     def commit(app: App, held: list[TopicPartition]) -> Program:
-        return app.calls.commit_async({tp: OffsetAndMetadata(33) for tp in held}, None, app.now)
+        return app.calls.commits.commit_async({tp: OffsetAndMetadata(33) for tp in held}, None, app.now)
 
     world.protocol = "consumer" if kind == "consumer" else "classic"
     acts["acts"] = "revoke", commit

@@ -173,8 +173,8 @@ def test_listeners_and_commits_are_timed(world: World) -> None:
         yield from app.calls.subscribe(["t"], listeners, app.now)
         while not app.handled:
             app.handled.extend((yield from app.calls.poll(500, app.now)))
-        yield from app.calls.commit(None, 5_000, app.now)
-        yield from app.calls.committed([T0], 5_000, app.now)
+        yield from app.calls.commits.commit(None, 5_000, app.now)
+        yield from app.calls.commits.committed([T0], 5_000, app.now)
         yield from app.calls.unsubscribe(app.now)
 
     world.call(app, program())

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ottla.broker.faults.rules import LoseReply
-from ottla.client.calls.calls import Listeners
+from ottla.client.calls.rebalancing import Listeners
 from ottla.client.groups.consumer.states import State
 from ottla.config import OttlaConfigWarning
 from ottla.errors import OttlaTimeoutError
@@ -156,7 +156,7 @@ def test_a_commit_has_the_time_that_its_caller_gives(world: World) -> None:
         world.broker.set_fault(LoseReply(), Api.OFFSET_COMMIT, times=None)
         began = other.now.mono
         with pytest.raises(OttlaTimeoutError):
-            yield from other.calls.commit(offsets, 4_000, other.now)
+            yield from other.calls.commits.commit(offsets, 4_000, other.now)
         return other.now.mono - began
 
     assert 4_000 <= world.call(other, program()) <= 4_100

@@ -54,7 +54,7 @@ def app(world: World) -> App:
 @pytest.mark.parametrize("done", [True, False])
 def test_close_commits_the_position_of_a_cancelled_seek(world: World, app: App, target: int, done: bool) -> None:
     def step() -> Program:
-        cancelled(app.calls.seek({TP0: OffsetAndMetadata(target)}, app.now))
+        cancelled(app.calls.positions.seek({TP0: OffsetAndMetadata(target)}, app.now))
         yield from app.calls.close(5_000, app.now, done_with_last=done)
 
     world.call(app, ten_polled_then(app, step))
@@ -63,16 +63,16 @@ def test_close_commits_the_position_of_a_cancelled_seek(world: World, app: App, 
 
 def test_a_commit_after_a_cancelled_seek_commits_the_position_that_was_sought(world: World, app: App) -> None:
     def step() -> Program:
-        cancelled(app.calls.seek({TP0: OffsetAndMetadata(50)}, app.now))
-        return (yield from app.calls.commit(None, 5_000, app.now))
+        cancelled(app.calls.positions.seek({TP0: OffsetAndMetadata(50)}, app.now))
+        return (yield from app.calls.commits.commit(None, 5_000, app.now))
 
     assert world.call(app, ten_polled_then(app, step)) == {TP0: OffsetAndMetadata(50), TP1: OffsetAndMetadata(0)}
 
 
 def test_an_asynchronous_commit_after_a_cancelled_seek_commits_the_position_that_was_sought(world: World, app: App) -> None:
     def step() -> Program:
-        cancelled(app.calls.seek({TP0: OffsetAndMetadata(50)}, app.now))
-        yield from app.calls.commit_async(None, None, app.now)
+        cancelled(app.calls.positions.seek({TP0: OffsetAndMetadata(50)}, app.now))
+        yield from app.calls.commits.commit_async(None, None, app.now)
         yield Sleep(1_000)
 
     world.call(app, ten_polled_then(app, step))
@@ -81,15 +81,15 @@ def test_an_asynchronous_commit_after_a_cancelled_seek_commits_the_position_that
 
 def test_the_position_after_a_cancelled_seek_is_the_one_that_was_sought(world: World, app: App) -> None:
     def step() -> Program:
-        cancelled(app.calls.seek({TP0: OffsetAndMetadata(50)}, app.now))
-        return (yield from app.calls.position(TP0, 5_000, app.now))
+        cancelled(app.calls.positions.seek({TP0: OffsetAndMetadata(50)}, app.now))
+        return (yield from app.calls.positions.position(TP0, 5_000, app.now))
 
     assert world.call(app, ten_polled_then(app, step)) == 50
 
 
 def test_another_assignment_after_a_cancelled_seek_commits_the_position_that_was_sought(world: World, app: App) -> None:
     def step() -> Program:
-        cancelled(app.calls.seek({TP0: OffsetAndMetadata(50)}, app.now))
+        cancelled(app.calls.positions.seek({TP0: OffsetAndMetadata(50)}, app.now))
         yield from app.calls.assign((TP1,), app.now)
         yield Sleep(1_000)
 
@@ -100,7 +100,7 @@ def test_another_assignment_after_a_cancelled_seek_commits_the_position_that_was
 def test_a_close_without_time_never_commits_the_position_before_a_cancelled_seek(world: World, app: App) -> None:
     def step() -> Program:
         app.lag = 10_000
-        cancelled(app.calls.seek({TP0: OffsetAndMetadata(50)}, app.now))
+        cancelled(app.calls.positions.seek({TP0: OffsetAndMetadata(50)}, app.now))
         began = app.now.mono
         yield from app.calls.close(0, app.now)
         return app.now.mono - began
@@ -113,8 +113,8 @@ def test_a_close_without_time_never_commits_the_position_before_a_cancelled_seek
 def test_a_commit_without_time_fails_after_a_seek_that_may_not_be_done(world: World, app: App) -> None:
     def step() -> Program:
         app.lag = 10_000
-        cancelled(app.calls.seek({TP0: OffsetAndMetadata(50)}, app.now))
-        yield from app.calls.commit(None, 0, app.now)
+        cancelled(app.calls.positions.seek({TP0: OffsetAndMetadata(50)}, app.now))
+        yield from app.calls.commits.commit(None, 0, app.now)
 
     with pytest.raises(OttlaTimeoutError):
         world.call(app, ten_polled_then(app, step))

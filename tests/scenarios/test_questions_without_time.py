@@ -16,13 +16,13 @@ from tests.scenarios.world import App, Program, World
 T0 = TopicPartition("t", 0)
 
 QUESTIONS: dict[str, Callable[[App], Program]] = {
-    "offsets_for_times": lambda app: app.calls.list_offsets({T0: 1}, 0, app.now),
-    "beginning_offsets": lambda app: app.calls.list_offsets({T0: EARLIEST}, 0, app.now),
-    "end_offsets": lambda app: app.calls.list_offsets({T0: LATEST}, 0, app.now),
-    "committed": lambda app: app.calls.committed([T0], 0, app.now),
+    "offsets_for_times": lambda app: app.calls.positions.list_offsets({T0: 1}, 0, app.now),
+    "beginning_offsets": lambda app: app.calls.positions.list_offsets({T0: EARLIEST}, 0, app.now),
+    "end_offsets": lambda app: app.calls.positions.list_offsets({T0: LATEST}, 0, app.now),
+    "committed": lambda app: app.calls.commits.committed([T0], 0, app.now),
     "partitions_for": lambda app: app.calls.describe_topics(("t",), 0, app.now),
     "list_topics": lambda app: app.calls.describe_topics(None, 0, app.now),
-    "commit": lambda app: app.calls.commit({T0: OffsetAndMetadata(1)}, 0, app.now),
+    "commit": lambda app: app.calls.commits.commit({T0: OffsetAndMetadata(1)}, 0, app.now),
 }
 
 
@@ -71,9 +71,9 @@ def test_a_network_thread_that_is_stuck_costs_a_tenth_of_a_second(world: World, 
 @pytest.mark.parametrize(
     "question",
     [
-        lambda app: app.calls.list_offsets({}, 0, app.now),
-        lambda app: app.calls.committed([], 0, app.now),
-        lambda app: app.calls.commit({}, 0, app.now),
+        lambda app: app.calls.positions.list_offsets({}, 0, app.now),
+        lambda app: app.calls.commits.committed([], 0, app.now),
+        lambda app: app.calls.commits.commit({}, 0, app.now),
     ],
     ids=["offsets", "committed", "commit"],
 )
@@ -86,13 +86,13 @@ def test_who_asks_for_nothing_gets_it_without_a_broker(world: World, question: C
 def test_what_is_known_is_told(world: World) -> None:
     app = world.app("a")
     world.call(app, reading(app))
-    assert world.call(app, app.calls.position(T0, 0, app.now)) == 10
-    assert world.call(app, app.calls.lag(T0, 0, app.now)) == 0
+    assert world.call(app, app.calls.positions.position(T0, 0, app.now)) == 10
+    assert world.call(app, app.calls.positions.lag(T0, 0, app.now)) == 0
 
 
 def test_what_is_not_known_yet_is_not_guessed(world: World) -> None:
     app = world.app("a")
     world.call(app, app.calls.assign([T0], app.now))
-    for question in (app.calls.position(T0, 0, app.now), app.calls.lag(T0, 0, app.now)):
+    for question in (app.calls.positions.position(T0, 0, app.now), app.calls.positions.lag(T0, 0, app.now)):
         with pytest.raises(OttlaTimeoutError):
             world.call(app, question)

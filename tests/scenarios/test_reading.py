@@ -63,10 +63,10 @@ def test_seek_takes_effect_at_once_and_drops_what_was_fetched(world: World) -> N
     world.produce("t", 0, 100)
     app = assigned(world, TP0, max_poll_records=10)
     assert poll(world, app)[-1] == (0, 9)
-    world.call(app, app.calls.seek({TP0: OffsetAndMetadata(90)}, world.now))
-    assert world.call(app, app.calls.position(TP0, 0, world.now)) == 90
+    world.call(app, app.calls.positions.seek({TP0: OffsetAndMetadata(90)}, world.now))
+    assert world.call(app, app.calls.positions.position(TP0, 0, world.now)) == 90
     assert poll(world, app) == [(0, offset) for offset in range(90, 100)]
-    world.call(app, app.calls.seek({TP0: OffsetAndMetadata(3)}, world.now))
+    world.call(app, app.calls.positions.seek({TP0: OffsetAndMetadata(3)}, world.now))
     assert poll(world, app)[0] == (0, 3)
 
 
@@ -74,12 +74,12 @@ def test_seek_to_the_ends(world: World) -> None:
     world.produce("t", 0, 4)
     app = assigned(world, TP0)
     poll(world, app)
-    world.call(app, app.calls.seek_to_beginning((), world.now))
-    assert world.call(app, app.calls.position(TP0, 5_000, world.now)) == 0
+    world.call(app, app.calls.positions.seek_to_beginning((), world.now))
+    assert world.call(app, app.calls.positions.position(TP0, 5_000, world.now)) == 0
     assert len(poll(world, app)) == 4
-    world.call(app, app.calls.seek_to_beginning((TP0,), world.now))
-    world.call(app, app.calls.seek_to_end((TP0,), world.now))
-    assert world.call(app, app.calls.position(TP0, 5_000, world.now)) == 4
+    world.call(app, app.calls.positions.seek_to_beginning((TP0,), world.now))
+    world.call(app, app.calls.positions.seek_to_end((TP0,), world.now))
+    assert world.call(app, app.calls.positions.position(TP0, 5_000, world.now)) == 4
 
 
 def test_what_is_paused_is_not_delivered_and_goes_on_where_it_was(world: World) -> None:
@@ -87,12 +87,12 @@ def test_what_is_paused_is_not_delivered_and_goes_on_where_it_was(world: World) 
     world.produce("t", 1, 30)
     app = assigned(world, TP0, TP1, max_poll_records=10)
     first = poll(world, app)
-    world.call(app, app.calls.pause((TP0,), world.now))
+    world.call(app, app.calls.positions.pause((TP0,), world.now))
     seen: list[tuple[int, int]] = []
     for _ in range(6):
         seen += poll(world, app, timeout=600)
     assert {partition for partition, _ in seen} == {1}
-    world.call(app, app.calls.resume((TP0,), world.now))
+    world.call(app, app.calls.positions.resume((TP0,), world.now))
     for _ in range(6):
         seen += poll(world, app, timeout=600)
     assert sorted(first + seen) == [(partition, offset) for partition in (0, 1) for offset in range(30)]
@@ -102,11 +102,11 @@ def test_a_seek_after_a_pause_drops_what_was_fetched_before_both(world: World) -
     world.produce("t", 0, 30)
     app = assigned(world, TP0, max_poll_records=10)
     assert poll(world, app)[-1] == (0, 9)
-    world.call(app, app.calls.pause((TP0,), world.now))
+    world.call(app, app.calls.positions.pause((TP0,), world.now))
     assert poll(world, app, timeout=300) == []
-    world.call(app, app.calls.seek({TP0: OffsetAndMetadata(25)}, world.now))
+    world.call(app, app.calls.positions.seek({TP0: OffsetAndMetadata(25)}, world.now))
     assert poll(world, app, timeout=300) == []
-    world.call(app, app.calls.resume((TP0,), world.now))
+    world.call(app, app.calls.positions.resume((TP0,), world.now))
     assert poll(world, app) == [(0, offset) for offset in range(25, 30)]
 
 
@@ -124,30 +124,30 @@ def test_reassigning_keeps_the_position_of_what_stays(world: World) -> None:
 def test_the_position_of_a_partition_whose_topic_is_known_is_looked_up_at_once(world: World) -> None:
     """Nothing else happens then that would have the network thread look around once more."""
     app = assigned(world, TP0, group_id="g")
-    assert world.call(app, app.calls.position(TP0, 5_000, world.now)) == 0
+    assert world.call(app, app.calls.positions.position(TP0, 5_000, world.now)) == 0
     world.call(app, app.calls.unsubscribe(world.now))
     world.run(2_000)
     world.call(app, app.calls.assign([TP1], world.now))
     began = world.now.mono
-    assert world.call(app, app.calls.position(TP1, 5_000, world.now)) == 0
+    assert world.call(app, app.calls.positions.position(TP1, 5_000, world.now)) == 0
     assert world.now.mono - began < 100
 
 
 def test_out_of_range_resets_after_what_was_fetched_is_delivered(world: World) -> None:
     world.produce("t", 0, 10)
     app = assigned(world, TP0)
-    world.call(app, app.calls.seek({TP0: OffsetAndMetadata(500)}, world.now))
+    world.call(app, app.calls.positions.seek({TP0: OffsetAndMetadata(500)}, world.now))
     assert poll(world, app, timeout=3_000) == [(0, offset) for offset in range(10)]
 
 
 def test_out_of_range_without_a_policy_is_raised_until_a_seek(world: World) -> None:
     world.produce("t", 0, 10)
     app = assigned(world, TP0, auto_offset_reset="none")
-    world.call(app, app.calls.seek({TP0: OffsetAndMetadata(500)}, world.now))
+    world.call(app, app.calls.positions.seek({TP0: OffsetAndMetadata(500)}, world.now))
     for _ in range(2):
         with pytest.raises(error_class(1), match=r"t-0 from offset 500 .*seek"):
             poll(world, app)
-    world.call(app, app.calls.seek({TP0: OffsetAndMetadata(8)}, world.now))
+    world.call(app, app.calls.positions.seek({TP0: OffsetAndMetadata(8)}, world.now))
     assert poll(world, app) == [(0, 8), (0, 9)]
 
 
@@ -157,13 +157,13 @@ def test_no_position_without_a_policy_is_raised_until_a_seek(world: World) -> No
     for _ in range(2):
         with pytest.raises(NoOffsetForPartitionError, match="t-0"):
             poll(world, app)
-    world.call(app, app.calls.seek({TP0: OffsetAndMetadata(1)}, world.now))
+    world.call(app, app.calls.positions.seek({TP0: OffsetAndMetadata(1)}, world.now))
     assert poll(world, app) == [(0, 1)]
 
 
 def commit(world: World, by: App, committed: dict[TopicPartition, int]) -> None:
     """As an operator does: it is no one who reads."""
-    world.call(by, by.calls.commit({tp: OffsetAndMetadata(offset) for tp, offset in committed.items()}, 5_000, world.now))
+    world.call(by, by.calls.commits.commit({tp: OffsetAndMetadata(offset) for tp, offset in committed.items()}, 5_000, world.now))
 
 
 def test_an_offset_that_is_committed_after_the_error_is_where_the_next_poll_begins(world: World) -> None:
@@ -178,9 +178,9 @@ def test_an_offset_that_is_committed_after_the_error_is_where_the_next_poll_begi
     commit(world, operator, {TP0: 4})
     with pytest.raises(NoOffsetForPartitionError, match=r"none: t-1 "):
         _ = [poll(world, app) for _ in range(10)]
-    assert world.call(app, app.calls.position(TP0, 1_000, world.now)) in (4, 10)
+    assert world.call(app, app.calls.positions.position(TP0, 1_000, world.now)) in (4, 10)
     commit(world, operator, {TP1: 7})
-    assert world.call(app, app.calls.position(TP1, 1_000, world.now)) == 7
+    assert world.call(app, app.calls.positions.position(TP1, 1_000, world.now)) == 7
     seen = [record for _ in range(5) for record in poll(world, app)]
     assert [offset for partition, offset in seen if partition == 1] == [7, 8, 9]
 
@@ -220,7 +220,7 @@ def test_a_partition_with_a_problem_does_not_keep_back_the_records_of_the_others
     app = world.app("a", group_id="manual", group_protocol="classic", auto_offset_reset="none", max_poll_records=1)
     well, ill = TopicPartition("t", 0), TopicPartition("t", 1)
     world.call(app, app.calls.assign([well, ill], app.now))
-    world.call(app, app.calls.seek({well: OffsetAndMetadata(0)}, app.now))
+    world.call(app, app.calls.positions.seek({well: OffsetAndMetadata(0)}, app.now))
     found: list[int] = []
     raised = 0
     for _ in range(25):
@@ -242,7 +242,7 @@ def test_an_unknown_partition_is_named(world: World) -> None:
 def test_questions_about_offsets(world: World) -> None:
     world.produce("t", 0, 12)
     app = world.app("a")
-    ask = app.calls.list_offsets
+    ask = app.calls.positions.list_offsets
     assert world.call(app, ask({TP0: -2, TP1: -1}, 5_000, world.now)) == {TP0: (0, -1, 0), TP1: (0, -1, 0)}
     found = world.call(app, ask({TP0: world.now.wall - 1_000_000, TP1: 0}, 5_000, world.now))
     assert found[TP1] is None
@@ -255,9 +255,9 @@ def test_questions_about_offsets(world: World) -> None:
 def test_lag_counts_what_is_still_to_come(world: World) -> None:
     world.produce("t", 0, 30)
     app = assigned(world, TP0, max_poll_records=10)
-    assert world.call(app, app.calls.lag(TP0, 5_000, world.now)) == 30
+    assert world.call(app, app.calls.positions.lag(TP0, 5_000, world.now)) == 30
     poll(world, app)
-    assert world.call(app, app.calls.lag(TP0, 5_000, world.now)) == 20
+    assert world.call(app, app.calls.positions.lag(TP0, 5_000, world.now)) == 20
 
 
 def test_topics_are_described_and_not_created_by_asking(world: World) -> None:
@@ -274,7 +274,7 @@ def test_polling_nothing_is_a_mistake(world: World) -> None:
     with pytest.raises(IllegalStateError, match="neither subscribed nor assigned"):
         poll(world, app)
     with pytest.raises(IllegalStateError, match="not assigned to this consumer: t-0"):
-        world.call(app, app.calls.seek({TP0: OffsetAndMetadata(0)}, world.now))
+        world.call(app, app.calls.positions.seek({TP0: OffsetAndMetadata(0)}, world.now))
 
 
 def test_partitions_by_hand_and_a_subscription_do_not_mix(world: World) -> None:
@@ -296,7 +296,7 @@ def test_an_unreachable_cluster_is_named_within_the_time_given(world: World) -> 
         poll(world, app, timeout=3_000)
     assert world.now.mono - before == 3_000
     with pytest.raises((ConnectionFailedError, OttlaTimeoutError), match="connection refused"):
-        world.call(app, app.calls.list_offsets({TP0: -1}, 2_000, world.now))
+        world.call(app, app.calls.positions.list_offsets({TP0: -1}, 2_000, world.now))
     with pytest.raises(ConnectionFailedError, match="connection refused"):
         world.call(app, app.calls.describe_topics(None, 2_000, world.now))
 

@@ -40,7 +40,7 @@ def test_an_offset_of_the_records_of_the_last_poll_is_not_committed(world: World
     recreate(world)
     world.run(10_000)
     with pytest.raises(UnknownTopicIdError, match="which was deleted and recreated"):
-        world.call(app, app.calls.commit({TP0: OffsetAndMetadata(offset)}, 5_000, app.now))
+        world.call(app, app.calls.commits.commit({TP0: OffsetAndMetadata(offset)}, 5_000, app.now))
     assert committed(world) == 0
 
 
@@ -56,7 +56,7 @@ def test_an_offset_of_a_record_in_hand_is_not_committed_in_an_iteration(world: W
             yield from app.calls.service(app.now)
             yield Sleep(500)
         app.handled.extend(walk)
-        yield from app.calls.commit({TP0: OffsetAndMetadata(OLD)}, 5_000, app.now)
+        yield from app.calls.commits.commit({TP0: OffsetAndMetadata(OLD)}, 5_000, app.now)
 
     with pytest.raises(UnknownTopicIdError, match="which was deleted and recreated"):
         world.call(app, program())
@@ -69,7 +69,7 @@ def test_an_offset_that_is_committed_after_the_next_poll_is_one_of_the_new_topic
     assert len(poll(world, app)) == OLD
     recreate(world)
     assert [offset for _, offset in poll(world, app, 30_000)] == list(range(NEW))
-    world.call(app, app.calls.commit({TP0: OffsetAndMetadata(OLD)}, 5_000, app.now))
+    world.call(app, app.calls.commits.commit({TP0: OffsetAndMetadata(OLD)}, 5_000, app.now))
     assert committed(world) == OLD
 
 
@@ -93,7 +93,7 @@ def test_after_an_interruption_a_recreated_topic_is_read_from_its_beginning(worl
 
 
 def commit(app: App) -> Program:
-    yield from app.calls.commit(None, 5_000, app.now)
+    yield from app.calls.commits.commit(None, 5_000, app.now)
 
 
 def close(app: App) -> Program:
@@ -121,8 +121,8 @@ def test_after_an_interruption_nothing_is_read_twice_or_left_out(world: World, a
         if count % 7 == 0:
             world.produce("t", 0, 3)
         if count % 5 == 0:
-            world.call(app, app.calls.pause([TP0], app.now))
+            world.call(app, app.calls.positions.pause([TP0], app.now))
         if count % 5 == 1:
-            world.call(app, app.calls.resume([TP0], app.now))
+            world.call(app, app.calls.positions.resume([TP0], app.now))
         seen += world.call(app, app.calls.poll(200, app.now))
     assert [record.offset for record in seen] == list(range(world.produced[TP0]))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.client.calls.processing import Job
+from ottla.client.calls.calls import ProcessingJob
 from ottla.errors import CommitFailedError, IllegalStateError
 from ottla.protocol.apis import Api
 from ottla.types import TopicPartition
@@ -33,7 +33,7 @@ def app_of(world: World, name: str, **settings: object) -> App:
     return world.app(name, group_id="g", group_protocol=world.protocol, enable_auto_commit=False, **settings)
 
 
-Work = Callable[[App, Job], Program]
+Work = Callable[[App, ProcessingJob], Program]
 
 
 def job(app: App, work: Work, *, limit: int) -> Program:
@@ -47,7 +47,7 @@ def job(app: App, work: Work, *, limit: int) -> Program:
             with app.calls.jobs.job(limit) as announced:
                 yield from work(app, announced)
             try:
-                yield from app.calls.commit(None, 5_000, app.now)
+                yield from app.calls.commits.commit(None, 5_000, app.now)
             except CommitFailedError as error:
                 app.errors.append(error)
                 continue
@@ -56,7 +56,7 @@ def job(app: App, work: Work, *, limit: int) -> Program:
 
 
 def busy(duration: int) -> Work:
-    def work(app: App, job: Job) -> Program:
+    def work(app: App, job: ProcessingJob) -> Program:
         yield Sleep(duration)
 
     return work
@@ -110,7 +110,7 @@ def test_a_job_that_hangs_is_caught_and_nothing_is_lost_or_committed(world: Worl
 
 
 def test_progress_lets_the_limit_count_again(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    def steps(app: App, job: Job) -> Program:
+    def steps(app: App, job: ProcessingJob) -> Program:
         for _ in range(6):
             yield Sleep(12_000)
             job.progress()
@@ -130,7 +130,7 @@ def test_a_handler_that_announced_nothing_is_told_what_it_held(world: World, cap
         assert len(records) == 7
         yield Sleep(40_000)
         with pytest.raises(CommitFailedError):
-            yield from app.calls.commit(None, 5_000, app.now)
+            yield from app.calls.commits.commit(None, 5_000, app.now)
         while not app.stop:
             app.handled.extend((yield from app.calls.poll(500, app.now)))
 
@@ -178,7 +178,7 @@ def test_a_classic_group_counts_the_longer_of_poll_interval_and_session(
 def test_a_rebalance_waits_for_the_end_of_the_job_and_the_commit_after_it_counts(world: World) -> None:
     waited: list[bool] = []
 
-    def attentive(app: App, job: Job) -> Program:
+    def attentive(app: App, job: ProcessingJob) -> Program:
         while not job.rebalancing:
             yield Sleep(500)
         waited.append(True)

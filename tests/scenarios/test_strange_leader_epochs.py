@@ -30,7 +30,7 @@ def commit(world: World, offset: int, epoch: int) -> None:
     """What the group has committed of both partitions, by someone who is no member."""
     somebody = world.app("somebody", group_id="g", enable_auto_commit=False)
     wanted = {TopicPartition(TOPIC, number): OffsetAndMetadata(offset, leader_epoch=epoch) for number in range(2)}
-    world.call(somebody, somebody.calls.commit(wanted, 5_000, world.now))
+    world.call(somebody, somebody.calls.commits.commit(wanted, 5_000, world.now))
 
 
 def dropped(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -53,7 +53,7 @@ def test_a_member_reads_on_from_a_commit_of_a_strange_epoch(world: World, epoch:
     assert world.now.mono - joined < 5_000
     assert [offsets(app.handled, partition) for partition in range(2)] == [list(range(5, RECORDS))] * 2
     assert len(dropped(caplog)) == 2, "one line for each partition"
-    committed = world.call(app, app.calls.commit(None, 5_000, world.now))
+    committed = world.call(app, app.calls.commits.commit(None, 5_000, world.now))
     assert {position.leader_epoch for position in committed.values()} <= {None, 0}
 
 
@@ -67,7 +67,7 @@ def test_what_is_committed_without_having_read_anything_names_no_strange_epoch(w
     reader = world.app("b", group_id="g", enable_auto_commit=False)
     world.call(reader, reader.calls.assign([TP0], world.now))
     poll(world, reader, 4_000)
-    committed = world.call(reader, reader.calls.commit(None, 5_000, world.now))
+    committed = world.call(reader, reader.calls.commits.commit(None, 5_000, world.now))
     assert committed == {TP0: OffsetAndMetadata(RECORDS)}
 
 
@@ -75,7 +75,7 @@ def test_a_seek_with_a_strange_epoch_is_a_seek(world: World, caplog: pytest.LogC
     app = assigned(world, TP0)
     assert len(poll(world, app)) == RECORDS
     for offset in (3, 7):
-        world.call(app, app.calls.seek({TP0: OffsetAndMetadata(offset, leader_epoch=1_000)}, world.now))
+        world.call(app, app.calls.positions.seek({TP0: OffsetAndMetadata(offset, leader_epoch=1_000)}, world.now))
         began = world.now.mono
         assert [at for _, at in poll(world, app, 5_000)] == list(range(offset, RECORDS))
     # A fetch from the end of the log, which was under way, is waited for: 500 ms.
@@ -85,10 +85,10 @@ def test_a_seek_with_a_strange_epoch_is_a_seek(world: World, caplog: pytest.LogC
 
 def test_a_seek_to_the_end_after_one_of_a_strange_epoch_finds_the_end(world: World) -> None:
     app = assigned(world, TP0)
-    world.call(app, app.calls.seek({TP0: OffsetAndMetadata(3, leader_epoch=1_000)}, world.now))
-    world.call(app, app.calls.seek_to_end([TP0], world.now))
+    world.call(app, app.calls.positions.seek({TP0: OffsetAndMetadata(3, leader_epoch=1_000)}, world.now))
+    world.call(app, app.calls.positions.seek_to_end([TP0], world.now))
     began = world.now.mono
-    assert world.call(app, app.calls.position(TP0, 10_000, world.now)) == RECORDS
+    assert world.call(app, app.calls.positions.position(TP0, 10_000, world.now)) == RECORDS
     assert world.now.mono - began < 5_000
 
 
@@ -119,7 +119,7 @@ def test_a_leader_that_knows_its_epoch_a_little_later_is_asked_with_it(
     world.broker.set_fault(Fail(75), api, times=3, topic=TOPIC)
     app = assigned(world, TP0)
     if api is Api.OFFSET_FOR_LEADER_EPOCH:
-        world.call(app, app.calls.seek({TP0: OffsetAndMetadata(7, leader_epoch=0)}, world.now))
+        world.call(app, app.calls.positions.seek({TP0: OffsetAndMetadata(7, leader_epoch=0)}, world.now))
     records = []
     while len(records) < (RECORDS - 2 if api is Api.OFFSET_FOR_LEADER_EPOCH else RECORDS + 5):
         records += poll(world, app)

@@ -682,7 +682,7 @@ def member(
             yield Sleep(work)
             app.handled.extend(records)
             if commits:
-                yield from app.calls.commit(None, 5_000, app.now)
+                yield from app.calls.commits.commit(None, 5_000, app.now)
         except OttlaError as error:
             app.errors.append(error)
             yield Sleep(work)

@@ -12,7 +12,6 @@ from typing import Any
 
 from ottla.assignors import Cluster, MemberAssignment, MemberSubscription
 from ottla.client.commands import Completion
-from ottla.client.fetched import FetchedResponse
 from ottla.client.subscription import Snapshot
 from ottla.errors import OttlaError
 from ottla.types import ConsumerGroupMetadata, TopicPartition
@@ -47,6 +46,34 @@ class Published:
     """The subscription changed: this is what it looks like from now on."""
 
     snapshot: Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedPartition:
+    """What one response holds of one partition: whole batches, of which the first may begin before ``offset``.
+
+    ``epoch`` is that of the position it was fetched for; ``aborted`` lists (producer id, first offset) of aborted transactions.
+    ``end`` is up to where this consumer could read when the broker answered: the high watermark, or the last stable offset;
+    ``begin`` is where the log begins (-1: the broker is too old to say).
+    """
+
+    tp: TopicPartition
+    epoch: int
+    offset: int
+    data: bytes | memoryview
+    end: int
+    aborted: tuple[tuple[int, int], ...] = ()
+    begin: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedResponse:
+    """One answer of one broker. ``number`` names it, ``size`` is the bytes of records it holds."""
+
+    number: int
+    node_id: int
+    partitions: tuple[FetchedPartition, ...]
+    size: int
 
 
 @dataclass(frozen=True, slots=True)

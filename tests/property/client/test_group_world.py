@@ -71,7 +71,7 @@ class Watched:
                 self.stall = 0
                 app.handled.extend(records)
                 if self.commits and records:
-                    yield from calls.commit(None, 3_000, app.now)
+                    yield from calls.commits.commit(None, 3_000, app.now)
                 yield from self.seek_or_pause()
             except EXPECTED_ERRORS as error:
                 app.errors.append(error)
@@ -90,14 +90,14 @@ class Watched:
         if self.rewind in calls.owned and self.rewind is not None:
             offset = max(0, self.next.get(self.rewind, 0) - 3)
             tp, self.rewind = self.rewind, None
-            yield from calls.seek({tp: OffsetAndMetadata(offset)}, app.now)
+            yield from calls.positions.seek({tp: OffsetAndMetadata(offset)}, app.now)
             self.next[tp] = offset
         paused = {tp for tp, view in calls.snapshot.partitions.items() if view.paused}
         if paused:
-            yield from calls.resume(paused & calls.owned, app.now)
+            yield from calls.positions.resume(paused & calls.owned, app.now)
         elif self.pause in calls.owned and self.pause is not None:
             tp, self.pause = self.pause, None
-            yield from calls.pause((tp,), app.now)
+            yield from calls.positions.pause((tp,), app.now)
 
 
 class Checks:

@@ -14,8 +14,8 @@ from typing import Any
 
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from ottla.client.calls.collector import Collector
-from ottla.client.fetched import FetchedPartition, FetchedResponse
+from ottla.client.calls.collector import FetchCollector
+from ottla.client.notifications import FetchedPartition, FetchedResponse
 from ottla.client.subscription import Mode, PartitionView, Snapshot
 from ottla.records import ControlType, NewRecord, encode_batch, encode_end_transaction
 from ottla.types import OffsetAndMetadata, TopicPartition
@@ -67,13 +67,13 @@ class Reading:
                 self.poll(number)
             case "seek" if tp in self.next:
                 self.next[tp] = min(number, self.end(tp))
-                world.call(self.app, calls.seek({tp: OffsetAndMetadata(self.next[tp])}, world.now))
+                world.call(self.app, calls.positions.seek({tp: OffsetAndMetadata(self.next[tp])}, world.now))
             case "pause" if tp in self.next:
                 self.paused.add(tp)
-                world.call(self.app, calls.pause((tp,), world.now))
+                world.call(self.app, calls.positions.pause((tp,), world.now))
             case "resume" if tp in self.next:
                 self.paused.discard(tp)
-                world.call(self.app, calls.resume((tp,), world.now))
+                world.call(self.app, calls.positions.resume((tp,), world.now))
             case "assign":
                 wanted = set(self.next) ^ {tp} or {tp}
                 self.next = {kept: self.next.get(kept, 0) for kept in wanted}
@@ -197,7 +197,7 @@ def test_read_committed_gives_what_was_committed_and_nothing_else(
             case "commit" | "abort":
                 log.finish(producer, commit=what == "commit")
     start = min(start, log.stable)
-    collector = Collector(config(isolation_level="read_committed"))
+    collector = FetchCollector(config(isolation_level="read_committed"))
     view = PartitionView(1, OffsetAndMetadata(start), paused=False, fetchable=True, since=1)
     collector.on_snapshot(Snapshot(Mode.MANUAL, frozenset({"t"}), MappingProxyType({T0: view})))
     seen: list[int] = []

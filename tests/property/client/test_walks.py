@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from hypothesis import example, given, settings, strategies as st
 
-from ottla.client.calls.collector import Collector
-from ottla.client.fetched import FetchedPartition, FetchedResponse
+from ottla.client.calls.collector import FetchCollector
+from ottla.client.notifications import FetchedPartition, FetchedResponse
 from ottla.client.subscription import Mode, PartitionView, Snapshot
 from ottla.records import NewRecord, Record, encode_batch
 from ottla.types import OffsetAndMetadata, TopicPartition
@@ -33,7 +33,7 @@ class Walker:
     """An application that walks, and a network thread that changes what is wanted."""
 
     def __init__(self) -> None:
-        self.collector = Collector(config())
+        self.collector = FetchCollector(config())
         self.wanted = dict.fromkeys(PARTITIONS, True)
         self.fetched = dict.fromkeys(PARTITIONS, 0)
         self.seen: dict[TopicPartition, int] = dict.fromkeys(PARTITIONS, 0)

@@ -1,8 +1,9 @@
 """The application's half of a consumer: each public call as a generator that says what it waits for.
 
-Owns what a poll does and in which order, what it raises when, subscribing, and the end; the other calls are in ``commits``,
-``positions`` and ``lookups``, a rebalance in ``rebalancing``. Must not know how a call waits: a driver runs the
-generators (``Consumer`` on a thread, tests under a virtual clock). Invariant: user code runs only inside a call.
+Owns what a poll does and in which order, subscribing, the end, and the one announced job that may be running. The other calls are
+those of its parts ``commits`` and ``positions``. Must not know how a call waits: a driver runs the generators (``Consumer`` on a
+thread, tests under a virtual clock). Invariants: user code runs only inside a call; while a job is running nothing is polled, so
+its records do not count as processed.
 
 A generator yields ``Wait(for_, until)`` and is sent the time when something has arrived or ``until`` has come; it returns the
 result.
@@ -11,20 +12,19 @@ result.
 from __future__ import annotations
 
 import logging
-from collections import deque
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
+from typing import Any, Self
 
 from ottla.client import commands
-from ottla.client.calls.assigning import Assigning
-from ottla.client.calls.collector import Collector, Delivery
-from ottla.client.calls.commits import STEP_TIME, CommitCalls
-from ottla.client.calls.lookups import LookupCalls
+from ottla.client.calls.collector import Delivery, FetchCollector
+from ottla.client.calls.commits import STEP_TIME, CommitCalls, step_deadline
+from ottla.client.calls.errors import CallErrors, log_others
 from ottla.client.calls.mailbox import Call, Mailbox, News
-from ottla.client.calls.processing import Processing
+from ottla.client.calls.metrics import PollMetrics
+from ottla.client.calls.positions import PositionCalls
 from ottla.client.calls.rebalancing import Listeners, Rebalancing
 from ottla.client.cluster import patterns
-from ottla.client.fetched import FetchedResponse
 from ottla.client.groups.membership import DEFAULT
 from ottla.client.health.metrics import MetricName
 from ottla.client.health.verdicts import Consumed
@@ -33,22 +33,16 @@ from ottla.client.notifications import (
     AssignmentReceived,
     ErrorNotification,
     Fetched,
+    FetchedResponse,
     Published,
     RebalanceNeeded,
     TopicErrorNotification,
 )
 from ottla.client.subscription import Mode, Snapshot
 from ottla.config import ConsumerConfig
-from ottla.errors import (
-    ConnectionFailedError,
-    DisconnectedError,
-    IllegalStateError,
-    OttlaError,
-    OttlaTimeoutError,
-    error_class,
-)
+from ottla.errors import IllegalStateError, OttlaTimeoutError
 from ottla.records import Records
-from ottla.types import GroupMembershipOperation, Now, TopicPartition
+from ottla.types import ConsumerGroupMetadata, GroupMembershipOperation, Now, TopicPartition
 
 _log = logging.getLogger(__name__)
 
@@ -56,22 +50,17 @@ POST_INTERVAL = 50
 """Milliseconds between two signs of life, unless the network thread has told news: each wakes it, and a poll of few records must
 not cost that."""
 
-PROBLEM_GRACE = 3_000
-"""Milliseconds before a problem that may pass (a topic that is just being created) is raised by an empty poll."""
-
 LEAVE_TIME = 5_000
 """Milliseconds that ``unsubscribe()`` waits for the coordinator, as long as ``close()`` does by default. Java's consumer waits only
 until the request has left: what the coordinator says changes nothing."""
 
-UNREACHABLE_GRACE = 500
-"""Milliseconds before an empty poll says that no broker can be reached: less than the second that most polls wait."""
 
-_OF_A_RESTART: tuple[type[OttlaError], ...] = (DisconnectedError, OttlaTimeoutError, *map(error_class, (5, 14, 15, 16)))
-"""No news while a broker restarts: no leader, a coordinator that loads its groups, is not there or is another one."""
+class ConsumerCalls:
+    """See the module. ``submit`` sends a command to the network thread, ``news`` returns its unhandled notifications.
 
-
-class ConsumerCalls(CommitCalls, LookupCalls):
-    """See the module. ``submit`` sends a command to the network thread, ``news`` returns its unhandled notifications."""
+    The parts share one consumer's state, and each state has one writer: the collector writes positions and deliveries, ``errors``
+    the errors to be raised, ``commits`` the unanswered commits, the rebalancing the owned partitions.
+    """
 
     def __init__(self, config: ConsumerConfig, submit: Callable[[object], None], news: Callable[[], News]) -> None:
         handlers: dict[type[Any], Callable[[Any], None]] = {
@@ -80,27 +69,31 @@ class ConsumerCalls(CommitCalls, LookupCalls):
             RebalanceNeeded: lambda item: self._rebalancing.needed(item),
             AssignmentReceived: lambda item: self._rebalancing.received(item),
             AssignmentNeeded: lambda item: self._rebalancing.asked(item),
-            ErrorNotification: lambda item: self._on_error(item.error),
-            TopicErrorNotification: self._on_topic_error,
+            ErrorNotification: lambda item: self._errors.report(item.error),
+            TopicErrorNotification: lambda item: self._errors.on_topic_error(item),
         }
-        super().__init__(config, Mailbox(submit, news, handlers), Collector(config))
         self.interrupted = False
         """Set by a driver: the handler of a signal has raised, or something else from outside, in the middle of a call."""
+        self._config = config
+        self._mailbox = mailbox = Mailbox(submit, news, handlers, config.default_api_timeout_ms)
+        self.collector = collector = FetchCollector(config)
         self.jobs = Processing(submit)
-        self._errors: deque[OttlaError] = deque()
-        self._assigning = Assigning(config, self._errors.append)
-        self._rebalancing = Rebalancing(config, self._mailbox, self.collector, self._assigning, self.pace)
+        self._poll_metrics = metrics = PollMetrics()
+        self._errors = errors = CallErrors(config, mailbox, collector)
+        self.commits = CommitCalls(config, mailbox, collector, errors, metrics)
+        self.positions = PositionCalls(mailbox, collector, errors)
+        self._rebalancing = Rebalancing(config, mailbox, collector, metrics, errors.add)
         self._polled_at: int | None = None
         """When the last sign of life was sent to the network thread; ``None``: it waits for one."""
         self._progress_at: dict[TopicPartition, int] = {}
         """When the application was last handed records of a partition."""
-        self._problems: list[OttlaError] = []
-        """Everything that keeps records from coming, what concerns all partitions first."""
-        self._void_until: tuple[commands.Command, ...] = ()
-        """After a request to leave: errors reported before one of these is done concern the membership that was left."""
         self._leaves_at_end = False
         """``close()`` has begun to leave the group."""
-        self._problem_since: dict[type[OttlaError], int] = {}
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The subscription as the network thread last published it."""
+        return self.collector.snapshot
 
     @property
     def owned(self) -> frozenset[TopicPartition]:
@@ -132,7 +125,7 @@ class ConsumerCalls(CommitCalls, LookupCalls):
         try:
             return (yield from self._delivery(now.mono + timeout))
         finally:
-            self.pace.poll_ended(self._mailbox.now)
+            self._poll_metrics.poll_ended(self._mailbox.now)
 
     def _delivery(self, deadline: int) -> Call[Delivery | None]:
         self.collector.acknowledge()
@@ -146,14 +139,14 @@ class ConsumerCalls(CommitCalls, LookupCalls):
                 self._post()
             if self._mailbox.now.mono >= deadline:
                 if ready:
-                    self._explain_nothing()
+                    self._errors.explain_nothing()
                 return None
             yield from self._mailbox.wait_in_poll("records", min(deadline, self._look_again_at()))
 
     def _begin_poll(self, now: Now) -> None:
         self._mailbox.now = now
-        self.pace.poll_began(now)
-        self.collector.consumption.look_at_the_clock(now)
+        self._poll_metrics.poll_began(now)
+        self.collector.consumption.mark_when_due(now)
 
     def _count(self, delivery: Delivery) -> None:
         """Once a poll and partition, never once a record."""
@@ -170,7 +163,7 @@ class ConsumerCalls(CommitCalls, LookupCalls):
 
     def metrics(self, now: Now) -> dict[MetricName, float]:
         """What the application does, in numbers. Any thread may ask."""
-        return {**self.pace.metrics(now), **self.collector.consumption.metrics(self.consumed(), now)}
+        return {**self._poll_metrics.metrics(now), **self.collector.consumption.metrics(self.consumed(), now)}
 
     def service(self, now: Now) -> Call[None]:
         """In the middle of walking records one by one: stay alive, and take part in a rebalance."""
@@ -189,18 +182,18 @@ class ConsumerCalls(CommitCalls, LookupCalls):
         self._mailbox.take()
         if self.interrupted and self._mailbox.settled():
             self._start_over()
-        if not self._mailbox.settled() or (self._void_until and self._is_leaving()):
+        if not self._mailbox.settled() or self._errors.awaits_leaving:
             self._mailbox.raise_wakeup()
             return False  # the network thread has not done yet what it was asked before
-        if self._rebalancing.pending or self._has_commit_callback:
+        if self._rebalancing.pending or self.commits.has_callback:
             # The application's code is about to run inside this poll: its time does not count as time before the poll.
             self._mailbox.submit(commands.Polled({}))
-            yield from self._run_commit_callbacks()
+            yield from self.commits.run_callbacks()
             if self._rebalancing.pending:
                 self._polled_at = None
                 yield from self._rebalancing.serve()
         self._post()
-        self._raise_errors()
+        self._errors.raise_reported()
         if self.snapshot.mode is Mode.NONE:
             raise IllegalStateError(
                 "nothing to poll: the consumer is neither subscribed nor assigned", hint="call subscribe() or assign()"
@@ -235,22 +228,6 @@ class ConsumerCalls(CommitCalls, LookupCalls):
         at = now + self._longest_wait()
         return min(at, hold_until) if hold_until > now else at
 
-    def _explain_nothing(self) -> None:
-        """Nothing came within the time: if that is not for want of records, say why."""
-        for problem in self._problems:
-            since = self._problem_since.get(type(problem), self._mailbox.now.mono)
-            if self._mailbox.now.mono - since >= self._grace(problem):
-                self._raise_problem(problem)
-                return
-
-    def _grace(self, problem: OttlaError) -> int:
-        if isinstance(problem, ConnectionFailedError):
-            known_to_work = self.snapshot.was_connected
-            return self._config.default_api_timeout_ms if known_to_work else UNREACHABLE_GRACE
-        if isinstance(problem, _OF_A_RESTART):
-            return self._config.default_api_timeout_ms
-        return PROBLEM_GRACE if problem.retriable else 0
-
     # -- notifications ----------------------------------------------------------------------------------------------------
 
     def take_news(self) -> None:
@@ -264,44 +241,9 @@ class ConsumerCalls(CommitCalls, LookupCalls):
     def _on_published(self, snapshot: Snapshot) -> None:
         self._polled_at = None
         self.collector.on_snapshot(snapshot)
-        general = [snapshot.problem] if snapshot.problem is not None else []
-        self._problems = [*general, *snapshot.problems.values()]
-        kinds = {type(problem) for problem in self._problems}
-        self._problem_since = {kind: self._problem_since.get(kind, self._mailbox.now.mono) for kind in kinds}
+        self._errors.on_published(snapshot)
         for tp in self._progress_at.keys() - snapshot.partitions.keys():
             del self._progress_at[tp]
-
-    def _on_error(self, error: OttlaError) -> None:
-        """Have the next poll raise it. A retry may fail again before that: the same error is raised once."""
-        if not self._is_void() and all((type(error), str(error)) != (type(known), str(known)) for known in self._errors):
-            self._errors.append(error)
-
-    def _on_topic_error(self, item: TopicErrorNotification) -> None:
-        if item.topic in self.snapshot.topics and not self._is_void():
-            self._errors.append(item.error)
-
-    def _is_void(self) -> bool:
-        """Whether an error reported now concerns a membership that is over."""
-        if any(command.completion.done for command in self._void_until):
-            self._void_until = ()
-        return bool(self._void_until)
-
-    def _is_leaving(self) -> bool:
-        """Whether what is known is still that of the membership that was left. Only a call that was cancelled leaves it so."""
-        return self._is_void() and self.snapshot.mode is not Mode.NONE
-
-    def _raise_errors(self) -> None:
-        """The first error is raised, the others are logged; an error that does not go away is raised each time."""
-        if self._errors:
-            first, *others = self._errors
-            self._errors.clear()
-            _log_others(others)
-            raise first.afresh()
-        self._raise_failure()
-        for problem in self._problems:
-            if not problem.retriable and not self.collector.has_waiting:
-                self._raise_problem(problem)
-                return
 
     # -- what is read -----------------------------------------------------------------------------------------------------
 
@@ -323,8 +265,6 @@ class ConsumerCalls(CommitCalls, LookupCalls):
             raise IllegalStateError(f"topics are subscribed to by {before}, which does not mix with {after}", hint=hint)
         if pattern is not None and self._config.group_protocol != "consumer":
             patterns.check(pattern)
-        for protocol in ("classic", "consumer"):
-            self._mailbox.submit(self._assigning.user_data(wanted, protocol))
         command = commands.Subscribe(wanted, pattern)
         self._rebalancing.subscribe(command, listeners)
         yield from self._begin(command, "subscribe()")
@@ -338,22 +278,38 @@ class ConsumerCalls(CommitCalls, LookupCalls):
             yield from self.unsubscribe(now)
             return
         self._mailbox.now = now
-        yield from self._catch_up("assign()", self._deadline())
+        yield from self._mailbox.require_caught_up("assign()", self._mailbox.default_deadline)
         if self.snapshot.mode is Mode.TOPICS:
             raise IllegalStateError("the partitions come from the group", hint="call unsubscribe() before assign()")
         is_done = True
         if self._config.enable_auto_commit:
             is_done = done_with_last()
-            self._commit_in_background(done_with_last=is_done)
+            self.commits.commit_in_background(done_with_last=is_done)
         if is_done:  # otherwise close() would commit what is left out here
             self.collector.acknowledge()
         yield from self._begin(commands.Assign(wanted), "assign()")
 
     def _begin(self, command: commands.Command, what: str) -> Call[None]:
         """Send what says what to read from now on. Once it is done, no error concerns what was left before."""
-        if self._void_until:
-            self._void_until += (command,)
-        yield from self._mailbox.ask(command, what, self._deadline())
+        self._errors.beginning(command)
+        yield from self._mailbox.ask(command, what, self._mailbox.default_deadline)
+
+    # -- the cluster and the group ----------------------------------------------------------------------------------------
+
+    def describe_topics(self, topics: Iterable[str] | None, timeout: int, now: Now) -> Call[Mapping[str, Any]]:
+        """The cluster's description of topics; ``None``: of all."""
+        self._mailbox.now = now
+        command = commands.DescribeTopics(None if topics is None else frozenset(topics), now.mono + timeout)
+        found: Mapping[str, Any] = yield from self._mailbox.ask(command, "describing topics", command.deadline, wakeable=True)
+        return found
+
+    def group_metadata(self) -> ConsumerGroupMetadata:
+        """See ``Consumer.group_metadata``. The snapshot has it, so no broker is asked."""
+        self._errors.require_group("group_metadata()")
+        unknown = ConsumerGroupMetadata(self._config.group_id or "", group_instance_id=self._config.group_instance_id)
+        return self.snapshot.group or unknown
+
+    # -- the end ----------------------------------------------------------------------------------------------------------
 
     def unsubscribe(self, now: Now, reason: str = "the consumer unsubscribed from all topics") -> Call[None]:
         """See ``Consumer.unsubscribe``."""
@@ -374,8 +330,7 @@ class ConsumerCalls(CommitCalls, LookupCalls):
         finally:
             command = commands.Unsubscribe(reason, self._rebalancing.given_up, operation)
             self._mailbox.submit(command)
-            self._errors.clear()
-            self._void_until = (command,)
+            self._errors.leaving(command)
         if deadline is None:
             deadline = self._mailbox.now.mono + min(LEAVE_TIME, self._config.default_api_timeout_ms)
         try:
@@ -384,8 +339,6 @@ class ConsumerCalls(CommitCalls, LookupCalls):
             _log.warning("leaving group %r was not answered in time", self._config.group_id)
         if failure is not None:
             raise failure
-
-    # -- the end ----------------------------------------------------------------------------------------------------------
 
     def close(
         self, timeout: int, now: Now, operation: GroupMembershipOperation = DEFAULT, *, done_with_last: bool = True
@@ -403,18 +356,18 @@ class ConsumerCalls(CommitCalls, LookupCalls):
         self._mailbox.disable_wakeups()
         self._mailbox.take()
         if self._config.enable_auto_commit and not self._rebalancing.lost and self.snapshot.failure is None:
-            yield from self._commit_on_close(deadline)
-        failures = yield from self._end_async_commits(self._before(deadline))
-        unfinished = self._unanswered_commits()
+            yield from self.commits.commit_on_close(deadline)
+        failures = yield from self.commits.end(step_deadline(deadline, self._mailbox.now))
+        unfinished = self.commits.unanswered()
         if self.snapshot.mode is not Mode.NONE:
             self._leaves_at_end = True
             try:
-                yield from self._leave("the consumer is being closed", self._before(deadline), operation)
+                yield from self._leave("the consumer is being closed", step_deadline(deadline, self._mailbox.now), operation)
             except Exception as error:
                 failures.append(error)
             yield from self._end_fetches(deadline)
         if failures:
-            _log_others(failures[1:])
+            log_others(failures[1:])
             raise failures[0]
         if unfinished:
             raise OttlaTimeoutError(f"{unfinished} asynchronous commits were not answered before the consumer was closed")
@@ -439,13 +392,78 @@ class ConsumerCalls(CommitCalls, LookupCalls):
         command = commands.EndFetches()
         self._mailbox.submit(command)
         patience = self._config.fetch_max_wait_ms + STEP_TIME
-        until = min(self._before(deadline), self._mailbox.now.mono + patience)
+        until = min(step_deadline(deadline, self._mailbox.now), self._mailbox.now.mono + patience)
         while not command.completion.done and self._mailbox.now.mono < until:
             yield from self._mailbox.wait(command.completion, until)
             self._mailbox.take()
 
 
-def _log_others(errors: Iterable[Exception]) -> None:
-    """A call can raise only one error."""
-    for error in errors:
-        _log.error("another error besides the one raised: %s", error)
+class ProcessingJob:
+    """See ``Consumer.processing``. ``progress`` and ``rebalancing`` may be used by any thread."""
+
+    def __init__(self, processing: Processing, limit: int) -> None:
+        self._processing = processing
+        self._limit = limit
+
+    def __enter__(self) -> Self:
+        self._processing.begin(self)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self._processing.end(self)
+
+    @property
+    def limit_ms(self) -> int:
+        """Milliseconds that the job may be silent for."""
+        return self._limit
+
+    @property
+    def rebalancing(self) -> bool:
+        """Whether the group waits for this member to give up partitions: end early if you can, commit, and ``poll()``."""
+        return self._processing.rebalancing()
+
+    def progress(self) -> None:
+        """Report progress: the limit counts from now."""
+        self._processing.go_on(self)
+
+
+class Processing:
+    """The long job that the application has announced, so that the group waits for it, but not for an unannounced silence.
+
+    However a job ends, the application's usual deadline applies again. ``submit`` sends a command to the network thread.
+    """
+
+    def __init__(self, submit: Callable[[object], None]) -> None:
+        self.rebalancing: Callable[[], bool] = lambda: False
+        """Whether a rebalance is in progress; set by the owner."""
+        self._submit = submit
+        self._job: ProcessingJob | None = None
+
+    def job(self, limit: int) -> ProcessingJob:
+        """A job that may be silent for ``limit`` ms; it begins when it is entered."""
+        return ProcessingJob(self, limit)
+
+    def check_idle(self) -> None:
+        """Raises ``IllegalStateError`` while a job is running."""
+        if self._job is not None:
+            raise IllegalStateError(
+                "a processing() block is open: poll() would count its records as processed",
+                hint="leave the processing() block first",
+            )
+
+    def begin(self, job: ProcessingJob) -> None:
+        """A job begins."""
+        self.check_idle()
+        self._job = job
+        self._submit(commands.ProcessingBegan(job.limit_ms))
+
+    def go_on(self, job: ProcessingJob) -> None:
+        """A job reports progress; a late report does no harm."""
+        if self._job is job:
+            self._submit(commands.ProcessingBegan(job.limit_ms))
+
+    def end(self, job: ProcessingJob) -> None:
+        """A job has ended, or was abandoned."""
+        if self._job is job:
+            self._job = None
+            self._submit(commands.ProcessingEnded())

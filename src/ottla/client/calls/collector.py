@@ -14,11 +14,11 @@ else.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
-from ottla.client.calls.consumption import Consumption
-from ottla.client.fetched import FetchBuffer, FetchedPartition, FetchedResponse
+from ottla.client.calls.metrics import Consumption
+from ottla.client.notifications import FetchedPartition, FetchedResponse
 from ottla.client.poll_watch import InHand
 from ottla.client.subscription import PartitionView, Snapshot
 from ottla.config import ConsumerConfig
@@ -146,7 +146,68 @@ class _Waiting(NamedTuple):
     reader: PartitionReader | None = None
 
 
-class Collector:
+class FetchBuffer:
+    """The partitions of all responses, in the order in which they came.
+
+    Responses travel in the notification queue, behind the assignment that they were fetched for. So the buffer belongs to the
+    application thread alone and nothing in it is locked. Each response is reported as drained once the last of its partitions was
+    consumed or dropped (once, unless a signal's handler interrupts that), so the network thread always knows how much memory is
+    held without looking here.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[int, FetchedPartition]] = deque()
+        self._left: dict[int, int] = {}
+        self._drained: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def __repr__(self) -> str:
+        return f"<FetchBuffer {len(self._waiting)} partitions of {len(self._left)} responses>"
+
+    @property
+    def has_drained(self) -> bool:
+        """Whether there is memory to be reported as free."""
+        return bool(self._drained)
+
+    def add(self, response: FetchedResponse) -> None:
+        """Take a response in."""
+        if not response.partitions:
+            self._drained.append(response.number)
+            return
+        self._left[response.number] = len(response.partitions)
+        self._waiting.extend((response.number, part) for part in response.partitions)
+
+    def pop(self) -> tuple[int, FetchedPartition] | None:
+        """The next partition and the number of its response, to be given to ``release`` when it is done with."""
+        return self._waiting.popleft() if self._waiting else None
+
+    def release(self, number: int) -> None:
+        """One partition of a response was consumed or dropped."""
+        self._left[number] -= 1
+        if not self._left[number]:
+            del self._left[number]
+            self._drained.append(number)
+
+    def holds(self, number: int) -> bool:
+        """Whether there is something left of a response that came in."""
+        return number in self._left
+
+    def drop(self) -> None:
+        """Nothing of all this is wanted any more."""
+        self._drained.extend(self._left)
+        self._left.clear()
+        self._waiting.clear()
+
+    def report_drained(self, tell: Callable[[tuple[int, ...]], object]) -> None:
+        """Report the responses that were drained since the last report."""
+        drained = tuple(self._drained)
+        tell(drained)
+        del self._drained[: len(drained)]
+
+
+class FetchCollector:
     """See the module."""
 
     def __init__(self, config: ConsumerConfig) -> None:
@@ -171,7 +232,7 @@ class Collector:
         """The response of each partition that was read to its end and whose last records the application may still hold."""
 
     def __repr__(self) -> str:
-        return f"<Collector {len(self._positions)} positions, {self.buffer}>"
+        return f"<FetchCollector {len(self._positions)} positions, {self.buffer}>"
 
     # -- what arrives -----------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Commits, as the application makes them: ``commit``, ``commit_async`` and its callbacks, the last commit of ``close``.
+"""Commits, as the application makes them: ``commit``, ``commit_async`` and its callbacks, ``committed``, the commit of ``close``.
 
 Owns the asynchronous commits that are not answered yet. Must not know how a commit travels. Invariants: callbacks are called in the
 order of their commits, on the application's thread, inside a call; those of earlier commits before a later ``commit()`` returns.
@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from ottla.client import commands
-from ottla.client.calls.base import CallBase
-from ottla.client.calls.collector import Collector
+from ottla.client.calls.collector import FetchCollector
+from ottla.client.calls.errors import CallErrors
 from ottla.client.calls.mailbox import Call, Mailbox
+from ottla.client.calls.metrics import PollMetrics
 from ottla.client.commands import Completion, Offsets
 from ottla.config import ConsumerConfig
 from ottla.errors import OttlaError, WakeupError
@@ -51,25 +52,31 @@ class _AsyncCommit(NamedTuple):
     """Whether the commit is automatic, so that its failure is not the error of any call."""
 
 
-class CommitCalls(CallBase):
-    """See the module."""
+class CommitCalls:
+    """See the module. It asks the collector for positions and reports explicit commits to it; ``errors`` says whether to raise."""
 
-    def __init__(self, config: ConsumerConfig, mailbox: Mailbox, collector: Collector) -> None:
-        super().__init__(config, mailbox, collector)
+    def __init__(
+        self, config: ConsumerConfig, mailbox: Mailbox, collector: FetchCollector, errors: CallErrors, metrics: PollMetrics
+    ) -> None:
+        self._config = config
+        self._mailbox = mailbox
+        self._collector = collector
+        self._errors = errors
+        self._metrics = metrics
         self._async_commits: deque[_AsyncCommit] = deque()
 
     def commit(self, offsets: Offsets | None, timeout: int, now: Now) -> Call[dict[TopicPartition, OffsetAndMetadata]]:
         """See ``Consumer.commit``."""
         self._mailbox.now = now
-        self._require_group("commit()")
+        self._errors.require_group("commit()")
         deadline = now.mono + timeout
-        yield from self._catch_up("commit()", deadline)
-        self._raise_failure()
+        yield from self._mailbox.require_caught_up("commit()", deadline)
+        self._errors.raise_failure()
         if offsets is None:
-            offsets = self.collector.everything()
+            offsets = self._collector.everything()
         command = commands.Commit(dict(offsets), deadline)
         self._mailbox.submit(command)
-        self.collector.on_commit(offsets)
+        self._collector.on_commit(offsets)
         awaited = False
         try:
             yield from self._await_async_commits(deadline)
@@ -81,30 +88,43 @@ class CommitCalls(CallBase):
                 self._async_commits.append(_AsyncCommit(command.offsets, command.completion, None, "an interrupted commit()"))
             raise
         finally:
-            self.pace.in_commit += self._mailbox.now.mono - now.mono
+            self._metrics.in_commit += self._mailbox.now.mono - now.mono
         return dict(committed)
 
     def commit_async(self, offsets: Offsets | None, callback: CommitCallback | None, now: Now) -> Call[None]:
         """See ``Consumer.commit_async``."""
         self._mailbox.now = now
-        self._require_group("commit_async()")
-        yield from self._catch_up("commit_async()", self._deadline())
-        self._raise_failure()
-        yield from self._run_commit_callbacks()
+        self._errors.require_group("commit_async()")
+        yield from self._mailbox.require_caught_up("commit_async()", self._mailbox.default_deadline)
+        self._errors.raise_failure()
+        yield from self.run_callbacks()
         if offsets is None:
-            offsets = self.collector.everything()
+            offsets = self._collector.everything()
         command = commands.Commit(dict(offsets), now.mono + self._config.default_api_timeout_ms, retry=False)
         # In this order: what was not sent is not answered, and a later commit() would wait for it.
         self._mailbox.submit(command)
         self._async_commits.append(_AsyncCommit(command.offsets, command.completion, callback))
-        self.collector.on_commit(offsets)
+        self._collector.on_commit(offsets)
 
-    def _commit_in_background(self, *, done_with_last: bool) -> None:
+    def committed(
+        self, partitions: Iterable[TopicPartition], timeout: int, now: Now
+    ) -> Call[dict[TopicPartition, OffsetAndMetadata | None]]:
+        """See ``Consumer.committed``."""
+        self._mailbox.now = now
+        self._errors.require_group("committed()")
+        command = commands.FetchCommitted(frozenset(partitions), now.mono + timeout)
+        try:
+            found = yield from self._mailbox.ask(command, "committed()", command.deadline, wakeable=True)
+        finally:
+            self._metrics.in_committed += self._mailbox.now.mono - now.mono
+        return dict(found)
+
+    def commit_in_background(self, *, done_with_last: bool) -> None:
         """Commit what the application has processed, in one attempt, as Java does.
 
         ``close()`` waits for it, as a later ``commit()`` does.
         """
-        offsets = self.collector.to_commit(with_current=done_with_last, with_last=done_with_last)
+        offsets = self._collector.to_commit(with_current=done_with_last, with_last=done_with_last)
         if offsets:
             command = commands.Commit(offsets, self._mailbox.now.mono + BACKGROUND_TIME, retry=False)
             self._mailbox.submit(command)
@@ -114,14 +134,14 @@ class CommitCalls(CallBase):
         """Callbacks come in the order of their commits, and before a later ``commit()`` returns."""
         while self._async_commits and self._mailbox.now.mono < deadline:
             self._mailbox.take()
-            yield from self._run_commit_callbacks()
+            yield from self.run_callbacks()
             if self._async_commits:
                 if wakeable:
                     self._mailbox.raise_wakeup()
                 yield from self._mailbox.wait(self._async_commits[0].completion, deadline)
 
-    def _end_async_commits(self, deadline: int) -> Call[list[Exception]]:
-        """As ``_await_async_commits``, for ``close()``, which has more to do: what callbacks raise is returned."""
+    def end(self, deadline: int) -> Call[list[Exception]]:
+        """Wait for the asynchronous commits at ``close()``, which has more to do: what callbacks raise is returned."""
         raised: list[Exception] = []
         for _ in range(len(self._async_commits)):  # one is done with each failure
             try:
@@ -132,12 +152,13 @@ class CommitCalls(CallBase):
         return raised
 
     @property
-    def _has_commit_callback(self) -> bool:
+    def has_callback(self) -> bool:
         """Whether an asynchronous commit was answered and its callback has not run yet."""
         return bool(self._async_commits) and self._async_commits[0].completion.done
 
-    def _run_commit_callbacks(self) -> Call[None]:
-        while self._has_commit_callback:
+    def run_callbacks(self) -> Call[None]:
+        """Run the callbacks of answered commits, in the order of the commits."""
+        while self.has_callback:
             offsets, completion, callback, what, _ = self._async_commits[0]
             del self._async_commits[0]
             if callback is not None:
@@ -145,21 +166,22 @@ class CommitCalls(CallBase):
             elif completion.error is not None:
                 _log.warning("%s of group %r failed: %s", what, self._config.group_id, completion.error)
 
-    def _unanswered_commits(self) -> int:
+    def unanswered(self) -> int:
         """How many asynchronous commits of the application were not answered. Automatic ones are only logged."""
         automatic = sum(commit.automatic for commit in self._async_commits)
         if automatic:
             _log.warning("an automatic commit of group %r was not answered before the end", self._config.group_id)
         return len(self._async_commits) - automatic
 
-    def _commit_on_close(self, deadline: int) -> Call[None]:
-        if not (yield from self._mailbox.catch_up(self._before(deadline))):
+    def commit_on_close(self, deadline: int) -> Call[None]:
+        """The automatic commit of ``close()``. A failure is only logged: ``close()`` goes on."""
+        if not (yield from self._mailbox.catch_up(step_deadline(deadline, self._mailbox.now))):
             _log.warning("the last commit of group %r failed: a seek() before it was not done in time", self._config.group_id)
             return
-        offsets = self.collector.to_commit(with_current=True)
+        offsets = self._collector.to_commit(with_current=True)
         if not offsets:
             return
-        mine = self._before(deadline)
+        mine = step_deadline(deadline, self._mailbox.now)
         # If a topic was deleted, the other partitions are committed, without waiting for an answer that may never come.
         command = commands.Commit(offsets, max(mine, self._mailbox.now.mono + SEND_TIME), revoking=True)
         self._mailbox.submit(command)
@@ -168,7 +190,7 @@ class CommitCalls(CallBase):
         except OttlaError as error:
             _log.warning("the last commit of group %r failed: %s", self._config.group_id, error)
 
-    def _before(self, deadline: int) -> int:
-        """A deadline for one step of ``close()`` that leaves some time for the next; half of the remaining time, if that is
-        short."""
-        return deadline - min(STEP_TIME, max(0, deadline - self._mailbox.now.mono) // 2)
+
+def step_deadline(deadline: int, now: Now) -> int:
+    """A deadline for one step of ``close()`` that leaves time for the next ones; half of the remaining time, if that is short."""
+    return deadline - min(STEP_TIME, max(0, deadline - now.mono) // 2)

@@ -46,13 +46,17 @@ Call = Generator[Wait | Await, Now, T]
 
 
 class Mailbox:
-    """``submit`` sends a command to the network thread, ``news`` is what it told; ``handlers``: by class of notification."""
+    """``submit`` sends a command to the network thread, ``news`` returns its notifications; ``handlers``: by class of notification.
+
+    ``default_timeout``: milliseconds for a call that has no timeout of its own.
+    """
 
     def __init__(
         self,
         submit: Callable[[object], None],
         news: Callable[[], News],
         handlers: Mapping[type[Any], Callable[[Any], None]],
+        default_timeout: int,
     ) -> None:
         self.submit = submit
         self.now = Now(0, 0)
@@ -65,8 +69,14 @@ class Mailbox:
             WakeupRequested: self._on_wakeup,
         }
         self._woken = self._poll_waits = False
+        self._default_timeout = default_timeout
         self._unsettled: deque[Command] = deque()
         """Commands that the network thread executes at once. Until they are done, the snapshot is outdated."""
+
+    @property
+    def default_deadline(self) -> int:
+        """The deadline of a call that has no timeout of its own."""
+        return self.now.mono + self._default_timeout
 
     def take(self) -> None:
         """Handle every notification that has come."""
@@ -133,6 +143,11 @@ class Mailbox:
             yield from self.wait("a turn of the network thread", until + ANSWER_GRACE)
             self.take()
         return True
+
+    def require_caught_up(self, what: str, deadline: int) -> Call[None]:
+        """As ``catch_up``, or raise ``OttlaTimeoutError``. A call that was cancelled may have asked for a seek."""
+        if not (yield from self.catch_up(deadline)):
+            raise OttlaTimeoutError(f"{what} was not done in time")
 
     def settle(self, command: Command, what: str, deadline: int, *, wakeable: bool = True, grace: int = ANSWER_GRACE) -> Call[Any]:
         """Wait for the outcome of a command that was sent. The network thread knows the deadline, too, and the error.

@@ -1,31 +1,38 @@
-"""Where a consumer reads on: ``seek``, ``pause``, ``resume``, ``position``.
+"""Where a consumer reads on, and how far that is from the ends: ``seek``, ``pause``, ``resume``, ``position``, ``lag``.
 
-Owns these calls. Must not know how positions are looked up or fetched. Invariant: only what is assigned has a position, so a call
-about anything else is refused.
+Owns these calls; the positions are the collector's and, once a call has asked for others, the network thread's. Must not know how
+offsets are looked up or fetched. Invariants: only an assigned partition has a position, so a call about any other raises an error;
+a look-up changes nothing of what is read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from ottla.client import commands
-from ottla.client.calls.base import CallBase
-from ottla.client.calls.mailbox import Call
+from ottla.client.calls.collector import FetchCollector
+from ottla.client.calls.errors import CallErrors
+from ottla.client.calls.mailbox import Call, Mailbox
 from ottla.client.commands import Offsets
 from ottla.client.subscription import EARLIEST, LATEST
 from ottla.errors import OttlaTimeoutError
-from ottla.types import Now, TopicPartition
+from ottla.types import Now, OffsetAndTimestamp, TopicPartition
 
 
-class PositionCalls(CallBase):
-    """See the module."""
+class PositionCalls:
+    """See the module. It asks the collector for positions and log ends, and ``errors`` whether to raise; it changes neither."""
+
+    def __init__(self, mailbox: Mailbox, collector: FetchCollector, errors: CallErrors) -> None:
+        self._mailbox = mailbox
+        self._collector = collector
+        self._errors = errors
 
     def seek(self, positions: Offsets, now: Now) -> Call[None]:
         """See ``Consumer.seek``."""
         self._mailbox.now = now
         self._mailbox.take()
-        self._require_assigned(positions)
-        yield from self._mailbox.ask(commands.Seek(dict(positions)), "seek()", self._deadline())
+        self._errors.require_assigned(positions)
+        yield from self._mailbox.ask(commands.Seek(dict(positions)), "seek()", self._mailbox.default_deadline)
 
     def seek_to_beginning(self, partitions: Iterable[TopicPartition], now: Now) -> Call[None]:
         """See ``Consumer.seek_to_beginning``."""
@@ -38,44 +45,64 @@ class PositionCalls(CallBase):
     def _reset(self, partitions: Iterable[TopicPartition], timestamp: int, now: Now) -> Call[None]:
         self._mailbox.now = now
         self._mailbox.take()
-        wanted = frozenset(partitions) or frozenset(self.snapshot.partitions)
-        self._require_assigned(wanted)
-        yield from self._mailbox.ask(commands.ResetPositions(wanted, timestamp), "seek()", self._deadline())
+        wanted = frozenset(partitions) or frozenset(self._collector.snapshot.partitions)
+        self._errors.require_assigned(wanted)
+        yield from self._mailbox.ask(commands.ResetPositions(wanted, timestamp), "seek()", self._mailbox.default_deadline)
 
     def pause(self, partitions: Iterable[TopicPartition], now: Now) -> Call[None]:
         """See ``Consumer.pause``."""
         self._mailbox.now = now
         self._mailbox.take()
         wanted = frozenset(partitions)
-        self._require_assigned(wanted)
-        views, positions = self.snapshot.partitions, self.collector.positions(with_current=True)
+        self._errors.require_assigned(wanted)
+        views, positions = self._collector.snapshot.partitions, self._collector.positions(with_current=True)
         known = {tp: (views[tp].epoch, positions[tp]) for tp in wanted if tp in positions}
-        yield from self._mailbox.ask(commands.Pause(wanted, known), "pause()", self._deadline())
+        yield from self._mailbox.ask(commands.Pause(wanted, known), "pause()", self._mailbox.default_deadline)
 
     def resume(self, partitions: Iterable[TopicPartition], now: Now) -> Call[None]:
         """See ``Consumer.resume``."""
         self._mailbox.now = now
         self._mailbox.take()
         wanted = frozenset(partitions)
-        self._require_assigned(wanted)
-        yield from self._mailbox.ask(commands.Resume(wanted), "resume()", self._deadline())
+        self._errors.require_assigned(wanted)
+        yield from self._mailbox.ask(commands.Resume(wanted), "resume()", self._mailbox.default_deadline)
 
     def position(self, tp: TopicPartition, timeout: int, now: Now) -> Call[int]:
         """See ``Consumer.position``."""
         self._mailbox.now = now
         deadline = now.mono + timeout
-        yield from self._catch_up("position()", deadline)
+        yield from self._mailbox.require_caught_up("position()", deadline)
         while True:
             self._mailbox.take()
-            self._require_assigned((tp,))
-            position = self.collector.position(tp)
+            self._errors.require_assigned((tp,))
+            position = self._collector.position(tp)
             if position is not None:
                 return position.offset
-            self._raise_failure()
-            problem = self.snapshot.partitions[tp].problem or self.snapshot.problem
+            self._errors.raise_failure()
+            problem = self._collector.snapshot.partitions[tp].problem or self._collector.snapshot.problem
             if problem is not None and (not problem.retriable or self._mailbox.now.mono >= deadline):
-                self._raise_problem(problem)
+                self._errors.raise_problem(problem)
             if self._mailbox.now.mono >= deadline:
                 raise OttlaTimeoutError(f"the position of {tp} is not known yet", hint="poll(), or give it more time")
             self._mailbox.raise_wakeup()
             yield from self._mailbox.wait("a position", deadline)
+
+    def list_offsets(
+        self, timestamps: Mapping[TopicPartition, int], timeout: int, now: Now
+    ) -> Call[dict[TopicPartition, OffsetAndTimestamp | None]]:
+        """The offsets of timestamps; see ``Consumer.offsets_for_times``."""
+        self._mailbox.now = now
+        command = commands.ListOffsets(dict(timestamps), now.mono + timeout)
+        found = yield from self._mailbox.ask(command, "looking offsets up", command.deadline, wakeable=True)
+        return {tp: found.get(tp) for tp in timestamps}
+
+    def lag(self, tp: TopicPartition, timeout: int, now: Now) -> Call[int]:
+        """See ``Consumer.lag``."""
+        deadline = now.mono + timeout
+        position = yield from self.position(tp, timeout, now)
+        end = self._collector.end(tp)
+        if end is None:
+            found = yield from self.list_offsets({tp: LATEST}, max(0, deadline - self._mailbox.now.mono), self._mailbox.now)
+            answer = found[tp]
+            end = position if answer is None else answer.offset
+        return max(0, end - position)

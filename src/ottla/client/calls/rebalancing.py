@@ -1,25 +1,27 @@
-"""The application's half of a rebalance: commit, listeners and acknowledgement, in this order.
+"""The application's half of a rebalance: commit, listeners, assignors and acknowledgement, in this order.
 
-Owns which partitions the application holds, and what it is still asked to give up or to take. Must not know which protocol asks.
-Invariants: every partition that ``on_assign`` got is passed exactly once to ``on_revoke`` or ``on_lost``, before
-it goes; whatever a listener raises, the rebalance goes on and the error comes out of the call.
+Owns which partitions the application holds, what it is still asked to give up or to take, and the assignors. Must not know which
+protocol asks. Invariants: every partition that ``on_assign`` got is passed exactly once to ``on_revoke`` or ``on_lost``, before it
+goes; whatever a listener or an assignor raises, the rebalance goes on and the call raises the error.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ottla.assignors import Strategy, client_strategy, strategy
+from ottla.assignors.asking import UnusableAnswer, assign, assign_whole, user_data_of
 from ottla.client import commands
-from ottla.client.calls.assigning import Assigning
-from ottla.client.calls.collector import Collector
+from ottla.client.calls.collector import FetchCollector
 from ottla.client.calls.mailbox import ANSWER_GRACE, Call, Mailbox
-from ottla.client.calls.pace import Pace, Told
+from ottla.client.calls.metrics import ListenerCall, PollMetrics
 from ottla.client.commands import GivenUp
 from ottla.client.notifications import AssignmentNeeded, AssignmentReceived, RebalanceNeeded
 from ottla.config import ConsumerConfig
+from ottla.errors import AssignmentError, OttlaError
 from ottla.types import TopicPartition
 
 _log = logging.getLogger(__name__)
@@ -51,10 +53,76 @@ class _RevocationCommit(NamedTuple):
     hold_until: int
 
 
+class ConsumerAssignors:
+    """The consumer's instances of assignors, Ottla's own and the user's.
+
+    Their methods run only here, on the application's thread, except those of Ottla's own that are pure. Whatever an assignor
+    raises, the rebalance is answered, and ``report`` gets the error for the call to raise. Raises ``ConfigError`` for assignors
+    that do not go together.
+    """
+
+    def __init__(self, config: ConsumerConfig, report: Callable[[OttlaError], None]) -> None:
+        self._strategies: Mapping[str, Strategy] = {
+            "classic": strategy(config.partition_assignment_strategy),
+            "consumer": client_strategy(config.group_client_assignors),
+        }
+        self._report = report
+
+    def user_data(self, topics: frozenset[str], protocol: str = "classic") -> commands.UserData:
+        """The user data of each assignor of a group protocol for the member that assigns.
+
+        Ottla's own have none in a consumer group: the coordinator knows the members' partitions.
+        """
+        found: dict[str, bytes | None] = {}
+        chosen = self._strategies[protocol]
+        for name, assignor in chosen.assignors.items():
+            if protocol == "consumer" and name not in chosen.foreign:
+                continue
+            try:
+                found[name] = user_data_of(assignor.subscription_user_data(topics))
+            except Exception as error:
+                self._report(_failed(name, "subscription_user_data", error))
+        return commands.UserData(found, protocol)
+
+    def assign(self, question: AssignmentNeeded) -> commands.Assigned:
+        """The answer of the assignor that the group uses, or why there is none."""
+        run = assign_whole if question.protocol == "consumer" else assign
+        try:
+            assignor = self._strategies[question.protocol].assignors[question.assignor]
+            shares = run(assignor, question.cluster, question.members)
+        except Exception as error:
+            failure = _failed(question.assignor, "assign", error)
+            return commands.Assigned(question.generation, {}, failure, question.protocol)
+        return commands.Assigned(question.generation, shares, protocol=question.protocol)
+
+    def on_assignment(self, item: AssignmentReceived) -> None:
+        """Pass the assignment to the assignor that the group uses."""
+        assignor = self._strategies[item.protocol].assignors.get(item.assignor)
+        if item.assignment is None or item.group is None or assignor is None:
+            return
+        try:
+            assignor.on_assignment(item.assignment, item.group)
+        except Exception as error:
+            self._report(_failed(item.assignor, "on_assignment", error))
+
+
+def _failed(name: str, method: str, error: Exception) -> AssignmentError:
+    if isinstance(error, UnusableAnswer):
+        return AssignmentError(f"the assignor {name!r} {error}")
+    return AssignmentError(f"the assignor {name!r} failed in {method}(): {error!r}", cause=error)
+
+
 class Rebalancing:
     """See the module. It waits only for listeners: the next ``serve`` looks at a commit again."""
 
-    def __init__(self, config: ConsumerConfig, mailbox: Mailbox, collector: Collector, assigning: Assigning, pace: Pace) -> None:
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        mailbox: Mailbox,
+        collector: FetchCollector,
+        metrics: PollMetrics,
+        report: Callable[[OttlaError], None],
+    ) -> None:
         self.owned: frozenset[TopicPartition] = frozenset()
         """The partitions that ``on_assign`` got and that are not given up yet."""
         self.listeners = Listeners()
@@ -64,8 +132,8 @@ class Rebalancing:
         self._config = config
         self._mailbox = mailbox
         self._collector = collector
-        self._assigning = assigning
-        self._pace = pace
+        self._assignors = ConsumerAssignors(config, report)
+        self._metrics = metrics
         self._rebalance: RebalanceNeeded | None = None
         self._question: AssignmentNeeded | None = None
         self._assignment: AssignmentReceived | None = None
@@ -75,7 +143,7 @@ class Rebalancing:
         """Sent for this rebalance or an earlier one. It outlives the poll that sent it, which may end at any time."""
         self.given_up = GivenUp()
         """What ``leave`` gave up."""
-        self._told: frozenset[TopicPartition] = frozenset()
+        self._in_listener: frozenset[TopicPartition] = frozenset()
         """The partitions that a running listener gets as revoked or lost: if it leaves the group, it must not get them again."""
         self._in_listeners = 0
         """Milliseconds that the latest listener took."""
@@ -107,7 +175,9 @@ class Rebalancing:
         return self._rebalance is not None and self._rebalance.lost
 
     def subscribe(self, command: commands.Subscribe, listeners: Listeners) -> None:
-        """The application is about to subscribe, or changes its subscription."""
+        """The application is about to subscribe, or changes its subscription: send the assignors' user data for it."""
+        for protocol in ("classic", "consumer"):
+            self._mailbox.submit(self._assignors.user_data(command.topics, protocol))
         self.listeners = listeners
         if not self._is_subscribed:
             self._subscribe = command
@@ -148,7 +218,7 @@ class Rebalancing:
                 yield from self._give_up(self._rebalance)
             elif self._question is not None:
                 question = self._question
-                self._mailbox.submit(self._assigning.assign(question))
+                self._mailbox.submit(self._assignors.assign(question))
                 self._question = None
                 yield from self._mailbox.look_at_the_clock()
             elif self._assignment is not None:
@@ -160,7 +230,7 @@ class Rebalancing:
 
         Earlier requests of the group are void, and so are later ones until the application subscribes again.
         """
-        gone, lost = self.owned - self._told, self.lost
+        gone, lost = self.owned - self._in_listener, self.lost
         self._in_listeners = 0
         self.owned = frozenset()
         self._subscribe = self._rebalance = self._question = self._assignment = self._commit = None
@@ -176,14 +246,14 @@ class Rebalancing:
         gone = self.owned & rebalance.partitions
         if gone and not rebalance.lost and self._config.enable_auto_commit and not self._has_committed(rebalance):
             return
-        self._rebalance, self._commit, self._told = None, None, gone
+        self._rebalance, self._commit, self._in_listener = None, None, gone
         try:
             if gone:
                 yield from self._listen_to_end(gone, lost=rebalance.lost)
         finally:
             self._unanswered = rebalance, gone
             self.owned -= rebalance.partitions
-            self._told = frozenset()
+            self._in_listener = frozenset()
             self._answer()
 
     def _has_committed(self, rebalance: RebalanceNeeded) -> bool:
@@ -214,11 +284,11 @@ class Rebalancing:
         return now + min(patience, config.default_api_timeout_ms)
 
     def _accept(self, assignment: AssignmentReceived) -> Call[None]:
-        self._assigning.on_assignment(assignment)
+        self._assignors.on_assignment(assignment)
         self._assignment = None
         self.owned |= assignment.added
         try:
-            yield from self._listen(Told.ASSIGNED, self.listeners.on_assign, assignment.added)
+            yield from self._listen(ListenerCall.ASSIGNED, self.listeners.on_assign, assignment.added)
         finally:
             self._unanswered = assignment, assignment.added
             self._answer()
@@ -227,7 +297,7 @@ class Rebalancing:
         """Say that it is done."""
         assert self._unanswered is not None
         asked, partitions = self._unanswered
-        self._hand_in_user_data()
+        self._submit_user_data()
         if isinstance(asked, RebalanceNeeded):
             given_up = GivenUp(partitions, asked.lost, self._in_listeners)
             self._mailbox.submit(commands.RebalancePrepared(asked.token, given_up))
@@ -235,17 +305,17 @@ class Rebalancing:
             self._mailbox.submit(commands.AssignmentAccepted(asked.token, partitions, self._in_listeners))
         self._unanswered = None
 
-    def _hand_in_user_data(self) -> None:
-        """What the leader is to know from the next join on."""
-        self._mailbox.submit(self._assigning.user_data(self._collector.snapshot.topics))
+    def _submit_user_data(self) -> None:
+        """Send what the assignors tell the leader of a classic group from the next join on."""
+        self._mailbox.submit(self._assignors.user_data(self._collector.snapshot.topics))
 
     def _listen_to_end(self, gone: Iterable[TopicPartition], *, lost: bool) -> Call[None]:
         """Partitions are revoked, or already lost; without ``on_lost``, ``on_revoke`` is called, as in Kafka."""
         listeners = self.listeners
         listener = (listeners.on_lost or listeners.on_revoke) if lost else listeners.on_revoke
-        yield from self._listen(Told.LOST if lost else Told.REVOKED, listener, gone)
+        yield from self._listen(ListenerCall.LOST if lost else ListenerCall.REVOKED, listener, gone)
 
-    def _listen(self, told: Told, listener: Listener | None, partitions: Iterable[TopicPartition]) -> Call[None]:
+    def _listen(self, call: ListenerCall, listener: Listener | None, partitions: Iterable[TopicPartition]) -> Call[None]:
         """Run a listener, await what it returned where that can be, and note how long it took, whatever it raises."""
         if listener is None:
             return
@@ -259,6 +329,6 @@ class Rebalancing:
             self.is_listening = outer
         yield from self._mailbox.look_at_the_clock()
         self._in_listeners = self._mailbox.now.mono - began
-        self._pace.listened(told, self._in_listeners, self._mailbox.now)
+        self._metrics.listened(call, self._in_listeners, self._mailbox.now)
         if raised is not None:
             raise raised

@@ -20,8 +20,7 @@ from ottla.client.fetch.memory import FetchMemory, partition_limit
 from ottla.client.fetch.messages import fetch_request, leaders_of, partitions_of
 from ottla.client.fetch.replicas import ReadReplicas
 from ottla.client.fetch.session import FetchSession, SessionRequest, Wanted
-from ottla.client.fetched import FetchedPartition, FetchedResponse
-from ottla.client.notifications import Fetched
+from ottla.client.notifications import Fetched, FetchedPartition, FetchedResponse
 from ottla.client.subscription import PartitionState, Phase, Subscription
 from ottla.config import ConsumerConfig
 from ottla.errors import CorruptRecordError, OttlaError, broker_error

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from ottla.client.calls.collector import Collector, Delivery, HandedOut
-from ottla.client.fetched import FetchedPartition, FetchedResponse
+from ottla.client.calls.collector import Delivery, FetchCollector, HandedOut
+from ottla.client.notifications import FetchedPartition, FetchedResponse
 from ottla.client.subscription import Mode, PartitionView, Snapshot
 from ottla.errors import CorruptRecordError
 from ottla.records import ControlType, NewRecord, encode_batch, encode_end_transaction
@@ -34,7 +34,7 @@ class Collecting:
     """A collector and the responses that it is given."""
 
     def __init__(self, *, partitions: Mapping[TopicPartition, PartitionView] | None = None, **settings: Any) -> None:
-        self.collector = Collector(config(**settings))
+        self.collector = FetchCollector(config(**settings))
         self.number = 0
         self.show(partitions or {T0: view(), T1: view(epoch=2)})
 

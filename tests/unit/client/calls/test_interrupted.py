@@ -12,8 +12,15 @@ from ottla.client import commands
 from ottla.client.calls.calls import ConsumerCalls
 from ottla.client.calls.mailbox import Mailbox, Wait
 from ottla.client.calls.rebalancing import Listeners
-from ottla.client.fetched import FetchedPartition, FetchedResponse
-from ottla.client.notifications import AssignmentReceived, Completed, Fetched, Published, RebalanceNeeded
+from ottla.client.notifications import (
+    AssignmentReceived,
+    Completed,
+    Fetched,
+    FetchedPartition,
+    FetchedResponse,
+    Published,
+    RebalanceNeeded,
+)
 from ottla.client.subscription import Mode, PartitionView, Snapshot
 from ottla.records import NewRecord, encode_batch
 from ottla.types import Now, OffsetAndMetadata, TopicPartition
@@ -106,7 +113,7 @@ def test_what_was_being_handled_is_handled_again_and_nothing_behind_it_is_lost()
             raise KeyboardInterrupt
         handled.append(item)
 
-    mailbox = Mailbox(lambda command: None, lambda: told, {int: handle})
+    mailbox = Mailbox(lambda command: None, lambda: told, {int: handle}, 1_000)
     with pytest.raises(KeyboardInterrupt):
         mailbox.take()
     mailbox.take()
@@ -149,9 +156,9 @@ def test_a_commit_that_was_not_sent_is_not_waited_for() -> None:
     one.show(0, 1)
     one.at = commands.Commit
     with pytest.raises(KeyboardInterrupt):
-        for _ in one.calls.commit_async({TP: OffsetAndMetadata(1)}, None, NOW):
+        for _ in one.calls.commits.commit_async({TP: OffsetAndMetadata(1)}, None, NOW):
             pass
-    assert list(one.calls.commit({TP: OffsetAndMetadata(2)}, 1_000, NOW)) == []
+    assert list(one.calls.commits.commit({TP: OffsetAndMetadata(2)}, 1_000, NOW)) == []
 
 
 def test_nothing_is_handed_out_before_a_pause_that_was_cancelled_is_known_to_be_made() -> None:
@@ -161,7 +168,7 @@ def test_nothing_is_handed_out_before_a_pause_that_was_cancelled_is_known_to_be_
     assert one.poll() == []
     one.arrive(1, 0, 1)
     one.answers = False
-    pausing = one.calls.pause([TP], NOW)
+    pausing = one.calls.positions.pause([TP], NOW)
     next(pausing)
     pausing.close()
     (pause,) = one.of(commands.Pause)

@@ -11,8 +11,16 @@ from ottla.client import commands
 from ottla.client.calls.calls import ConsumerCalls
 from ottla.client.calls.mailbox import ANSWER_GRACE, Wait
 from ottla.client.calls.rebalancing import COMMIT_HOLD, Listeners
-from ottla.client.fetched import FetchedPartition, FetchedResponse
-from ottla.client.notifications import AssignmentNeeded, Completed, Fetched, Published, RebalanceNeeded, WakeupRequested
+from ottla.client.notifications import (
+    AssignmentNeeded,
+    Completed,
+    Fetched,
+    FetchedPartition,
+    FetchedResponse,
+    Published,
+    RebalanceNeeded,
+    WakeupRequested,
+)
 from ottla.client.subscription import Mode, PartitionView, Snapshot
 from ottla.errors import OttlaTimeoutError, WakeupError
 from ottla.records import NewRecord, encode_batch

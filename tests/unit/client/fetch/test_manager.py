@@ -10,8 +10,7 @@ import pytest
 from ottla.client.effects import Send, ToNode
 from ottla.client.fetch.manager import FetchManager
 from ottla.client.fetch.memory import partition_limit
-from ottla.client.fetched import FetchedResponse
-from ottla.client.notifications import Fetched
+from ottla.client.notifications import Fetched, FetchedResponse
 from ottla.client.subscription import EARLIEST, Phase, Subscription
 from ottla.errors import DisconnectedError, UnsupportedApiError, error_class
 from ottla.protocol import ErrorCode, milliseconds

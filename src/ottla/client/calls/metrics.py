@@ -1,22 +1,81 @@
-"""What an application consumes, in numbers: records and bytes by topic, responses, lags and leads.
+"""The metrics of the application's thread: how it spends its time, and what it consumes.
 
-Owns these counts, for the application thread; other threads may read them. Must not know the requests that brought the records, nor
-clocks. Invariant: a poll costs by its partitions and a response by its own, and no record costs anything.
+Owns these numbers, for the application thread; other threads may read them. Must not know the requests that brought the records,
+what a poll does, nor clocks. Invariant: no record costs anything, a poll costs by the partitions it returns.
 """
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Collection, Iterator, Mapping
 
-from ottla.client.fetched import FetchedResponse
-from ottla.client.health.metrics import FETCH, SAMPLES, WINDOW, Meter, MetricName
+from ottla.client.health.metrics import CONSUMER, COORDINATOR, FETCH, SAMPLES, WINDOW, Meter, MetricName
 from ottla.client.health.verdicts import Consumed
+from ottla.client.notifications import FetchedResponse
 from ottla.types import Now, TopicPartition
+
+_NANOSECONDS = 1_000_000
+"""In a millisecond: Kafka reports the commit times in nanoseconds."""
 
 _Tags = tuple[tuple[str, str], ...]
 
 KEPT_MARKS = SAMPLES + 1
 """Marks of a topic that is not read any more before it is forgotten: a rebalance may give it back."""
+
+
+class ListenerCall(enum.Enum):
+    """What a listener was called for: the partitions were ..."""
+
+    ASSIGNED = "assigned"
+    REVOKED = "revoked"
+    LOST = "lost"
+
+
+class PollMetrics:
+    """How the application spends its time, in milliseconds: between polls, inside them, in listeners, in commits.
+
+    The names are those of KIP-517 (polls) and KIP-761 (commits).
+    """
+
+    def __init__(self) -> None:
+        self.in_commit = self.in_committed = 0
+        """The total time in ``commit()`` and ``committed()``."""
+        self._polled_at: int | None = None
+        self._waited = 0
+        self._between, self._inside = Meter(), Meter()
+        self._in_listeners = {call: Meter() for call in ListenerCall}
+
+    def poll_began(self, now: Now) -> None:
+        """The application polls, or requests the next record of an iteration."""
+        if self._polled_at is not None:
+            self._between.record(now.mono - self._polled_at, now)
+            self._inside.record(self._waited, now)
+        self._polled_at, self._waited = now.mono, 0
+
+    def poll_ended(self, now: Now) -> None:
+        """The application has the result of its poll."""
+        if self._polled_at is not None:
+            self._waited = now.mono - self._polled_at
+
+    def listened(self, call: ListenerCall, milliseconds: int, now: Now) -> None:
+        """A listener has run."""
+        self._in_listeners[call].record(milliseconds, now)
+
+    def metrics(self, now: Now) -> dict[MetricName, float]:
+        """The metrics now. Any thread may ask."""
+        polled_at, between = self._polled_at, self._between.average(now)
+        found = {
+            MetricName("last-poll-seconds-ago", CONSUMER): -1.0 if polled_at is None else max(0, now.mono - polled_at) / 1000,
+            MetricName("time-between-poll-avg", CONSUMER): between,
+            MetricName("time-between-poll-max", CONSUMER): self._between.maximum(now),
+            MetricName("poll-idle-ratio-avg", CONSUMER): min(1.0, self._inside.average(now) / between) if between else 0.0,
+            MetricName("commit-sync-time-ns-total", CONSUMER): float(self.in_commit * _NANOSECONDS),
+            MetricName("committed-time-ns-total", CONSUMER): float(self.in_committed * _NANOSECONDS),
+        }
+        for call, meter in self._in_listeners.items():
+            found[MetricName(f"partition-{call.value}-latency-avg", COORDINATOR)] = meter.average(now)
+            found[MetricName(f"partition-{call.value}-latency-max", COORDINATOR)] = meter.maximum(now)
+        return found
 
 
 class _Amount:
@@ -60,7 +119,7 @@ class _Distances:
 
 
 class Consumption:
-    """See the module."""
+    """Records and bytes by topic, responses, lags and leads. A poll costs by its partitions, a response by its own."""
 
     def __init__(self) -> None:
         self._all = _Amount()
@@ -118,8 +177,8 @@ class Consumption:
             for topic, records in by_topic.items():
                 self._topic(topic, now).requests.record(records, now)
 
-    def look_at_the_clock(self, now: Now) -> None:
-        """Called with the time whenever the application calls."""
+    def mark_when_due(self, now: Now) -> None:
+        """Set the marks between which rates are computed; called with each poll."""
         if self._mark_at is not None and now.mono < self._mark_at:
             return
         self._mark_at = now.mono + WINDOW
