@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 
 from ottla.protocol.apis import SPOKEN, Api
 from ottla.protocol.codec import RequestHeader, encode_request
-from ottla.protocol.lifting import lift, wire_class
+from ottla.protocol.lifting import wire_class
 from ottla.protocol.schema import is_nullable, is_tuple, nested_class
 from ottla.records import NewRecord, encode_batch
+from tests.neutral import lift
 
 NOT_UTF8, _BROKEN = "¤¤", b"\xff\xfe\xfd\xfc"
 """A word that ``frame`` turns into bytes that are none."""

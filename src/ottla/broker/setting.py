@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from ottla.errors import ConfigError
 
 INT_MAX, LONG_MAX = 2**31 - 1, 2**63 - 1
-INT_MIN, LONG_MIN = -(2**31), -(2**63)
+LONG_MIN = -(2**63)
 
 Value = bool | int | float | str
 

@@ -95,11 +95,6 @@ class Snapshot:
         """What keeps partitions from being read."""
         return {tp: view.problem for tp, view in self.partitions.items() if view.problem is not None}
 
-    @property
-    def positions_known(self) -> bool:
-        """Whether every partition has a position."""
-        return all(view.position is not None for view in self.partitions.values())
-
 
 class PartitionState:
     """One partition as the network thread holds it."""

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 INTEGERS_WITH_GAPS = ("dep_time", "dep_delay", "arr_time", "arr_delay", "air_time")
 """Columns of whole numbers that pandas reads as floats because a cancelled flight has none."""
-ORIGINS = ("EWR", "JFK", "LGA")
 ZONE = "America/New_York"
 
 

@@ -127,17 +127,6 @@ class ClientConnection:
         frame = self._reader.buffer_updated(count)
         return (None, []) if frame is None else self._on_frame(frame)
 
-    def receive(self, data: bytes) -> tuple[list[Response], list[Piece]]:
-        """The same for bytes that are in memory already, all at once."""
-        responses: list[Response] = []
-        out: list[Piece] = []
-        for frame in self._reader.feed(data):
-            response, more = self._on_frame(frame)
-            out += more
-            if response is not None:
-                responses.append(response)
-        return responses, out
-
     def _on_frame(self, frame: Frame) -> tuple[Response | None, list[Piece]]:
         if not self._in_flight:
             raise ProtocolError(f"a response of {len(frame)} bytes arrived without a request")

@@ -1,8 +1,8 @@
-"""Between a message of any version and its neutral shape: ``lift`` on the way in, ``lower`` on the way out.
+"""Between a message of any version and its neutral shape: lifted on the way in, lowered on the way out.
 
 Owns the conversion of whole message trees, field by field, and the few bodies that changed shape between versions. Must not know
-what a message means. Invariant: ``lift(lower(message, v))`` equals ``message`` in all fields that version ``v`` has; a field that a
-version lacks gets the protocol's default on lifting and is left out on lowering.
+what a message means. Invariant: a message lowered to a version and lifted again keeps all fields that the version has; a field that
+it lacks gets the protocol's default on lifting and is left out on lowering.
 """
 
 from __future__ import annotations
@@ -25,26 +25,14 @@ def wire_class(api: Api, version: int, side: str) -> type[Any]:
     return list(classes_of(kio_module(api.name.lower(), version, side)).values())[-1]
 
 
-def lift(api: Api, side: str, message: Any) -> Any:
-    """The neutral form of a message that kio decoded and no other code refers to."""
-    change = lifter(api, side, type(message))
-    return message if change is None else change(message)
-
-
 @cache
 def lifter(api: Api, side: str, wire: type[Any]) -> Convert | None:
-    """What makes neutral messages of those of kio's class ``wire``; ``None`` where they are neutral already."""
+    """What turns messages of kio's class ``wire``, taking them over, into neutral ones; ``None`` where they are neutral already."""
     reshape = _RESHAPE_IN.get((api, side))
     if reshape is not None and wire.__version__ < reshape[0]:
         return reshape[1]
     neutral = message_class(api, side)
     return None if wire is neutral else adopter(wire, neutral)
-
-
-def lower(api: Api, version: int, side: str, message: Any) -> Any:
-    """kio's form of a neutral message in one version."""
-    reshape = reshaper(api, version, side)
-    return reshape(message) if reshape is not None else converter(type(message), wire_class(api, version, side))(message)
 
 
 def reshaper(api: Api, version: int, side: str) -> Convert | None:

@@ -19,7 +19,6 @@ if os.environ.get("OTTLA_RECORDS") == "python":
 
 from ottla.records.batch import (
     COMPILED,
-    check_crc,
     control_marker,
     find_timestamp,
     verify_batch,
@@ -36,7 +35,6 @@ from ottla.records.header import (
     iter_headers,
     last_header,
     read_header,
-    restamp,
 )
 from ottla.records.partition_records import PartitionRecords
 from ottla.records.reader import PartitionReader, StoredRecord, iter_entries, iter_records
@@ -57,7 +55,6 @@ __all__ = [
     "Records",
     "StoredRecord",
     "Walk",
-    "check_crc",
     "control_marker",
     "encode_batch",
     "encode_compacted",
@@ -69,7 +66,6 @@ __all__ = [
     "last_header",
     "read_header",
     "recompressed",
-    "restamp",
     "verify_batch",
 ]
 

@@ -467,15 +467,6 @@ def crc_matches(data, position: int, header) -> bool:
         return crc32c(view[position + CRC_START : position + header.size]) == header.crc
 
 
-def check_crc(data, position: int = 0) -> bool:
-    """Whether the batch at ``position`` is whole and its bytes are those that were written (CRC-32C).
-
-    Raises ``InvalidBatchError`` as ``read_header`` does.
-    """
-    header = read_header(data, position)
-    return position + header.size <= len(data) and crc_matches(data, position, header)
-
-
 def verify_batch(data, position: int = 0, *, max_uncompressed: int = DEFAULT_MAX_BATCH_BYTES):
     """What a broker checks before it stores a produced batch; returns the header.
 

@@ -48,7 +48,6 @@ INVALID_RECORD = InvalidRecordError.code
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _SIZE = struct.Struct(">qi")
-_LEADER_EPOCH_OFFSET = 12
 _MAX_SEQUENCE = 2**31 - 1
 _MAX_BASE_OFFSET = 2**63 - 2**32
 
@@ -228,12 +227,6 @@ def last_header(data: Buffer) -> BatchHeader | None:
             read_header(data, position)
         last, position = position, after
     return None if last < 0 else read_header(data, last)
-
-
-def restamp(data: bytearray | memoryview, position: int, base_offset: int, leader_epoch: int) -> None:
-    """Give the batch at ``position`` its place in a log: the two fields that no checksum covers, rewritten in place."""
-    struct.pack_into(">q", data, position, base_offset)
-    struct.pack_into(">i", data, position + _LEADER_EPOCH_OFFSET, leader_epoch)
 
 
 def pack_header(header: BatchHeader) -> bytes:

@@ -55,10 +55,6 @@ class Origin:
         self.value_deserializer = value_deserializer
         self.deserialize_nulls = deserialize_nulls
 
-    def is_of(self, leader_epoch, timestamp_type) -> bool:
-        """Whether a batch with these two properties may share this origin."""
-        return self.leader_epoch == leader_epoch and self.timestamp_type == timestamp_type
-
 
 _NONE = object()
 """Stands for ``None`` as the result of a deserializer, where ``None`` says that it has not run."""

@@ -18,8 +18,9 @@ from ottla.errors import ProtocolError
 from ottla.protocol import ErrorCode, cutting
 from ottla.protocol.apis import SPOKEN, Api
 from ottla.protocol.codec import RequestHeader, decode_request, decode_response, encode_request, encode_response
-from ottla.protocol.lifting import lift, lower, reshaper, wire_class
+from ottla.protocol.lifting import reshaper, wire_class
 from ottla.protocol.writing import Writer, writer
+from tests.neutral import lift, lower
 
 st.register_type_strategy(Records, st.binary())
 

@@ -10,7 +10,7 @@ import pytest
 
 from ottla.broker.log import PartitionLog
 from ottla.broker.refusal import Refusal
-from ottla.records import check_crc, iter_headers
+from ottla.records import iter_headers, verify_batch
 from ottla.types import TimestampType, TopicPartition
 from tests.unit.broker.harness import START, append, batch, content, header_of, open_log, reload, stored
 
@@ -25,7 +25,7 @@ def test_offsets_are_dense_and_only_two_fields_of_a_batch_change(tmp_path: Path)
     whole = (tmp_path / "t-0" / "00000000000000000000.log").read_bytes()
     for (position, header), one in zip(iter_headers(whole), sent, strict=True):
         assert header.leader_epoch == 0
-        assert check_crc(whole, position)
+        verify_batch(whole, position)
         assert whole[position + 16 : position + header.size] == one[16:]
 
 
@@ -186,7 +186,7 @@ def test_the_broker_s_time_needs_a_new_checksum(tmp_path: Path) -> None:
     assert appended.append_time == START.wall
     whole = content(log.read(0, 1 << 20, at_least_one=True))
     header = header_of(whole)
-    assert check_crc(whole)
+    verify_batch(whole)
     assert (header.timestamp_type, header.max_timestamp, header.base_timestamp) == (TimestampType.LOG_APPEND_TIME, START.wall, 5)
     assert log.find_time(START.wall) == (0, START.wall)
 

@@ -8,7 +8,7 @@ import pytest
 
 from ottla.broker.scan import PIECE, Batch, Damage, scan
 from ottla.records import BatchHeader, read_header
-from ottla.records.header import pack_header, restamp
+from ottla.records.header import pack_header
 from tests.unit.broker.harness import batch
 
 
@@ -28,10 +28,7 @@ class Content:
 
 def placed(*offsets: int, size: int = 20) -> list[bytearray]:
     """Batches of one record each."""
-    batches = [bytearray(batch(size=size)) for _ in offsets]
-    for one, offset in zip(batches, offsets, strict=True):
-        restamp(one, 0, offset, 0)
-    return batches
+    return [bytearray(batch(size=size, base_offset=offset, leader_epoch=0)) for offset in offsets]
 
 
 def test_a_damaged_length_does_not_bring_the_rest_of_a_file_into_memory() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ottla.coordinator.classic.group import ClassicGroupState
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
-from ottla.protocol.lifting import lower
+from tests.neutral import lower
 from tests.unit.coordinator.harness import Harness
 
 

@@ -11,7 +11,7 @@ from ottla.errors import ProtocolError, UnsupportedApiError
 from ottla.protocol import NO_THROTTLE, ErrorCode, duration
 from ottla.protocol.apis import Api, VersionRange
 from ottla.protocol.codec import RequestHeader, decode_request, encode_response
-from ottla.protocol.connection import ClientConnection, ConnectionState
+from ottla.protocol.connection import ClientConnection, ConnectionState, Response
 from ottla.protocol.framing import Piece
 from ottla.protocol.messages import (
     api_versions_response,
@@ -37,6 +37,22 @@ def joined(pieces: list[Piece]) -> bytes:
     return b"".join(piece for piece in pieces if isinstance(piece, bytes))
 
 
+def receive(connection: ClientConnection, data: bytes) -> tuple[list[Response], list[Piece]]:
+    """What becomes of bytes that arrive: the responses, and what must be sent at once."""
+    responses: list[Response] = []
+    out: list[Piece] = []
+    while data:
+        buffer = connection.get_buffer()
+        count = min(len(buffer), len(data))
+        buffer[:count] = data[:count]
+        buffer.release()
+        response, pieces = connection.buffer_updated(count)
+        responses += [] if response is None else [response]
+        out += pieces
+        data = data[count:]
+    return responses, out
+
+
 def versions_answer(header: RequestHeader, **offered: VersionRange) -> bytes:
     keys = tuple(
         api_versions_response.ApiVersion(api_key=Api[name.upper()], min_version=low, max_version=high)
@@ -49,7 +65,7 @@ def versions_answer(header: RequestHeader, **offered: VersionRange) -> bytes:
 def ready(**offered: VersionRange) -> ClientConnection:
     connection = ClientConnection("me")
     header, _ = decode_request(joined(connection.start())[4:])
-    responses, out = connection.receive(versions_answer(header, **offered))
+    responses, out = receive(connection, versions_answer(header, **offered))
     assert (responses, out) == ([], [])
     assert connection.state is ConnectionState.READY
     return connection
@@ -72,17 +88,17 @@ def test_an_old_broker_is_asked_again_in_version_0() -> None:
     connection = ClientConnection("me")
     first, _ = decode_request(joined(connection.start())[4:])
     refusal = struct.pack(">iihi", 10, first.correlation_id, 35, 0)
-    responses, again = connection.receive(refusal)
+    responses, again = receive(connection, refusal)
     header, _ = decode_request(joined(again)[4:])
     assert (responses, header.version) == ([], 0)
-    connection.receive(versions_answer(header, heartbeat=VersionRange(0, 1)))
+    receive(connection, versions_answer(header, heartbeat=VersionRange(0, 1)))
     assert connection.versions == {Api.HEARTBEAT: VersionRange(0, 1)}
 
 
 def test_answers_come_back_with_their_tickets_in_order() -> None:
     connection = ready(heartbeat=VersionRange(0, 4))
     frames = [joined(connection.send(ticket, Api.HEARTBEAT, HEARTBEAT)) for ticket in "abc"]
-    responses, _ = connection.receive(b"".join(heartbeat_answer(frame) for frame in frames))
+    responses, _ = receive(connection, b"".join(heartbeat_answer(frame) for frame in frames))
     assert [response.ticket for response in responses] == ["a", "b", "c"]
 
 
@@ -91,12 +107,12 @@ def test_an_answer_out_of_order_is_an_error() -> None:
     connection.send("a", Api.HEARTBEAT, HEARTBEAT)
     second = joined(connection.send("b", Api.HEARTBEAT, HEARTBEAT))
     with pytest.raises(ProtocolError, match="correlation id 3, expected 2"):
-        connection.receive(heartbeat_answer(second))
+        receive(connection, heartbeat_answer(second))
 
 
 def test_an_answer_nobody_asked_for_is_an_error() -> None:
     with pytest.raises(ProtocolError, match="arrived without a request"):
-        ready().receive(struct.pack(">ii", 4, 1))
+        receive(ready(), struct.pack(">ii", 4, 1))
 
 
 def test_an_api_that_the_broker_lacks_is_named() -> None:
@@ -131,7 +147,7 @@ def test_a_message_owns_its_records_when_the_next_takes_the_memory_of_its_frame(
     for content in (b"a", b"b", b"c"):
         frame = joined(connection.send(content, Api.FETCH, fetch(uuid.UUID(int=1))))
         header, _ = decode_request(frame[4:])
-        responses, _ = connection.receive(fetched(header, content * 200_000))
+        responses, _ = receive(connection, fetched(header, content * 200_000))
         found += responses
     assert [set(item.message.responses[0].partitions[0].records) for item in found] == [{97}, {98}, {99}]
 
@@ -149,7 +165,7 @@ def test_a_message_owns_its_strings_too() -> None:
             for _ in range(5)
         )
         message = find_coordinator_response.FindCoordinatorResponse(throttle_time=NO_THROTTLE, coordinators=entries)
-        responses, _ = connection.receive(joined(encode_response(header, message)))
+        responses, _ = receive(connection, joined(encode_response(header, message)))
         found += responses
     assert [set(item.message.coordinators[0].key) for item in found] == [{"a"}, {"b"}, {"c"}]
 
@@ -172,7 +188,7 @@ def test_an_http_server_is_not_kafka() -> None:
     connection = ClientConnection("me")
     connection.start()
     with pytest.raises(ProtocolError, match="announces"):
-        connection.receive(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        receive(connection, b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
 
 def test_a_pattern_needs_a_version_that_knows_patterns() -> None:
@@ -206,7 +222,7 @@ def test_what_is_in_force_in_the_cluster_is_known() -> None:
     message = api_versions_response.ApiVersionsResponse(
         error_code=ErrorCode.none, api_keys=(), throttle_time=NO_THROTTLE, finalized_features=(feature,)
     )
-    connection.receive(joined(encode_response(header, message)))
+    receive(connection, joined(encode_response(header, message)))
     assert connection.features == {"group.version": 1}
 
 
@@ -214,17 +230,18 @@ def test_a_login_is_not_disturbed_by_unknown_tagged_fields() -> None:
     """The header of an answer to ApiVersions has no tagged fields in any version; that of SaslAuthenticate has."""
     connection = ClientConnection("me", mechanism="PLAIN")
     asked, _ = decode_request(joined(connection.start())[4:])
-    connection.receive(
-        with_tags(versions_answer(asked, sasl_handshake=VersionRange(1, 1), sasl_authenticate=VersionRange(0, 2)), asked)
+    receive(
+        connection,
+        with_tags(versions_answer(asked, sasl_handshake=VersionRange(1, 1), sasl_authenticate=VersionRange(0, 2)), asked),
     )
     assert connection.take_question() is not None
     asked, _ = decode_request(joined(connection.proved(Proof(None, b"secret")))[4:])
     offered = sasl_handshake_response.SaslHandshakeResponse(error_code=ErrorCode.none, mechanisms=("PLAIN",))
-    _, out = connection.receive(joined(encode_response(asked, offered)))
+    _, out = receive(connection, joined(encode_response(asked, offered)))
     asked, _ = decode_request(joined(out)[4:])
     assert (asked.api, asked.version) == (Api.SASL_AUTHENTICATE, 2)
     accepted = sasl_authenticate_response.SaslAuthenticateResponse(error_code=ErrorCode.none, error_message=None, auth_bytes=b"")
-    connection.receive(with_tags(joined(encode_response(asked, accepted)), asked))
+    receive(connection, with_tags(joined(encode_response(asked, accepted)), asked))
     assert connection.take_question() is not None
     connection.proved(Proof(None, None))
     assert connection.state is ConnectionState.READY

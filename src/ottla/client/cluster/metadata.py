@@ -45,17 +45,11 @@ class Metadata:
 
     version: int = 0
     cluster_id: str | None = None
-    controller_id: int | None = None
     nodes: Mapping[int, Node] = field(default_factory=lambda: MappingProxyType({}))
     topics: Mapping[str, TopicMetadata] = field(default_factory=lambda: MappingProxyType({}))
     _names: Mapping[uuid.UUID, str] = field(default_factory=lambda: MappingProxyType({}), repr=False)
     _partitions: Mapping[TopicPartition, PartitionInfo] = field(default_factory=lambda: MappingProxyType({}), repr=False)
     _epochs: Mapping[TopicPartition, SeenEpochs] = field(default_factory=lambda: MappingProxyType({}), repr=False)
-
-    @property
-    def controller(self) -> Node | None:
-        """The controller, as far as brokers tell it to clients."""
-        return self.nodes.get(self.controller_id) if self.controller_id is not None else None
 
     def topic_name(self, topic_id: uuid.UUID) -> str | None:
         """The name of a topic id."""
@@ -325,9 +319,7 @@ def merge(old: Metadata, message: Any) -> Metadata:
         name = item.name if item.name is not None else old.topic_name(item.topic_id)
         if name is not None:
             topics[name] = _topic(old, name, item, epochs)
-    controller = message.controller_id if message.controller_id >= 0 else None
-    base = dataclasses.replace(old, cluster_id=message.cluster_id, controller_id=controller)
-    return _snapshot(base, old.version + 1, nodes, topics, epochs)
+    return _snapshot(dataclasses.replace(old, cluster_id=message.cluster_id), old.version + 1, nodes, topics, epochs)
 
 
 def _topic(old: Metadata, name: str, item: Any, epochs: dict[TopicPartition, SeenEpochs]) -> TopicMetadata:

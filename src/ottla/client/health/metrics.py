@@ -87,16 +87,9 @@ class Meter:
 
     def rate(self, now: Now) -> float:
         """How often a second, lately."""
-        return self._a_second(now, sum(sample.count for sample in self._recent(now)))
-
-    def amount_rate(self, now: Now) -> float:
-        """How much a second, lately."""
-        return self._a_second(now, sum(sample.sum for sample in self._recent(now)))
-
-    def _a_second(self, now: Now, amount: float) -> float:
         recent = self._recent(now)
         since = max(now.mono - recent[0].begins, WINDOW) if recent else WINDOW
-        return amount * 1000 / since
+        return sum(sample.count for sample in recent) * 1000 / since
 
     def _recent(self, now: Now) -> list[_Sample]:
         return [sample for sample in self._samples if now.mono < sample.begins + SAMPLES * WINDOW]

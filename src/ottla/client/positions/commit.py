@@ -46,8 +46,6 @@ from ottla.types import Now, OffsetAndMetadata, TopicPartition
 
 _log = logging.getLogger(__name__)
 
-Committed = Mapping[TopicPartition, OffsetAndMetadata | None]
-
 
 class OffsetStore(Protocol):
     """Where a group's positions are kept."""

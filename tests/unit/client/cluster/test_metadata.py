@@ -95,7 +95,6 @@ def test_the_first_poll_asks_for_the_brokers_alone() -> None:
     metadata.answer()
     assert metadata.current.version == 1
     assert metadata.current.nodes == {1: Node(1, "host1", 9092), 2: Node(2, "host2", 9092)}
-    assert metadata.current.controller == Node(1, "host1", 9092)
     assert metadata.current.cluster_id == "cluster"
 
 
