@@ -21,7 +21,6 @@ EXCEPTIONS: dict[str, str] = {
     "src/ottla/async_consumer.py:AsyncConsumer": "the public calls, with those that both consumers have",
     "src/ottla/consumer.py:Consumer": "the public calls, with those that both consumers have",
     "src/ottla/broker/core.py:BrokerCore": "it inherits the state that the handlers of requests change",
-    "src/ottla/client/groups/classic/membership.py:ClassicMembership": "it inherits the requests of a rebalance",
 }
 """What may be longer, as ``path`` or ``path:qualified.name``, and why it has to be."""
 

@@ -62,7 +62,7 @@ def member_id(app: App) -> str:
 
 def assignor_of(app: App) -> str:
     assert app.assembly.membership is not None
-    return app.assembly.membership.standing.assignor
+    return app.assembly.membership.status.assignor
 
 
 def installs(world: World, since: int = 0) -> list[Any]:

@@ -77,7 +77,7 @@ def join(
 def settled(*apps: App) -> bool:
     owned = [tp for app in apps for tp in app.calls.owned]
     states = all(app.assembly.membership.state is State.STABLE for app in apps)
-    return states and sorted(owned) == ALL and all(not app.assembly.membership.standing.rebalancing for app in apps)
+    return states and sorted(owned) == ALL and all(not app.assembly.membership.status.rebalancing for app in apps)
 
 
 def settle(world: World, *apps: App) -> None:

@@ -18,8 +18,7 @@ from ottla.client.commands import Reply
 from ottla.client.core import ClientCore
 from ottla.client.fetch.manager import FetchManager
 from ottla.client.groups.coordinator import CoordinatorManager
-from ottla.client.groups.membership import Membership
-from ottla.client.groups.neighbours import Neighbours
+from ottla.client.groups.membership import Membership, MembershipContext
 from ottla.client.groups.protocol import membership_of
 from ottla.client.groups.rebalances import RebalanceRecorder
 from ottla.client.health.inspection import Inspection
@@ -59,8 +58,8 @@ class ConsumerAssembly:
         unreachable = core.connections.links.unreachable
         if config.group_id is not None:
             self.coordinator = CoordinatorManager(config, backoff, core.learn_node, core.connections.disconnect)
-            neighbours = Neighbours(config, self.subscription, self.coordinator, metadata, core.notify, backoff, self.polls)
-            self.membership = membership_of(neighbours, link_to=core.connections.links.get)
+            context = MembershipContext(config, self.subscription, self.coordinator, metadata, core.notify, backoff, self.polls)
+            self.membership = membership_of(context, link_to=core.connections.links.get)
             self.commits = CommitManager(
                 config, self.coordinator, self.membership, metadata, backoff, unreachable, self.subscription.topic_id
             )

@@ -1,15 +1,23 @@
-"""What the managers know of a group membership, whatever generation of the protocol it speaks.
+"""What a group membership is to its surroundings, and what it gets from them, whichever protocol it speaks.
 
-Owns the vocabulary between a membership machine and its neighbours (commits, positions, the application's calls). Must not know
-any one machine. Invariant: only the machine itself decides the member's identity and partitions.
+Owns the interface between a membership machine and the other managers (commits, positions, the application's calls), the context
+that every machine is given, and the count of refused requests. Must not know any one machine. Invariants: only the machine itself
+decides the member's identity and partitions; both machines get the same context, so the choice of a protocol changes nothing else.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
+from ottla.client.backoff import ExponentialBackoff
+from ottla.client.cluster.metadata import MetadataManager
 from ottla.client.commands import Assigned, Reply, UserData
 from ottla.client.effects import Poll
+from ottla.client.groups.coordinator import CoordinatorManager
+from ottla.client.notifications import ErrorNotification
+from ottla.client.poll_watch import PollWatch
+from ottla.client.subscription import Subscription
 from ottla.config import ConsumerConfig
 from ottla.errors import BrokerError, CommitFailedError, OttlaError
 from ottla.types import ConsumerGroupMetadata, GroupMembershipOperation, Now
@@ -28,8 +36,8 @@ NOBODY = MemberIdentity()
 DEFAULT = GroupMembershipOperation.DEFAULT
 
 
-class Standing(NamedTuple):
-    """How a member stands, for those who watch it and decide nothing: health, and the record of rebalances."""
+class MemberStatus(NamedTuple):
+    """The status of a member, for health and for the record of rebalances, which decide nothing."""
 
     protocol: str
     """``classic`` or ``consumer``; empty while that is not decided."""
@@ -43,6 +51,45 @@ class Standing(NamedTuple):
     """Why it is rebalancing."""
     assignor: str = ""
     """The assignor of a member that computed what is assigned; empty: the coordinator computed it, or nothing is assigned."""
+
+
+class MembershipContext(NamedTuple):
+    """What a membership works with. ``notify`` puts a notification into the application's queue."""
+
+    config: ConsumerConfig
+    subscription: Subscription
+    coordinator: CoordinatorManager
+    metadata: MetadataManager
+    notify: Callable[[object], None]
+    backoff: ExponentialBackoff
+    polls: PollWatch
+
+
+class Refusals:
+    """How long the coordinator has repeatedly refused a member's requests.
+
+    No refusal stays silent for ever: the error is reported once per ``patience`` (milliseconds), and the next ``poll()`` raises it.
+    """
+
+    def __init__(self, patience: int, notify: Callable[[object], None]) -> None:
+        self.count = 0
+        """Refusals since the last request that was accepted."""
+        self._patience = patience
+        self._notify = notify
+        self._since = 0
+
+    def refused(self, error: OttlaError, now: Now, patience: int = 0) -> None:
+        """A request was refused and is sent again. ``patience``: how long that is normal, if longer than usual."""
+        self.count += 1
+        if self.count == 1:
+            self._since = now.mono
+        elif now.mono - self._since >= max(patience, self._patience):
+            self._since = now.mono
+            self._notify(ErrorNotification(error))
+
+    def accepted(self) -> None:
+        """A request was accepted."""
+        self.count = 0
 
 
 class Membership(Protocol):
@@ -61,11 +108,11 @@ class Membership(Protocol):
         """Whether the member finds out by itself what a pattern matches, and so needs the metadata of all topics."""
 
     @property
-    def standing(self) -> Standing:
-        """How the member stands now."""
+    def status(self) -> MemberStatus:
+        """The status of the member now."""
 
     @property
-    def joins_anew(self) -> bool:
+    def joins_as_new_member(self) -> bool:
         """Whether the member is about to join without an identity yet: it could still use the other protocol."""
 
     def metadata(self) -> ConsumerGroupMetadata:

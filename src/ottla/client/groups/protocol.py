@@ -20,9 +20,7 @@ from ottla.client.connections.link import Link
 from ottla.client.effects import Poll, Send, ToCoordinator
 from ottla.client.groups.classic.membership import ClassicMembership
 from ottla.client.groups.consumer.membership import ConsumerMembership
-from ottla.client.groups.membership import DEFAULT, MemberIdentity, Membership, Standing
-from ottla.client.groups.neighbours import Neighbours
-from ottla.client.groups.refusals import Refusals
+from ottla.client.groups.membership import DEFAULT, MemberIdentity, Membership, MembershipContext, MemberStatus, Refusals
 from ottla.errors import COORDINATOR, BrokerError, DisconnectedError, OttlaError, OttlaTimeoutError, broker_error
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
@@ -40,14 +38,14 @@ LinkTo = Callable[[ToCoordinator], Link | None]
 """The way to the coordinator, which knows what it offers."""
 
 
-def membership_of(neighbours: Neighbours, *, link_to: LinkTo) -> Membership:
+def membership_of(context: MembershipContext, *, link_to: LinkTo) -> Membership:
     """The membership that ``group.protocol`` asks for."""
-    protocol = neighbours.config.group_protocol
+    protocol = context.config.group_protocol
     if protocol == "classic":
-        return ClassicMembership(neighbours)
+        return ClassicMembership(context)
     if protocol == "consumer":
-        return ConsumerMembership(neighbours)
-    return AutoMembership(neighbours, link_to)
+        return ConsumerMembership(context)
+    return AutoMembership(context, link_to)
 
 
 class _Tag(NamedTuple):
@@ -60,19 +58,19 @@ class _Tag(NamedTuple):
 class AutoMembership:
     """See the module. Everything else is the chosen member's."""
 
-    def __init__(self, neighbours: Neighbours, link_to: LinkTo) -> None:
-        self._config = neighbours.config
-        self._coordinator = neighbours.coordinator
-        self._backoff = neighbours.backoff
+    def __init__(self, context: MembershipContext, link_to: LinkTo) -> None:
+        self._config = context.config
+        self._coordinator = context.coordinator
+        self._backoff = context.backoff
         self._link_to = link_to
-        self._classic = ClassicMembership(neighbours)
-        self._consumer = ConsumerMembership(neighbours)
+        self._classic = ClassicMembership(context)
+        self._consumer = ConsumerMembership(context)
         self.chosen: Membership = self._classic
         self._decided = False
         self._in_flight = False
         self._attempts = 0
         self._not_before = 0
-        self._refusals = Refusals(self._config.default_api_timeout_ms, neighbours.notify)
+        self._refusals = Refusals(self._config.default_api_timeout_ms, context.notify)
         self._warned = self._config.means_classic
         """Whether the poll interval that counts was reported to the application."""
 
@@ -83,13 +81,13 @@ class AutoMembership:
 
     def poll(self, now: Now) -> Poll:
         """Ask before each join; in between, what the chosen member wants."""
-        if self.chosen.joins_anew and not self._decided:
+        if self.chosen.joins_as_new_member and not self._decided:
             self._decide_by_settings(now)
         if not self._is_decided:
             return self._ask(now)
         sends, wake_at = self.chosen.poll(now)
         # A choice is good for one attempt.
-        self._decided = self._decided and self.chosen.joins_anew
+        self._decided = self._decided and self.chosen.joins_as_new_member
         return Poll(tuple(dataclasses.replace(send, tag=_Tag(self.chosen, send.tag)) for send in sends), wake_at)
 
     def on_response(self, tag: Any, message: Any, now: Now) -> None:
@@ -97,7 +95,7 @@ class AutoMembership:
         if isinstance(tag, _Tag):
             return tag.member.on_response(tag.tag, message, now)
         self._in_flight = False
-        if not self.chosen.joins_anew:
+        if not self.chosen.joins_as_new_member:
             return None
         (group,) = message.groups
         error = broker_error(int(group.error_code), f"asking what group {self._config.group_id!r} is") if group.error_code else None
@@ -176,7 +174,7 @@ class AutoMembership:
 
     @property
     def _is_decided(self) -> bool:
-        return self._decided or not self.chosen.joins_anew
+        return self._decided or not self.chosen.joins_as_new_member
 
     # -- the chosen member's ----------------------------------------------------------------------------------------------
 
@@ -196,15 +194,15 @@ class AutoMembership:
         return self.chosen.follows_all_topics
 
     @property
-    def standing(self) -> Standing:
+    def status(self) -> MemberStatus:
         """See ``Membership``."""
-        standing = self.chosen.standing
-        return standing if self._is_decided else standing._replace(protocol="")
+        status = self.chosen.status
+        return status if self._is_decided else status._replace(protocol="")
 
     @property
-    def joins_anew(self) -> bool:
+    def joins_as_new_member(self) -> bool:
         """See ``Membership``."""
-        return self.chosen.joins_anew
+        return self.chosen.joins_as_new_member
 
     def metadata(self) -> ConsumerGroupMetadata:
         """See ``Membership``."""

@@ -146,7 +146,7 @@ class RebalanceRecorder(AsksNothing):
     def left(self, reason: str, what: GivenUp, now: Now) -> None:
         """The application leaves, and has given up its partitions. Must be called before the membership is informed."""
         interrupted = self._draft is not None
-        if not interrupted and not self._membership.standing.joined:
+        if not interrupted and not self._membership.status.joined:
             return
         self.gave_up(what, now)
         self._follow_fetching(self._open(now), now)
@@ -156,20 +156,20 @@ class RebalanceRecorder(AsksNothing):
 
     def poll(self, now: Now) -> Poll:
         """Detect beginnings and ends."""
-        standing = self._membership.standing
-        if self._draft is None and standing.rebalancing:
+        status = self._membership.status
+        if self._draft is None and status.rebalancing:
             self._open(now)
         if self._draft is not None:
             self._follow_fetching(self._draft, now)
-            if not standing.rebalancing and not self._blocked():
-                self._finish(now, completed=standing.joined, failed=not standing.joined)
+            if not status.rebalancing and not self._blocked():
+                self._finish(now, completed=status.joined, failed=not status.joined)
         return Poll()
 
     # -- the record -------------------------------------------------------------------------------------------------------
 
     def _open(self, now: Now) -> _Draft:
         if self._draft is None:
-            self._draft = _Draft(now, self._membership.standing.reason or "the member joins the group")
+            self._draft = _Draft(now, self._membership.status.reason or "the member joins the group")
         return self._draft
 
     def _blocked(self) -> set[TopicPartition]:
@@ -193,13 +193,13 @@ class RebalanceRecorder(AsksNothing):
         assert draft is not None
         for tp, stopped in draft.stopped.items():
             draft.unfetched[tp] = draft.unfetched.get(tp, 0) + draft.gone.get(tp, now.mono) - stopped
-        metadata, standing = self._membership.metadata(), self._membership.standing
+        metadata, status = self._membership.metadata(), self._membership.status
         record = Rebalance(
             began=draft.began.wall / 1000,
             duration=(now.mono - draft.began.mono) / 1000,
             reason=reason or draft.reason,
             completed=completed,
-            protocol=standing.protocol,
+            protocol=status.protocol,
             member_id=metadata.member_id,
             epoch=metadata.generation_id,
             assigned=tuple(sorted(draft.assigned)),
@@ -207,7 +207,7 @@ class RebalanceRecorder(AsksNothing):
             lost=tuple(sorted(draft.lost)),
             unfetched=FrozenMapping({tp: spent / 1000 for tp, spent in sorted(draft.unfetched.items())}),
             in_listeners=draft.in_listeners / 1000,
-            assignor=standing.assignor,
+            assignor=status.assignor,
         )
         self.records = (*self.records, record)[-KEPT:]
         self.completed += completed

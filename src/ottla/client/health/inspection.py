@@ -62,7 +62,7 @@ class Inspection:
         return NetworkView(
             at=now,
             mode=self._subscription.mode,
-            standing=None if membership is None else membership.standing,
+            status=None if membership is None else membership.status,
             group=None if membership is None else membership.metadata(),
             failure=None if failure is None else str(failure),
             unreachable=None if unreachable is None else str(unreachable),

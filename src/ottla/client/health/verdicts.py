@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ottla.client.groups.membership import Standing
+from ottla.client.groups.membership import MemberStatus
 from ottla.client.health.metrics import MetricName
 from ottla.client.subscription import Mode, PartitionState, Phase
 from ottla.types import ConsumerGroupMetadata, FrozenMapping, Now, TopicPartition
@@ -144,7 +144,7 @@ class NetworkView:
 
     at: Now
     mode: Mode
-    standing: Standing | None
+    status: MemberStatus | None
     group: ConsumerGroupMetadata | None
     failure: str | None
     unreachable: str | None
@@ -193,20 +193,20 @@ class Assessor:
         dead = self._why_not_live(network)
         absent = self._why_not_ready(network)
         ill = self._why_not_healthy(network, partitions, stuck_after)
-        standing, group = network.standing, network.group
+        status, group = network.status, network.group
         return Health(
             live=not dead,
             ready=not dead and not absent,
             healthy=not (dead or absent or ill),
             reasons=(*dead, *absent, *ill),
             group_id=self._group_id,
-            protocol="" if standing is None else standing.protocol,
-            state="" if standing is None else standing.state,
-            assignor="" if standing is None else standing.assignor,
+            protocol="" if status is None else status.protocol,
+            state="" if status is None else status.state,
+            assignor="" if status is None else status.assignor,
             member_id="" if group is None else group.member_id,
             epoch=-1 if group is None else group.generation_id,
-            joined=standing is not None and standing.joined,
-            rebalancing=standing is not None and standing.rebalancing,
+            joined=status is not None and status.joined,
+            rebalancing=status is not None and status.rebalancing,
             processing=network.processing,
             last_heartbeat=_ago(network.heartbeat_at, now),
             last_poll=_ago(network.last_sign, now),
@@ -250,14 +250,14 @@ class Assessor:
 
     def _why_not_ready(self, network: NetworkView) -> list[str]:
         reasons = [] if network.unreachable is None else [network.unreachable]
-        standing = network.standing
+        status = network.status
         if network.mode is Mode.NONE:
             reasons.append("it is neither subscribed nor assigned")
-        elif network.mode is Mode.TOPICS and standing is not None:
-            if not standing.joined:
-                reasons.append(f"it is not a member of group {self._group_id!r} now: {standing.state}")
-            elif standing.rebalancing:
-                reasons.append(f"group {self._group_id!r} is rebalancing: {standing.reason or standing.state}")
+        elif network.mode is Mode.TOPICS and status is not None:
+            if not status.joined:
+                reasons.append(f"it is not a member of group {self._group_id!r} now: {status.state}")
+            elif status.rebalancing:
+                reasons.append(f"group {self._group_id!r} is rebalancing: {status.reason or status.state}")
         return reasons
 
     def _why_not_healthy(
@@ -265,7 +265,7 @@ class Assessor:
     ) -> list[str]:
         reasons = []
         silent = None if network.accepted_at is None else network.at.mono - network.accepted_at
-        if network.standing is not None and network.standing.joined and silent is not None and silent > self._session_timeout:
+        if network.status is not None and network.status.joined and silent is not None and silent > self._session_timeout:
             reasons.append(f"no heartbeat was answered for {silent / 1000:.1f} s")
         for tp, part in partitions.items():
             if part.waits_for is WaitsFor.PROBLEM or part.stands_still * 1000 >= stuck_after:

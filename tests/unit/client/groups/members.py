@@ -12,7 +12,7 @@ from typing import Any
 from ottla.client.effects import Send
 from ottla.client.groups.consumer.membership import ConsumerMembership
 from ottla.client.groups.consumer.states import State
-from ottla.client.groups.neighbours import Neighbours
+from ottla.client.groups.membership import MembershipContext
 from ottla.client.poll_watch import PollWatch
 from ottla.client.subscription import Subscription
 from ottla.protocol.apis import Api
@@ -22,13 +22,13 @@ from tests.unit.client.managers import Asked, Cluster, FixedCoordinator, backoff
 class GroupMember(Asked):
     """A member that subscribes to ``t``; ``told`` is what it said to the application."""
 
-    def __init__(self, membership: Callable[[Neighbours], Any], **settings: Any) -> None:
+    def __init__(self, membership: Callable[[MembershipContext], Any], **settings: Any) -> None:
         self.subscription = Subscription(None)
         self.coordinator = FixedCoordinator()
         self.cluster = Cluster()
         self.told: list[Any] = []
         self.config = config(**{"max_poll_interval_ms": 20_000, **settings})
-        neighbours = Neighbours(
+        context = MembershipContext(
             self.config,
             self.subscription,
             self.coordinator,  # type: ignore[arg-type]
@@ -37,7 +37,7 @@ class GroupMember(Asked):
             backoff(),
             PollWatch(self.config),
         )
-        super().__init__(membership(neighbours))
+        super().__init__(membership(context))
         self.subscription.subscribe(frozenset({"t"}))
 
     def tell(self, kind: type[Any]) -> Any:

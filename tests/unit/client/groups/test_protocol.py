@@ -11,7 +11,7 @@ from ottla.client.connections.link import Link, LinkState
 from ottla.client.effects import ToCoordinator
 from ottla.client.groups.classic.membership import ClassicMembership
 from ottla.client.groups.consumer.membership import ConsumerMembership
-from ottla.client.groups.neighbours import Neighbours
+from ottla.client.groups.membership import MembershipContext
 from ottla.client.groups.protocol import FEATURE, AutoMembership, membership_of
 from ottla.client.poll_watch import PollWatch
 from ottla.client.subscription import Subscription
@@ -38,7 +38,7 @@ class Auto(Asked):
         self.link = link or offering()
         self.told: list[Any] = []
         parsed = config(**settings)
-        neighbours = Neighbours(
+        context = MembershipContext(
             parsed,
             self.subscription,
             self.coordinator,  # type: ignore[arg-type]
@@ -47,7 +47,7 @@ class Auto(Asked):
             backoff(),
             PollWatch(parsed),
         )
-        manager = membership_of(neighbours, link_to=lambda target: self.link)
+        manager = membership_of(context, link_to=lambda target: self.link)
         super().__init__(manager)
         self.subscription.subscribe(frozenset({"t"}))
         self.manager.polled(self.now)
@@ -93,10 +93,10 @@ def test_a_cluster_that_does_not_offer_it_gets_classic_members(link: Link, reaso
 @pytest.mark.parametrize(("state", "members", "code"), [("Empty", 0, 0), ("Dead", 0, 0), ("Dead", 0, 69)])
 def test_a_group_without_classic_members_is_joined_as_a_consumer_group(state: str, members: int, code: int) -> None:
     auto = Auto()
-    assert auto.manager.standing.protocol == ""
+    assert auto.manager.status.protocol == ""
     auto.is_told(state, members, code)
     auto.one(Api.CONSUMER_GROUP_HEARTBEAT)
-    assert auto.manager.standing.protocol == "consumer"
+    assert auto.manager.status.protocol == "consumer"
 
 
 @pytest.mark.parametrize("state", ["Stable", "PreparingRebalance", "CompletingRebalance"])

@@ -1,8 +1,8 @@
 """The extra work of a classic group's leader: it knows all members' subscriptions, and assigns the partitions.
 
-Owns the wishes of the group's members and the partitions that the last assignment was made for. Must not know requests, states or
-timers. Invariants: an assignment is made with metadata that is newer than the join it belongs to, and that names every topic of the
-group; whoever made it, no partition is in it twice.
+Owns the subscriptions of the group's members and the partitions that the last assignment was made for. Must not know requests,
+states or timers. Invariants: an assignment is made with metadata that is newer than the join it belongs to, and that names every
+topic of the group; no assignment has a partition twice, whichever assignor made it.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from ottla.protocol.consumer_protocol import Assignment, Subscription, decode_su
 from ottla.types import TopicPartition
 
 
-class Leadership:
-    """One generation's leadership. Raises ``ProtocolError`` for a member whose wish cannot be read.
+class GroupLeader:
+    """The work of the leader in one generation. Raises ``ProtocolError`` for a member whose subscription cannot be read.
 
     ``follows_racks``: whether it matters when replicas move to other racks.
     """
@@ -27,17 +27,17 @@ class Leadership:
     def __init__(
         self, assignor: str, members: Any, metadata: MetadataManager, strategy: Strategy, *, follows_racks: bool = False
     ) -> None:
-        wishes = {item.member_id: (item.group_instance_id, _wish(item)) for item in members}
+        subscriptions = {item.member_id: (item.group_instance_id, _subscription(item)) for item in members}
         self.members = {
-            member_id: MemberSubscription(wish.topics, instance_id, wish.rack, wish.owned, wish.generation, wish.user_data)
-            for member_id, (instance_id, wish) in wishes.items()
+            member_id: MemberSubscription(read.topics, instance_id, read.rack, read.owned, read.generation, read.user_data)
+            for member_id, (instance_id, read) in subscriptions.items()
         }
-        self.topics = frozenset(topic for wish in self.members.values() for topic in wish.topics)
-        """All topics that any member wants."""
+        self.topics = frozenset(topic for member in self.members.values() for topic in member.topics)
+        """All topics that any member subscribes to."""
         self.foreign = assignor in strategy.foreign
-        """Whether it is the user's assignor that has to be asked."""
+        """Whether the group uses an assignor of the application."""
         self.asked = False
-        """Whether it was."""
+        """Whether the application was asked to run it."""
         self._assignor = assignor
         self._cooperative = strategy.cooperative
         self._follows_racks = follows_racks
@@ -48,14 +48,17 @@ class Leadership:
         """The metadata that was last found to be the same in what matters."""
 
     def cluster(self) -> Cluster | None:
-        """What there is to assign; ``None`` while the metadata is not fresh."""
+        """The partitions to assign; ``None`` while the metadata is not fresh.
+
+        Metadata from before the join may lack a topic that a member has just created and subscribed to.
+        """
         current = self._metadata.current
         if current.version <= self._fresh_after:
             return None
         if not self._metadata.follows_all and not all(topic in current.topics for topic in self.topics):
             self._fresh_after = self._metadata.request_update()
             return None
-        self.let_stand()
+        self.keep_assignment()
         return _cluster(current, self.topics, with_racks=True)
 
     def assign(self, cluster: Cluster) -> dict[str, bytes]:
@@ -96,8 +99,11 @@ class Leadership:
             return None
         return f"{tp.topic}, which has partitions 0 to {count - 1}" if count else f"{tp.topic}, which does not exist"
 
-    def let_stand(self) -> None:
-        """What is assigned stands for the partitions that there are now; new ones are this leader's business (KIP-814, too)."""
+    def keep_assignment(self) -> None:
+        """The assignment covers the partitions that exist now.
+
+        Only the leader watches for new ones, so also a static leader that has come back and must not assign (KIP-814) notes them.
+        """
         self._assigned_for = _cluster(self._metadata.current, self.topics, with_racks=self._follows_racks)
         self._suits = self._metadata.current
 
@@ -115,7 +121,7 @@ class Leadership:
         return False
 
 
-def _wish(member: Any) -> Subscription:
+def _subscription(member: Any) -> Subscription:
     try:
         return decode_subscription(member.metadata)
     except ProtocolError as error:

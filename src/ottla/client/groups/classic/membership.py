@@ -1,13 +1,13 @@
-"""The classic membership: JoinGroup, SyncGroup, Heartbeat and LeaveGroup, with the liveness of KIP-62.
+"""The classic membership: the state machine of JoinGroup, SyncGroup, Heartbeat and LeaveGroup, with the liveness of KIP-62.
 
-Owns the member's state, its generation and the timers of the session. Must not know commits, positions or user code: what the
-application has to do in a rebalance comes in a notification, and it answers with a command. Invariants: all transitions are
-those of ``TRANSITIONS``; JoinGroup leaves only when the application, inside ``poll()``, has committed and given its partitions
-up; an answer that belongs to an earlier generation changes nothing; ``max.poll.interval.ms`` is the only deadline that the
-application has.
+Owns the member's state and its generation, and what the application is asked to give up and to take. Must not know commits,
+positions or user code: what the application has to do in a rebalance is a notification, and it answers with a command. Invariants:
+all transitions are those of ``TRANSITIONS``; JoinGroup is sent only after the application, inside ``poll()``, has committed and
+given up its partitions; an answer that belongs to an earlier generation changes nothing; ``max.poll.interval.ms`` is the only
+deadline that the application has.
 
-Eager: all partitions are given up before each join. Cooperative (KIP-429): they are kept and read on, and said in the join; what
-the new assignment takes away is given up then (REVOKING), and because of that the member joins once more.
+Eager: all partitions are given up before each join. Cooperative (KIP-429): they are kept and still read, and JoinGroup names them;
+what the new assignment takes away is given up then (REVOKING), and because of that the member joins once more.
 
 A member that joins, from the first poll on::
 
@@ -15,50 +15,86 @@ A member that joins, from the first poll on::
                                  \\- as leader --> ASSIGNING -- assigned --> SYNCING
     STABLE -- heartbeat says: rebalance --> PREPARING -- the application is ready --> JOINING
 
+``JoinSync``, ``Session`` and ``PendingLeave`` have the requests. They never call the membership: it asks them what to send, and
+passes them the answers.
+
 Sources: KIP-62, KIP-429, KIP-394 (MEMBER_ID_REQUIRED), KIP-345 (static members), KIP-814 (skipAssignment), the protocol guide.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from ottla.assignors import MemberAssignment
 from ottla.client.commands import Assigned, Reply, UserData
-from ottla.client.effects import Poll
-from ottla.client.groups.classic.dialogue import Dialogue
-from ottla.client.groups.classic.requests import Tag
+from ottla.client.effects import Poll, Send
+from ottla.client.groups.classic.join_sync import JoinSync
+from ottla.client.groups.classic.session import PendingLeave, Session
 from ottla.client.groups.classic.states import (
     HEARTBEAT_REACTIONS,
     IN_GENERATION,
+    JOIN_REACTIONS,
     REBALANCING,
+    SYNC_REACTIONS,
+    TRANSITIONS,
     Generation,
     Input,
     Reaction,
     State,
+    Tag,
+    reaction_to,
 )
-from ottla.client.groups.membership import DEFAULT, NOBODY, MemberIdentity, Standing, not_a_member
-from ottla.client.subscription import Mode
+from ottla.client.groups.membership import DEFAULT, NOBODY, MemberIdentity, MembershipContext, MemberStatus, not_a_member
+from ottla.client.notifications import AssignmentReceived, ErrorNotification, RebalanceNeeded
+from ottla.client.poll_watch import PollWatch
+from ottla.client.subscription import Mode, Subscription
 from ottla.errors import (
+    BrokerError,
     DisconnectedError,
+    FencedInstanceIdError,
     OttlaError,
     OttlaTimeoutError,
+    ProtocolError,
     RebalanceInProgressError,
     broker_error,
 )
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
-from ottla.types import GroupMembershipOperation, Now
+from ottla.types import ConsumerGroupMetadata, GroupMembershipOperation, Now, TopicPartition
 
 _log = logging.getLogger(__name__)
 
 
-class ClassicMembership(Dialogue):
+class ClassicMembership:
     """See the module."""
+
+    def __init__(self, context: MembershipContext) -> None:
+        self.state = State.UNJOINED
+        self.generation = Generation()
+        self.failure: OttlaError | None = None
+        self._config = config = context.config
+        self._subscription = context.subscription
+        self._coordinator = context.coordinator
+        self._notify = context.notify
+        self._polls = context.polls
+        self._join_sync = JoinSync(context)
+        self._session = Session(config, context.coordinator, context.backoff, context.notify)
+        self._leave = PendingLeave(config, context.coordinator)
+        self._revocation = Revocation(context.subscription, context.notify, context.polls, cooperative=self._join_sync.cooperative)
+        self._reason = ""
+        """Why the member rebalances, which JoinGroup tells the coordinator (KIP-800)."""
+        context.coordinator.on_fatal(self._lookup_failed)
+
+    def __repr__(self) -> str:
+        return f"<ClassicMembership {self.state.name} {self.generation}>"
 
     @property
     def group_topics(self) -> frozenset[str]:
         """See ``Membership``."""
-        return self._leadership.topics if self._leadership is not None else frozenset()
+        leader = self._join_sync.leader
+        return frozenset() if leader is None else leader.topics
 
     @property
     def follows_all_topics(self) -> bool:
@@ -66,21 +102,22 @@ class ClassicMembership(Dialogue):
         return self._subscription.pattern is not None
 
     @property
-    def standing(self) -> Standing:
+    def status(self) -> MemberStatus:
         """See ``Membership``."""
         joined = self.generation.number >= 0 and self.state in IN_GENERATION
         assignor = (self.generation.protocol or "") if joined else ""
-        return Standing("classic", self.state.name, joined, self.state in REBALANCING, self._reason, assignor)
+        return MemberStatus("classic", self.state.name, joined, self.state in REBALANCING, self._reason, assignor)
 
     @property
-    def joins_anew(self) -> bool:
+    def joins_as_new_member(self) -> bool:
         """See ``Membership``."""
-        return self.state is State.JOINING and not self.generation.member_id and not self._in_flight and not self._leaving.due
+        is_new = self.state is State.JOINING and not self.generation.member_id
+        return is_new and not self._join_sync.in_flight and not self._leave.due
 
-    @property
-    def _in_session(self) -> bool:
-        """Whether it is heartbeats that keep the member alive."""
-        return self.state in IN_GENERATION and self.generation.number >= 0
+    def metadata(self) -> ConsumerGroupMetadata:
+        """See ``Membership``."""
+        number, member_id, _ = self.generation
+        return ConsumerGroupMetadata(self._config.group_id or "", number, member_id, self._config.group_instance_id)
 
     # -- what the application does ----------------------------------------------------------------------------------------
 
@@ -90,50 +127,49 @@ class ClassicMembership(Dialogue):
         if self._subscription.mode is not Mode.TOPICS:
             return
         if self.state is State.UNJOINED:
-            self._refusals.accepted()  # earlier refusals belong to another membership
+            self._join_sync.forget_refusals()
         if self.state in (State.UNJOINED, State.FAILED):
             self._move(Input.POLLED)
-            self._retry_at = now.mono + (self._backoff.delay(self._attempts - 1) if self._attempts else 0)
-        elif self._joined_topics != self._subscription.topics:
+            self._join_sync.send_after_failures(now)
+        elif self._join_sync.is_outdated:
             self._begin_rebalance("the subscription has changed")
 
     def prepared(self, token: int, now: Now) -> None:
         """See ``Membership``. An answer to an older notification is void: the newer one will be answered too."""
-        if not self._handover.answers(token) or self.state not in (State.PREPARING, State.REVOKING, State.FENCED):
+        if not self._revocation.is_answered_by(token) or self.state not in (State.PREPARING, State.REVOKING, State.FENCED):
             return
-        self._handover.give_up()
+        self._revocation.give_up()
         if self.state is State.REVOKING:
             self._move(Input.PREPARED)
             self._hand_over()
         elif self.state is State.PREPARING:
             self._move(Input.PREPARED)
-            self._retry_at = now.mono
+            self._join_sync.send_at(now.mono)
 
     def accepted(self, token: int) -> None:
         """See ``Membership``."""
-        if not self._handover.answers(token) or self.state is not State.STABLE:
+        if not self._revocation.is_answered_by(token) or self.state is not State.STABLE:
             return
-        if reason := self._handover.accept():
-            # The application is inside poll(), and what it kept it may go on reading: nothing has to be asked of it.
-            self._reason, self._retry_at = reason, 0
+        if reason := self._revocation.accept():
+            # The application is inside poll() and may still read what it kept, so it is not asked to prepare.
+            self._reason = reason
+            self._join_sync.send_at(0)
             self._move(Input.REBALANCE)
             self._move(Input.PREPARED)
 
     def user_data(self, command: UserData) -> None:
         """See ``Membership``."""
         if command.protocol == "classic":
-            self._told.update(command.by_assignor)
+            self._join_sync.user_data(command)
 
     def assigned(self, command: Assigned) -> None:
         """See ``Membership``. An answer about an earlier generation is void."""
-        if self.state is not State.ASSIGNING or self._leadership is None or command.protocol != "classic":
+        if self.state is not State.ASSIGNING or self._join_sync.leader is None or command.protocol != "classic":
             return
         if command.generation != self.generation.number:
             return
         try:
-            if command.error is not None:
-                raise command.error
-            self._assignments = self._leadership.check(command.shares)
+            self._join_sync.take_assignment(command)
         except OttlaError as error:
             self._fail(error)
         else:
@@ -142,16 +178,17 @@ class ClassicMembership(Dialogue):
     def leave(self, reason: str, reply: Reply, now: Now, operation: GroupMembershipOperation = DEFAULT) -> None:
         """See ``Membership``. A member that remains stays a member until its session times out."""
         self._subscription.set_partitions(())
-        member = self.generation.member_id
-        self._leaving.wait(reply)
+        member_id = self.generation.member_id
+        self._leave.wait(reply)
         if self.state is State.LEAVING:
             return
-        if self._in_flight:
-            # A parked JoinGroup would hold the LeaveGroup back on its connection.
+        if self._join_sync.in_flight:
+            # The coordinator parks a JoinGroup until the others have joined, and a broker answers the requests of one connection in
+            # order: behind the JoinGroup, LeaveGroup would wait for the end of the rebalance.
             self._coordinator.hang_up(f"leaving the group: {reason}", now)
         self._forget(Generation())
         self._move(Input.LEAVE)
-        if self._coordinator.node_id is None or not self._leaving.owe(member, reason, operation):
+        if self._coordinator.node_id is None or not self._leave.request(member_id, reason, operation):
             self._left()
 
     def identity(self) -> MemberIdentity:
@@ -184,29 +221,54 @@ class ClassicMembership(Dialogue):
         if unchanged:
             self._dropped(HEARTBEAT_REACTIONS.get(code, Reaction.OUTDATED), f"{broker_error(code).name} in answer to a commit")
         elif self.state in (State.PREPARING, State.JOINING, State.ASSIGNING, State.SYNCING):
+            # The commit was sent in the generation before: the member can commit again once it has joined this one.
             return RebalanceInProgressError(what)
         return not_a_member(self._config, expired=self._polls.expired_once, cause=broker_error(code, what))
 
-    # -- the two shapes ---------------------------------------------------------------------------------------------------
+    # -- a RequestManager -------------------------------------------------------------------------------------------------
 
     def poll(self, now: Now) -> Poll:
         """Send what the state calls for."""
-        self._pattern.refresh()
-        if self.state in (State.UNJOINED, State.FENCED) and not self._leaving.due:
+        self._join_sync.refresh_topics()
+        if self.state in (State.UNJOINED, State.FENCED) and not self._leave.due:
             return Poll()
         if self.state is not State.LEAVING:
             self._watch_poll_interval(now)
-            self._watch_metadata(now)
-        heartbeat = self._session.poll(self.generation, now) if self._in_session else []
-        return Poll((*heartbeat, *self._dialogue(now)), self._wake_at(now))
+            self._watch_metadata()
+        heartbeats = self._session.poll(self.generation, now) if self._in_session else []
+        return Poll((*heartbeats, *self._requests(now)), self._wake_at(now))
+
+    def _requests(self, now: Now) -> list[Send]:
+        if self._leave.due:
+            return self._leave.poll(self.generation, awaited=self.state is State.LEAVING)
+        if self.state is State.ASSIGNING and self._join_sync.assign(self.generation):
+            self._move(Input.ASSIGNED)
+        return self._join_sync.poll(self.state, self.generation, self._reason, now)
+
+    def _wake_at(self, now: Now) -> int | None:
+        times = self._join_sync.wake_at if self.state in (State.JOINING, State.SYNCING) else []
+        if self._in_session:
+            times += self._session.deadlines()
+        times.append(self._polls.deadline)
+        return min((at for at in times if at > now.mono), default=None)
+
+    @property
+    def _in_session(self) -> bool:
+        """Whether it is heartbeats that keep the member alive."""
+        return self.state in IN_GENERATION and self.generation.number >= 0
 
     def on_response(self, tag: Tag, message: Any, now: Now) -> None:
         """The answer to one of the four requests."""
         if tag.api is Api.HEARTBEAT:
             self._on_heartbeat(tag, message, now)
-        elif tag.round == self._round:
-            self._in_flight = False
-            self._ON_ANSWER[tag.api](self, message, now)
+        elif tag.api is Api.LEAVE_GROUP:
+            if self._leave.awaits(tag):
+                self._left(message)
+        elif self._join_sync.ended(tag):
+            if tag.api is Api.JOIN_GROUP:
+                self._on_joined(message, now)
+            else:
+                self._on_synced(message, now)
 
     def on_failure(self, tag: Tag, error: OttlaError, now: Now) -> None:
         """No answer: look the coordinator up again, and try again; member id and generation stay."""
@@ -214,20 +276,19 @@ class ClassicMembership(Dialogue):
             self._coordinator.mark_unknown(str(error), now)
         if tag.api is Api.HEARTBEAT:
             self._session.on_failure(error, now)
-            return
-        if tag.round != self._round:
-            return
-        self._in_flight = False
-        if tag.api is Api.LEAVE_GROUP:
-            self._left()
-        elif error.retriable:
-            self._try_later(now)
+        elif tag.api is Api.LEAVE_GROUP:
+            if self._leave.awaits(tag):
+                self._left()
+        elif self._join_sync.ended(tag):
+            if not error.retriable:
+                self._fail(error)
+                return
+            self._join_sync.try_later(now)
             if self.state is State.SYNCING:
+                # The coordinator may have answered, and the group may have gone on since: only another join shows it.
                 self._move(Input.REJOIN)
-        else:
-            self._fail(error)
 
-    # -- session: heartbeats and the poll interval ------------------------------------------------------------------------
+    # -- what sets a rebalance off ----------------------------------------------------------------------------------------
 
     def _on_heartbeat(self, tag: Tag, message: Any, now: Now) -> None:
         reaction = self._session.on_answer(tag, message, self.generation if self.state in IN_GENERATION else None, now)
@@ -241,35 +302,251 @@ class ClassicMembership(Dialogue):
     def _watch_poll_interval(self, now: Now) -> None:
         """KIP-62: a member whose application does not poll leaves the group, and logs one line."""
         joined = self.generation.member_id != "" or self.state is State.JOINING
-        if not joined or self._in_flight or self.state in (State.FAILED, State.FENCED) or not self._polls.expired(now):
+        if not joined or self._join_sync.in_flight or self.state in (State.FAILED, State.FENCED) or not self._polls.expired(now):
             return
         self._polls.explain(now)
-        self._leaving.owe(self.generation.member_id, "consumer poll timeout has expired.")
+        self._leave.request(self.generation.member_id, "consumer poll timeout has expired.")
         self._reason = "consumer pro-actively leaving the group"
         self._forget(Generation())
         self._move(Input.EXPIRED)
-        self._handover.prepare(lost=True)
+        self._revocation.ask_to_prepare(lost=True)
 
-    def _watch_metadata(self, now: Now) -> None:
+    def _watch_metadata(self) -> None:
         """The leader is responsible for assigning new partitions."""
-        if self._leadership is not None and self.state is State.STABLE and self._leadership.outdated():
+        leader = self._join_sync.leader
+        if leader is not None and self.state is State.STABLE and leader.outdated():
             self._begin_rebalance("the partitions of the group's topics have changed")
 
     def _begin_rebalance(self, reason: str) -> None:
-        """The application is asked to get ready; until then the member keeps its place with heartbeats.
+        """The application is asked to prepare; until then heartbeats keep the member in the group.
 
-        In a cooperative group what is being taken over comes first: others count on it that it was given up or is read.
+        In a cooperative group the application first takes what it was just given: the other members gave it up for this one, and
+        count on it that it is read here, or given up again.
         """
-        if self.state in (State.REVOKING, State.STABLE) and self._handover.must_be_finished:
-            self._handover.again = self._handover.again or reason
+        if self.state in (State.REVOKING, State.STABLE) and self._revocation.must_be_finished:
+            self._revocation.rejoin_afterwards(reason)
         elif self.state is State.STABLE:
             self._reason = reason
             self._move(Input.REBALANCE)
-            self._handover.prepare(lost=False)
+            self._revocation.ask_to_prepare(lost=False)
 
-    def _wake_at(self, now: Now) -> int | None:
-        times = [self._retry_at] if self.state in (State.JOINING, State.SYNCING) and not self._in_flight else []
-        if self._in_session:
-            times += self._liveness.session_deadlines()
-        times.append(self._polls.deadline)
-        return min((at for at in times if at > now.mono), default=None)
+    # -- answers ----------------------------------------------------------------------------------------------------------
+
+    def _on_joined(self, message: Any, now: Now) -> None:
+        if message.error_code:
+            self._refused(JOIN_REACTIONS, message, now)
+            return
+        try:
+            self.generation = self._join_sync.joined(message, now)
+        except BrokerError as mismatch:
+            self._fail(mismatch)
+            return
+        self._session.begin(now)
+        self._polls.joined()
+        if message.leader != message.member_id:
+            self._move(Input.JOINED)
+            return
+        try:
+            self._join_sync.lead(message)
+        except ProtocolError as error:
+            self._fail(error)
+            return
+        self._move(Input.LEADS)
+        if message.skip_assignment:
+            self._move(Input.ASSIGNED)
+
+    def _on_synced(self, message: Any, now: Now) -> None:
+        if message.error_code:
+            self._refused(SYNC_REACTIONS, message, now)
+            return
+        try:
+            assignment = self._join_sync.synced(message, self.generation)
+        except (BrokerError, ProtocolError) as error:
+            self._fail(error)
+            return
+        if assignment is None:
+            self._reason = "the subscription has changed"
+            self._move(Input.REJOIN)
+            return
+        self._reason = ""
+        if self._revocation.receive(assignment):
+            self._move(Input.TAKEN)
+        else:
+            self._move(Input.SYNCED)
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        self._revocation.hand_over(self.generation.protocol or "", self.metadata())
+
+    def _refused(self, reactions: Mapping[int, Reaction], message: Any, now: Now) -> None:
+        """JoinGroup or SyncGroup was answered with an error."""
+        what = f"joining group {self._config.group_id!r}"
+        error = broker_error(int(message.error_code), what)
+        reaction = reaction_to(error, reactions)
+        self._reason = f"rebalance failed due to {error.name}"
+        if reaction is Reaction.FENCED:
+            self._fence(what)
+            return
+        if reaction is Reaction.FATAL:
+            if error.code == ErrorCode.unsupported_version and self._config.group_instance_id is not None:
+                error.hint = "the brokers may be too old for static members: leave group_instance_id out"
+            self._fail(error, removed=True)
+            return
+        self._join_sync.refused(error, reaction, now)
+        if reaction in (Reaction.UNKNOWN, Reaction.OUTDATED):
+            self._dropped(reaction, error.name)
+            return
+        if reaction is Reaction.ADOPT:
+            # KIP-394: the coordinator gives a new member its id first, so that one that never joins leaves nothing behind.
+            self.generation = Generation(-1, message.member_id)
+            self._reason = f"need to re-join with the given member-id: {message.member_id}"
+        self._move(Input.REJOIN)
+
+    def _left(self, answer: Any = None) -> None:
+        if self.state is State.LEAVING:
+            self._move(Input.LEFT)
+        self._leave.end(answer)
+
+    # -- the end of a generation ------------------------------------------------------------------------------------------
+
+    def _fail(self, error: OttlaError, *, removed: bool = False) -> None:
+        """Report the error to the application; its next poll tries again.
+
+        ``removed``: the coordinator refuses the member, so the group goes on without it, and the partitions that it kept through
+        the rebalance are lost. Otherwise it keeps them until the coordinator removes it.
+        """
+        self._join_sync.failed()
+        self._notify(ErrorNotification(error))
+        if removed and self._subscription.partitions:
+            self._dropped(Reaction.OUTDATED, str(error))
+        else:
+            self._move(Input.FAIL)
+
+    def _dropped(self, reaction: Reaction, why: str) -> None:
+        """The coordinator has removed the member, or gone on without it: the partitions are lost."""
+        self._reason = f"rebalance failed due to {why}"
+        member_id = "" if reaction is Reaction.UNKNOWN else self.generation.member_id
+        self._forget(Generation(-1, member_id))
+        if not self._subscription.partitions and self.state in (State.JOINING, State.ASSIGNING, State.SYNCING, State.FAILED):
+            if self.state is not State.FAILED:
+                self._move(Input.REJOIN)
+            return
+        _log.warning("consumer of group %r lost its partitions: %s", self._config.group_id, why)
+        self._move(Input.DROPPED)
+        self._revocation.ask_to_prepare(lost=True)
+
+    def _fence(self, what: str) -> OttlaError:
+        """Another member has taken the instance id (KIP-345). To join again would fence that one in turn."""
+        self.failure = FencedInstanceIdError(what)
+        self.failure.fatal = True
+        self._forget(Generation())
+        self._move(Input.FENCE)
+        self._subscription.version += 1
+        self._revocation.ask_to_prepare(lost=True)
+        return self.failure
+
+    def _lookup_failed(self, error: OttlaError, now: Now) -> None:
+        """The coordinator cannot be found, and waiting does not help: the application has to know. The look-up goes on."""
+        del now
+        if self.state is not State.UNJOINED:
+            self._notify(ErrorNotification(error))
+        if isinstance(error, BrokerError) and error.code == ErrorCode.group_authorization_failed and self.generation.number >= 0:
+            # No more heartbeats can be sent: the group goes on without this member when its session expires, and no answer says so.
+            self._dropped(Reaction.OUTDATED, str(error))
+
+    def _forget(self, generation: Generation) -> None:
+        """Change the identity: answers to earlier requests no longer matter."""
+        self.generation = generation
+        self._join_sync.abandon()
+        self._revocation.forget()
+
+    def _move(self, cause: Input) -> None:
+        try:
+            state = TRANSITIONS[self.state][cause]
+        except KeyError:
+            raise RuntimeError(f"a member that is {self.state.name} cannot be moved by {cause.name}") from None
+        _log.debug("group %r: %s -> %s (%s)", self._config.group_id, self.state.name, state.name, cause.name)
+        if state is State.JOINING:
+            self._join_sync.begin()
+        self.state = state
+        self._subscription.version += 1
+
+
+class Revocation:
+    """What the application is asked to give up and to take, and what it holds meanwhile.
+
+    It writes the partitions of the subscription and notifies the application; it reads the deadline of the application's next poll.
+    An answer to anything but the latest notification is void. New partitions are not held before everything that goes was given up,
+    and not read before the application has taken them. ``cooperative``: whether partitions are kept through a rebalance.
+    """
+
+    def __init__(
+        self, subscription: Subscription, notify: Callable[[object], None], polls: PollWatch, *, cooperative: bool
+    ) -> None:
+        self._subscription = subscription
+        self._notify = notify
+        self._polls = polls
+        self._cooperative = cooperative
+        self._token = 0
+        self._going: frozenset[TopicPartition] = frozenset()
+        self._assignment: MemberAssignment | None = None
+        """The leader's assignment, until the application has taken it."""
+        self._rejoin = ""
+        """Why the member has to join once more as soon as the application has taken the assignment."""
+
+    @property
+    def must_be_finished(self) -> bool:
+        """Whether a cooperative assignment is on its way to the application."""
+        return self._cooperative and self._assignment is not None
+
+    def rejoin_afterwards(self, reason: str) -> None:
+        """The member joins once more when the application has taken the assignment. The first reason counts."""
+        self._rejoin = self._rejoin or reason
+
+    def is_answered_by(self, token: int) -> bool:
+        """Whether an answer is one to the latest notification."""
+        return token == self._token
+
+    def ask_to_prepare(self, *, lost: bool) -> None:
+        """Ask for all partitions; in a cooperative group only for those of topics that are no longer subscribed to."""
+        held = frozenset(self._subscription.partitions)
+        if self._cooperative and not lost:
+            held = frozenset(tp for tp in held if tp.topic not in self._subscription.topics)
+        self._ask_for(held, lost=lost)
+
+    def give_up(self) -> None:
+        """The application has given up what was asked for."""
+        self._subscription.set_partitions(self._subscription.partitions.keys() - self._going)
+
+    def receive(self, assignment: MemberAssignment) -> bool:
+        """The leader's assignment. True if the application has to give up partitions first, which it is asked for."""
+        self._assignment = assignment
+        taken = self._subscription.partitions.keys() - frozenset(assignment.partitions)
+        if taken:
+            self._rejoin = "need to revoke partitions and re-join"
+            self._ask_for(frozenset(taken), lost=False)
+        return bool(taken)
+
+    def hand_over(self, assignor: str, group: ConsumerGroupMetadata) -> None:
+        """Only assigned partitions are held any more: the application is to take the new ones."""
+        assert self._assignment is not None
+        added = self._subscription.set_partitions(self._assignment.partitions, await_acceptance=True)
+        self._token += 1
+        self._notify(AssignmentReceived(self._token, added, assignor, self._assignment, group))
+
+    def accept(self) -> str:
+        """The application has taken the new partitions. Returns why to join again at once; empty: there is no reason."""
+        self._assignment = None
+        self._subscription.accept()
+        reason, self._rejoin = self._rejoin, ""
+        return reason
+
+    def forget(self) -> None:
+        """The generation of the assignment is over."""
+        self._assignment, self._rejoin = None, ""
+
+    def _ask_for(self, going: frozenset[TopicPartition], *, lost: bool) -> None:
+        self._going = going
+        self._subscription.suspend(going)
+        self._token += 1
+        self._notify(RebalanceNeeded(self._token, going, lost, self._polls.deadline))

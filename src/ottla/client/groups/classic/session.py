@@ -1,7 +1,8 @@
-"""The session of a classic member: the heartbeats that it sends while it belongs to a generation, and what is made of the answers.
+"""What keeps a classic member in its group, and what ends that: Heartbeat and LeaveGroup.
 
-Owns the dialogue of heartbeats and the clocks of the membership (KIP-62). Must not know what the member does about an answer.
-Invariant: nothing that is about an earlier generation is reported.
+Owns the heartbeats, the deadlines of the session (KIP-62), and the LeaveGroup that is still to be sent. Must not know the member's
+states, nor what it does about an answer. Invariants: only an answered heartbeat extends the session; nothing is reported about an
+earlier generation; LeaveGroup is sent at most once, and only to a known coordinator (if it is lost, the session expires).
 """
 
 from __future__ import annotations
@@ -11,25 +12,26 @@ from collections.abc import Callable
 from typing import Any
 
 from ottla.client.backoff import ExponentialBackoff
+from ottla.client.commands import Reply
 from ottla.client.effects import Send
-from ottla.client.groups.classic import requests
-from ottla.client.groups.classic.liveness import Liveness
-from ottla.client.groups.classic.requests import Tag
-from ottla.client.groups.classic.states import HEARTBEAT_REACTIONS, Generation, Reaction, reaction_to
+from ottla.client.groups.classic.states import HEARTBEAT_REACTIONS, Generation, Reaction, Tag, reaction_to
 from ottla.client.groups.coordinator import CoordinatorManager
-from ottla.client.groups.refusals import Refusals
+from ottla.client.groups.membership import DEFAULT, Refusals, leaves
 from ottla.client.notifications import ErrorNotification
 from ottla.config import ConsumerConfig
 from ottla.errors import OttlaError, broker_error
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
-from ottla.types import Now
+from ottla.types import GroupMembershipOperation, Now
 
 _log = logging.getLogger(__name__)
 
+REASON_LENGTH = 255
+"""Characters of a reason that brokers accept."""
+
 
 class Session:
-    """See the module. ``liveness`` holds the deadlines."""
+    """The heartbeats of one member. It asks the coordinator where to send, and says when that broker is in doubt."""
 
     def __init__(
         self,
@@ -38,16 +40,23 @@ class Session:
         backoff: ExponentialBackoff,
         notify: Callable[[object], None],
     ) -> None:
-        self.liveness = Liveness(config)
         self._config = config
         self._coordinator = coordinator
         self._backoff = backoff
         self._notify = notify
         self._refusals = Refusals(config.default_api_timeout_ms, notify)
+        self._heartbeat_at = 0
+        self._expires_at = 0
+        self._in_flight = False
+        self._failures = 0
+        self._found = 0
+        """The value of ``CoordinatorManager.found`` that the deadlines belong to."""
 
     def begin(self, now: Now) -> None:
         """The member has joined a generation."""
-        self.liveness.joined(now)
+        self._failures, self._in_flight = 0, False
+        self._heartbeat_at = now.mono + self._config.heartbeat_interval_ms
+        self._expires_at = now.mono + self._config.session_timeout_ms
         self._refusals.accepted()
 
     def poll(self, generation: Generation, now: Now) -> list[Send]:
@@ -55,25 +64,34 @@ class Session:
         target = self._coordinator.target()
         if target is None:
             return []
-        self.liveness.coordinator_found(self._coordinator.found, now)
-        if self.liveness.session_expired(now):
+        if self._coordinator.found != self._found:
+            # The look-up may have taken the whole session: a coordinator that was just found gets the time to answer.
+            self._found, self._in_flight = self._coordinator.found, False
+            self._expires_at = now.mono + self._config.session_timeout_ms
+        if now.mono >= self._expires_at:
             self._coordinator.mark_unknown("no heartbeat was answered within session.timeout.ms", now)
             self._coordinator.target()
             return []
-        if not self.liveness.heartbeat_due(now):
+        if self._in_flight or now.mono < self._heartbeat_at:
             return []
-        message, tag = requests.heartbeat(self._config, generation), Tag(Api.HEARTBEAT, generation)
-        self.liveness.heartbeat_sent(now)
+        message, tag = heartbeat(self._config, generation), Tag(Api.HEARTBEAT, generation)
+        self._in_flight = True
+        self._heartbeat_at = now.mono + self._config.heartbeat_interval_ms
         return [Send(Api.HEARTBEAT, message, target, tag, self._config.request_timeout_ms)]
 
+    def deadlines(self) -> list[int]:
+        """When to poll the session again."""
+        return [self._expires_at] if self._in_flight else [self._heartbeat_at, self._expires_at]
+
     def on_answer(self, tag: Tag, message: Any, generation: Generation | None, now: Now) -> Reaction | None:
-        """What the member, now in ``generation``, has to do because of an answer."""
+        """What an answer calls for from the member, which is now in ``generation``; ``None``: nothing."""
         code = int(message.error_code)
         if not code or code == ErrorCode.rebalance_in_progress:
-            self.liveness.heartbeat_answered(now)
+            self._in_flight, self._failures = False, 0
+            self._expires_at = now.mono + self._config.session_timeout_ms
             self._refusals.accepted()
         else:
-            self.liveness.heartbeat_failed(now, self._backoff)
+            self._try_later(now)
         if not code:
             return None
         error = broker_error(code, f"a heartbeat of group {self._config.group_id!r}")
@@ -81,6 +99,7 @@ class Session:
         if reaction is Reaction.LOOK_UP:
             self._coordinator.mark_moved(error.name)
         if tag.generation != generation:
+            # The heartbeat left before the JoinGroup that was answered meanwhile: ILLEGAL_GENERATION is about the old generation.
             return None
         if reaction in (Reaction.LATER, Reaction.LOOK_UP):
             self._refusals.refused(error, now)
@@ -92,8 +111,89 @@ class Session:
         return reaction
 
     def on_failure(self, error: OttlaError, now: Now) -> None:
-        """A heartbeat without an answer. Errors that are not retriable, such as a refused login, are reported to the
-        application."""
+        """A heartbeat without an answer. Only errors that a retry does not help, such as a refused login, are reported."""
         if not error.retriable:
             self._notify(ErrorNotification(error))
-        self.liveness.heartbeat_failed(now, self._backoff)
+        self._try_later(now)
+
+    def _try_later(self, now: Now) -> None:
+        self._in_flight = False
+        self._heartbeat_at = now.mono + self._backoff.delay(self._failures)
+        self._failures += 1
+
+
+class PendingLeave:
+    """The LeaveGroup of a member, and the calls that wait for its answer."""
+
+    def __init__(self, config: ConsumerConfig, coordinator: CoordinatorManager) -> None:
+        self._config = config
+        self._coordinator = coordinator
+        self._replies: list[Reply] = []
+        self._to_send: tuple[str, str] | None = None
+        """The member id and the reason."""
+        self._awaited: Tag | None = None
+
+    @property
+    def due(self) -> bool:
+        """Whether LeaveGroup is still to be sent."""
+        return self._to_send is not None
+
+    def request(self, member_id: str, reason: str, operation: GroupMembershipOperation = DEFAULT) -> bool:
+        """Send LeaveGroup as soon as possible. False if none is to be sent.
+
+        A member that remains, such as a static one by default, is removed when its session expires.
+        """
+        if not member_id or not leaves(self._config, operation):
+            return False
+        self._to_send = (member_id, reason)
+        return True
+
+    def wait(self, reply: Reply) -> None:
+        """Call ``reply`` when the leave is over."""
+        self._replies.append(reply)
+
+    def poll(self, generation: Generation, *, awaited: bool) -> list[Send]:
+        """The LeaveGroup. Unless it is ``awaited``, its answer does not matter."""
+        target = self._coordinator.target()
+        if target is None or self._to_send is None:
+            return []
+        message, tag = leave_group(self._config, *self._to_send), Tag(Api.LEAVE_GROUP, generation)
+        self._to_send, self._awaited = None, tag if awaited else None
+        return [Send(Api.LEAVE_GROUP, message, target, tag, self._config.request_timeout_ms)]
+
+    def awaits(self, tag: Tag) -> bool:
+        """Whether the member waits for the answer to this request."""
+        return tag is self._awaited
+
+    def end(self, answer: Any = None) -> None:
+        """The leave is over: it was answered, or no answer can come."""
+        self._awaited = None
+        if answer is not None:
+            code = int(answer.error_code) or next((int(item.error_code) for item in answer.members if item.error_code), 0)
+            if code:
+                _log.info("%s", broker_error(code, f"leaving group {self._config.group_id!r}"))
+        replies, self._replies = self._replies, []
+        for reply in replies:
+            reply(None, None)
+
+
+def heartbeat(config: ConsumerConfig, generation: Generation) -> Any:
+    """Heartbeat."""
+    from ottla.protocol.messages import heartbeat_request
+
+    return heartbeat_request.HeartbeatRequest(
+        group_id=config.group_id or "",
+        generation_id=generation.number,
+        member_id=generation.member_id,
+        group_instance_id=config.group_instance_id,
+    )
+
+
+def leave_group(config: ConsumerConfig, member_id: str, reason: str) -> Any:
+    """LeaveGroup."""
+    from ottla.protocol.messages import leave_group_request
+
+    member = leave_group_request.MemberIdentity(
+        member_id=member_id, group_instance_id=config.group_instance_id, reason=reason[:REASON_LENGTH]
+    )
+    return leave_group_request.LeaveGroupRequest(group_id=config.group_id or "", members=(member,))

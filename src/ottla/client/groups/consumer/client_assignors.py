@@ -30,7 +30,7 @@ from ottla.client.backoff import ExponentialBackoff
 from ottla.client.commands import Assigned
 from ottla.client.effects import Poll, Send, ToCoordinator
 from ottla.client.groups.consumer.runs import RUN_REACTIONS, TRANSITIONS, RunInput, RunReaction, RunState
-from ottla.client.groups.neighbours import Neighbours
+from ottla.client.groups.membership import MembershipContext
 from ottla.client.notifications import AssignmentNeeded, ErrorNotification
 from ottla.errors import AssignmentError, DisconnectedError, OttlaError, OttlaTimeoutError, broker_error
 from ottla.protocol.apis import Api
@@ -68,17 +68,17 @@ class AssignorTag(NamedTuple):
 class ClientAssignorManager:
     """See the module. A part of the membership, which is called first and passes on what concerns this."""
 
-    def __init__(self, neighbours: Neighbours, member_id: str) -> None:
+    def __init__(self, context: MembershipContext, member_id: str) -> None:
         self.state = RunState.IDLE
         self.offers: tuple[Any, ...] | None = None
         """The assignors that heartbeats list; ``None``: none, since the coordinator would not use them."""
-        self._config = neighbours.config
-        self._coordinator = neighbours.coordinator
-        self._metadata = neighbours.metadata
-        self._notify = neighbours.notify
-        self._backoff = neighbours.backoff
-        self._pauses = ExponentialBackoff(FIRST_RETRY, LAST_RETRY, neighbours.backoff.random)
-        self._strategy = client_strategy(neighbours.config.group_client_assignors)
+        self._config = context.config
+        self._coordinator = context.coordinator
+        self._metadata = context.metadata
+        self._notify = context.notify
+        self._backoff = context.backoff
+        self._pauses = ExponentialBackoff(FIRST_RETRY, LAST_RETRY, context.backoff.random)
+        self._strategy = client_strategy(context.config.group_client_assignors)
         self._user_data: dict[str, bytes | None] = {}
         self._member_id = member_id
         self._asked_apis_of: int | None = None

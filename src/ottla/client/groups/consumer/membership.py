@@ -38,9 +38,7 @@ from ottla.client.groups.consumer.states import (
     Reaction,
     State,
 )
-from ottla.client.groups.membership import DEFAULT, NOBODY, MemberIdentity, Standing, not_a_member
-from ottla.client.groups.neighbours import Neighbours
-from ottla.client.groups.refusals import Refusals
+from ottla.client.groups.membership import DEFAULT, NOBODY, MemberIdentity, MembershipContext, MemberStatus, Refusals, not_a_member
 from ottla.client.notifications import ErrorNotification
 from ottla.client.subscription import Mode
 from ottla.errors import (
@@ -73,8 +71,8 @@ class ConsumerMembership:
     group_topics: frozenset[str] = frozenset()
     """See ``Membership``: the coordinator assigns, so no one else's topics matter."""
 
-    def __init__(self, neighbours: Neighbours) -> None:
-        config, subscription, coordinator, metadata, notify, backoff, polls = neighbours
+    def __init__(self, context: MembershipContext) -> None:
+        config, subscription, coordinator, metadata, notify, backoff, polls = context
         self.state = State.UNSUBSCRIBED
         self.epoch = JOIN
         self.member_id = new_member_id(backoff.random)
@@ -86,7 +84,7 @@ class ConsumerMembership:
         self._notify = notify
         self._backoff = backoff
         self._polls = polls
-        self._assignors = ClientAssignorManager(neighbours, self.member_id)
+        self._assignors = ClientAssignorManager(context, self.member_id)
         self._heartbeats = Heartbeats(config, subscription, self.member_id, lambda: self._assignors.offers)
         self._partitions = Reconciliation(subscription, metadata, notify)
         self._incarnation = 0
@@ -118,16 +116,16 @@ class ConsumerMembership:
         return self._subscription.pattern is not None and self._partitions.lacks_names
 
     @property
-    def standing(self) -> Standing:
+    def status(self) -> MemberStatus:
         """See ``Membership``."""
-        return Standing("consumer", self.state.name, self._is_member, self.state in REBALANCING, self._reason, self._assignor)
+        return MemberStatus("consumer", self.state.name, self._is_member, self.state in REBALANCING, self._reason, self._assignor)
 
     @property
     def _is_member(self) -> bool:
         return self.state in BEATING and self.epoch > JOIN
 
     @property
-    def joins_anew(self) -> bool:
+    def joins_as_new_member(self) -> bool:
         """See ``Membership``."""
         return self.state is State.JOINING and self.epoch == JOIN and not self._in_flight
 

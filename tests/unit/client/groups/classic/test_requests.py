@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from ottla.client.groups.classic import requests
+from ottla.client.groups.classic.join_sync import join_group, sync_group
+from ottla.client.groups.classic.session import heartbeat, leave_group
 from ottla.client.groups.classic.states import Generation
 from ottla.errors import UnsupportedApiError
 from ottla.protocol import milliseconds
@@ -34,7 +35,7 @@ def over_the_wire(api: Api, version: int, message: Any) -> Any:
 
 @every_version_of(Api.JOIN_GROUP)
 def test_join_group(version: int) -> None:
-    sent = requests.join_group(DYNAMIC, GENERATION, WISH, {"range": None, "sticky": b"data"}, REASON)
+    sent = join_group(DYNAMIC, GENERATION, WISH, {"range": None, "sticky": b"data"}, REASON)
     read = over_the_wire(Api.JOIN_GROUP, version, sent)
     assert milliseconds(read.session_timeout) == 6_000
     # Before version 1 the coordinator waits for members as long as a session lasts.
@@ -49,7 +50,7 @@ def test_join_group(version: int) -> None:
 
 @every_version_of(Api.SYNC_GROUP)
 def test_sync_group(version: int) -> None:
-    read = over_the_wire(Api.SYNC_GROUP, version, requests.sync_group(DYNAMIC, GENERATION, {"m-1": b"blob"}))
+    read = over_the_wire(Api.SYNC_GROUP, version, sync_group(DYNAMIC, GENERATION, {"m-1": b"blob"}))
     assert (read.generation_id, read.member_id) == (7, "m-1")
     assert [(one.member_id, one.assignment) for one in read.assignments] == [("m-1", b"blob")]
     assert (read.protocol_type, read.protocol_name) == (("consumer", "range") if version >= 5 else (None, None))
@@ -57,14 +58,14 @@ def test_sync_group(version: int) -> None:
 
 @every_version_of(Api.HEARTBEAT)
 def test_heartbeat(version: int) -> None:
-    read = over_the_wire(Api.HEARTBEAT, version, requests.heartbeat(DYNAMIC, GENERATION))
+    read = over_the_wire(Api.HEARTBEAT, version, heartbeat(DYNAMIC, GENERATION))
     assert (read.generation_id, read.member_id) == (7, "m-1")
 
 
 @every_version_of(Api.LEAVE_GROUP)
 def test_leave_group(version: int) -> None:
     """Before version 3 one member at a time; before version 5 without a reason."""
-    (read,) = over_the_wire(Api.LEAVE_GROUP, version, requests.leave_group(DYNAMIC, "m-1", REASON)).members
+    (read,) = over_the_wire(Api.LEAVE_GROUP, version, leave_group(DYNAMIC, "m-1", REASON)).members
     assert read.member_id == "m-1"
     assert (read.reason or "") == (REASON[:255] if version >= 5 else "")
 
@@ -72,9 +73,9 @@ def test_leave_group(version: int) -> None:
 @pytest.mark.parametrize(
     ("api", "message", "first"),
     [
-        (Api.JOIN_GROUP, lambda of: requests.join_group(of, GENERATION, WISH, {"range": None}, ""), 5),
-        (Api.SYNC_GROUP, lambda of: requests.sync_group(of, GENERATION, {}), 3),
-        (Api.HEARTBEAT, lambda of: requests.heartbeat(of, GENERATION), 3),
+        (Api.JOIN_GROUP, lambda of: join_group(of, GENERATION, WISH, {"range": None}, ""), 5),
+        (Api.SYNC_GROUP, lambda of: sync_group(of, GENERATION, {}), 3),
+        (Api.HEARTBEAT, lambda of: heartbeat(of, GENERATION), 3),
     ],
     ids=lambda value: value.name if isinstance(value, Api) else "",
 )

@@ -13,7 +13,7 @@ from ottla.client.commands import Assigned
 from ottla.client.effects import Send
 from ottla.client.groups.consumer.client_assignors import FIRST_RETRY, NEEDED, ClientAssignorManager
 from ottla.client.groups.consumer.runs import RUN_REACTIONS, TRANSITIONS, RunInput, RunReaction, RunState
-from ottla.client.groups.neighbours import Neighbours
+from ottla.client.groups.membership import MembershipContext
 from ottla.client.notifications import AssignmentNeeded, ErrorNotification
 from ottla.client.poll_watch import PollWatch
 from ottla.client.subscription import Subscription
@@ -48,7 +48,7 @@ class Computing(Asked):
         self.told: list[Any] = []
         self.coordinator = FixedCoordinator()
         self.config = config(group_protocol="consumer", max_poll_interval_ms=TIMEOUT, **{"group_client_assignors": [Mine], **more})
-        neighbours = Neighbours(
+        context = MembershipContext(
             self.config,
             Subscription(None),
             self.coordinator,  # type: ignore[arg-type]
@@ -57,7 +57,7 @@ class Computing(Asked):
             backoff(),
             PollWatch(self.config),
         )
-        super().__init__(ClientAssignorManager(neighbours, ME))
+        super().__init__(ClientAssignorManager(context, ME))
         if offered:
             self.serves(self.one(Api.API_VERSIONS))
 

@@ -281,7 +281,7 @@ def test_a_group_that_cannot_be_converted_ends_a_join_unless_the_choice_can_be_m
         one.beaten(one.beat(), code=69)
     assert chosen.state is State.FATAL
     assert "classic" in str(chosen.manager.failure)
-    assert (auto.state, auto.manager.joins_anew) == (State.JOINING, True)
+    assert (auto.state, auto.manager.joins_as_new_member) == (State.JOINING, True)
 
 
 def test_a_broker_without_the_protocol_names_the_classic_one(member: Member) -> None:

@@ -1,0 +1,266 @@
+"""The two requests of a classic rebalance, JoinGroup and SyncGroup, and the assignment that the leader makes between them.
+
+Owns the request in flight, when the next one may be sent, what the last JoinGroup named, and the leader's work. Must not know what
+starts a rebalance, nor what the member does with its outcome: ``ClassicMembership`` says which request its state calls for, and
+methods that take an answer return its content or raise why it cannot be used. Invariants: at most one of the two requests is in
+flight; an answer to a request that was abandoned changes nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from ottla.assignors import MemberAssignment, strategy
+from ottla.client.cluster.patterns import PatternTopics
+from ottla.client.commands import Assigned, UserData
+from ottla.client.effects import Send, ToCoordinator
+from ottla.client.groups.classic.leader import GroupLeader
+from ottla.client.groups.classic.session import REASON_LENGTH
+from ottla.client.groups.classic.states import Generation, Reaction, State, Tag
+from ottla.client.groups.membership import MembershipContext, Refusals
+from ottla.client.notifications import AssignmentNeeded
+from ottla.config import ConsumerConfig
+from ottla.errors import BrokerError, InconsistentGroupProtocolError, ProtocolError
+from ottla.protocol import duration
+from ottla.protocol.apis import Api
+from ottla.protocol.consumer_protocol import Subscription, decode_assignment, encode_subscription
+from ottla.types import Now
+
+PROTOCOL_TYPE = "consumer"
+
+JOIN_LAPSE = 5_000
+"""Milliseconds that a JoinGroup is given beyond the rebalance timeout: the coordinator answers only when all members have joined,
+or at the end of that timeout."""
+
+AT_ONCE = 3
+"""Refusals in a row after which a member waits even before a join that is normally sent at once."""
+
+_INT_MAX = 2**31 - 1
+
+
+class JoinSync:
+    """See the module. It asks the coordinator where to send and reports doubts about it, and it asks the metadata for updates."""
+
+    def __init__(self, context: MembershipContext) -> None:
+        self.leader: GroupLeader | None = None
+        """The work of the leader, from its JoinGroup to the end of the generation; ``None``: this member does not lead."""
+        self._config = config = context.config
+        self._subscription = context.subscription
+        self._coordinator = context.coordinator
+        self._metadata = context.metadata
+        self._notify = context.notify
+        self._backoff = context.backoff
+        self._refusals = Refusals(config.default_api_timeout_ms, context.notify)
+        self._pattern = PatternTopics(config, context.subscription, context.metadata)
+        self._strategy = strategy(config.partition_assignment_strategy)
+        self._user_data: dict[str, bytes | None] = dict.fromkeys(self._strategy.assignors)
+        """What each of the application's assignors sends to the leader."""
+        self._in_flight: Tag | None = None
+        self._attempts = 0
+        self._send_at = 0
+        self._joined_topics: frozenset[str] = frozenset()
+        self._assignments: dict[str, bytes] = {}
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether JoinGroup or SyncGroup is in flight."""
+        return self._in_flight is not None
+
+    @property
+    def cooperative(self) -> bool:
+        """Whether members keep their partitions through a rebalance (KIP-429)."""
+        return self._strategy.cooperative
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether the subscription is not the one that the last JoinGroup named."""
+        return self._joined_topics != self._subscription.topics
+
+    # -- when to send -----------------------------------------------------------------------------------------------------
+
+    def refresh_topics(self) -> None:
+        """Match a pattern against new metadata."""
+        self._pattern.refresh()
+
+    def begin(self) -> None:
+        """The member is about to join: a pattern is matched against metadata that is requested now."""
+        self._pattern.look_again()
+
+    def forget_refusals(self) -> None:
+        """Earlier refusals belong to another membership."""
+        self._refusals.accepted()
+
+    def send_at(self, at: int) -> None:
+        """The next request may be sent at this time (monotonic ms), if the member's state calls for one."""
+        self._send_at = at
+
+    def send_after_failures(self, now: Now) -> None:
+        """The next request follows failed ones, if there were any, after a back-off."""
+        self._send_at = now.mono + (self._backoff.delay(self._attempts - 1) if self._attempts else 0)
+
+    def try_later(self, now: Now) -> None:
+        """The request is sent again after a back-off."""
+        self._send_at = now.mono + self._backoff.delay(self._attempts)
+        self._attempts += 1
+
+    def failed(self) -> None:
+        """The attempt to join has failed for good; the next one begins with the application's next poll."""
+        self._attempts += 1
+
+    def abandon(self) -> None:
+        """The member has another identity now: what is in flight does not matter any more, and this member does not lead."""
+        self._in_flight = self.leader = None
+
+    @property
+    def wake_at(self) -> list[int]:
+        """When to poll again, in a state that calls for a request."""
+        return [] if self.in_flight else [self._send_at]
+
+    # -- requests ---------------------------------------------------------------------------------------------------------
+
+    def poll(self, state: State, generation: Generation, reason: str, now: Now) -> list[Send]:
+        """The request that ``state`` calls for, once it may be sent."""
+        if self.in_flight or state not in (State.JOINING, State.SYNCING) or self._send_at > now.mono:
+            return []
+        target = self._coordinator.target()
+        if target is None or (state is State.JOINING and self._pattern.awaits_metadata()):
+            return []
+        if state is State.SYNCING:
+            return [self._send(Api.SYNC_GROUP, sync_group(self._config, generation, self._assignments), target, generation)]
+        self._joined_topics = self._subscription.topics
+        timeout = max(self._config.request_timeout_ms, min(self._config.poll_interval("classic") + JOIN_LAPSE, _INT_MAX))
+        owned = tuple(self._subscription.partitions)
+        topics = tuple(sorted(self._joined_topics))
+        subscription = Subscription(topics, None, owned, generation.number, self._config.client_rack or None)
+        message = join_group(self._config, generation, subscription, self._user_data, reason)
+        return [self._send(Api.JOIN_GROUP, message, target, generation, timeout)]
+
+    def _send(self, api: Api, message: Any, target: ToCoordinator, generation: Generation, timeout: int = 0) -> Send:
+        self._in_flight = tag = Tag(api, generation)
+        return Send(api, message, target, tag, timeout or self._config.request_timeout_ms)
+
+    def ended(self, tag: Tag) -> bool:
+        """A request was answered or has failed; False if it was abandoned before."""
+        if tag is not self._in_flight:
+            return False
+        self._in_flight = None
+        return True
+
+    def user_data(self, command: UserData) -> None:
+        """What the application's assignors send to the leader from the next JoinGroup on."""
+        self._user_data.update(command.by_assignor)
+
+    # -- the leader's assignment ------------------------------------------------------------------------------------------
+
+    def assign(self, generation: Generation) -> bool:
+        """Assign once the metadata is fresh, or have the application's assignor do so; whether SyncGroup can be sent."""
+        leader = self.leader
+        if leader is None or leader.asked or (cluster := leader.cluster()) is None:
+            return False
+        if leader.foreign:
+            leader.asked = True
+            self._notify(AssignmentNeeded(generation.number, generation.protocol or "", cluster, leader.members))
+            return False
+        self._assignments = leader.assign(cluster)
+        return True
+
+    def take_assignment(self, command: Assigned) -> None:
+        """The application's assignor has answered. Raises what it has raised, or ``AssignmentError`` for an unusable answer."""
+        if command.error is not None:
+            raise command.error
+        assert self.leader is not None
+        self._assignments = self.leader.check(command.shares)
+
+    # -- answers ----------------------------------------------------------------------------------------------------------
+
+    def joined(self, message: Any, now: Now) -> Generation:
+        """JoinGroup has succeeded. Raises ``BrokerError`` for a protocol that this member did not offer."""
+        _check_protocol(message, tuple(self._strategy.assignors))
+        self._attempts, self._send_at = 0, now.mono
+        self._assignments, self.leader = {}, None
+        return Generation(message.generation_id, message.member_id, message.protocol_name)
+
+    def lead(self, message: Any) -> None:
+        """This member leads the generation. Raises ``ProtocolError`` if a member's subscription cannot be read."""
+        racks = bool(self._config.client_rack)
+        self.leader = GroupLeader(message.protocol_name, message.members, self._metadata, self._strategy, follows_racks=racks)
+        if message.skip_assignment:
+            self.leader.keep_assignment()
+
+    def synced(self, message: Any, generation: Generation) -> MemberAssignment | None:
+        """SyncGroup has succeeded: the assignment; ``None`` if it is for another subscription.
+
+        The application may have subscribed to other topics while the requests were under way; the leader assigned by the old ones.
+        Raises ``BrokerError`` for a protocol that this member did not offer, and ``ProtocolError`` if it cannot be read.
+        """
+        self._refusals.accepted()
+        _check_protocol(message, (None, generation.protocol))
+        try:
+            assignment = decode_assignment(message.assignment)
+        except ProtocolError as error:
+            text = f"the assignment by the leader of the group cannot be read: {error.args[0]}"
+            raise ProtocolError(text, hint="which client does the leader run?", cause=error) from error
+        if not self._pattern.allows(assignment.partitions):
+            return None
+        self._attempts = 0
+        return MemberAssignment(assignment.partitions, assignment.user_data)
+
+    def refused(self, error: BrokerError, reaction: Reaction, now: Now) -> None:
+        """The coordinator has refused a request that is sent again: at once, or after a back-off."""
+        # A large group may rebalance for as long as it waits for its slowest member.
+        self._refusals.refused(error, now, self._config.poll_interval("classic") if reaction is Reaction.REJOIN else 0)
+        if reaction is Reaction.LOOK_UP:
+            self._coordinator.mark_moved(error.name)
+        if reaction in (Reaction.LATER, Reaction.LOOK_UP) or self._refusals.count > AT_ONCE:
+            self.try_later(now)
+
+
+def join_group(
+    config: ConsumerConfig, generation: Generation, subscription: Subscription, user_data: Mapping[str, bytes | None], reason: str
+) -> Any:
+    """JoinGroup. Each assignor is offered, with the same subscription (version 3) and user data of its own."""
+    from ottla.protocol.messages import join_group_request
+
+    return join_group_request.JoinGroupRequest(
+        group_id=config.group_id or "",
+        session_timeout=duration(config.session_timeout_ms),
+        rebalance_timeout=duration(config.poll_interval("classic")),
+        member_id=generation.member_id,
+        group_instance_id=config.group_instance_id,
+        protocol_type=PROTOCOL_TYPE,
+        protocols=tuple(
+            join_group_request.JoinGroupRequestProtocol(
+                name=name, metadata=encode_subscription(dataclasses.replace(subscription, user_data=data))
+            )
+            for name, data in user_data.items()
+        ),
+        reason=reason[:REASON_LENGTH],
+    )
+
+
+def sync_group(config: ConsumerConfig, generation: Generation, assignments: Mapping[str, bytes]) -> Any:
+    """SyncGroup: with the assignments of all members from the leader, with none from the others."""
+    from ottla.protocol.messages import sync_group_request
+
+    return sync_group_request.SyncGroupRequest(
+        group_id=config.group_id or "",
+        generation_id=generation.number,
+        member_id=generation.member_id,
+        group_instance_id=config.group_instance_id,
+        protocol_type=PROTOCOL_TYPE,
+        protocol_name=generation.protocol,
+        assignments=tuple(
+            sync_group_request.SyncGroupRequestAssignment(member_id=member_id, assignment=blob)
+            for member_id, blob in assignments.items()
+        ),
+    )
+
+
+def _check_protocol(message: Any, known: tuple[str | None, ...]) -> None:
+    """Raise ``BrokerError`` if an answer names a protocol that this member did not offer."""
+    if message.protocol_type in (None, PROTOCOL_TYPE) and message.protocol_name in known:
+        return
+    chosen = f"{message.protocol_type or PROTOCOL_TYPE}/{message.protocol_name}"
+    raise InconsistentGroupProtocolError(f"the group chose {chosen}, which this member did not offer")
