@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
 
-from ottla.client.connections import link
+from ottla.client.connections import node_connections
 from ottla.client.fetch import session
 from ottla.client.groups.classic import states as classic_member
 from ottla.client.groups.consumer import runs, states as consumer_member
@@ -59,7 +59,7 @@ MACHINES = (
         runs,
     ),
     Machine("A member of a classic group", "The client's side of JoinGroup, SyncGroup, Heartbeat and LeaveGroup.", classic_member),
-    Machine("A link", "A client's connection to one broker, with or without TLS and a login.", link),
+    Machine("A connection to a node", "A client's connection to one broker, with or without TLS and a login.", node_connections),
     Machine("A fetch session", "KIP-227, the client's side.", session),
     Machine("A classic group", "The coordinator's side. Clients see Kafka's names of the states.", classic_group),
     Machine(

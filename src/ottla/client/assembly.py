@@ -27,8 +27,7 @@ from ottla.client.poll_watch import InHand, PollWatch, nothing_in_hand
 from ottla.client.positions.commit import CommitManager
 from ottla.client.positions.offsets import OffsetsManager
 from ottla.client.positions.validation import PositionValidator
-from ottla.client.problems import Problems
-from ottla.client.publisher import FollowedTopics, Publisher
+from ottla.client.publisher import FollowedTopics, Problems, Publisher
 from ottla.client.subscription import EARLIEST, LATEST, Ago, Mode, Reset, Subscription
 from ottla.config import ConsumerConfig
 from ottla.errors import OttlaError

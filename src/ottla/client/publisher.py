@@ -1,19 +1,22 @@
-"""What a consumer's core publishes: its status to the application, the needed topics to the metadata.
+"""What a consumer's core publishes: its status and problems to the application, the topics it needs to the metadata.
 
-Owns the version that was published last, the problem that goes with it, and the topics last passed to the metadata. Must not
-know who listens. Invariant: a snapshot is published when it differs from the last one, and shows one moment.
+Owns the version that was published last, the topics last passed to the metadata, and the order in which the causes of missing
+records are checked. Must not know who reads a snapshot, nor when an error is raised: the calls decide on timeouts. Invariants: a
+snapshot is published when it differs from the last one, and shows one moment; while some broker serves some partition that is read,
+there is no problem of the whole consumer (single partitions have their own).
 """
 
 from __future__ import annotations
 
 from ottla.client.cluster.metadata import MetadataManager
 from ottla.client.core import ClientCore
-from ottla.client.effects import AsksNothing, Poll
+from ottla.client.effects import AsksNothing, Poll, ToCoordinator, ToNode
+from ottla.client.groups.coordinator import COORDINATOR, CoordinatorManager
 from ottla.client.groups.membership import Membership
 from ottla.client.notifications import Published
-from ottla.client.problems import Problems
-from ottla.client.subscription import Snapshot, Subscription
-from ottla.errors import OttlaError
+from ottla.client.subscription import Mode, Phase, Snapshot, Subscription
+from ottla.errors import LeaderNotAvailableError, OttlaError, UnknownTopicOrPartitionError
+from ottla.protocol import ErrorCode
 from ottla.types import Now
 
 _NO_TOPICS: frozenset[str] = frozenset()
@@ -79,3 +82,99 @@ class Publisher(AsksNothing):
             was_connected=self._core.metadata.version > 0,
         )
         self._core.notify(Published(snapshot))
+
+
+PATIENCE = 1_500
+"""Milliseconds that a first connection may take before the cluster counts as unreachable, whatever became of others."""
+
+
+class Problems:
+    """Asked in every pass, so each question is to end at once while all is well."""
+
+    def __init__(self, core: ClientCore, subscription: Subscription) -> None:
+        self.coordinator: CoordinatorManager | None = None
+        """Of the group, if there is one."""
+        self._core = core
+        self._subscription = subscription
+        self._patient_until: int | None = None
+
+    def present(self, now: Now) -> OttlaError | None:
+        """What keeps records from coming, or ``None``."""
+        return (
+            self._of_no_use()
+            or self._unreachable(now)
+            or self._core.connections.links.refusal()
+            or self._missing_topics()
+            or self._uncoordinated()
+            or self._leaderless()
+            or self._cut_off()
+        )
+
+    def wake_at(self, now: Now) -> int | None:
+        """When there may be one though nothing has happened."""
+        return self._patient_until if self._patient_until is not None and self._patient_until > now.mono else None
+
+    def _of_no_use(self) -> OttlaError | None:
+        """Permanent problems: the broker that was asked about the cluster is too old, or not Kafka.
+
+        Checked first: such a connection is closed, so between two attempts no broker seems to be reachable.
+        """
+        failure = self._core.metadata_manager.failure
+        return failure if failure is not None and not failure.retriable else None
+
+    def _unreachable(self, now: Now) -> OttlaError | None:
+        """Why no broker is connected: once all that were tried have failed, or those that are under way have been for long."""
+        links = self._core.connections.links
+        failure = links.connection_failure()
+        since = None if failure is None else links.first_try_since
+        self._patient_until = None if since is None else since + PATIENCE
+        return failure if self._patient_until is None or now.mono >= self._patient_until else None
+
+    def _missing_topics(self) -> OttlaError | None:
+        """Why nothing will come of a subscription: none of its topics exists."""
+        known = self._core.metadata.topics
+        wanted = self._subscription.topics
+        if self._subscription.mode is not Mode.TOPICS or not wanted:
+            return None
+        for topic in wanted:  # asked in every pass: of a thousand topics mostly one is looked at
+            error = known[topic].error if topic in known else None
+            if error is None or error.code != ErrorCode.unknown_topic_or_partition:
+                return None
+        names = ", ".join(sorted(wanted))
+        return UnknownTopicOrPartitionError(f"none of the subscribed topics exists: {names}")
+
+    def _uncoordinated(self) -> OttlaError | None:
+        """Why nothing will come of a membership or of a look-up of commits: no coordinator is to be found, or to be reached."""
+        needed = self._subscription.mode is Mode.TOPICS or self._subscription.in_phase(Phase.INITIALIZING)
+        if self.coordinator is None or not needed:
+            return None
+        named = self.coordinator.named
+        cut_off = named is not None and self._core.connections.links.unreachable(COORDINATOR, (ToCoordinator(named),))
+        return cut_off or self.coordinator.failure
+
+    def _leaderless(self) -> OttlaError | None:
+        """Why nothing will come of an assignment: none of its partitions has a leader."""
+        metadata = self._core.metadata
+        described = []
+        for tp in self._subscription.partitions:
+            info = metadata.partition(tp)
+            if info is None or info.leader is not None:  # asked in every pass: of a thousand partitions mostly one is looked at
+                return None
+            described.append(info)
+        if not described:
+            return None
+        names = ", ".join(f"{info.topic}-{info.partition}" for info in described[:5])
+        more = f" and {len(described) - 5} more" if len(described) > 5 else ""
+        return LeaderNotAvailableError(f"no assigned partition has a leader: {names}{more}")
+
+    def _cut_off(self) -> OttlaError | None:
+        """Why nothing will come of an assignment: no leader of its partitions can be reached, though some broker answers."""
+        metadata, links = self._core.metadata, self._core.connections.links
+        targets: dict[ToNode, None] = {}
+        for tp in self._subscription.partitions:
+            leader = metadata.leader(tp)
+            target = None if leader is None else ToNode(leader.node.node_id)
+            if target is None or not links.failures_of(target):
+                return None  # asked in every pass: of a thousand partitions mostly one is looked at
+            targets[target] = None
+        return links.unreachable("the leaders of the assigned partitions", targets) if targets else None

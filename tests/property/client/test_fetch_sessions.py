@@ -14,8 +14,16 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from ottla.broker.fetch_sessions import FetchSessions
 from ottla.broker.refusal import Refusal
-from ottla.client.fetch.messages import fetch_request, partitions_of
-from ottla.client.fetch.session import FINAL_EPOCH, LAST_EPOCH, FetchSession, Phase, SessionRequest, Wanted
+from ottla.client.fetch.session import (
+    FINAL_EPOCH,
+    LAST_EPOCH,
+    FetchSession,
+    Phase,
+    SessionRequest,
+    Wanted,
+    fetch_request,
+    partitions_of,
+)
 from ottla.protocol import NO_THROTTLE, ErrorCode
 from ottla.protocol.messages import fetch_response
 from ottla.types import Now, TopicPartition

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from ottla.client.connections.link import NEXT_ADDRESS
+from ottla.client.connections.node_connections import NEXT_ADDRESS
 from ottla.client.core import ClientCore
-from ottla.client.problems import PATIENCE, Problems
+from ottla.client.publisher import PATIENCE, Problems
 from ottla.client.subscription import Subscription
 from ottla.config import ConsumerConfig
 from ottla.errors import ProtocolError

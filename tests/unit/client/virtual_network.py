@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Any
 
 from ottla.client.connections.connections import Authenticate, Close, Connect, Effect, Resolve, Write
-from ottla.client.connections.link import Address
+from ottla.client.connections.node_connections import Address
 from ottla.errors import OttlaError
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import SPOKEN, Api, VersionRange

@@ -13,7 +13,7 @@ from __future__ import annotations
 import ipaddress
 import logging
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from ottla.client.backoff import ExponentialBackoff, RandomPort
@@ -27,18 +27,18 @@ from ottla.client.connections.effects import (
     Resolve,
     Write,
 )
-from ottla.client.connections.link import (
+from ottla.client.connections.node_connections import (
     CONNECTED_STATES,
     ESTABLISHED_STATES,
     SETUP_STATES,
+    STAGGER,
     Address,
-    Link,
-    LinkEvent,
-    LinkState,
+    NodeConnection,
+    NodeConnections,
+    NodeEvent,
+    NodeState,
     Request,
 )
-from ottla.client.connections.links import STAGGER, Links
-from ottla.client.connections.request_queue import RequestQueue
 from ottla.client.effects import AnyNode, RequestManager, Send, ToCoordinator, ToNode
 from ottla.config import ClientConfig
 from ottla.errors import (
@@ -72,7 +72,7 @@ class Connections:
         """How many connections were of use, and how many requests left."""
         self.unfinished = False
         """Whether what was received last completed nothing: no reason to poll."""
-        self.links = Links(config, random)
+        self.links = NodeConnections(config, random)
         """Which connections there are, and why none is of use."""
         self._config = config
         self._random = random
@@ -81,11 +81,11 @@ class Connections:
         self._setup = ExponentialBackoff(
             config.socket_connection_setup_timeout_ms, config.socket_connection_setup_timeout_max_ms, random
         )
-        self._by_id: dict[int, Link] = {}
+        self._by_id: dict[int, NodeConnection] = {}
         self._worked: set[Address] = set()
         """Where a request was ever answered."""
         self._next_id = 0
-        self._requests = RequestQueue()
+        self._requests = _RequestQueue()
         self._effects: list[Effect] = []
 
     def __repr__(self) -> str:
@@ -116,7 +116,7 @@ class Connections:
         return self._requests.take_completions()
 
     def set_nodes(self, nodes: Mapping[int, Node], now: Now) -> None:
-        """What the cluster's metadata says now. Links to brokers that moved are let go."""
+        """What the cluster's metadata says now. NodeConnections to brokers that moved are let go."""
         for link, node in self.links.set_nodes(nodes):
             self._release(link, f"node {node.node_id} moved to {node.host}:{node.port}", now)
             link.host, link.port = node.host, node.port
@@ -154,7 +154,7 @@ class Connections:
         for link in self.links.resolving(host, port):
             if found:
                 link.addresses = deque(found)
-                link.move(LinkEvent.RESOLVED)
+                link.move(NodeEvent.RESOLVED)
                 self._connect(link, now)
             else:
                 self._round_failed(link, "the name has no address", now)
@@ -169,7 +169,7 @@ class Connections:
         link = self._by_id.get(connection_id)
         if link is not None:
             link.tcp_connected(self._setup.delay(link.setup_failures), now)
-            link.move(LinkEvent.SECURE)
+            link.move(NodeEvent.SECURE)
             link.last_used = now.mono
 
     def on_tls_failed(self, connection_id: int, error: OttlaError, now: Now) -> None:
@@ -185,7 +185,7 @@ class Connections:
         link = self._by_id.get(connection_id)
         if link is not None and link.connection is not None:
             link.tcp_connected(self._setup.delay(link.setup_failures), now)
-            link.move(LinkEvent.CONNECTED)
+            link.move(NodeEvent.CONNECTED)
             link.last_used = now.mono
             self._effects.append(Write(connection_id, link.connection.start()))
 
@@ -198,8 +198,8 @@ class Connections:
             pieces = link.connection.proved(proof)
         except Exception as error:
             return self._broken(link, _as_ottla_error(error), now)
-        if link.state is LinkState.READY:
-            link.move(LinkEvent.RENEW)
+        if link.state is NodeState.READY:
+            link.move(NodeEvent.RENEW)
             link.setup_deadline = now.mono + self._config.request_timeout_ms
         self._effects.append(Write(connection_id, pieces))
         return self._after_dialogue(link, now)
@@ -209,7 +209,7 @@ class Connections:
         link = self._by_id.get(connection_id)
         if link is None:
             return
-        if link.state is LinkState.READY:
+        if link.state is NodeState.READY:
             # The present login is good for a little while yet: the next try may have a token.
             _log.warning("the login at %s could not be renewed: %s", link.name, error)
             link.renew_at = now.mono + self._config.reconnect_backoff_max_ms
@@ -227,7 +227,7 @@ class Connections:
         link = self._by_id.get(connection_id)
         if link is None or link.connection is None:
             return False
-        in_use, self.unfinished = link.state is LinkState.READY, False
+        in_use, self.unfinished = link.state is NodeState.READY, False
         try:
             response, pieces = link.connection.buffer_updated(count)
         except Exception as error:
@@ -277,7 +277,7 @@ class Connections:
             return True
         if link.usable(now):
             self._open(link, now)
-        if link.state is not LinkState.READY or link.throttled_until > now.mono or len(link.in_flight) >= MAX_IN_FLIGHT:
+        if link.state is not NodeState.READY or link.throttled_until > now.mono or len(link.in_flight) >= MAX_IN_FLIGHT:
             return False
         self._send(link, request, now)
         return True
@@ -289,8 +289,8 @@ class Connections:
 
     # -- the life of a link -----------------------------------------------------------------------------------------------
 
-    def _open(self, link: Link, now: Now) -> None:
-        link.move(LinkEvent.WANTED)
+    def _open(self, link: NodeConnection, now: Now) -> None:
+        link.move(NodeEvent.WANTED)
         link.opened_at = now.mono
         try:
             ipaddress.ip_address(link.host)
@@ -299,10 +299,10 @@ class Connections:
                 self._effects.append(Resolve(link.host, link.port))
         else:
             link.addresses = deque([Address(link.host, link.port)])
-            link.move(LinkEvent.RESOLVED)
+            link.move(NodeEvent.RESOLVED)
             self._connect(link, now)
 
-    def _connect(self, link: Link, now: Now) -> None:
+    def _connect(self, link: NodeConnection, now: Now) -> None:
         self._next_id += 1
         link.connection, link.connection_id = ClientConnection(self._config.client_id, mechanism=self._mechanism), self._next_id
         link.opening(self._setup.delay(link.setup_failures), now)
@@ -310,51 +310,51 @@ class Connections:
         self._by_id[self._next_id] = link
         self._effects.append(Connect(self._next_id, link.addresses[0], link.connection, link.host))
 
-    def _after_dialogue(self, link: Link, now: Now) -> None:
+    def _after_dialogue(self, link: NodeConnection, now: Now) -> None:
         """Where the connection's own dialogue stands after a step of it."""
         connection = link.connection
         assert connection is not None
         assert link.connection_id is not None
-        if connection.state is ConnectionState.READY and link.state is not LinkState.READY:
+        if connection.state is ConnectionState.READY and link.state is not NodeState.READY:
             self._on_ready(link, now)
-        elif connection.state is ConnectionState.LOGIN and link.state is LinkState.HANDSHAKE:
-            link.move(LinkEvent.LOGIN)
+        elif connection.state is ConnectionState.LOGIN and link.state is NodeState.HANDSHAKE:
+            link.move(NodeEvent.LOGIN)
             link.setup_deadline = now.mono + self._config.request_timeout_ms
         question = connection.take_question()
         if question is not None:
             self._effects.append(Authenticate(link.connection_id, question))
 
-    def _renew(self, link: Link, now: Now) -> None:
+    def _renew(self, link: NodeConnection, now: Now) -> None:
         """Begin to log in once more; requests go on until the first bytes of it leave."""
         assert link.connection is not None
         link.renew_at = None
         link.connection.renew()
         self._after_dialogue(link, now)
 
-    def _on_ready(self, link: Link, now: Now) -> None:
-        if link.state is not LinkState.RENEWING:
+    def _on_ready(self, link: NodeConnection, now: Now) -> None:
+        if link.state is not NodeState.RENEWING:
             link.last_used = now.mono
             self.opened += 1
         link.ready(RENEW_FROM + (RENEW_UNTIL - RENEW_FROM) * self._random.random(), now)
 
-    def _failed_to_open(self, link: Link, error: OttlaError, now: Now) -> None:
+    def _failed_to_open(self, link: NodeConnection, error: OttlaError, now: Now) -> None:
         """The dialogue with an address did not work out; a refusal is not tried at other addresses of the same name."""
         if not isinstance(error, AuthenticationError):
             return self._address_failed(link, str(error), now)
         return self._round_failed(link, str(error), now, link.address, _told_of(link, error))
 
-    def _address_failed(self, link: Link, reason: str, now: Now) -> None:
+    def _address_failed(self, link: NodeConnection, reason: str, now: Now) -> None:
         """One address did not work out: try the next one of the same name."""
         address = link.address
         link.addresses.popleft()
         if not link.addresses:
             return self._round_failed(link, reason, now, address)
         link.attempts[address] = reason
-        link.move(LinkEvent.NEXT)
+        link.move(NodeEvent.NEXT)
         return self._connect(link, now)
 
     def _round_failed(
-        self, link: Link, reason: str, now: Now, address: str | None = None, refusal: AuthenticationError | None = None
+        self, link: NodeConnection, reason: str, now: Now, address: str | None = None, refusal: AuthenticationError | None = None
     ) -> None:
         """No address of the name worked out: wait, and fail what waits for this very broker."""
         address = address or link.name
@@ -363,7 +363,7 @@ class Connections:
         error = refusal or DisconnectedError(f"{link.who} at {address} cannot be reached: {reason}")
         self._requests.settle(lambda request: request.send.target == link.key and self._requests.complete(request, error=error))
 
-    def _disconnected(self, link: Link, reason: str, now: Now, first: OttlaError | None = None) -> None:
+    def _disconnected(self, link: NodeConnection, reason: str, now: Now, first: OttlaError | None = None) -> None:
         """A connection that was in use broke; ``first`` is the error of the request at its head, where that is to blame."""
         refusal = _told_of(link, first) if isinstance(first, AuthenticationError) else None
         if not link.answered or refusal is not None:
@@ -374,23 +374,23 @@ class Connections:
             first = None
         self._back_off(link, reason, now, refusal)
 
-    def _back_off(self, link: Link, reason: str, now: Now, refusal: AuthenticationError | None) -> None:
+    def _back_off(self, link: NodeConnection, reason: str, now: Now, refusal: AuthenticationError | None) -> None:
         _log.log(logging.DEBUG if link.failures else logging.WARNING, "%s at %s: %s", link.who, link.name, reason)
         link.refusal = refusal
         link.retry_at = now.mono + self._reconnect.delay(link.failures)
         link.failures += 1
         link.addresses.clear()
-        link.move(LinkEvent.FAILED)
+        link.move(NodeEvent.FAILED)
         self.lost += 1
 
-    def _broken(self, link: Link, error: OttlaError, now: Now) -> None:
+    def _broken(self, link: NodeConnection, error: OttlaError, now: Now) -> None:
         """The peer broke the protocol, refused us, or did not answer in time."""
         self._close(link, str(error))
         if link.state not in ESTABLISHED_STATES:
             return self._failed_to_open(link, error, now)
         return self._disconnected(link, str(error), now, first=error)
 
-    def _release(self, link: Link, reason: str, now: Now) -> None:
+    def _release(self, link: NodeConnection, reason: str, now: Now) -> None:
         """Let a link go of our own accord: it may be opened again at once."""
         error = DisconnectedError(f"the connection to {link.who} at {link.name} was closed: {reason}")
         for request in link.take_in_flight():
@@ -398,15 +398,15 @@ class Connections:
         self._close(link, reason)
         link.addresses.clear()
         link.last_used = now.mono
-        link.move(LinkEvent.RELEASED)
+        link.move(NodeEvent.RELEASED)
 
-    def _close(self, link: Link, reason: str) -> None:
+    def _close(self, link: NodeConnection, reason: str) -> None:
         if link.connection_id is not None and self._by_id.pop(link.connection_id, None) is not None:
             self._effects.append(Close(link.connection_id, reason))
 
     # -- the life of a request --------------------------------------------------------------------------------------------
 
-    def _send(self, link: Link, request: Request, now: Now) -> None:
+    def _send(self, link: NodeConnection, request: Request, now: Now) -> None:
         assert link.connection is not None
         assert link.connection_id is not None
         try:
@@ -418,7 +418,7 @@ class Connections:
         link.sent(request, now)
         self._effects.append(Write(link.connection_id, pieces))
 
-    def _on_answer(self, link: Link, message: Any, now: Now) -> None:
+    def _on_answer(self, link: NodeConnection, message: Any, now: Now) -> None:
         if link.failures:
             _log.info("%s at %s answers again", link.who, link.name)
         if not link.worked:
@@ -433,18 +433,18 @@ class Connections:
     def _expired(self, request: Request, now: Now) -> bool:
         return request.deadline <= now.mono and self._requests.complete(request, error=self.links.not_sent(request.send))
 
-    def _expire_link(self, link: Link, now: Now) -> None:
+    def _expire_link(self, link: NodeConnection, now: Now) -> None:
         if link.state in SETUP_STATES and link.setup_deadline <= now.mono:
             link.setup_failures += 1
             self._broken(link, OttlaTimeoutError(link.in_vain(now)), now)
-        elif link.state is LinkState.RENEWING and link.setup_deadline <= now.mono:
+        elif link.state is NodeState.RENEWING and link.setup_deadline <= now.mono:
             self._broken(link, DisconnectedError("the broker did not finish the renewal of the login"), now)
-        elif link.state is LinkState.READY and link.renew_at is not None and link.renew_at <= now.mono:
+        elif link.state is NodeState.READY and link.renew_at is not None and link.renew_at <= now.mono:
             self._renew(link, now)
         if link.state in ESTABLISHED_STATES:
             self._expire_in_flight(link, now)
 
-    def _expire_in_flight(self, link: Link, now: Now) -> None:
+    def _expire_in_flight(self, link: NodeConnection, now: Now) -> None:
         for request in link.in_flight:
             if not request.done and request.deadline <= now.mono:
                 within = f"within {request.send.timeout / 1000:g} s"
@@ -468,13 +468,13 @@ class Connections:
                 yield from (at for at in waits if at > now.mono)
 
 
-def _told_of(link: Link, error: AuthenticationError) -> AuthenticationError:
+def _told_of(link: NodeConnection, error: AuthenticationError) -> AuthenticationError:
     """The same error, which says where it happened."""
     kind = TlsError if isinstance(error, TlsError) else AuthenticationError  # a user's own class may want other arguments
     return kind(f"{link.who} at {link.address}: {error.args[0]}", hint=error.hint, cause=error.cause)
 
 
-def _unreadable(link: Link, error: Exception) -> OttlaError:
+def _unreadable(link: NodeConnection, error: Exception) -> OttlaError:
     """What is wrong with bytes that were received."""
     found = _as_ottla_error(error)
     if type(found) is ProtocolError:
@@ -500,3 +500,51 @@ __all__ = [
     "Resolve",
     "Write",
 ]
+
+
+class _RequestQueue:
+    """The requests that wait for a connection, and the completions of those that have ended.
+
+    A request in flight is kept by its node connection, and comes back here to be completed. Each becomes exactly one completion.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: deque[Request] = deque()
+        self._completions: list[Completion] = []
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def __iter__(self) -> Iterator[Request]:
+        return iter(self._waiting)
+
+    def add(self, request: Request) -> None:
+        """One more, behind those that wait already."""
+        self._waiting.append(request)
+
+    def settle(self, handled: Callable[[Request], bool]) -> None:
+        """Ask of each that waits whether it is dealt with; the others go on waiting, in order."""
+        if not self._waiting:
+            return
+        waiting, self._waiting = self._waiting, deque()
+        self._waiting.extend(request for request in waiting if not handled(request))
+
+    def complete(self, request: Request, message: Any = None, error: OttlaError | None = None) -> bool:
+        """A request has come to an end; always true."""
+        request.done = True
+        self._completions.append(Completion(request, message, error))
+        return True
+
+    def fail_all(self, error: OttlaError) -> None:
+        """None of those that wait will be sent."""
+        self.settle(lambda request: self.complete(request, error=error))
+
+    @property
+    def has_completions(self) -> bool:
+        """Whether ``take_completions`` would give any."""
+        return bool(self._completions)
+
+    def take_completions(self) -> list[Completion]:
+        """What has come to an end since the last call, in order."""
+        done, self._completions = self._completions, []
+        return done

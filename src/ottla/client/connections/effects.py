@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ottla.client.connections.link import Address, Request
+from ottla.client.connections.node_connections import Address, Request
 from ottla.errors import OttlaError
 from ottla.protocol.connection import ClientConnection
 from ottla.protocol.framing import Piece

@@ -2,7 +2,7 @@
 
 Owns the Fetch requests and the account of what the application still holds. Must not know records (beyond where a batch ends) nor
 who chose the partitions. Invariants: at most one Fetch per broker is in flight; what arrived and is not consumed, and what is asked
-for, stay within ``fetch_buffer_bytes`` (see ``memory``); the next Fetch leaves while earlier records are being consumed, and
+for, stay within ``fetch_buffer_bytes`` (see ``FetchMemory``); the next Fetch leaves while earlier records are being consumed, and
 asks for the same partitions from where those end, so that sessions never lose a partition only because it has records waiting.
 """
 
@@ -16,10 +16,7 @@ from typing import Any, NamedTuple
 from ottla.client.backoff import ExponentialBackoff
 from ottla.client.cluster.metadata import Metadata, MetadataManager
 from ottla.client.effects import Poll, Send, ToNode
-from ottla.client.fetch.memory import FetchMemory, partition_limit
-from ottla.client.fetch.messages import fetch_request, leaders_of, partitions_of
-from ottla.client.fetch.replicas import ReadReplicas
-from ottla.client.fetch.session import FetchSession, SessionRequest, Wanted
+from ottla.client.fetch.session import FetchSession, SessionRequest, Wanted, fetch_request, leaders_of, partitions_of
 from ottla.client.notifications import Fetched, FetchedPartition, FetchedResponse
 from ottla.client.subscription import PartitionState, Phase, Subscription
 from ottla.config import ConsumerConfig
@@ -27,7 +24,7 @@ from ottla.errors import CorruptRecordError, OttlaError, broker_error
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.records import last_header
-from ottla.types import IsolationLevel, Now, TopicPartition
+from ottla.types import IsolationLevel, Leader, Now, TopicPartition
 
 _log = logging.getLogger(__name__)
 
@@ -399,3 +396,143 @@ class FetchManager:
         node.retry_at = now.mono + pause
         self._metadata.request_update()
         _log.debug("fetching from node %d failed: %s", node.node_id, error)
+
+
+ANSWERS = 2
+"""Answers of one broker, held or under way, at the same time: the next is fetched while the last is consumed (measured: twice the
+throughput of one at a time)."""
+
+FULL_ANSWER = 8 << 20
+"""Bytes of an answer beyond which larger ones are no quicker (measured: half as quick again as answers of 2 MB, and the caches of
+a processor hold them still)."""
+
+LEAST_LIMIT = 1 << 20
+"""However many partitions there are, of each so many bytes may come at once."""
+
+
+def partition_limit(configured: int | None, partitions: int) -> int:
+    """How many bytes an answer may hold of each of so many partitions: as configured, or else what makes the answer a full one."""
+    return configured if configured is not None else max(LEAST_LIMIT, FULL_ANSWER // max(1, partitions))
+
+
+class _Held(NamedTuple):
+    node_id: int
+    size: int
+
+
+class FetchMemory:
+    """How many bytes a consumer may hold of what it fetched, over all brokers, and how many each broker is asked for.
+
+    What is held and what is asked for never exceed the ``limit`` together, except for what brokers send beyond what they were asked
+    for (a first batch that is larger, KIP-74). Of each broker at most ``ANSWERS`` are held or asked for, so a slow one takes
+    nothing from the others; while nothing is held there is always memory for one. ``largest``: the most that one request asks for.
+    """
+
+    def __init__(self, limit: int, largest: int) -> None:
+        self._limit = limit
+        self._largest = largest
+        self._asked: dict[int, int] = {}
+        self._held: dict[int, _Held] = {}
+        self.held = 0
+        """Bytes that arrived and are not consumed yet."""
+        self.asked = 0
+        """Bytes that brokers may send any moment."""
+
+    def __repr__(self) -> str:
+        return f"<FetchMemory {self.held} bytes held, {self.asked} asked for, of {self._limit}>"
+
+    def room(self, node_id: int, nodes: int) -> int:
+        """For how many bytes one of ``nodes`` brokers may be asked now; 0: not at all."""
+        answers = sum(held.node_id == node_id for held in self._held.values()) + (node_id in self._asked)
+        if answers >= ANSWERS:
+            return 0
+        share = max(1, min(self._largest, self._limit // (ANSWERS * nodes)))
+        free = self._limit - self.held - self.asked
+        if free >= share:
+            return share
+        # A share that is not free as a whole is waited for, unless much of it is there; small requests are slow.
+        return free if free >= max(1, share // 2) else 0
+
+    def ask(self, node_id: int, size: int) -> None:
+        """A broker was asked for so much."""
+        self.forget(node_id)
+        self._asked[node_id] = size
+        self.asked += size
+
+    def forget(self, node_id: int) -> None:
+        """What a broker was asked for has come, or will not."""
+        self.asked -= self._asked.pop(node_id, 0)
+
+    def hold(self, number: int, node_id: int, size: int) -> None:
+        """An answer arrived, of which something is to be consumed."""
+        self._held[number] = _Held(node_id, size)
+        self.held += size
+
+    def release(self, numbers: Iterable[int]) -> None:
+        """The application has consumed or dropped these answers."""
+        for number in numbers:
+            held = self._held.pop(number, None)
+            if held is not None:
+                self.held -= held.size
+
+
+class _Lease(NamedTuple):
+    node_id: int
+    until: int
+    leader: Leader
+
+
+class ReadReplicas:
+    """Which replica each partition is fetched from: its leader, or the one that the leader named as closer (KIP-392).
+
+    A replica is preferred only while its ``lease`` (milliseconds) runs, its broker is there, and the leader that named it still
+    leads; then the leader is asked again, as after any error.
+    """
+
+    def __init__(self, metadata: MetadataManager, lease: int) -> None:
+        self._metadata = metadata
+        self._lease = lease
+        self._leases: dict[TopicPartition, _Lease] = {}
+
+    def __repr__(self) -> str:
+        return f"<ReadReplicas {len(self._leases)} preferred>"
+
+    @property
+    def expires_at(self) -> int | None:
+        """When the next lease is over."""
+        return min((lease.until + 1 for lease in self._leases.values()), default=None)
+
+    def choose(self, tp: TopicPartition, now: Now) -> int | None:
+        """The node to fetch from; ``None``, and the metadata is asked for, where that is not known."""
+        current = self._metadata.current
+        leader = current.leader(tp)
+        if leader is None:
+            self._metadata.request_update()
+            return None
+        lease = self._leases.get(tp)
+        if lease is None:
+            return leader.node.node_id
+        if lease.leader == leader and lease.until >= now.mono and lease.node_id in current.nodes:
+            return lease.node_id
+        if lease.node_id not in current.nodes:
+            self._metadata.request_update()
+        del self._leases[tp]
+        return leader.node.node_id
+
+    def preferred(self, tp: TopicPartition) -> int | None:
+        """The replica that is read from in place of the leader, if one is."""
+        lease = self._leases.get(tp)
+        return None if lease is None else lease.node_id
+
+    def prefer(self, tp: TopicPartition, node_id: int, now: Now) -> bool:
+        """The leader named a closer replica; whether that is news."""
+        leader = self._metadata.current.leader(tp)
+        known = self._leases.get(tp)
+        if leader is None or (known is not None and known.node_id == node_id):
+            return False
+        self._leases[tp] = _Lease(node_id, now.mono + self._lease, leader)
+        return True
+
+    def forget(self, tp: TopicPartition) -> bool:
+        """Something went wrong; whether another replica than the leader was asked."""
+        return self._leases.pop(tp, None) is not None

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ottla.client.commands import Assigned, Reply, UserData
-from ottla.client.connections.link import Link
+from ottla.client.connections.node_connections import NodeConnection
 from ottla.client.effects import Poll, Send, ToCoordinator
 from ottla.client.groups.classic.membership import ClassicMembership
 from ottla.client.groups.consumer.membership import ConsumerMembership
@@ -34,7 +34,7 @@ FEATURE = "group.version"
 _VACANT = ("Empty", "Dead")
 """States of a classic group without members: the consumer protocol may have it."""
 
-LinkTo = Callable[[ToCoordinator], Link | None]
+LinkTo = Callable[[ToCoordinator], NodeConnection | None]
 """The way to the coordinator, which knows what it offers."""
 
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
-from ottla.client.connections.link import ESTABLISHED_STATES
+from ottla.client.connections.node_connections import ESTABLISHED_STATES
 from ottla.client.core import ClientCore
 from ottla.client.effects import Unreachable
-from ottla.client.fetch.replicas import ReadReplicas
+from ottla.client.fetch.manager import ReadReplicas
 from ottla.client.groups.membership import Membership
 from ottla.client.groups.rebalances import RebalanceRecorder
 from ottla.client.health.metrics import CONSUMER, COORDINATOR, FETCH, Meters, MetricName

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given, strategies as st
 
-from ottla.client.cluster.leader_epochs import PATIENCE, REFRESHES, RefusedEpochs, SeenEpochs
+from ottla.client.cluster.metadata import PATIENCE, REFRESHES, RefusedEpochs, SeenEpochs
 from ottla.types import Now, TopicPartition
 
 TP = TopicPartition("t", 0)

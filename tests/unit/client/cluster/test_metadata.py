@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from ottla.client.cluster.leader_epochs import REFRESHES
-from ottla.client.cluster.metadata import Metadata, MetadataManager
+from ottla.client.cluster.metadata import REFRESHES, Metadata, MetadataManager
 from ottla.client.effects import AnyNode, Poll
 from ottla.client.notifications import TopicErrorNotification
 from ottla.config import ClientConfig

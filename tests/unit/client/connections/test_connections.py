@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from ottla.client.connections.connections import MAX_IN_FLIGHT, STAGGER, Connections
-from ottla.client.connections.link import TRANSITIONS, LinkEvent, LinkState
+from ottla.client.connections.node_connections import TRANSITIONS, NodeEvent, NodeState
 from ottla.client.effects import AnyNode, Poll, Send, Target, ToCoordinator, ToNode
 from ottla.config import ClientConfig
 from ottla.errors import (
@@ -560,8 +560,8 @@ def test_a_late_report_of_a_closed_connection_does_no_harm() -> None:
 
 def test_every_state_can_be_left_and_reached() -> None:
     reached = {state for events in TRANSITIONS.values() for state in events.values()}
-    assert reached == set(LinkState) == set(TRANSITIONS)
-    assert all(LinkEvent.RELEASED in events for events in TRANSITIONS.values())
+    assert reached == set(NodeState) == set(TRANSITIONS)
+    assert all(NodeEvent.RELEASED in events for events in TRANSITIONS.values())
 
 
 TARGETS = [AnyNode(), ToNode(1), ToNode(2), ToNode(3), ToCoordinator(1)]

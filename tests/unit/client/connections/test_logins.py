@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ottla.client.connections.connections import RENEW_FROM, RENEW_UNTIL, Connections
-from ottla.client.connections.link import LinkState
+from ottla.client.connections.node_connections import NodeState
 from ottla.client.effects import AnyNode, Send, Target, ToNode
 from ottla.config import ClientConfig
 from ottla.errors import AuthenticationError, ConnectionFailedError, DisconnectedError, OttlaError, TlsError
@@ -120,7 +120,7 @@ class World:
         return len([line for line in self.network.log if " connect " in line])
 
     @property
-    def states(self) -> list[LinkState]:
+    def states(self) -> list[NodeState]:
         return [link.state for link in self.connections.links]
 
 
@@ -227,10 +227,10 @@ def test_a_renewal_happens_in_time_on_the_same_connection_and_requests_wait_for_
     world.network.settle()
     began = world.network.mono
     gate.renewing = True
-    while world.states == [LinkState.READY]:
+    while world.states == [NodeState.READY]:
         world.network.advance(10)
     assert RENEW_FROM * 10_000 <= world.network.mono - began <= RENEW_UNTIL * 10_000 + 10
-    assert world.states == [LinkState.RENEWING]
+    assert world.states == [NodeState.RENEWING]
     world.send("b")
     world.network.advance(100)
     assert "b" not in world.manager.outcomes
@@ -251,7 +251,7 @@ def test_a_login_whose_lifetime_is_not_positive_or_has_no_end_is_not_renewed(lif
     world.send("a")
     for _ in range(60):
         world.network.advance(1_000)
-    assert (world.states, world.manager.outcomes["a"]) == ([LinkState.READY], None)
+    assert (world.states, world.manager.outcomes["a"]) == ([NodeState.READY], None)
     assert len(world.asked) == 2
 
 
@@ -286,7 +286,7 @@ def test_a_renewal_waits_in_line_behind_a_slow_answer() -> None:
     world.network.peer("10.0.0.1:9092", answer=gate)
     world.send("slow", timeout=60_000)
     world.network.settle()
-    while world.states == [LinkState.READY]:
+    while world.states == [NodeState.READY]:
         world.network.advance(10)
     assert [header.api for header, _ in gate.held] == [Api.HEARTBEAT, Api.SASL_HANDSHAKE]
     (connection_id,) = world.network.open
@@ -296,7 +296,7 @@ def test_a_renewal_waits_in_line_behind_a_slow_answer() -> None:
     world.network.reply(connection_id, hello, gate(hello, message))
     world.network.settle()
     assert world.manager.outcomes == {"slow": None}
-    assert (world.states, world.connects) == ([LinkState.READY], 1)
+    assert (world.states, world.connects) == ([NodeState.READY], 1)
 
 
 def test_a_renewal_without_a_token_leaves_the_connection_alone_and_is_tried_again() -> None:
@@ -307,7 +307,7 @@ def test_a_renewal_without_a_token_leaves_the_connection_alone_and_is_tried_agai
     world.network.settle()
     world.no_token = AuthenticationError("the vault is sealed")
     world.network.advance(9_600)
-    assert world.states == [LinkState.READY]
+    assert world.states == [NodeState.READY]
     world.send("b")
     world.network.settle()
     assert world.manager.outcomes["b"] is None
@@ -315,7 +315,7 @@ def test_a_renewal_without_a_token_leaves_the_connection_alone_and_is_tried_agai
     asked = len(world.asked)
     world.network.advance(2_000)
     assert len(world.asked) > asked
-    assert (world.connects, world.states) == (1, [LinkState.READY])
+    assert (world.connects, world.states) == (1, [NodeState.READY])
 
 
 def test_a_renewal_that_is_refused_fails_what_is_on_its_way() -> None:

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from ottla.client.effects import Send, ToNode
-from ottla.client.fetch.manager import FetchManager
-from ottla.client.fetch.memory import partition_limit
+from ottla.client.fetch.manager import FetchManager, partition_limit
 from ottla.client.notifications import Fetched, FetchedResponse
 from ottla.client.subscription import EARLIEST, Phase, Subscription
 from ottla.errors import DisconnectedError, UnsupportedApiError, error_class

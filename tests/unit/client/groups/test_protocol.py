@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ottla.client.connections.link import Link, LinkState
+from ottla.client.connections.node_connections import NodeConnection, NodeState
 from ottla.client.effects import ToCoordinator
 from ottla.client.groups.classic.membership import ClassicMembership
 from ottla.client.groups.consumer.membership import ConsumerMembership
@@ -23,16 +23,16 @@ from ottla.protocol.messages import describe_groups_response
 from tests.unit.client.managers import NO_THROTTLE, Asked, Cluster, FixedCoordinator, Replies, backoff, config
 
 
-def offering(*, api: bool = True, level: int = 1) -> Link:
+def offering(*, api: bool = True, level: int = 1) -> NodeConnection:
     """The link to a broker that offers this."""
     connection = ClientConnection("test")
     connection.versions = {Api.CONSUMER_GROUP_HEARTBEAT: VersionRange(0, 1)} if api else {}
     connection.features = {FEATURE: level} if level else {}
-    return Link(ToCoordinator(1), "one", 9092, LinkState.READY, connection)
+    return NodeConnection(ToCoordinator(1), "one", 9092, NodeState.READY, connection)
 
 
 class Auto(Asked):
-    def __init__(self, link: Link | None = None, **settings: Any) -> None:
+    def __init__(self, link: NodeConnection | None = None, **settings: Any) -> None:
         self.coordinator = FixedCoordinator()
         self.subscription = Subscription(None)
         self.link = link or offering()
@@ -82,7 +82,9 @@ def test_what_was_set_is_spoken() -> None:
         (offering(level=0), "group.version of the cluster is 0"),
     ],
 )
-def test_a_cluster_that_does_not_offer_it_gets_classic_members(link: Link, reason: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_cluster_that_does_not_offer_it_gets_classic_members(
+    link: NodeConnection, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO)
     auto = Auto(link)
     auto.is_told("Dead")
@@ -107,7 +109,7 @@ def test_a_group_with_classic_members_is_joined_as_one(state: str) -> None:
 
 
 def test_a_connection_that_is_gone_when_the_answer_is_read_means_another_question() -> None:
-    auto = Auto(Link(ToCoordinator(1), "one", 9092))
+    auto = Auto(NodeConnection(ToCoordinator(1), "one", 9092))
     auto.is_told("Dead")
     assert auto.poll(99) == []
     auto.link = offering()
