@@ -20,7 +20,8 @@ from ottla.protocol.messages import offset_commit_request
 from ottla.records import NewRecord, encode_batch, read_header
 from ottla.runtime.log_files import PartitionFolder
 from ottla.types import Now
-from tests.unit.broker.harness import START, CoreUnderTest
+from tests.simulation.broker import CoreUnderTest
+from tests.simulation.clock import START
 from tests.unit.broker.transactional import Producer
 
 ENDS = ("closed", "killed", "swapping")

@@ -20,7 +20,7 @@ from ottla.protocol.messages import (
 )
 from tests.damage.batches import Batch, Row, batch_at
 from tests.damage.directory import ALL, GROUPS, START, TRANSACTIONAL
-from tests.unit.broker.harness import CoreUnderTest, content
+from tests.simulation.broker import CoreUnderTest, content
 from tests.unit.broker.transactional import state_of
 
 Place = tuple[str, int]

@@ -24,7 +24,8 @@ from tests.damage.directory import ENDS, MINUTE, PARTITIONS, SETTINGS, Whole, bu
 from tests.damage.expected import Judge
 from tests.damage.faults import Fault, fault_of, strike
 from tests.damage.reading import Everything, read_everything
-from tests.unit.broker.harness import START, CoreUnderTest
+from tests.simulation.broker import CoreUnderTest
+from tests.simulation.clock import START
 
 SIZES = (200, 700, 1 << 20)
 """Bytes a partition that readers ask for at once."""

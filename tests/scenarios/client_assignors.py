@@ -13,7 +13,9 @@ from ottla.client.groups.consumer.runs import RunState
 from ottla.protocol.apis import Api
 from ottla.types import ConsumerGroupMetadata, TopicPartition
 from tests.scenarios.groups import join, sent
-from tests.scenarios.world import QUICK_GROUPS, App, World
+from tests.simulation.app import App
+from tests.simulation.broker import QUICK_GROUPS
+from tests.simulation.world import World
 
 PREPARE, INSTALL = Api.CONSUMER_GROUP_PREPARE_ASSIGNMENT, Api.CONSUMER_GROUP_INSTALL_ASSIGNMENT
 SETTINGS = {**QUICK_GROUPS, "group.consumer.client.assignors.enable": True}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.scenarios.world import World
+from tests.simulation.world import World
 
 
 @pytest.fixture

@@ -14,7 +14,8 @@ from ottla.client.groups.classic import states as classic_states
 from ottla.client.groups.consumer import states as consumer_states
 from ottla.protocol.apis import Api
 from ottla.types import TopicPartition
-from tests.scenarios.world import App, World, member
+from tests.simulation.app import App, member
+from tests.simulation.world import World
 
 PARTITIONS = 4
 ALL = [TopicPartition("t", number) for number in range(PARTITIONS)]

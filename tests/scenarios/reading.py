@@ -6,7 +6,8 @@ Owns no fixture: ``conftest`` does. Must not know what is tested.
 from __future__ import annotations
 
 from ottla.types import TopicPartition
-from tests.scenarios.world import App, World
+from tests.simulation.app import App
+from tests.simulation.world import World
 
 TP0, TP1 = TopicPartition("t", 0), TopicPartition("t", 1)
 

@@ -13,7 +13,8 @@ from ottla.errors import OttlaError, error_class
 from ottla.types import TopicPartition
 from tests.scenarios.reading import TP0, TP1, assigned, poll
 from tests.scenarios.test_health import Probe
-from tests.scenarios.world import App, Program, World
+from tests.simulation.app import App, Program
+from tests.simulation.world import World
 
 UnknownTopicOrPartitionError = error_class(3)
 ELSEWHERE = TopicPartition("u", 0)

@@ -13,7 +13,8 @@ from ottla.errors import BrokerError, IllegalStateError, OttlaError, OttlaTimeou
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.types import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
-from tests.scenarios.world import App, Program, World, member
+from tests.simulation.app import App, Program, member
+from tests.simulation.world import World
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 FencedInstanceIdError = error_class(82)

@@ -13,7 +13,8 @@ import pytest
 from ottla.client.calls.mailbox import Wait
 from ottla.errors import CommitFailedError, IllegalStateError, OttlaTimeoutError, WakeupError, error_class
 from ottla.types import OffsetAndMetadata, TopicPartition
-from tests.scenarios.world import App, Program, Sleep, World, member
+from tests.simulation.app import App, Program, Sleep, member
+from tests.simulation.world import World
 
 PARTITIONS, RECORDS = 4, 60
 ALL = [TopicPartition("t", number) for number in range(PARTITIONS)]

@@ -29,7 +29,8 @@ from tests.scenarios.client_assignors import (
     start,
 )
 from tests.scenarios.groups import ALL, PARTITIONS, check_told, filled, join, new, sent, settle
-from tests.scenarios.world import Program, Sleep, World
+from tests.simulation.app import Program, Sleep
+from tests.simulation.world import World
 
 
 @pytest.fixture

@@ -30,7 +30,9 @@ from tests.scenarios.client_assignors import (
     start,
 )
 from tests.scenarios.groups import ALL, check_told, filled, join, new, sent, settle
-from tests.scenarios.world import QUICK_GROUPS, App, Program, World
+from tests.simulation.app import App, Program
+from tests.simulation.broker import QUICK_GROUPS
+from tests.simulation.world import World
 
 APIS = pytest.mark.parametrize("api", [PREPARE, INSTALL], ids=["prepare", "install"])
 

@@ -12,7 +12,8 @@ from ottla.errors import IllegalStateError
 from ottla.protocol.apis import Api
 from ottla.types import GroupMembershipOperation
 from tests.scenarios.groups import ALL, filled, join, new, settle
-from tests.scenarios.world import App, Program, Sleep, World
+from tests.simulation.app import App, Program, Sleep
+from tests.simulation.world import World
 
 SESSION = 6_000
 """Milliseconds that a member may be silent, as ``World`` has it."""

@@ -15,7 +15,8 @@ from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.types import OffsetAndMetadata, TopicPartition
 from tests.scenarios.groups import ALL, PARTITIONS, filled, goodbyes, join, new
-from tests.scenarios.world import App, Program, Sleep, World
+from tests.simulation.app import App, Program, Sleep
+from tests.simulation.world import World
 
 TIMEOUTS = (0, 1, 50, 500, 1_500, 3_000, 5_000)
 DEFAULT = 5_000

@@ -12,7 +12,9 @@ from ottla.errors import WakeupError
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from tests.scenarios.groups import ALL, PARTITIONS, filled, settle
-from tests.scenarios.world import QUICK_GROUPS, App, Program, World, member
+from tests.simulation.app import App, Program, member
+from tests.simulation.broker import QUICK_GROUPS
+from tests.simulation.world import World
 
 KINDS = {
     "eager": {"group_protocol": "classic", "partition_assignment_strategy": "range"},

@@ -15,7 +15,8 @@ from ottla.errors import CommitFailedError, OttlaError, WakeupError, error_class
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.types import OffsetAndMetadata, TopicPartition
-from tests.scenarios.world import App, Program, Sleep, World
+from tests.simulation.app import App, Program, Sleep
+from tests.simulation.world import World
 
 RebalanceInProgressError = error_class(27)
 PARTITIONS, RECORDS = 3, 60
@@ -27,13 +28,19 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(params=KINDS)
-def apps(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[App]:
-    """One member after the other of a group whose topic has records."""
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    """A topic with records."""
     world = World(tmp_path)
     world.create_topic("t", PARTITIONS)
     for partition in range(PARTITIONS):
         world.produce("t", partition, RECORDS)
+    return world
+
+
+@pytest.fixture(params=KINDS)
+def apps(world: World, request: pytest.FixtureRequest) -> Iterator[App]:
+    """One member after the other of a group."""
     settings = {"enable_auto_commit": False, "max_poll_records": 3, **KINDS[request.param]}
     return (world.app(name, group_id="g", **settings) for name in "abcdefgh")
 
@@ -59,14 +66,9 @@ def eager_committer(app: App, refused: list[OttlaError]) -> Program:
     yield from app.calls.close(10_000, app.now)
 
 
-def world_of(app: App) -> World:
-    return app._world
-
-
-def test_no_position_jumps_back_and_nobody_stalls_while_members_come_and_go(apps: Iterator[App]) -> None:
+def test_no_position_jumps_back_and_nobody_stalls_while_members_come_and_go(world: World, apps: Iterator[App]) -> None:
     refused: list[OttlaError] = []
     members = [next(apps)]
-    world = world_of(members[0])
     members[0].start(eager_committer(members[0], refused))
     history: list[dict[int, int]] = []
 
@@ -97,9 +99,8 @@ def test_no_position_jumps_back_and_nobody_stalls_while_members_come_and_go(apps
     assert len(handled) == PARTITIONS * RECORDS
 
 
-def test_a_commit_that_nobody_waits_for_any_more_takes_nothing_back_from_others(apps: Iterator[App]) -> None:
+def test_a_commit_that_nobody_waits_for_any_more_takes_nothing_back_from_others(world: World, apps: Iterator[App]) -> None:
     first, other = next(apps), next(apps)
-    world = world_of(first)
 
     def work(app: App, committing: int, held: int) -> Program:
         yield from app.calls.subscribe(["t"], app.listeners(), app.now)
@@ -127,10 +128,9 @@ def test_a_commit_that_nobody_waits_for_any_more_takes_nothing_back_from_others(
     assert 0 < len(others) < PARTITIONS
 
 
-def test_a_commit_just_after_the_assignment_takes_nothing_back(apps: Iterator[App]) -> None:
+def test_a_commit_just_after_the_assignment_takes_nothing_back(world: World, apps: Iterator[App]) -> None:
     """What the group has committed and this member has not looked up yet is nothing to commit."""
     app = next(apps)
-    world = world_of(app)
     world.call(app, app.calls.assign([TopicPartition("t", p) for p in range(PARTITIONS)], app.now))
     world.call(
         app, app.calls.commits.commit({TopicPartition("t", p): OffsetAndMetadata(40) for p in range(PARTITIONS)}, 5_000, app.now)

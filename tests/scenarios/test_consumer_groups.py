@@ -19,7 +19,9 @@ from ottla.protocol.apis import Api
 from ottla.types import TopicPartition
 from tests.scenarios import groups
 from tests.scenarios.groups import ALL, HEARTBEAT, PARTITIONS, check_told, filled, join, new, settle
-from tests.scenarios.world import QUICK_GROUPS, App, Program, World, offsets
+from tests.simulation.app import App, Program, offsets
+from tests.simulation.broker import QUICK_GROUPS
+from tests.simulation.world import World
 
 
 @pytest.fixture

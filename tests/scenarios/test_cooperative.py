@@ -17,7 +17,8 @@ from ottla.protocol.apis import Api
 from ottla.protocol.consumer_protocol import decode_subscription
 from ottla.types import TopicPartition
 from tests.scenarios.groups import filled
-from tests.scenarios.world import App, Program, Sleep, World, member
+from tests.simulation.app import App, Program, Sleep, member
+from tests.simulation.world import World
 
 PARTITIONS = 6
 ALL = [TopicPartition("t", number) for number in range(PARTITIONS)]

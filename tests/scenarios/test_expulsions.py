@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from ottla.client.calls.rebalancing import Listeners, Partitions
-from tests.scenarios.world import App, Program, Sleep, World, member
+from tests.simulation.app import App, Program, Sleep, member
+from tests.simulation.world import World
 
 INTERVAL = 10_000
 """The poll interval of all members here (ms)."""

@@ -26,8 +26,8 @@ from ottla.protocol.messages import (
     produce_request,
 )
 from ottla.records import NewRecord, encode_batch, iter_headers, iter_records
-from tests.scenarios.failing_disk import FailingDisk, on_disk
-from tests.unit.broker.harness import CoreUnderTest, content
+from tests.simulation.broker import CoreUnderTest, content
+from tests.simulation.disk import FailingDisk, on_disk
 from tests.unit.broker.transactional import Producer, make_topic
 
 OK = ErrorCode.none
@@ -310,7 +310,7 @@ class Story:
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[FailingDisk]:
     disk = FailingDisk()
-    disk.install(monkeypatch)
+    disk.install(monkeypatch.setattr)
     yield disk
     monkeypatch.undo()
 

@@ -15,7 +15,7 @@ from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.types import TopicPartition
 from tests.scenarios.faults import COORDINATOR, NO_ANSWER, Group, each_of, play, supplied, working
-from tests.scenarios.world import offsets
+from tests.simulation.app import offsets
 
 FORMING = (Api.METADATA, Api.FIND_COORDINATOR, Api.JOIN_GROUP, Api.SYNC_GROUP, Api.OFFSET_FETCH, Api.LIST_OFFSETS)
 WORKING = (Api.FETCH, Api.HEARTBEAT, Api.OFFSET_COMMIT)

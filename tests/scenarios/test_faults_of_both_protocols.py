@@ -14,7 +14,7 @@ from ottla.errors import OttlaTimeoutError
 from ottla.types import OffsetAndMetadata
 from tests.scenarios.faults import Group, supplied, working
 from tests.scenarios.groups import ALL, PARTITIONS
-from tests.scenarios.world import App
+from tests.simulation.app import App
 
 
 @pytest.fixture(params=["classic", "consumer"])

@@ -11,7 +11,8 @@ from ottla.errors import RecordDeserializationError
 from ottla.protocol.apis import Api
 from ottla.types import OffsetAndMetadata, TopicPartition
 from tests.scenarios.reading import TP0, TP1, assigned, poll
-from tests.scenarios.world import App, Program, World, member, offsets
+from tests.simulation.app import App, Program, member, offsets
+from tests.simulation.world import World
 
 MANY = 60
 

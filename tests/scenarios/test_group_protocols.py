@@ -15,7 +15,9 @@ from ottla.client.groups.consumer.membership import ConsumerMembership
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.types import TopicPartition
-from tests.scenarios.world import QUICK_GROUPS, App, World, member
+from tests.simulation.app import App, member
+from tests.simulation.broker import QUICK_GROUPS
+from tests.simulation.world import World
 
 PARTITIONS = 4
 ALL = [TopicPartition("t", number) for number in range(PARTITIONS)]

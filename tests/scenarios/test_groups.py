@@ -16,7 +16,8 @@ from ottla.errors import OttlaTimeoutError, error_class
 from ottla.protocol.apis import Api
 from ottla.types import OffsetAndMetadata, TopicPartition
 from tests.scenarios.groups import ALL, PARTITIONS, check_told, filled, join, sent, settle
-from tests.scenarios.world import Program, Sleep, World, member, offsets
+from tests.simulation.app import Program, Sleep, member, offsets
+from tests.simulation.world import World
 
 FencedInstanceIdError = error_class(82)
 RebalanceInProgressError = error_class(27)

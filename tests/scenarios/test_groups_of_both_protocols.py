@@ -27,7 +27,9 @@ from tests.scenarios.groups import (
     settle,
     the_goodbye,
 )
-from tests.scenarios.world import QUICK_GROUPS, App, Program, Sleep, World, offsets
+from tests.simulation.app import App, Program, Sleep, offsets
+from tests.simulation.broker import QUICK_GROUPS
+from tests.simulation.world import World
 
 
 @pytest.fixture(params=["classic", "consumer"])

@@ -7,7 +7,8 @@ from ottla.client.health.metrics import COORDINATOR, FETCH, MetricName
 from ottla.client.health.verdicts import Assessor, Health, WaitsFor
 from ottla.protocol.apis import Api
 from ottla.types import TopicPartition
-from tests.scenarios.world import App, Program, Sleep, World, member
+from tests.simulation.app import App, Program, Sleep, member
+from tests.simulation.world import World
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 

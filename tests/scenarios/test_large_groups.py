@@ -9,7 +9,9 @@ import pytest
 
 from ottla.types import TopicPartition
 from tests.scenarios.groups import STABLE, check_told, filled, join
-from tests.scenarios.world import QUICK_GROUPS, App, World, offsets
+from tests.simulation.app import App, offsets
+from tests.simulation.broker import QUICK_GROUPS
+from tests.simulation.world import World
 
 PARTITIONS, RECORDS, MEMBERS = 60, 10, 50
 EVERYTHING = [TopicPartition("t", number) for number in range(PARTITIONS)]

@@ -12,7 +12,9 @@ from ottla.client.calls.rebalancing import Listeners
 from ottla.errors import IllegalStateError, OttlaError, WakeupError
 from ottla.types import OffsetAndMetadata, TopicPartition
 from tests.scenarios.groups import ALL, PARTITIONS, filled, goodbyes, join, told_to_hold
-from tests.scenarios.world import QUICK_GROUPS, App, Program, Sleep, World
+from tests.simulation.app import App, Program, Sleep
+from tests.simulation.broker import QUICK_GROUPS
+from tests.simulation.world import World
 
 KINDS: dict[str, dict[str, Any]] = {
     "eager": {"group_protocol": "classic", "partition_assignment_strategy": "range"},

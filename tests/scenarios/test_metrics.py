@@ -12,7 +12,8 @@ from ottla.client.health.metrics import CONSUMER, COORDINATOR, FETCH, MetricName
 from ottla.client.health.names import NAMES
 from ottla.types import TopicPartition
 from tests.scenarios.groups import STABLE
-from tests.scenarios.world import App, Program, Sleep, World, member
+from tests.simulation.app import App, Program, Sleep, member
+from tests.simulation.world import World
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 OF_T0 = (("topic", "t"), ("partition", "0"))

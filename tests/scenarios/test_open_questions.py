@@ -17,7 +17,9 @@ from ottla.protocol import milliseconds
 from ottla.protocol.apis import Api
 from ottla.types import OffsetAndMetadata, TopicPartition
 from tests.scenarios.groups import ALL, HEARTBEAT, filled, goodbyes, join, new, sent, settle
-from tests.scenarios.world import QUICK_GROUPS, App, Program, Sleep, World
+from tests.simulation.app import App, Program, Sleep
+from tests.simulation.broker import QUICK_GROUPS
+from tests.simulation.world import World
 
 
 @pytest.fixture

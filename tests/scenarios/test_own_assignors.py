@@ -14,7 +14,8 @@ from ottla.errors import AssignmentError
 from ottla.protocol.apis import Api
 from ottla.types import ConsumerGroupMetadata, TopicPartition
 from tests.scenarios.groups import ALL, PARTITIONS, filled
-from tests.scenarios.world import App, World, member
+from tests.simulation.app import App, member
+from tests.simulation.world import World
 
 Members = Mapping[str, MemberSubscription]
 
@@ -91,9 +92,7 @@ def test_a_slow_assignor_costs_no_heartbeat(world: World) -> None:
         def assign(self, cluster: Cluster, members: Members) -> dict[str, MemberAssignment]:
             app = next(app for app in world.apps.values() if app.assembly.membership.state is State.ASSIGNING)
             # The application's thread is in here, as on a real one; everyone else goes on.
-            app._wait_number += 1
-            app._sleeping = True
-            world.run(10_000)
+            app.busy(10_000)
             return super().assign(cluster, members)
 
     first = join(world, "a", Slow())

@@ -10,7 +10,8 @@ import pytest
 from ottla.client.groups.classic.states import State
 from ottla.errors import ConfigError, IllegalStateError
 from ottla.protocol.apis import Api
-from tests.scenarios.world import App, World, member
+from tests.simulation.app import App, member
+from tests.simulation.world import World
 
 
 @pytest.fixture

@@ -16,7 +16,8 @@ from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.types import TopicPartition
 from tests.scenarios.groups import ALL, PARTITIONS, check_told, filled, settle
-from tests.scenarios.world import App, Program, Sleep, World, member
+from tests.simulation.app import App, Program, Sleep, member
+from tests.simulation.world import World
 
 KINDS: dict[str, dict[str, Any]] = {
     "eager": {"group_protocol": "classic", "partition_assignment_strategy": "range", "session_timeout_ms": 60_000},

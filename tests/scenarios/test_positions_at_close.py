@@ -14,7 +14,8 @@ from ottla.errors import OttlaTimeoutError
 from ottla.records import Record
 from ottla.types import OffsetAndMetadata
 from tests.scenarios.reading import TP0, TP1
-from tests.scenarios.world import App, Program, Sleep, World
+from tests.simulation.app import App, Program, Sleep
+from tests.simulation.world import World
 
 BUSY = 20
 """Milliseconds before the network thread executes what it is asked for."""

@@ -16,7 +16,8 @@ from ottla.errors import (
 )
 from ottla.types import OffsetAndMetadata, TopicPartition
 from tests.scenarios.reading import TP0, TP1, assigned, poll
-from tests.scenarios.world import App, Program, World, offsets
+from tests.simulation.app import App, Program, offsets
+from tests.simulation.world import World
 
 
 def test_reads_all_records_in_order_and_no_more(world: World) -> None:

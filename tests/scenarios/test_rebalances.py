@@ -10,7 +10,8 @@ import pytest
 from ottla.client.calls.rebalancing import Listeners
 from ottla.client.groups.rebalances import KEPT, Rebalance
 from ottla.types import TopicPartition
-from tests.scenarios.world import App, Program, Sleep, World, member
+from tests.simulation.app import App, Program, Sleep, member
+from tests.simulation.world import World
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 

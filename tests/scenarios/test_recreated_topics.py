@@ -12,7 +12,8 @@ from ottla.errors import UnknownTopicIdError
 from ottla.records import Record
 from ottla.types import OffsetAndMetadata
 from tests.scenarios.reading import TP0, assigned, poll
-from tests.scenarios.world import App, Program, Sleep, World
+from tests.simulation.app import App, Program, Sleep
+from tests.simulation.world import World
 
 OLD, NEW = 10, 20
 """Records of the first topic and of the second."""

@@ -11,7 +11,8 @@ from ottla.errors import error_class
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from tests.scenarios.test_health import Probe
-from tests.scenarios.world import App, World, member
+from tests.simulation.app import App, member
+from tests.simulation.world import World
 
 KINDS = {
     "range": {"group_protocol": "classic", "partition_assignment_strategy": "range"},

@@ -13,7 +13,8 @@ from ottla.client.calls.calls import ProcessingJob
 from ottla.errors import CommitFailedError, IllegalStateError
 from ottla.protocol.apis import Api
 from ottla.types import TopicPartition
-from tests.scenarios.world import App, Program, Sleep, World, member
+from tests.simulation.app import App, Program, Sleep, member
+from tests.simulation.world import World
 
 TOPIC, PARTITIONS, RECORDS = "t", 2, 20
 PROTOCOLS = ("classic", "consumer")

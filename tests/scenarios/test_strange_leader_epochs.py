@@ -10,7 +10,8 @@ from ottla.broker.faults.rules import Fail
 from ottla.protocol.apis import Api
 from ottla.types import OffsetAndMetadata, TopicPartition
 from tests.scenarios.reading import TP0, assigned, poll
-from tests.scenarios.world import App, Program, World, member, offsets
+from tests.simulation.app import App, Program, member, offsets
+from tests.simulation.world import World
 
 TOPIC, RECORDS = "t", 20
 EPOCHS = (1, 1_000, 2**31 - 1)

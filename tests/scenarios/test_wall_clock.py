@@ -11,7 +11,9 @@ import pytest
 from ottla.protocol.apis import Api
 from tests.scenarios.groups import PARTITIONS, filled, join, settle
 from tests.scenarios.reading import TP0, assigned, poll
-from tests.scenarios.world import QUICK_GROUPS, World, offsets
+from tests.simulation.app import offsets
+from tests.simulation.broker import QUICK_GROUPS
+from tests.simulation.world import World
 
 HOUR = 3_600_000
 RECORDS = 100

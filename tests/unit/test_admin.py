@@ -55,7 +55,7 @@ from ottla.protocol.messages import (
     offset_fetch_response,
 )
 from ottla.types import IsolationLevel, Now, OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
-from tests.unit.client.virtual_network import NoAnswer, VirtualNetwork
+from tests.simulation.network import NoAnswer, VirtualNetwork
 
 ZERO = timedelta(0)
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -287,7 +287,7 @@ class World:
                 return ended.value
             assert wake_at is not None
             assert wake_at <= deadline, "it is over and nobody was told"
-            self.network.mono = wake_at
+            self.network.clock.move_to(wake_at)
 
 
 @pytest.fixture
@@ -459,7 +459,7 @@ def test_the_error_of_a_call_that_waited_for_its_turn_names_the_whole_timeout(wo
     while (ended := world.outcome()) is None:
         wake_at = world.network.settle()
         assert wake_at is not None
-        world.network.mono = wake_at
+        world.network.clock.move_to(wake_at)
     assert said in str(ended.error)
 
 
@@ -476,12 +476,12 @@ def test_a_call_ends_at_its_deadline_though_the_network_thread_began_late(world:
         peer.mode = "mute"
     deadline = world.network.mono + 2_000
     command = BeginCall(1, "the call", calls.list_topics(False), deadline, 2_000)
-    world.network.mono += 1_500
+    world.network.clock.move_to(world.network.mono + 1_500)
     world.core.handle_command(command, world.network.now)
     wake_at = world.network.settle()
     while (ended := world.outcome()) is None:
         assert wake_at is not None
-        world.network.mono = wake_at
+        world.network.clock.move_to(wake_at)
         wake_at = world.network.settle()
     assert world.network.mono == deadline
     assert "no broker could be reached within 2 s: " in str(ended.error)

@@ -29,7 +29,7 @@ from ottla.protocol.messages import (
     sync_group_request,
 )
 from tests.requests import LOGIN, Known, frame, messages, one_edge_each
-from tests.unit.broker.harness import CoreUnderTest
+from tests.simulation.broker import CoreUnderTest
 
 API_VERSIONS = api_versions_request.ApiVersionsRequest(client_software_name="edges", client_software_version="1")
 SETTINGS = {"offsets.topic.num.partitions": 2}

@@ -21,7 +21,9 @@ from ottla.broker.log import PartitionLog
 from ottla.broker.markers import marker_batch
 from ottla.records import Compression, NewRecord, PartitionReader, Record, encode_batch
 from ottla.types import IsolationLevel
-from tests.unit.broker.harness import START, append, clean, content, open_log, reload
+from tests.simulation.broker import content
+from tests.simulation.clock import START
+from tests.unit.broker.harness import append, clean, open_log, reload
 
 KEYS = st.sampled_from([b"a", b"b", b"c", b"d"])
 VALUES = st.one_of(st.none(), st.binary(max_size=30))

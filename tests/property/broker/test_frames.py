@@ -17,8 +17,8 @@ from ottla.protocol.codec import decode_request, decode_response, encode_respons
 from ottla.protocol.lifting import wire_class
 from tests.bad_frames import some_request
 from tests.requests import LOGIN
+from tests.simulation.broker import CoreUnderTest, content
 from tests.tagged import tagged_request
-from tests.unit.broker.harness import CoreUnderTest, content
 
 VERSIONS = [(api, version) for api, (low, high) in SPOKEN.items() if api not in LOGIN for version in range(low, high + 1)]
 _tickets = iter(range(10**6, 10**9))

@@ -15,7 +15,9 @@ from ottla.broker.producers import Producers
 from ottla.broker.refusal import Refusal
 from ottla.broker.segment import Segment
 from ottla.records import BatchHeader, InvalidBatchError, iter_headers, iter_records
-from tests.unit.broker.harness import START, append, batch, content, header_of, open_log, reload, stored
+from tests.simulation.broker import content
+from tests.simulation.clock import START
+from tests.unit.broker.harness import append, batch, header_of, open_log, reload, stored
 
 Written = list[tuple[int, int]]
 """Records a batch, timestamp of the first relative to the start."""

@@ -18,7 +18,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import fetch_request
-from tests.unit.broker.harness import CoreUnderTest, batch, content
+from tests.simulation.broker import CoreUnderTest, content
+from tests.unit.broker.harness import batch
 from tests.unit.broker.test_apis import create, delete as delete_topic, produce
 from tests.unit.broker.test_topic_apis import delete as delete_records
 from tests.unit.broker.transactional import Producer

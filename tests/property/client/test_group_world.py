@@ -21,7 +21,8 @@ from ottla.errors import CommitFailedError, ConnectionFailedError, IllegalStateE
 from ottla.types import OffsetAndMetadata, TopicPartition
 from tests.scenarios.client_assignors import SETTINGS, Weighted
 from tests.scenarios.groups import told_to_hold
-from tests.scenarios.world import Program, Sleep, World
+from tests.simulation.app import Program, Sleep
+from tests.simulation.world import World
 
 PARTITIONS = 3
 ALL = [TopicPartition("t", number) for number in range(PARTITIONS)]

@@ -30,7 +30,9 @@ from ottla.protocol.messages import (
 )
 from ottla.records import Compression
 from tests.requests import LOGIN
-from tests.unit.broker.harness import START, CoreUnderTest, batch
+from tests.simulation.broker import CoreUnderTest
+from tests.simulation.clock import START
+from tests.unit.broker.harness import batch
 
 NO_WAIT = timedelta(0)
 IN_TIME = timedelta(seconds=30)

@@ -14,7 +14,8 @@ from ottla.broker.outbox import Outbox
 from ottla.errors import CorruptRecordError
 from ottla.records import NewRecord, encode_batch, iter_records, read_header
 from ottla.types import Now
-from tests.unit.broker.harness import START, append, clean, open_log, reload, stored
+from tests.simulation.clock import START
+from tests.unit.broker.harness import append, clean, open_log, reload, stored
 
 HOUR = 3_600_000
 MEMORY = 1 << 20

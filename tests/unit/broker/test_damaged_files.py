@@ -21,7 +21,9 @@ from ottla.protocol.messages import offset_commit_request, offset_fetch_request
 from ottla.records import NewRecord, encode_batch, read_header
 from ottla.runtime import catalog_lines
 from ottla.types import Now
-from tests.unit.broker.harness import START, CoreUnderTest, stored
+from tests.simulation.broker import CoreUnderTest
+from tests.simulation.clock import START
+from tests.unit.broker.harness import stored
 
 DAY = 86_400_000
 TOPICS = {

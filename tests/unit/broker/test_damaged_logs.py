@@ -16,7 +16,9 @@ from ottla.broker.refusal import Refusal
 from ottla.errors import StorageError
 from ottla.protocol import ErrorCode
 from ottla.records import NewRecord, encode_batch, iter_headers, read_header
-from tests.unit.broker.harness import START, CoreUnderTest, stored
+from tests.simulation.broker import CoreUnderTest
+from tests.simulation.clock import START
+from tests.unit.broker.harness import stored
 from tests.unit.broker.transactional import Producer, make_topic, read
 
 BATCHES = 12

@@ -26,7 +26,9 @@ from ottla.protocol.messages import delete_records_request, delete_topics_reques
 from ottla.records import NewRecord, encode_batch, iter_records
 from ottla.runtime.folders import PinnedFolder
 from ottla.runtime.log_files import PartitionFolder
-from tests.unit.broker.harness import START, CoreUnderTest, append, batch, clean, header_of, open_log, reload, stored
+from tests.simulation.broker import CoreUnderTest
+from tests.simulation.clock import START
+from tests.unit.broker.harness import append, batch, clean, header_of, open_log, reload, stored
 from tests.unit.broker.test_apis import create, delete, fetch_message, fetched, produce, produce_message
 from tests.unit.broker.test_groups import commit, committed, started
 

@@ -33,7 +33,8 @@ from ottla.protocol.messages import (
     produce_request,
 )
 from tests.bad_frames import some_request
-from tests.unit.broker.harness import CoreUnderTest, batch
+from tests.simulation.broker import CoreUnderTest
+from tests.unit.broker.harness import batch
 from tests.unit.broker.test_groups import code_of, commit_message, committed, started
 
 ERROR = ErrorCode.not_leader_or_follower

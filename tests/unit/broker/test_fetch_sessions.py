@@ -16,7 +16,8 @@ from ottla.broker.faults.rules import AddFault, Fail, Match, Rule
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import fetch_request
-from tests.unit.broker.harness import CoreUnderTest, batch
+from tests.simulation.broker import CoreUnderTest
+from tests.unit.broker.harness import batch
 from tests.unit.broker.test_apis import create, produce
 from tests.unit.broker.test_topic_apis import delete
 

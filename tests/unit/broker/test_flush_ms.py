@@ -12,7 +12,8 @@ import pytest
 from ottla.broker.effects import RunJob
 from ottla.broker.log import PartitionLog
 from ottla.protocol import ErrorCode
-from tests.unit.broker.harness import CoreUnderTest, batch
+from tests.simulation.broker import CoreUnderTest
+from tests.unit.broker.harness import batch
 from tests.unit.broker.test_apis import create, delete, produce
 from tests.unit.broker.test_settings_apis import SET, TOPIC, change
 

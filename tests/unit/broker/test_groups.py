@@ -20,7 +20,7 @@ from ottla.protocol.messages import (
     offset_fetch_request,
 )
 from ottla.records import NewRecord, encode_batch, iter_records
-from tests.unit.broker.harness import CoreUnderTest
+from tests.simulation.broker import CoreUnderTest
 
 
 def commit_message(offset: int, group: str = "g") -> offset_commit_request.OffsetCommitRequest:

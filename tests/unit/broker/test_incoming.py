@@ -10,7 +10,9 @@ import pytest
 
 from ottla.protocol import ErrorCode
 from ottla.records import Compression, NewRecord, encode_batch, iter_records, read_header, verify_batch
-from tests.unit.broker.harness import START, CoreUnderTest, batch
+from tests.simulation.broker import CoreUnderTest
+from tests.simulation.clock import START
+from tests.unit.broker.harness import batch
 from tests.unit.broker.test_apis import create, produce
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from ottla.runtime.folders import PinnedFolder
 from ottla.runtime.log_files import DiskSegment
-from tests.unit.broker.harness import CoreUnderTest
+from tests.simulation.broker import CoreUnderTest
 from tests.unit.broker.test_damaged_logs import ALL, bases, filled, flipped
 
 

@@ -12,7 +12,9 @@ from ottla.broker.log import PartitionLog
 from ottla.broker.refusal import Refusal
 from ottla.records import iter_headers, verify_batch
 from ottla.types import TimestampType, TopicPartition
-from tests.unit.broker.harness import START, append, batch, content, header_of, open_log, reload, stored
+from tests.simulation.broker import content
+from tests.simulation.clock import START
+from tests.unit.broker.harness import append, batch, header_of, open_log, reload, stored
 
 HOUR = 3_600_000
 

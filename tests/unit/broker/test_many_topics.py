@@ -30,7 +30,9 @@ from ottla.protocol.messages import (
 )
 from ottla.runtime import log_files
 from tests.counting import work
-from tests.unit.broker.harness import START, CoreUnderTest, batch
+from tests.simulation.broker import CoreUnderTest
+from tests.simulation.clock import START
+from tests.unit.broker.harness import batch
 from tests.unit.broker.test_apis import IN_TIME, ask_metadata, create, produce
 
 TOPIC = 2

@@ -11,7 +11,7 @@ import pytest
 from ottla.broker.refusal import Refusal
 from ottla.protocol import ErrorCode
 from ottla.records import NewRecord, encode_batch, read_header
-from tests.unit.broker.harness import CoreUnderTest
+from tests.simulation.broker import CoreUnderTest
 from tests.unit.broker.test_damaged_logs import ALL, BATCHES, bases, filled, flipped, with_bad_sector
 
 

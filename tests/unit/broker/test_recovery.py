@@ -14,7 +14,8 @@ from ottla.broker.markers import marker_batch
 from ottla.broker.refusal import Refusal
 from ottla.protocol import ErrorCode
 from ottla.runtime.log_files import PinnedFolder
-from tests.unit.broker.harness import START, append, batch, header_of, open_log, reload, stored
+from tests.simulation.clock import START
+from tests.unit.broker.harness import append, batch, header_of, open_log, reload, stored
 
 MAGIC = 16
 """Where a batch says in which format it is."""

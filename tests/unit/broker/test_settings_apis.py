@@ -22,7 +22,8 @@ from ottla.protocol.messages import (
     list_config_resources_request,
 )
 from ottla.types import TopicPartition
-from tests.unit.broker.harness import CoreUnderTest, batch
+from tests.simulation.broker import CoreUnderTest
+from tests.unit.broker.harness import batch
 from tests.unit.broker.test_apis import create, produce
 
 TOPIC, BROKER, GROUP = 2, 4, 32

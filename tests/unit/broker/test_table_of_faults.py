@@ -12,7 +12,7 @@ import pytest
 
 from ottla.protocol import ErrorCode
 from ottla.records import read_header
-from tests.unit.broker.harness import CoreUnderTest
+from tests.simulation.broker import CoreUnderTest
 from tests.unit.broker.test_damaged_logs import filled, flipped
 from tests.unit.broker.test_groups import commit, files as files_of_groups, started as with_groups
 from tests.unit.broker.transactional import Producer, make_topic

@@ -25,7 +25,8 @@ from ottla.protocol.messages import (
     list_partition_reassignments_request,
     offset_for_leader_epoch_request,
 )
-from tests.unit.broker.harness import CoreUnderTest, batch
+from tests.simulation.broker import CoreUnderTest
+from tests.unit.broker.harness import batch
 from tests.unit.broker.test_apis import IN_TIME, NO_WAIT, create, fetch_message, fetched, produce
 
 

@@ -21,7 +21,7 @@ from ottla.protocol.messages import (
     list_transactions_request,
     write_txn_markers_request,
 )
-from tests.unit.broker.harness import CoreUnderTest
+from tests.simulation.broker import CoreUnderTest
 from tests.unit.broker.transactional import (
     Producer,
     committed_offset,

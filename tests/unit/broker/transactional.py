@@ -24,7 +24,8 @@ from ottla.protocol.messages import (
     txn_offset_commit_request,
 )
 from ottla.records import iter_headers
-from tests.unit.broker.harness import CoreUnderTest, batch, content
+from tests.simulation.broker import CoreUnderTest, content
+from tests.unit.broker.harness import batch
 
 GROUP = "readers"
 

@@ -18,7 +18,7 @@ from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import heartbeat_request, heartbeat_response, metadata_response
 from ottla.types import Now
-from tests.unit.client.virtual_network import NoAnswer, VirtualNetwork
+from tests.simulation.network import NoAnswer, VirtualNetwork
 
 REQUEST = heartbeat_request.HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
 ANSWER = heartbeat_response.HeartbeatResponse(throttle_time=timedelta(0), error_code=ErrorCode.none)

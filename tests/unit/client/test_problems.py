@@ -17,7 +17,7 @@ from ottla.errors import ProtocolError
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import metadata_response
-from tests.unit.client.virtual_network import NoAnswer, VirtualNetwork
+from tests.simulation.network import NoAnswer, VirtualNetwork
 
 STEP = 50
 

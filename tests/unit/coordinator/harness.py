@@ -39,6 +39,7 @@ from ottla.protocol.messages import (
     txn_offset_commit_request,
 )
 from ottla.types import Now
+from tests.simulation.clock import CountingIds
 from tests.unit.coordinator.marked_log import Log, Marker, latest, marked
 
 NEWEST = {
@@ -93,16 +94,6 @@ class Topics:
         return self.counts.get(name)
 
 
-class CountedIds:
-    """Ids that can be told apart and foretold."""
-
-    def __init__(self) -> None:
-        self._numbers = itertools.count(1)
-
-    def new_id(self) -> str:
-        return str(uuid.UUID(int=next(self._numbers)))
-
-
 class Telling(NamedTuple):
     """One thing that a coordinator was told, and the topics as they were then."""
 
@@ -124,7 +115,7 @@ class Harness:
     def __init__(self, topics: Topics | None = None, load: bool = True, **config: int) -> None:
         self.config = GroupConfig(**{"offsets_topic_partitions": 5, "group_initial_rebalance_delay_ms": 500, **config})
         self.topics = topics or Topics()
-        self.ids = CountedIds()
+        self.ids = CountingIds()
         self.mono = 0
         self.log: dict[int, Log] = {n: [] for n in range(self.config.offsets_topic_partitions)}
         self.appends: Callable[[Append], ErrorCode | None] = IMMEDIATE
@@ -188,7 +179,7 @@ class Harness:
 
     def told_again(self) -> list[list[Effect]]:
         """What other coordinators say to all that was told to those before."""
-        topics, ids = Topics(), CountedIds()
+        topics, ids = Topics(), CountingIds()
         coordinator = GroupCoordinator(self.config, topics, ids)
         said = []
         for telling in self.told:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ottla.protocol import ErrorCode
-from tests.unit.broker.harness import CoreUnderTest
+from tests.simulation.broker import CoreUnderTest
 from tests.unit.broker.transactional import Producer, make_topic
 
 EXPIRATION = 5_000

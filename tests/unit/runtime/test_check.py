@@ -14,7 +14,7 @@ import pytest
 from ottla.broker.findings import Finding, Kind
 from ottla.errors import StorageError
 from ottla.runtime.check import StoppedDirectory
-from tests.unit.broker.harness import CoreUnderTest
+from tests.simulation.broker import CoreUnderTest
 from tests.unit.broker.test_damaged_logs import filled
 from tests.unit.broker.transactional import Producer, make_topic
 

@@ -19,7 +19,7 @@ from ottla.errors import StorageError
 from ottla.runtime.data_dir import DataDir
 from ottla.runtime.log_files import topic_id_in
 from ottla.types import TopicPartition
-from tests.unit.broker.harness import CoreUnderTest
+from tests.simulation.broker import CoreUnderTest
 
 ID = uuid.UUID(int=11)
 TOPIC = StoredTopic("orders", ID, 2, {"retention.ms": "5"})

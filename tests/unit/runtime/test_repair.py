@@ -18,7 +18,7 @@ from ottla.records import iter_headers
 from ottla.runtime import repair as repairing
 from ottla.runtime.check import FolderReader, StoppedDirectory
 from ottla.runtime.repair import check_target, repair
-from tests.unit.broker.harness import CoreUnderTest
+from tests.simulation.broker import CoreUnderTest
 from tests.unit.broker.transactional import Producer, make_topic, read
 from tests.unit.runtime.test_check import LAST, SECOND, SIZE, check, damage, flipped, kill, store, times
 

@@ -27,7 +27,7 @@ from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api, VersionRange
 from ottla.protocol.messages import heartbeat_request, heartbeat_response
 from ottla.types import Node, Now
-from tests.unit.client.virtual_network import NoAnswer, Peer, VirtualNetwork
+from tests.simulation.network import NoAnswer, Peer, VirtualNetwork
 
 REQUEST = heartbeat_request.HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
 ANSWER = heartbeat_response.HeartbeatResponse(throttle_time=timedelta(0), error_code=ErrorCode.none)

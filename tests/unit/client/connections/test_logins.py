@@ -23,7 +23,7 @@ from ottla.protocol.messages import (
 )
 from ottla.protocol.sasl import Proof, Prove
 from ottla.types import Node, Now
-from tests.unit.client.virtual_network import NoAnswer, Peer, VirtualNetwork
+from tests.simulation.network import NoAnswer, Peer, VirtualNetwork
 
 REQUEST = heartbeat_request.HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
 ANSWER = heartbeat_response.HeartbeatResponse(throttle_time=timedelta(0), error_code=ErrorCode.none)
@@ -262,7 +262,8 @@ def test_a_wall_clock_that_is_set_anew_renews_no_login_sooner_or_later(ahead: in
     world.send("a")
     world.network.settle()
     for second in range(60):
-        world.network.ahead = ahead if second % 2 else 0
+        if second:
+            world.network.clock.set_wall(ahead if second % 2 else -ahead)
         world.network.advance(1_000)
         world.send(second)
     world.network.settle()

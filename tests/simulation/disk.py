@@ -17,8 +17,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import pytest
-
 OF_OS = ("open", "fsync", "ftruncate", "listdir", "mkdir", "pread", "rename", "replace")
 OF_OS += ("scandir", "stat", "statvfs", "truncate", "unlink", "write", "writev")
 _OF_FILES = ("runtime/folders.py", "runtime/log_files.py", "runtime/data_dir.py")
@@ -56,11 +54,11 @@ class FailingDisk:
         finally:
             self._watching = watching
 
-    def install(self, patch: pytest.MonkeyPatch) -> None:
-        """Be the disk of this process."""
+    def install(self, patch: Callable[[Any, str, Any], None]) -> None:
+        """Be the disk of this process; ``patch`` is ``MonkeyPatch.setattr``."""
         for name in OF_OS:
-            patch.setattr(os, name, self._wrapped(name, getattr(os, name)))
-        patch.setattr(io, "open", self._opening(self._wrapped("io.open", io.open)))
+            patch(os, name, self._wrapped(name, getattr(os, name)))
+        patch(io, "open", self._opening(self._wrapped("io.open", io.open)))
 
     def _wrapped(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def operation(*args: Any, **keywords: Any) -> Any:

@@ -21,6 +21,7 @@ from ottla.protocol.framing import FrameReader
 from ottla.protocol.messages import api_versions_response
 from ottla.protocol.sasl import Proof, Prove
 from ottla.types import Now
+from tests.simulation.clock import START, Clock
 
 Answer = Callable[[RequestHeader, Any], Any]
 
@@ -61,9 +62,7 @@ class VirtualNetwork:
     """Drives whatever has ``poll(now) -> (effects, wake_at)`` and the ``Connections`` it reports to."""
 
     def __init__(self, poll: Callable[[Now], tuple[list[Effect], int | None]], connections: Any) -> None:
-        self.mono = 1_000
-        self.ahead = 0
-        """Milliseconds by which someone has set the wall clock forward."""
+        self.clock = Clock(Now(1_000, START.wall + 1_000))
         self.names: dict[str, list[str]] = {}
         """Name -> numeric addresses; a name that is not here cannot be resolved."""
         self.peers: dict[Address, Peer] = {}
@@ -79,7 +78,11 @@ class VirtualNetwork:
 
     @property
     def now(self) -> Now:
-        return Now(self.mono, 1_700_000_000_000 + self.ahead + self.mono)
+        return self.clock.now
+
+    @property
+    def mono(self) -> int:
+        return self.clock.now.mono
 
     @property
     def open(self) -> list[int]:
@@ -116,8 +119,8 @@ class VirtualNetwork:
             wake_at = self.settle()
             if wake_at is None or wake_at > mono:
                 break
-            self.mono = wake_at
-        self.mono = max(self.mono, mono)
+            self.clock.move_to(wake_at)
+        self.clock.move_to(max(self.mono, mono))
         self.settle()
 
     def advance(self, milliseconds: int) -> None:

@@ -1,0 +1,350 @@
+"""A broker's core on real files and a virtual clock: one that a test moves step by step, and one that runs by itself on a link.
+
+Owns the broker's timers, jobs and connections. Must not know what is tested, nor what a client is but for two calls. Invariant:
+nothing happens but by a call or by an event of the clock; files are what an earlier life has written.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+from ottla.broker.config import broker_config
+from ottla.broker.core import BrokerCore
+from ottla.broker.effects import CancelTimer, CloseConnection, Effect, HalfReply, NoReply, Reply, RunJob, SetTimer, Struck
+from ottla.broker.faults.rules import Action, AddFault, ExpireMember, Match, RemoveFaults, Rule
+from ottla.broker.holdings import Endpoint
+from ottla.errors import OttlaError
+from ottla.protocol.apis import SPOKEN, Api
+from ottla.protocol.codec import RequestHeader, decode_request, encode_response
+from ottla.protocol.framing import FrameReader
+from ottla.runtime.data_dir import DataDir
+from ottla.runtime.timers import Timers
+from ottla.types import Now
+from tests.simulation.clock import START, Clock, CountingIds
+
+ADDRESS = ("127.0.0.1", 9092)
+LATENCY = 1
+"""Milliseconds from one end of the link to the other."""
+
+QUICK_GROUPS: dict[str, object] = {
+    "group.consumer.heartbeat.interval.ms": 1_000,
+    "group.consumer.min.heartbeat.interval.ms": 1_000,
+    "group.consumer.session.timeout.ms": 6_000,
+    "group.consumer.min.session.timeout.ms": 6_000,
+    "group.consumer.assignment.interval.ms": 0,
+}
+"""Settings of a broker whose consumer groups beat as quickly as the classic ones here."""
+
+
+def content(piece: Any) -> bytes:
+    """The bytes of a piece of a frame or of a range of a log, be it in memory or in a file."""
+    if isinstance(piece, bytes | bytearray | memoryview):
+        return bytes(piece)
+    return os.pread(piece.handle.fd, len(piece), piece.position)
+
+
+class BrokerProcess:
+    """One life of a broker: its core on a folder, with its timers.
+
+    ``perform`` gets each effect of the core, timers included, which are set by then.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        clock: Clock,
+        ids: CountingIds,
+        perform: Callable[[Effect], None],
+        settings: dict[str, object],
+        *,
+        durable: bool = True,
+    ) -> None:
+        self.clock = clock
+        self.timers = Timers()
+        self.warnings: list[str] = []
+        """What the start has said."""
+        self._perform = perform
+        self.store = DataDir(path, int(settings.get("node.id", 1)), durable=durable)  # type: ignore[call-overload]
+        try:
+            self.core = BrokerCore(broker_config(settings), Endpoint(*ADDRESS), self.store, ids)
+        except BaseException:
+            self.store.release()
+            raise
+
+    @property
+    def now(self) -> Now:
+        return self.clock.now
+
+    def start(self) -> None:
+        """Start, on whatever an earlier life has written."""
+        try:
+            self.warnings, effects = self.core.start(self.now)
+        except BaseException:
+            self.store.release()
+            raise
+        self.take(effects)
+
+    def take(self, effects: list[Effect], *, turn_ends: bool = True) -> None:
+        """Perform effects; then the loop's turn ends, unless more is to come in the same."""
+        if turn_ends:
+            effects = effects + self.core.write_decided(self.now)
+        for effect in effects:
+            match effect:
+                case SetTimer(key, at):
+                    self.timers.set(key, at)
+                case CancelTimer(key):
+                    self.timers.cancel(key)
+            self._perform(effect)
+
+    def handle(self, header: RequestHeader, message: Any, ticket: int, connection: int, *, turn_ends: bool = True) -> None:
+        """A request has come."""
+        self.take(self.core.handle(header, message, ticket, connection, ADDRESS[0], self.now), turn_ends=turn_ends)
+
+    def run(self, job: RunJob) -> None:
+        """Do a job as the disk thread does it."""
+        try:
+            outcome = job.job()
+        except (OSError, OttlaError) as error:
+            outcome = error
+        self.take(self.core.on_job(job.tag, outcome, self.now))
+
+    def fire(self, until: int) -> bool:
+        """Fire a timer that is due at ``until``; whether there was one."""
+        key = self.timers.pop_due(until)
+        if key is not None:
+            self.take(self.core.on_timer(key, self.now))
+        return key is not None
+
+    def kill(self) -> None:
+        """End as kill -9 does: what was written to files stays, nothing else happens."""
+        self.store.release()
+
+
+class CoreUnderTest(BrokerProcess):
+    """A core on real files, with its timers, jobs and replies in reach: nothing happens until a test asks for it."""
+
+    def __init__(self, path: Path, now: Now = START, *, loaded: bool = True, durable: bool = True, **settings: object) -> None:
+        super().__init__(path, Clock(now), CountingIds(), self._keep, settings, durable=durable)
+        self.replies: dict[int, Any] = {}
+        self.jobs: list[RunJob] = []
+        self.others: list[Effect] = []
+        self._ticket = 0
+        self.start()
+        if loaded:
+            self.run_jobs()
+
+    def _keep(self, effect: Effect) -> None:
+        match effect:
+            case Reply(ticket, response):
+                assert ticket not in self.replies, "a request was answered twice"
+                self.replies[ticket] = response
+            case RunJob():
+                self.jobs.append(effect)
+            case SetTimer() | CancelTimer():
+                pass
+            case _:
+                self.others.append(effect)
+
+    def send(self, api: Api, message: Any, *, version: int | None = None, connection: int = 1, turn_ends: bool = True) -> int:
+        """A request in the newest version, or another; returns its ticket."""
+        self._ticket += 1
+        header = RequestHeader(api, SPOKEN[api].maximum if version is None else version, self._ticket, "test")
+        self.handle(header, message, self._ticket, connection, turn_ends=turn_ends)
+        return self._ticket
+
+    def ask(self, api: Api, message: Any, *, version: int | None = None) -> Any:
+        """A request and its answer, which must be there when its slices and the jobs are done."""
+        ticket = self.send(api, message, version=version)
+        while ticket not in self.replies and (at := self.timers.next_at()) is not None and at <= self.now.mono + 1:
+            self.pass_time(1)
+        if ticket not in self.replies:
+            self.run_jobs()
+        return self.replies[ticket]
+
+    def run_jobs(self) -> None:
+        """Let the disk thread catch up."""
+        while self.jobs:
+            self.run(self.jobs.pop(0))
+
+    def pass_time(self, milliseconds: int) -> None:
+        """Let time pass, timer by timer."""
+        end = self.now.mono + milliseconds
+        while (at := self.timers.next_at()) is not None and at <= end:
+            self.clock.move_to(max(at, self.now.mono))
+            assert self.fire(at)
+        self.clock.move_to(end)
+
+    def close(self) -> None:
+        """End cleanly."""
+        self.run_jobs()
+        for jobs in self.core.close():
+            for job in jobs:
+                job()
+        self.store.end_well()
+        self.store.release()
+
+
+class ClientEnd(Protocol):
+    """The client's end of a connection."""
+
+    def deliver(self, number: int, data: bytes) -> None:
+        """Bytes from the broker."""
+
+    def lose(self, number: int, reason: str) -> None:
+        """The connection broke."""
+
+
+class _Connection:
+    """The broker's end of one connection: requests are handled one after the other, as Kafka does."""
+
+    def __init__(self, client: ClientEnd, number: int) -> None:
+        self.client = client
+        self.number = number
+        self.reader = FrameReader()
+        self.requests: deque[tuple[RequestHeader, Any]] = deque()
+        self.busy: RequestHeader | None = None
+
+
+class SimBroker:
+    """A broker that runs by itself, and may be killed and started again: one process after the other on the same folder."""
+
+    def __init__(self, clock: Clock, path: Path, settings: dict[str, object]) -> None:
+        self.up = False
+        self.seen: list[tuple[int, Api, Any]] = []
+        """Every request, with the time at which it was handled."""
+        self.connection_numbers = itertools.count(1)
+        self.struck = 0
+        self._clock = clock
+        self._path = path
+        self._settings = settings
+        self._ids = CountingIds()
+        self._faults = itertools.count(1)
+        self._last_tickets = itertools.count(1)
+        self.start()
+
+    @property
+    def core(self) -> BrokerCore:
+        return self._process.core
+
+    def start(self) -> None:
+        """Start, on whatever an earlier life has written."""
+        self._connections: dict[int, _Connection] = {}
+        self._tickets: dict[int, _Connection | None] = {}
+        self._answers: dict[int, Any] = {}
+        self._process = BrokerProcess(self._path, self._clock, self._ids, self._perform, self._settings)
+        self.up = True
+        self._process.start()
+
+    def kill(self) -> None:
+        """As kill -9 does: files stay, connections break."""
+        self.up = False
+        self._process.kill()
+        for connection in list(self._connections.values()):
+            connection.client.lose(connection.number, "the broker died")
+        self._connections.clear()
+
+    def set_fault(self, action: Action, *apis: Api, times: int | None = 1, after: int = 0, **match: str) -> None:
+        """Do something wrong; ``struck`` counts how often."""
+        rule = Rule(next(self._faults), action, Match(frozenset(apis), **match), times, after)
+        self._process.take(self.core.on_command(AddFault(rule), self._clock.now)[1])
+
+    def expire(self, command: ExpireMember) -> int:
+        """Let members' sessions be over; returns how many."""
+        count, effects = self.core.on_command(command, self._clock.now)
+        self._process.take(effects)
+        return count
+
+    def clear_faults(self) -> None:
+        """Be sound again."""
+        self._process.take(self.core.on_command(RemoveFaults(), self._clock.now)[1])
+
+    def ask(self, api: Api, message: Any) -> Any:
+        """A request of the test itself, answered at once."""
+        ticket = self._ticket(None)
+        self._process.handle(RequestHeader(api, SPOKEN[api].maximum, ticket, "test"), message, ticket, -1)
+        return self._answers.pop(ticket)
+
+    def accept(self, client: ClientEnd, number: int) -> None:
+        self._connections[number] = _Connection(client, number)
+
+    def hang_up(self, number: int) -> None:
+        if self._connections.pop(number, None) is not None:
+            self._process.take(self.core.on_disconnect(number, self._clock.now))
+
+    def receive(self, number: int, data: bytes) -> None:
+        connection = self._connections.get(number)
+        if connection is None:
+            return
+        for frame in connection.reader.feed(data):
+            connection.requests.append(decode_request(frame))
+        self._next_request(connection)
+
+    def _next_request(self, connection: _Connection) -> None:
+        if connection.busy is not None or not connection.requests:
+            return
+        header, message = connection.requests.popleft()
+        connection.busy = header
+        self.seen.append((self._clock.now.mono, header.api, message))
+        self._process.handle(header, message, self._ticket(connection), connection.number)
+
+    def _ticket(self, connection: _Connection | None) -> int:
+        ticket = next(self._last_tickets)
+        self._tickets[ticket] = connection
+        return ticket
+
+    def _perform(self, effect: Effect) -> None:
+        match effect:
+            case Reply(ticket, response):
+                self._reply(ticket, response)
+            case NoReply(ticket):
+                self._tickets.pop(ticket)
+            case CloseConnection(ticket, reason):
+                assert "broker.faults" in reason, f"the broker closed a connection: {reason}"
+                self._drop(self._tickets.pop(ticket), reason)
+            case HalfReply(ticket, _):
+                # What comes of an answer is no message before it is whole.
+                self._drop(self._tickets.pop(ticket), "broker.faults cut an answer")
+            case Struck():
+                self.struck += 1
+            case RunJob():
+                self._soon(0, lambda: self._process.run(effect))
+            case SetTimer(_, at):
+                self._soon(max(0, at - self._clock.now.mono), self._fire)
+            case CancelTimer():
+                pass
+            case _:
+                raise AssertionError(effect)
+
+    def _soon(self, delay: int, action: Callable[[], None]) -> None:
+        process = self._process
+
+        def unless_dead() -> None:
+            if self.up and process is self._process:
+                action()
+
+        self._clock.after(delay, unless_dead)
+
+    def _fire(self) -> None:
+        while self._process.fire(self._clock.now.mono):
+            pass
+
+    def _drop(self, connection: _Connection | None, reason: str) -> None:
+        if connection is not None:
+            self.hang_up(connection.number)
+            connection.client.lose(connection.number, reason)
+
+    def _reply(self, ticket: int, response: Any) -> None:
+        connection = self._tickets.pop(ticket)
+        if connection is None:
+            self._answers[ticket] = response
+            return
+        header, connection.busy = connection.busy, None
+        assert header is not None
+        data = b"".join(content(piece) for piece in encode_response(header, response))
+        self._clock.after(LATENCY, lambda: connection.client.deliver(connection.number, data))
+        self._soon(0, lambda: self._next_request(connection))

@@ -1,0 +1,133 @@
+"""A small world without threads: consumers' cores and a broker's core on an in-memory link, under a virtual clock.
+
+Owns the clock, the broker and the applications, and what a test asks of the broker itself. Must not know what is tested. Invariant:
+the same calls give the same history; nothing happens but by an event of the clock.
+
+The broker keeps its data in real files, so that it can be killed and started again on what it wrote.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ottla.config import ConsumerConfig
+from ottla.protocol import duration
+from ottla.protocol.apis import Api
+from ottla.protocol.messages import (
+    create_partitions_request,
+    create_topics_request,
+    delete_topics_request,
+    offset_fetch_request,
+    produce_request,
+)
+from ottla.records import NewRecord, encode_batch
+from ottla.types import Now, TopicPartition
+from tests.simulation.app import App, Program
+from tests.simulation.broker import ADDRESS, SimBroker
+from tests.simulation.clock import Clock
+
+
+class World:
+    """One broker, some applications, one clock."""
+
+    def __init__(self, path: Path, seed: int = 0, **settings: object) -> None:
+        self.seed = seed
+        self.clock = Clock()
+        self.apps: dict[str, App] = {}
+        self.broker = SimBroker(self.clock, path, settings)
+        self.produced: dict[TopicPartition, int] = {}
+        self.protocol = "classic"
+        """What tests that run both protocols have their members speak."""
+
+    @property
+    def now(self) -> Now:
+        return self.clock.now
+
+    def create_topic(self, topic: str, partitions: int) -> None:
+        wanted = create_topics_request.CreatableTopic(
+            name=topic, num_partitions=partitions, replication_factor=1, assignments=(), configs=()
+        )
+        message = create_topics_request.CreateTopicsRequest(topics=(wanted,), timeout=duration(1000), validate_only=False)
+        answer = self.broker.ask(Api.CREATE_TOPICS, message)
+        assert not answer.topics[0].error_code, answer
+
+    def grow(self, topic: str, partitions: int) -> None:
+        """Let a topic have so many partitions."""
+        wanted = create_partitions_request.CreatePartitionsTopic(name=topic, count=partitions, assignments=None)
+        message = create_partitions_request.CreatePartitionsRequest(topics=(wanted,), timeout=duration(1000), validate_only=False)
+        answer = self.broker.ask(Api.CREATE_PARTITIONS, message)
+        assert not answer.results[0].error_code, answer
+
+    def delete_topic(self, topic: str) -> None:
+        named = delete_topics_request.DeleteTopicState(name=topic, topic_id=None)
+        answer = self.broker.ask(
+            Api.DELETE_TOPICS, delete_topics_request.DeleteTopicsRequest(topics=(named,), timeout=duration(1000))
+        )
+        assert not answer.responses[0].error_code, answer
+        self.produced = {tp: count for tp, count in self.produced.items() if tp.topic != topic}
+
+    def produce(self, topic: str, partition: int, count: int) -> None:
+        """``count`` records, each its own offset as value."""
+        tp = TopicPartition(topic, partition)
+        start = self.produced.get(tp, 0)
+        batch = encode_batch([NewRecord(None, b"%d" % offset) for offset in range(start, start + count)])
+        self.produced[tp] = start + count
+        topic_id = self.broker.core.topic(topic).topic_id
+        data = produce_request.PartitionProduceData(index=partition, records=bytes(batch))
+        answer = self.broker.ask(
+            Api.PRODUCE,
+            produce_request.ProduceRequest(
+                transactional_id=None,
+                acks=1,
+                timeout=duration(1000),
+                topic_data=(produce_request.TopicProduceData(name=topic, topic_id=topic_id, partition_data=(data,)),),
+            ),
+        )
+        assert not answer.responses[0].partition_responses[0].error_code, answer
+
+    def app(self, name: str, **settings: Any) -> App:
+        """A new application. Quick timeouts, and no group unless one is named: then a classic one, unless said otherwise."""
+        defaults: dict[str, Any] = {
+            "bootstrap_servers": f"{ADDRESS[0]}:{ADDRESS[1]}",
+            "auto_offset_reset": "earliest",
+            "client_id": name,
+        }
+        if settings.get("group_id") is not None:
+            defaults.update(group_protocol="classic", max_poll_interval_ms=20_000)
+        if settings.get("group_id") is not None and settings.get("group_protocol", "classic") == "classic":
+            defaults.update(session_timeout_ms=6_000, heartbeat_interval_ms=1_000)
+        chance = random.Random(self.seed * 1000 + len(self.apps))
+        self.apps[name] = app = App(name, ConsumerConfig.parse({**defaults, **settings}), self.clock, self.broker, chance)
+        return app
+
+    def run(self, milliseconds: int) -> None:
+        """Let time pass (milliseconds)."""
+        self.clock.run(milliseconds)
+
+    def run_until(self, condition: Callable[[], bool], limit: int = 60_000) -> None:
+        """Until something holds; fails where it does not within ``limit``."""
+        until = self.now.mono + limit
+        while not condition():
+            assert self.clock.step(until), f"not within {limit} ms"
+
+    def call(self, app: App, program: Program, limit: int = 120_000) -> Any:
+        """Run one call of an application that does nothing else, to its end."""
+        app.start(program)
+        self.run_until(lambda: not app.running, limit)
+        if app.error is not None:
+            raise app.error
+        return app.result
+
+    def committed(self, group: str, topic: str, partitions: int) -> dict[int, int]:
+        """What a group has committed, by partition; partitions without a commit are left out."""
+        topic_id = self.broker.core.topic(topic).topic_id
+        wanted = offset_fetch_request.OffsetFetchRequestTopics(
+            name=topic, topic_id=topic_id, partition_indexes=tuple(range(partitions))
+        )
+        asked = offset_fetch_request.OffsetFetchRequestGroup(group_id=group, topics=(wanted,))
+        answer = self.broker.ask(Api.OFFSET_FETCH, offset_fetch_request.OffsetFetchRequest(groups=(asked,), require_stable=False))
+        found = answer.groups[0].topics[0].partitions
+        return {item.partition_index: item.committed_offset for item in found if item.committed_offset >= 0}
