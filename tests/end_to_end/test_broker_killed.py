@@ -20,7 +20,7 @@ from pathlib import Path
 import confluent_kafka
 import pytest
 
-from tests.end_to_end.test_broker_survives import Writer, everything, stored
+from tests.end_to_end.broker_process import Writer, everything, stored
 from tests.interop.peers import LIBRDKAFKA_PATIENT, create_topic
 from tests.interop.real_kafka import free_port_pair
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla import Broker
-from ottla.admin import Admin
+from ottla import Admin, Broker
 from tests.end_to_end.programs import OTTLA, environment, ottla, started
 
 

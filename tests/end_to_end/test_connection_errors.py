@@ -11,9 +11,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from ottla.admin import Admin
-from ottla.consumer import Consumer
-from ottla.embedded import Broker
+from ottla import Admin, Broker, Consumer
 from ottla.errors import AuthenticationError, ConnectionFailedError
 from ottla.types import TopicPartition
 from tests.ports import closed_port, closed_ports

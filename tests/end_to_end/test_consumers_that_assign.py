@@ -13,14 +13,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 from confluent_kafka import Producer
 
 from ottla import AsyncConsumer, Broker, Consumer
-from ottla.assignors import Cluster, ConsumerPartitionAssignor, MemberAssignment
 from ottla.errors import AssignmentError
+from tests.end_to_end.assigning_member import InTurn, settings
 from tests.end_to_end.programs import environment
 from tests.interop.peers import create_topic
 
@@ -33,39 +32,6 @@ QUICK = {
     "group.consumer.min.heartbeat.interval.ms": 200,
     "group.consumer.assignment.interval.ms": 0,
 }
-
-
-class InTurn(ConsumerPartitionAssignor):
-    """Partitions in turn, to members in the order of their names, which they tell as user data.
-
-    ``fails``: for groups of how many members it fails, once each.
-    """
-
-    name = "in-turn"
-
-    def __init__(self, member: str, *fails: int) -> None:
-        self.member = member
-        self.fails = list(fails)
-        self.asked_in: set[int] = set()
-        self.heard: list[MemberAssignment] = []
-
-    def subscription_user_data(self, topics: frozenset[str]) -> bytes:
-        return self.member.encode()
-
-    def assign(self, cluster: Cluster, members: Any) -> Any:
-        self.asked_in.add(threading.get_ident())
-        if len(members) in self.fails:
-            self.fails.remove(len(members))
-            raise ArithmeticError(f"{self.member} cannot count")
-        ids = sorted(members, key=lambda one: members[one].user_data)
-        found = [(topic, number) for topic, count in sorted(cluster.partitions.items()) for number in range(count)]
-        shares = {}
-        for place, one in enumerate(ids):
-            shares[one] = MemberAssignment(tuple(found[place :: len(ids)]), b"%d of %d" % (place, len(ids)))
-        return shares
-
-    def on_assignment(self, assignment: MemberAssignment, metadata: Any) -> None:
-        self.heard.append(assignment)
 
 
 @pytest.fixture
@@ -183,41 +149,13 @@ async def polled_for_ever(consumer: AsyncConsumer) -> None:
         await consumer.poll(0.1)
 
 
-def settings(servers: str, assignor: object) -> dict[str, Any]:
-    return {
-        "bootstrap_servers": servers,
-        "group_id": "g",
-        "group_protocol": "consumer",
-        "auto_offset_reset": "earliest",
-        "group_client_assignors": [assignor],
-    }
-
-
-MEMBER = """
-import json, sys
-from ottla import Consumer
-from ottla.signals import stop_on_signals
-from tests.end_to_end.test_consumers_that_assign import InTurn, settings
-
-servers, name = sys.argv[1:]
-
-def say(what):
-    return lambda consumer, partitions: print(json.dumps({what: [tp.partition for tp in partitions]}), flush=True)
-
-with Consumer(settings(servers, InTurn(name))) as consumer, stop_on_signals(consumer) as stop:
-    consumer.subscribe(["orders"], on_assign=say("assigned"), on_revoke=say("gone"), on_lost=say("gone"))
-    while not stop:
-        consumer.poll(0.2)
-"""
-
-
 class Process:
     """A member in a separate process."""
 
     def __init__(self, folder: Path, servers: str, name: str) -> None:
         self._said = folder / name
         with self._said.open("w") as out:
-            command = [sys.executable, "-c", MEMBER, servers, name]
+            command = [sys.executable, "-m", "tests.end_to_end.assigning_member", servers, name]
             self.process = subprocess.Popen(command, stdout=out, env=environment(), cwd=Path(__file__).parents[2])
 
     @property

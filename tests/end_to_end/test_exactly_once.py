@@ -16,7 +16,7 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from ottla import Consumer, TopicPartition as OurPartition
-from tests.end_to_end.test_broker_survives import PROGRAM, broker_process
+from tests.end_to_end.broker_process import PROGRAM, broker_process
 from tests.interop.peers import PRODUCE, Row, create_topic
 
 GROUP = "workers"

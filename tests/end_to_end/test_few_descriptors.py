@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from contextlib import ExitStack
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,7 @@ from ottla.protocol.apis import Api
 from ottla.protocol.messages import produce_request
 from ottla.records import NewRecord, encode_batch
 from ottla.runtime.descriptors import raise_limit
-from tests.end_to_end.test_broker_survives import broker_process
-from tests.end_to_end.test_many_topics import _TIMEOUT
+from tests.end_to_end.broker_process import broker_process
 from tests.raw_client import RawClient
 
 PARTITIONS, DESCRIPTORS, CLIENTS = 400, 256, 300
@@ -29,7 +29,7 @@ def produce(client: RawClient) -> set[ErrorCode]:
     for partition in range(PARTITIONS):
         data = produce_request.PartitionProduceData(index=partition, records=BATCH)
         topic = produce_request.TopicProduceData(name="t", topic_id=None, partition_data=(data,))
-        message = produce_request.ProduceRequest(acks=-1, timeout=_TIMEOUT, topic_data=(topic,))
+        message = produce_request.ProduceRequest(acks=-1, timeout=timedelta(seconds=30), topic_data=(topic,))
         (answer,) = client.ask(Api.PRODUCE, message, version=12).responses
         codes.add(answer.partition_responses[0].error_code)
     return codes

@@ -16,8 +16,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from ottla import Consumer, MetricName, TopicPartition
-from ottla.health import Health, HealthServer, PrometheusCollector, serve
+from ottla import Consumer, Health, MetricName, TopicPartition
+from ottla.health import HealthServer, PrometheusCollector, serve
 from tests.end_to_end.programs import started
 
 MakeTopic = Callable[..., str]

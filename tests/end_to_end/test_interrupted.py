@@ -7,96 +7,22 @@ again. A first run notes all these points of the package on the application's th
 from __future__ import annotations
 
 import asyncio
-import dis
-import functools
-import inspect
-import os
-import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from types import CodeType, FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
 
-import ottla
 from ottla import AsyncConsumer, Consumer, TopicPartition
+from tests.end_to_end.interruptions import Interruptions
 
-PACKAGE = os.path.dirname(ottla.__file__)
 PARTITIONS, RECORDS = 3, 60
 ALL = PARTITIONS * RECORDS
 PATIENCE = 60.0
 """Seconds that anything may take on a busy machine."""
-OTHER_CODE = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
-"""Code that is entered through a call of something written in C."""
-
-
-class Point(NamedTuple):
-    file: str
-    function: str
-    at: int
-    kind: str
-
-
-@functools.cache
-def operations(code: CodeType) -> dict[int, str]:
-    return {each.offset: each.opname for each in dis.get_instructions(code)}
-
-
-class Interruptions:
-    """Counts the points that are passed, and raises at ``target`` when it is passed for the ``hit``-th time."""
-
-    def __init__(self, target: Point | None = None, hit: int = 1, error: type[BaseException] = KeyboardInterrupt) -> None:
-        self.passed: Counter[Point] = Counter()
-        self._error = error
-        self.raised = False
-        self._target, self._hit = target, hit
-        self._called_at: dict[int, int | None] = {}
-
-    def __enter__(self) -> Interruptions:
-        sys.settrace(self._on_call)
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        sys.settrace(None)
-
-    def _pass(self, code: CodeType, at: int, kind: str) -> None:
-        point = Point(code.co_filename.removeprefix(PACKAGE), code.co_qualname, at, kind)
-        self.passed[point] += 1
-        if point == self._target and self.passed[point] == self._hit:
-            sys.settrace(None)
-            self.raised = True
-            raise self._error(point)
-
-    def _on_call(self, frame: FrameType, event: str, argument: Any) -> Any:
-        code, caller = frame.f_code, frame.f_back
-        if id(caller) in self._called_at and not code.co_flags & OTHER_CODE and code.co_name != "__init__":
-            self._called_at[id(caller)] = None
-        # What becomes of records that were handed out is the application's affair.
-        if not code.co_filename.startswith(PACKAGE) or code.co_qualname.startswith("Records.__iter__"):
-            return None
-        frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        self._pass(code, frame.f_lineno, "entry")
-        self._called_at[id(frame)] = None
-        return self._on_step
-
-    def _on_step(self, frame: FrameType, event: str, argument: Any) -> Any:
-        if event == "return":
-            self._called_at.pop(id(frame), None)
-        elif event == "opcode":
-            operation = operations(frame.f_code).get(frame.f_lasti, "")
-            called_at = self._called_at.get(id(frame))
-            if called_at is not None:
-                self._called_at[id(frame)] = None
-                self._pass(frame.f_code, called_at, "after a call")
-            if operation.startswith("JUMP_BACKWARD"):
-                self._pass(frame.f_code, frame.f_lasti, "jump")
-            elif operation in ("CALL", "CALL_KW", "CALL_FUNCTION_EX"):
-                self._called_at[id(frame)] = frame.f_lasti
-        return self._on_step
 
 
 Seen = Counter[tuple[int, int]]

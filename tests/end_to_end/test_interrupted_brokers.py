@@ -16,9 +16,9 @@ from ottla.errors import IllegalStateError, StorageError
 from ottla.protocol.apis import Api
 from ottla.runtime import broker_node
 from ottla.runtime.folders import DirectoryLock
-from tests.end_to_end.test_interrupted import Interruptions, Point
+from tests.end_to_end.interruptions import Interruptions, Point
 from tests.raw_client import RawClient
-from tests.unit.runtime.test_server import METADATA, batch, create, fetch_message, produce
+from tests.unit.runtime.requests import METADATA, batch, create, fetch_message, produce
 
 TOPICS = ["a", "b", "c"]
 RECORDS = 3

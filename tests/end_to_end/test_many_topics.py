@@ -16,7 +16,7 @@ from ottla.protocol.messages import (
     produce_request,
 )
 from ottla.records import NewRecord, encode_batch
-from tests.end_to_end.test_broker_survives import broker_process
+from tests.end_to_end.broker_process import broker_process
 from tests.raw_client import RawClient
 
 TOPICS = [f"topic-{number}" for number in range(300)]

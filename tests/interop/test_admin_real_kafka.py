@@ -10,8 +10,7 @@ from contextlib import closing
 import confluent_kafka
 import pytest
 
-from ottla.admin import Admin
-from ottla.embedded import Broker
+from ottla import Admin, Broker
 from ottla.errors import OttlaError
 from ottla.types import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
 

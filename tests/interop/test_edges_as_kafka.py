@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from ottla import Broker
-from ottla.admin import Admin
+from ottla import Admin, Broker
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.codec import decode_response
@@ -51,7 +50,7 @@ from ottla.protocol.messages import (
     sync_group_request as sync,
 )
 from ottla.records import NewRecord, encode_batch
-from tests.property.broker.test_bad_input import codes
+from tests.answers import codes
 from tests.raw_client import RawClient
 from tests.requests import NOT_UTF8, frame
 

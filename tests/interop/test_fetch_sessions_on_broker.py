@@ -9,8 +9,7 @@ from typing import Any
 import kafka
 import pytest
 
-from ottla import Broker
-from ottla.admin import Admin
+from ottla import Admin, Broker
 from ottla.broker.fetch_sessions import FetchSessions
 from ottla.types import Now
 from tests.interop.peers import produce_confluent

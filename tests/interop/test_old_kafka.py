@@ -18,8 +18,7 @@ from typing import NamedTuple
 import confluent_kafka
 import pytest
 
-from ottla import AsyncConsumer, Consumer, OffsetAndMetadata, Record, TopicPartition
-from ottla.admin import Admin
+from ottla import Admin, AsyncConsumer, Consumer, OffsetAndMetadata, Record, TopicPartition
 from ottla.errors import NoOffsetForPartitionError, OttlaError, UnsupportedApiError
 from tests.end_to_end.programs import ottla
 from tests.interop.peers import Row, create_topic, produce_confluent

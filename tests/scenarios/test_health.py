@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
+from ottla import MetricName
 from ottla.broker.faults.rules import Fail
-from ottla.client.health.metrics import COORDINATOR, FETCH, MetricName
-from ottla.client.health.verdicts import Assessor, Health, WaitsFor
+from ottla.client.health.metrics import COORDINATOR, FETCH
+from ottla.client.health.verdicts import WaitsFor
 from ottla.protocol.apis import Api
 from ottla.types import TopicPartition
+from tests.scenarios.probe import Probe
 from tests.simulation.app import App, Program, Sleep, member
 from tests.simulation.world import World
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
-
-
-class Probe:
-    """What a probe of an application sees, each time it looks."""
-
-    def __init__(self, app: App) -> None:
-        self._app = app
-        self._assessor = Assessor("g", 6_000)
-
-    def look(self, stuck_after: int = 60_000) -> Health:
-        view = self._app.assembly.inspection.view(self._app.now)
-        return self._assessor.assess(view, self._app.calls.consumed(), stuck_after)
 
 
 def assigned(app: App, *partitions: TopicPartition, work: int = 10) -> Program:

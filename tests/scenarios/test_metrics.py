@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from ottla import MetricName
 from ottla.client.calls.rebalancing import Listeners
-from ottla.client.health.metrics import CONSUMER, COORDINATOR, FETCH, MetricName
+from ottla.client.health.metrics import CONSUMER, COORDINATOR, FETCH
 from ottla.client.health.names import NAMES
 from ottla.types import TopicPartition
 from tests.scenarios.groups import STABLE

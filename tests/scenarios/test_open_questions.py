@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from ottla import OttlaConfigWarning
 from ottla.broker.faults.rules import LoseReply
 from ottla.client.calls.rebalancing import Listeners
 from ottla.client.groups.consumer.states import State
-from ottla.config import OttlaConfigWarning
 from ottla.errors import OttlaTimeoutError
 from ottla.protocol import milliseconds
 from ottla.protocol.apis import Api

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from ottla import Record
 from ottla.errors import OttlaTimeoutError
-from ottla.records import Record
 from ottla.types import OffsetAndMetadata
 from tests.scenarios.reading import TP0, TP1
 from tests.simulation.app import App, Program, Sleep

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from ottla import Rebalance
 from ottla.client.calls.rebalancing import Listeners
-from ottla.client.groups.rebalances import KEPT, Rebalance
+from ottla.client.groups.rebalances import KEPT
 from ottla.types import TopicPartition
 from tests.simulation.app import App, Program, Sleep, member
 from tests.simulation.world import World

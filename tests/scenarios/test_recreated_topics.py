@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from ottla import Record
 from ottla.errors import UnknownTopicIdError
-from ottla.records import Record
 from ottla.types import OffsetAndMetadata
 from tests.scenarios.reading import TP0, assigned, poll
 from tests.simulation.app import App, Program, Sleep

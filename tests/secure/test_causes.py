@@ -14,7 +14,7 @@ from ottla import AsyncConsumer, Consumer, OttlaError, TopicPartition, errors
 from tests.ports import closed_port
 from tests.secure.kafka import READER, STRANGER, Secured
 from tests.secure.pretender import TOPIC
-from tests.secure.test_error_table import NO_TOPIC, PATIENCE, Settings, only_the_cluster, sasl
+from tests.secure.troubles import NO_TOPIC, PATIENCE, Settings, only_the_cluster, sasl
 
 TIMEOUT = 0.6
 """Seconds that a call gets where the trouble may pass; on a busy machine it may take more to find out what is wrong.

@@ -11,7 +11,7 @@ import pytest
 
 from tests.end_to_end.programs import ottla
 from tests.secure.kafka import PASSWORD, USER, Secured
-from tests.secure.test_real_kafka import unsecured_token
+from tests.secure.tokens import unsecured_token
 
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
 

@@ -11,7 +11,6 @@ import socket
 import socketserver
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -22,14 +21,11 @@ import pytest
 from ottla import Consumer, OttlaError, TopicPartition, errors
 from ottla.protocol.apis import SPOKEN, Api, VersionRange
 from tests.ports import closed_port
-from tests.secure.kafka import PASSWORD, READER, STRANGER, USER, Secured
-from tests.secure.pretender import FAR_TOO_LARGE, TOPIC, elsewhere, loading, pretending
+from tests.secure.kafka import PASSWORD, READER, STRANGER, Secured
+from tests.secure.pretender import FAR_TOO_LARGE, TOPIC, loading, pretending
+from tests.secure.troubles import NO_TOPIC, PATIENCE, Settings, only_the_cluster, sasl
 
 PAGE = (Path(__file__).parents[2] / "docs" / "errors.md").read_text()
-PATIENCE = 30.0
-"""Seconds until some poll has to have raised. A machine may be busy."""
-
-Settings = dict[str, Any]
 
 
 class Row(NamedTuple):
@@ -43,17 +39,6 @@ class Row(NamedTuple):
 ROWS = {
     found[0]: Row(*found) for found in re.findall(r"^\| (?!trouble|-)([^|`]+?) \| `(\w+)` \| `([^|`]+)` \|", PAGE, re.MULTILINE)
 }
-
-
-def unheard(stack: ExitStack) -> tuple[str, int]:
-    """Where nothing listens."""
-    return "127.0.0.1", stack.enter_context(closed_port())
-
-
-def only_the_cluster(stack: ExitStack) -> Settings:
-    """The broker that answers sends its clients to where nothing listens."""
-    answers = elsewhere(*unheard(stack))
-    return {"bootstrap_servers": stack.enter_context(pretending(answers=answers)), "default_api_timeout": 1, "request_timeout": 1}
 
 
 @contextmanager
@@ -95,10 +80,6 @@ def impatient_web_server() -> Iterator[str]:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"127.0.0.1:{server.server_address[1]}"
         server.shutdown()
-
-
-def sasl(mechanism: str = "PLAIN", user: str = USER, password: str = PASSWORD) -> Settings:
-    return {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": mechanism, "sasl_username": user, "sasl_password": password}
 
 
 def bearer(provider: Callable[[], Any]) -> Settings:
@@ -182,7 +163,6 @@ def poll(consumer: Consumer, trouble: str, topic: str) -> None:
         consumer.poll(0.6)
 
 
-NO_TOPIC = f"none-{uuid.uuid4().hex[:8]}"
 ABSENT = "a partition that was assigned and does not exist"
 LOADS = "a coordinator that refuses again and again"
 OF_A_PRETENDER = {

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import json
 import logging
 import ssl
 import time
@@ -15,21 +13,14 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from ottla import Admin, AsyncConsumer, Consumer, OAuthToken, TopicPartition
+from ottla import Admin, AsyncConsumer, Consumer, TopicPartition
 from ottla.errors import AuthenticationError
 from ottla.runtime import sockets
 from ottla.runtime.sockets import Sockets
 from tests.secure.kafka import LATECOMER, LIFETIME, PASSWORD, USER, Secured
+from tests.secure.tokens import unsecured_token
 
 COUNT = 50
-
-
-def unsecured_token(subject: str, life: float = 60.0) -> OAuthToken:
-    """A token that no one has signed: what Kafka's own validator for development takes."""
-    now = time.time()
-    claims = {"sub": subject, "iat": now, "exp": now + life}
-    parts = [base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=").decode() for part in ({"alg": "none"}, claims)]
-    return OAuthToken(f"{parts[0]}.{parts[1]}.", claims["exp"])
 
 
 @pytest.fixture(scope="module")

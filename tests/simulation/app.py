@@ -10,6 +10,7 @@ import random
 from collections.abc import Generator, Iterable
 from typing import Any, NamedTuple
 
+from ottla import Record
 from ottla.client.assembly import ConsumerAssembly
 from ottla.client.calls.calls import ConsumerCalls
 from ottla.client.calls.mailbox import Wait
@@ -19,7 +20,6 @@ from ottla.client.effects import ToCoordinator
 from ottla.client.notifications import WakeupRequested
 from ottla.config import ConsumerConfig
 from ottla.errors import OttlaError
-from ottla.records import Record
 from ottla.types import Now, TopicPartition
 from tests.simulation.broker import LATENCY, SimBroker, content
 from tests.simulation.clock import Clock

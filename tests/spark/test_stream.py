@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import confluent_kafka
 import pytest
@@ -15,6 +13,7 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame
 
 from tests.spark.conftest import Kafka, Load, Sink, numbered, send
+from tests.spark.waiting import wait_until
 
 
 @pytest.fixture
@@ -246,11 +245,3 @@ def test_an_offset_beyond_the_log_is_the_logs_end_where_losses_are_accepted(
     kafka.produce(topic, numbered(2, 300, 1))
     sink.run(stream)
     assert sink.values() == [298, 299, 300, 301]
-
-
-def wait_until(condition: Any, timeout: float = 90.0) -> None:
-    """Ask until it holds."""
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, "it never came true"
-        time.sleep(0.1)

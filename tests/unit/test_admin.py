@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from ottla.admin import Admin
+from ottla import Admin
 from ottla.client.admin import calls
 from ottla.client.admin.groups import describe_groups
 from ottla.client.admin.log_dirs import describe_log_dirs

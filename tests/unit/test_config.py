@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from ottla import Admin, AsyncConsumer, Consumer
+from ottla import Admin, AsyncConsumer, Consumer, OttlaConfigWarning
 from ottla.assignors import ConsumerPartitionAssignor
-from ottla.config import AdminConfig, ClientConfig, ConsumerConfig, HostPort, OttlaConfigWarning, Setting
+from ottla.config import AdminConfig, ClientConfig, ConsumerConfig, HostPort, Setting
 from ottla.config.spelling import table
 from ottla.errors import ConfigError
 from ottla.types import IsolationLevel, shown

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from ottla.config import AdminConfig, ConsumerConfig, OttlaConfigWarning
+from ottla import OttlaConfigWarning
+from ottla.config import AdminConfig, ConsumerConfig
 from ottla.errors import ConfigError
 
 SECRET = "hunter2"

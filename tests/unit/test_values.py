@@ -11,11 +11,9 @@ from typing import Any
 
 import pytest
 
-from ottla import Admin, Broker, Consumer, OAuthToken, OffsetAndMetadata, Record, TopicPartition
+from ottla import Admin, Broker, Consumer, Health, OAuthToken, OffsetAndMetadata, Rebalance, Record, Records, TopicPartition
 from ottla.assignors import Cluster, MemberAssignment, MemberSubscription
-from ottla.client.groups.rebalances import Rebalance
-from ottla.client.health.verdicts import Health, PartitionHealth, WaitsFor
-from ottla.records import Records
+from ottla.client.health.verdicts import PartitionHealth, WaitsFor
 from ottla.types import FrozenMapping
 
 TP = TopicPartition("orders", 0)

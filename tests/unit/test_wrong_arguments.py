@@ -23,9 +23,8 @@ from typing import Any
 import pytest
 
 import ottla
-from ottla import Admin, AsyncConsumer, Broker, Consumer, OffsetAndMetadata, TopicPartition
+from ottla import Admin, AsyncConsumer, Broker, Consumer, OffsetAndMetadata, OttlaConfigWarning, TopicPartition
 from ottla.assignors import RangeAssignor
-from ottla.config import OttlaConfigWarning
 from ottla.errors import ConfigError, ConnectionFailedError, OttlaTimeoutError
 from ottla.faults import Faults
 from ottla.health import serve

@@ -5,9 +5,7 @@ The broker that is asked is whole but for its sockets. What it says it has store
 
 from __future__ import annotations
 
-import dataclasses
 import tempfile
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -28,6 +26,7 @@ from ottla.protocol.messages import (
     offset_commit_request,
     sync_group_request,
 )
+from tests.answers import codes
 from tests.requests import LOGIN, Known, frame, messages, one_edge_each
 from tests.simulation.broker import CoreUnderTest
 
@@ -140,18 +139,6 @@ def is_refusal(response: Any) -> bool:
     found = list(codes(response))
     top = [response.error_code] if hasattr(response, "error_code") else []
     return len(found) > len(top) and all(code for code in found[len(top) :])
-
-
-def codes(message: Any) -> Iterator[ErrorCode]:
-    """All error codes of a message, from the outside in."""
-    if isinstance(message, ErrorCode):
-        yield message
-    elif isinstance(message, tuple):
-        for item in message:
-            yield from codes(item)
-    elif dataclasses.is_dataclass(message):
-        for field in dataclasses.fields(message):
-            yield from codes(getattr(message, field.name))
 
 
 @settings(max_examples=80, suppress_health_check=[HealthCheck.data_too_large, HealthCheck.too_slow], deadline=None)

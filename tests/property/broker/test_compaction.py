@@ -17,9 +17,10 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from ottla import Record
 from ottla.broker.log import PartitionLog
 from ottla.broker.markers import marker_batch
-from ottla.records import Compression, NewRecord, PartitionReader, Record, encode_batch
+from ottla.records import Compression, NewRecord, PartitionReader, encode_batch
 from ottla.types import IsolationLevel
 from tests.simulation.broker import content
 from tests.simulation.clock import START

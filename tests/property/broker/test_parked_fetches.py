@@ -20,8 +20,7 @@ from ottla.protocol.apis import Api
 from ottla.protocol.messages import fetch_request
 from tests.simulation.broker import CoreUnderTest, content
 from tests.unit.broker.harness import batch
-from tests.unit.broker.test_apis import create, delete as delete_topic, produce
-from tests.unit.broker.test_topic_apis import delete as delete_records
+from tests.unit.broker.requests import create, delete as delete_topic, delete_records, produce
 from tests.unit.broker.transactional import Producer
 
 PARTITIONS = 3

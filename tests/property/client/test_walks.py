@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 from hypothesis import example, given, settings, strategies as st
 
+from ottla import Record
 from ottla.client.calls.collector import FetchCollector
 from ottla.client.notifications import FetchedPartition, FetchedResponse
 from ottla.client.subscription import Mode, PartitionView, Snapshot
-from ottla.records import NewRecord, Record, encode_batch
+from ottla.records import NewRecord, encode_batch
 from ottla.types import OffsetAndMetadata, TopicPartition
 from tests.unit.client.managers import config
 

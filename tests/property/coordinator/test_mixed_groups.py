@@ -9,10 +9,10 @@ from hypothesis.stateful import Bundle, initialize, rule
 
 from ottla.coordinator.classic.group import ClassicGroup, ClassicGroupState
 from ottla.coordinator.consumer.group import ConsumerGroupState
+from tests.property.coordinator.classic_groups import BOTH, GROUPS, ORDERS, RETENTION, Groups
 from tests.property.coordinator.client import ReadingClient
 from tests.property.coordinator.consumer_client import ConsumerClient
 from tests.property.coordinator.oracle import Oracle, Reading
-from tests.property.coordinator.test_groups import BOTH, GROUPS, ORDERS, RETENTION, Groups
 from tests.property.coordinator.with_consumers import WISHES, WithConsumers
 from tests.unit.coordinator.harness import IMMEDIATE, Harness
 

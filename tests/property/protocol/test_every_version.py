@@ -16,16 +16,14 @@ from kio.static.primitive import Records
 
 from ottla.errors import ProtocolError
 from ottla.protocol import ErrorCode, cutting
-from ottla.protocol.apis import SPOKEN, Api
+from ottla.protocol.apis import Api
 from ottla.protocol.codec import RequestHeader, decode_request, decode_response, encode_request, encode_response
 from ottla.protocol.lifting import reshaper, wire_class
 from ottla.protocol.writing import Writer, writer
 from tests.neutral import lift, lower
+from tests.property.protocol.versions import EVERY, NAMES
 
 st.register_type_strategy(Records, st.binary())
-
-EVERY = [(api, version) for api, (low, high) in SPOKEN.items() for version in range(low, high + 1)]
-NAMES = [f"{api.name.lower()}-{version}" for api, version in EVERY]
 
 
 def flatten(pieces: list[Any]) -> bytes:

@@ -25,8 +25,7 @@ from ottla.protocol.transaction_records import (
     decode_record as decode_transaction,
     encode_record as encode_transaction,
 )
-from tests.property.protocol.test_every_version import EVERY, NAMES
-from tests.property.test_group_records import (
+from tests.property.group_records import (
     consumer_group_records,
     group_keys,
     group_values,
@@ -37,6 +36,7 @@ from tests.property.test_group_records import (
     offset_values,
     text,
 )
+from tests.property.protocol.versions import EVERY, NAMES
 from tests.tagged import encode, one_tag, some_tags
 
 FLEXIBLE = [

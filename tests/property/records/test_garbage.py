@@ -10,12 +10,12 @@ import crc32c
 import pytest
 from hypothesis import example, given, strategies as st
 
+from ottla import Records
 from ottla.errors import CorruptRecordError
 from ottla.records import (
     Compression,
     NewRecord,
     PartitionReader,
-    Records,
     control_marker,
     encode_batch,
     find_timestamp,

@@ -5,13 +5,12 @@ from __future__ import annotations
 import pyarrow as pa
 from hypothesis import given, strategies as st
 
+from ottla import Record, Records
 from ottla.records import (
     Compression,
     NewRecord,
     PartitionReader,
     PartitionRecords,
-    Record,
-    Records,
     encode_batch,
     find_timestamp,
     iter_records,

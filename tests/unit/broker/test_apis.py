@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from ottla.protocol.apis import ADVERTISED_MINIMUM, SPOKEN, Api
 from ottla.protocol.messages import (
     api_versions_request,
     create_topics_request,
-    delete_topics_request,
     describe_cluster_request,
     describe_configs_request,
     fetch_request,
@@ -26,16 +24,13 @@ from ottla.protocol.messages import (
     init_producer_id_request,
     list_offsets_request,
     metadata_request,
-    produce_request,
 )
 from ottla.records import Compression
 from tests.requests import LOGIN
 from tests.simulation.broker import CoreUnderTest
 from tests.simulation.clock import START
 from tests.unit.broker.harness import batch
-
-NO_WAIT = timedelta(0)
-IN_TIME = timedelta(seconds=30)
+from tests.unit.broker.requests import NO_WAIT, ask_metadata, create, delete, fetch_message, fetched, produce, produce_message
 
 
 @pytest.fixture
@@ -43,66 +38,6 @@ def broker(tmp_path: Path) -> Iterator[CoreUnderTest]:
     core = CoreUnderTest(tmp_path)
     yield core
     core.close()
-
-
-def create(broker: CoreUnderTest, name: str = "orders", partitions: int = 1, **configs: str) -> Any:
-    wanted = create_topics_request.CreatableTopic(
-        name=name,
-        num_partitions=partitions,
-        replication_factor=-1,
-        assignments=(),
-        configs=tuple(
-            create_topics_request.CreatableTopicConfig(name=key.replace("_", "."), value=value) for key, value in configs.items()
-        ),
-    )
-    (result,) = broker.ask(Api.CREATE_TOPICS, create_topics_request.CreateTopicsRequest(topics=(wanted,))).topics
-    return result
-
-
-def produce_message(
-    records: bytes | None, topic: str = "orders", partition: int = 0, acks: int = 1, topic_id: uuid.UUID | None = None
-) -> produce_request.ProduceRequest:
-    data = produce_request.PartitionProduceData(index=partition, records=records)
-    return produce_request.ProduceRequest(
-        acks=acks,
-        timeout=IN_TIME,
-        topic_data=(produce_request.TopicProduceData(name=topic, topic_id=topic_id, partition_data=(data,)),),
-    )
-
-
-def produce(broker: CoreUnderTest, records: bytes | None, version: int = 12, **where: Any) -> Any:
-    response = broker.ask(Api.PRODUCE, produce_message(records, **where), version=version)
-    return response.responses[0].partition_responses[0]
-
-
-def fetch_message(
-    offset: int = 0,
-    *,
-    topic: str = "orders",
-    partition: int = 0,
-    wait: int = 0,
-    min_bytes: int = 1,
-    max_bytes: int = 1 << 20,
-    epoch: int = -1,
-    topic_id: uuid.UUID | None = None,
-    session: tuple[int, int] = (0, -1),
-) -> fetch_request.FetchRequest:
-    wanted = fetch_request.FetchPartition(
-        partition=partition, fetch_offset=offset, partition_max_bytes=max_bytes, current_leader_epoch=epoch
-    )
-    return fetch_request.FetchRequest(
-        max_wait=timedelta(milliseconds=wait),
-        min_bytes=min_bytes,
-        max_bytes=max_bytes,
-        session_id=session[0],
-        session_epoch=session[1],
-        topics=(fetch_request.FetchTopic(topic=topic, topic_id=topic_id, partitions=(wanted,)),),
-        forgotten_topics_data=(),
-    )
-
-
-def fetched(response: Any) -> Any:
-    return response.responses[0].partitions[0]
 
 
 # ApiVersions
@@ -134,15 +69,6 @@ def test_a_client_with_a_bad_name_is_told(broker: CoreUnderTest, name: str) -> N
 
 
 # Metadata
-
-
-def ask_metadata(broker: CoreUnderTest, *names: str, create: bool = False, ids: tuple[uuid.UUID, ...] = ()) -> Any:
-    topics = tuple(metadata_request.MetadataRequestTopic(topic_id=None, name=name) for name in names)
-    topics += tuple(metadata_request.MetadataRequestTopic(topic_id=one, name=None) for one in ids)
-    message = metadata_request.MetadataRequest(
-        topics=topics or None, allow_auto_topic_creation=create, include_topic_authorized_operations=False
-    )
-    return broker.ask(Api.METADATA, message)
 
 
 @pytest.mark.parametrize(("asked", "of_topics", "of_cluster"), [(True, 3576, 8096), (False, -(2**31), -(2**31))])
@@ -266,12 +192,6 @@ def test_replicas_can_only_be_here(broker: CoreUnderTest, replication: int, plac
     )
     (result,) = broker.ask(Api.CREATE_TOPICS, create_topics_request.CreateTopicsRequest(topics=(wanted,))).topics
     assert result.error_code is code
-
-
-def delete(broker: CoreUnderTest, name: str | None, topic_id: uuid.UUID | None = None) -> Any:
-    state = delete_topics_request.DeleteTopicState(name=name, topic_id=topic_id)
-    message = delete_topics_request.DeleteTopicsRequest(topics=(state,), timeout=IN_TIME)
-    return broker.ask(Api.DELETE_TOPICS, message).responses[0]
 
 
 def test_a_deleted_topic_is_gone_and_its_name_is_free(broker: CoreUnderTest, tmp_path: Path) -> None:

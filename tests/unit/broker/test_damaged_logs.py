@@ -18,38 +18,8 @@ from ottla.protocol import ErrorCode
 from ottla.records import NewRecord, encode_batch, iter_headers, read_header
 from tests.simulation.broker import CoreUnderTest
 from tests.simulation.clock import START
-from tests.unit.broker.harness import stored
+from tests.unit.broker.damage import ALL, BATCHES, bases, filled, flipped, with_bad_sector
 from tests.unit.broker.transactional import Producer, make_topic, read
-
-BATCHES = 12
-
-
-def filled(path: Path, *topics: str, segment_bytes: int = 3 * 200, **configs: str) -> CoreUnderTest:
-    """A broker with topics of one partition: batches of two records, a few to a segment."""
-    broker = CoreUnderTest(path)
-    for name in topics:
-        broker.core.create_topic(name, 1, {"segment.bytes": "1048576", **configs})
-        log = broker.core.log(name, 0)
-        log.config = log.config.__class__(
-            **{
-                **{n: getattr(log.config, n) for n in log.config.__slots__},
-                "segment_bytes": segment_bytes,
-                "index_interval_bytes": 0,
-            }
-        )  # type: ignore[attr-defined]
-        for number in range(BATCHES):
-            records = [NewRecord(b"%d" % number, b"v" * 50, timestamp=START.wall + number) for _ in range(2)]
-            data = encode_batch(records)
-            broker.core.append(log, data, read_header(data), broker.now)
-            broker.run_jobs()
-    return broker
-
-
-def bases(broker: CoreUnderTest, topic: str) -> list[int]:
-    return [header.base_offset for header in stored(broker.core.log(topic, 0))]
-
-
-ALL = [2 * number for number in range(BATCHES)]
 
 
 @pytest.mark.parametrize("clean", [True, False])
@@ -96,12 +66,6 @@ def test_a_new_topic_without_records_does_not_begin_where_a_deleted_one_of_its_n
     assert not again.warnings
     assert [again.core.log("t", partition).end_offset for partition in range(2)] == [0, 0]
     again.close()
-
-
-def flipped(path: Path, at: int, bit: int = 0) -> None:
-    content = bytearray(path.read_bytes())
-    content[at] ^= 1 << bit
-    path.write_bytes(content)
 
 
 @pytest.mark.parametrize("clean", [True, False])
@@ -415,20 +379,6 @@ def test_a_checkpoint_that_cannot_be_read_is_named(tmp_path: Path, caplog: pytes
     again = CoreUnderTest(tmp_path)
     assert f"{path} cannot be read: Input/output error: its copy is used" in caplog.messages
     again.close()
-
-
-def with_bad_sector(patch: pytest.MonkeyPatch, path: Path, position: int) -> None:
-    """Let a byte of a file be unreadable. As in Linux, a read that begins before it returns what is there."""
-    real = os.pread
-
-    def pread(fd: int, size: int, at: int) -> bytes:
-        if os.path.samestat(os.fstat(fd), path.stat()) and at <= position < at + size:
-            if at == position:
-                raise OSError(errno.EIO, os.strerror(errno.EIO))
-            size = position - at
-        return real(fd, size, at)
-
-    patch.setattr(os, "pread", pread)
 
 
 @pytest.mark.parametrize("at", [0, 20, 80])

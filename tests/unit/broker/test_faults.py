@@ -11,10 +11,10 @@ import pytest
 
 from ottla.broker import slices
 from ottla.broker.api import HANDLERS
-from ottla.broker.effects import CloseConnection, HalfReply, Place, Struck
+from ottla.broker.effects import CloseConnection, HalfReply, Place
 from ottla.broker.faults import rules, table
 from ottla.broker.faults.answers import error_answer
-from ottla.broker.faults.rules import AddFault, Match, Moment, RemoveFaults, Rule
+from ottla.broker.faults.rules import Moment, RemoveFaults
 from ottla.broker.transactions import Transactions
 from ottla.coordinator.coordinator import GroupCoordinator
 from ottla.protocol import ErrorCode, duration
@@ -34,8 +34,9 @@ from ottla.protocol.messages import (
 )
 from tests.bad_frames import some_request
 from tests.simulation.broker import CoreUnderTest
+from tests.unit.broker.group_requests import code_of, commit_message, committed, started
 from tests.unit.broker.harness import batch
-from tests.unit.broker.test_groups import code_of, commit_message, committed, started
+from tests.unit.broker.injected import add, remove, struck
 
 ERROR = ErrorCode.not_leader_or_follower
 SERVED = sorted({*HANDLERS, *GroupCoordinator.APIS, *Transactions.served})
@@ -47,22 +48,6 @@ def broker(tmp_path: Path) -> Iterator[CoreUnderTest]:
     core = started(tmp_path)
     yield core
     core.kill()
-
-
-def add(broker: CoreUnderTest, action: rules.Action, number: int = 1, **fields: Any) -> None:
-    match = {name: fields.pop(name) for name in ("apis", "client_id", "group", "topic", "transactional_id") if name in fields}
-    if "apis" in match:
-        match["apis"] = frozenset(match["apis"])
-    broker.take(broker.core.on_command(AddFault(Rule(number, action, Match(**match), **fields)), broker.now)[1])
-
-
-def remove(broker: CoreUnderTest, number: int | None = None) -> None:
-    broker.take(broker.core.on_command(RemoveFaults(number), broker.now)[1])
-    broker.run_jobs()
-
-
-def struck(broker: CoreUnderTest) -> list[int]:
-    return [effect.fault for effect in broker.others if isinstance(effect, Struck)]
 
 
 def closed(broker: CoreUnderTest) -> list[int]:

@@ -18,8 +18,7 @@ from ottla.protocol.apis import Api
 from ottla.protocol.messages import fetch_request
 from tests.simulation.broker import CoreUnderTest
 from tests.unit.broker.harness import batch
-from tests.unit.broker.test_apis import create, produce
-from tests.unit.broker.test_topic_apis import delete
+from tests.unit.broker.requests import create, delete_records, produce
 
 PARTITIONS = 3
 
@@ -114,7 +113,7 @@ def test_that_records_were_deleted_is_news(broker: CoreUnderTest) -> None:
     produce(broker, batch())
     ask(broker, turn((session, 1)))
     assert told(ask(broker, turn((session, 2), {0: 1}))) == {}
-    delete(broker, -1)
+    delete_records(broker, -1)
     answer = ask(broker, turn((session, 3)))
     assert answer.responses[0].partitions[0].log_start_offset == 1
     assert told(ask(broker, turn((session, 4)))) == {}
@@ -241,7 +240,7 @@ class AClient(RuleBasedStateMachine):
 
     @rule(partition=st.integers(0, 1))
     def records_are_deleted(self, partition: int) -> None:
-        assert delete(self.broker, -1, partition=partition)[0] is ErrorCode.none
+        assert delete_records(self.broker, -1, partition=partition)[0] is ErrorCode.none
 
     @rule(partition=st.integers(0, 1))
     def a_partition_is_wanted(self, partition: int) -> None:

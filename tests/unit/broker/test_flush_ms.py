@@ -14,8 +14,8 @@ from ottla.broker.log import PartitionLog
 from ottla.protocol import ErrorCode
 from tests.simulation.broker import CoreUnderTest
 from tests.unit.broker.harness import batch
-from tests.unit.broker.test_apis import create, delete, produce
-from tests.unit.broker.test_settings_apis import SET, TOPIC, change
+from tests.unit.broker.requests import create, delete, produce
+from tests.unit.broker.setting_requests import SET, TOPIC, change
 
 
 @pytest.fixture

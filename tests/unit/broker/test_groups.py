@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,47 +16,10 @@ from ottla.protocol.messages import (
     delete_topics_request,
     list_groups_request,
     offset_commit_request,
-    offset_fetch_request,
 )
 from ottla.records import NewRecord, encode_batch, iter_records
 from tests.simulation.broker import CoreUnderTest
-
-
-def commit_message(offset: int, group: str = "g") -> offset_commit_request.OffsetCommitRequest:
-    part = offset_commit_request.OffsetCommitRequestPartition(partition_index=0, committed_offset=offset, committed_metadata="note")
-    return offset_commit_request.OffsetCommitRequest(
-        group_id=group, member_id="", topics=(offset_commit_request.OffsetCommitRequestTopic(name="t", partitions=(part,)),)
-    )
-
-
-def code_of(response: Any) -> ErrorCode:
-    code = response.topics[0].partitions[0].error_code
-    assert isinstance(code, ErrorCode)
-    return code
-
-
-def commit(broker: CoreUnderTest, offset: int, group: str = "g") -> ErrorCode:
-    return code_of(broker.ask(Api.OFFSET_COMMIT, commit_message(offset, group), version=9))
-
-
-def committed(broker: CoreUnderTest, group: str = "g") -> tuple[int, str]:
-    topic = offset_fetch_request.OffsetFetchRequestTopics(name="t", partition_indexes=(0,))
-    asked = offset_fetch_request.OffsetFetchRequestGroup(group_id=group, topics=(topic,))
-    message = offset_fetch_request.OffsetFetchRequest(groups=(asked,), require_stable=False)
-    part = broker.ask(Api.OFFSET_FETCH, message, version=9).groups[0].topics[0].partitions[0]
-    return part.committed_offset, part.metadata
-
-
-def started(path: Path, **settings: object) -> CoreUnderTest:
-    broker = CoreUnderTest(path, **settings)
-    if broker.core.topics.get("t") is None:
-        topic = create_topics_request.CreatableTopic(name="t", num_partitions=1, replication_factor=1, assignments=(), configs=())
-        broker.ask(Api.CREATE_TOPICS, create_topics_request.CreateTopicsRequest(topics=(topic,)))
-    return broker
-
-
-def files(path: Path) -> list[Path]:
-    return sorted(path.glob("__consumer_offsets-*/*.log"))
+from tests.unit.broker.group_requests import code_of, commit, commit_message, committed, files, started
 
 
 def test_a_commit_is_one_batch_as_kafka_writes_it(tmp_path: Path) -> None:

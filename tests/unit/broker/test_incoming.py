@@ -13,7 +13,7 @@ from ottla.records import Compression, NewRecord, encode_batch, iter_records, re
 from tests.simulation.broker import CoreUnderTest
 from tests.simulation.clock import START
 from tests.unit.broker.harness import batch
-from tests.unit.broker.test_apis import create, produce
+from tests.unit.broker.requests import create, produce
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 from ottla.runtime.folders import PinnedFolder
 from ottla.runtime.log_files import DiskSegment
 from tests.simulation.broker import CoreUnderTest
-from tests.unit.broker.test_damaged_logs import ALL, bases, filled, flipped
+from tests.unit.broker.damage import ALL, bases, filled, flipped
 
 
 class Killed(BaseException):

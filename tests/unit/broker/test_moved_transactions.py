@@ -13,7 +13,7 @@ from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import find_coordinator_request
 from tests.simulation.broker import CoreUnderTest
-from tests.unit.broker.test_faults import add, remove, struck
+from tests.unit.broker.injected import add, remove, struck
 from tests.unit.broker.transactional import Producer, committed_offset, fetch, make_topic, read, state_of
 
 

@@ -12,7 +12,7 @@ from ottla.broker.refusal import Refusal
 from ottla.protocol import ErrorCode
 from ottla.records import NewRecord, encode_batch, read_header
 from tests.simulation.broker import CoreUnderTest
-from tests.unit.broker.test_damaged_logs import ALL, BATCHES, bases, filled, flipped, with_bad_sector
+from tests.unit.broker.damage import ALL, BATCHES, bases, filled, flipped, with_bad_sector
 
 
 @pytest.mark.parametrize("clean", [True, False])

@@ -24,10 +24,8 @@ from ottla.protocol.messages import (
 from ottla.types import TopicPartition
 from tests.simulation.broker import CoreUnderTest
 from tests.unit.broker.harness import batch
-from tests.unit.broker.test_apis import create, produce
-
-TOPIC, BROKER, GROUP = 2, 4, 32
-SET, DELETE, APPEND, SUBTRACT = range(4)
+from tests.unit.broker.requests import create, produce
+from tests.unit.broker.setting_requests import APPEND, BROKER, DELETE, GROUP, SET, SUBTRACT, TOPIC, change
 
 
 @pytest.fixture
@@ -36,16 +34,6 @@ def broker(tmp_path: Path) -> Iterator[CoreUnderTest]:
     create(core, "orders", 2)
     yield core
     core.close()
-
-
-def change(broker: CoreUnderTest, kind: int, name: str, *ops: tuple[str, int, str | None], validate_only: bool = False) -> Any:
-    """One resource through IncrementalAlterConfigs."""
-    configs = tuple(
-        incremental_alter_configs_request.AlterableConfig(name=key, config_operation=op, value=value) for key, op, value in ops
-    )
-    resource = incremental_alter_configs_request.AlterConfigsResource(resource_type=kind, resource_name=name, configs=configs)
-    message = incremental_alter_configs_request.IncrementalAlterConfigsRequest(resources=(resource,), validate_only=validate_only)
-    return broker.ask(Api.INCREMENTAL_ALTER_CONFIGS, message).responses[0]
 
 
 def replace(broker: CoreUnderTest, kind: int, name: str, **configs: str | None) -> Any:

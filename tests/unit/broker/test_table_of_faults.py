@@ -13,8 +13,8 @@ import pytest
 from ottla.protocol import ErrorCode
 from ottla.records import read_header
 from tests.simulation.broker import CoreUnderTest
-from tests.unit.broker.test_damaged_logs import filled, flipped
-from tests.unit.broker.test_groups import commit, files as files_of_groups, started as with_groups
+from tests.unit.broker.damage import filled, flipped
+from tests.unit.broker.group_requests import commit, files as files_of_groups, started as with_groups
 from tests.unit.broker.transactional import Producer, make_topic
 
 PAGE = Path(__file__).parents[3] / "docs" / "backup.md"

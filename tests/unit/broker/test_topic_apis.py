@@ -16,7 +16,6 @@ from ottla.protocol.messages import (
     alter_replica_log_dirs_request,
     create_partitions_request,
     create_topics_request,
-    delete_records_request,
     delete_topics_request,
     describe_log_dirs_request,
     describe_quorum_request,
@@ -27,7 +26,7 @@ from ottla.protocol.messages import (
 )
 from tests.simulation.broker import CoreUnderTest
 from tests.unit.broker.harness import batch
-from tests.unit.broker.test_apis import IN_TIME, NO_WAIT, create, fetch_message, fetched, produce
+from tests.unit.broker.requests import IN_TIME, NO_WAIT, create, delete_records, fetch_message, fetched, produce
 
 
 @pytest.fixture
@@ -184,40 +183,31 @@ def test_a_topic_named_twice_gets_no_partitions(broker: CoreUnderTest) -> None:
     assert widen(broker, ("orders", 3, None), ("orders", 4, None)) == [ErrorCode.invalid_request]
 
 
-def delete(broker: CoreUnderTest, offset: int, topic: str = "orders", partition: int = 0) -> tuple[ErrorCode, int]:
-    wanted = delete_records_request.DeleteRecordsPartition(partition_index=partition, offset=offset)
-    message = delete_records_request.DeleteRecordsRequest(
-        topics=(delete_records_request.DeleteRecordsTopic(name=topic, partitions=(wanted,)),), timeout=NO_WAIT
-    )
-    ((result,),) = (one.partitions for one in broker.ask(Api.DELETE_RECORDS, message).topics)
-    return result.error_code, result.low_watermark
-
-
 def test_records_are_deleted_and_stay_deleted_after_a_kill(tmp_path: Path) -> None:
     broker = CoreUnderTest(tmp_path)
     create(broker, "orders", 1)
     for _ in range(5):
         produce(broker, batch())
-    assert delete(broker, 3) == (ErrorCode.none, 3)
-    assert delete(broker, 1) == (ErrorCode.none, 3), "a log never begins earlier again"
+    assert delete_records(broker, 3) == (ErrorCode.none, 3)
+    assert delete_records(broker, 1) == (ErrorCode.none, 3), "a log never begins earlier again"
     assert fetched(broker.ask(Api.FETCH, fetch_message(2), version=12)).error_code is ErrorCode.offset_out_of_range
     assert fetched(broker.ask(Api.FETCH, fetch_message(3), version=12)).error_code is ErrorCode.none
     broker.kill()
     again = CoreUnderTest(tmp_path)
     assert again.core.log("orders", 0).start_offset == 3
-    assert delete(again, -1) == (ErrorCode.none, 5)
+    assert delete_records(again, -1) == (ErrorCode.none, 5)
     assert produce(again, batch()).base_offset == 5
     again.close()
 
 
 def test_records_that_cannot_be_deleted(broker: CoreUnderTest) -> None:
     create(broker, "compacted", cleanup_policy="compact")
-    assert delete(broker, -1) == (ErrorCode.none, 0)
-    assert delete(broker, 5) == (ErrorCode.offset_out_of_range, -1)
-    assert delete(broker, -2) == (ErrorCode.offset_out_of_range, -1)
-    assert delete(broker, 0, "compacted") == (ErrorCode.policy_violation, -1)
-    assert delete(broker, 0, "nowhere") == (ErrorCode.unknown_topic_or_partition, -1)
-    assert delete(broker, 0, "orders", 7) == (ErrorCode.unknown_topic_or_partition, -1)
+    assert delete_records(broker, -1) == (ErrorCode.none, 0)
+    assert delete_records(broker, 5) == (ErrorCode.offset_out_of_range, -1)
+    assert delete_records(broker, -2) == (ErrorCode.offset_out_of_range, -1)
+    assert delete_records(broker, 0, "compacted") == (ErrorCode.policy_violation, -1)
+    assert delete_records(broker, 0, "nowhere") == (ErrorCode.unknown_topic_or_partition, -1)
+    assert delete_records(broker, 0, "orders", 7) == (ErrorCode.unknown_topic_or_partition, -1)
 
 
 @pytest.mark.parametrize(

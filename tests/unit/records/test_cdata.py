@@ -12,7 +12,8 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from ottla.records import NewRecord, PartitionReader, Records, cdata, encode_batch
+from ottla import Records
+from ottla.records import NewRecord, PartitionReader, cdata, encode_batch
 
 
 def records(count: int = 3) -> Records:

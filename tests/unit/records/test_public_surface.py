@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
+from ottla import Record, Records
 from ottla.errors import RecordDeserializationError
-from ottla.records import NewRecord, PartitionReader, PartitionRecords, Record, Records, encode_batch
+from ottla.records import NewRecord, PartitionReader, PartitionRecords, encode_batch
 from ottla.types import OffsetAndMetadata, TimestampType, TopicPartition
 
 NEW = [NewRecord(b'"k%d"' % number, b'{"n": %d}' % number, (("h", b"x"), ("null", None))) for number in range(4)]

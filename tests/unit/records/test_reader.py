@@ -8,6 +8,7 @@ import struct
 import crc32c
 import pytest
 
+from ottla import Record, Records
 from ottla.errors import CorruptRecordError, RecordDeserializationError
 from ottla.records import (
     Compression,
@@ -15,8 +16,6 @@ from ottla.records import (
     InvalidBatchError,
     NewRecord,
     PartitionReader,
-    Record,
-    Records,
     encode_batch,
     encode_end_transaction,
     iter_entries,

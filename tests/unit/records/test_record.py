@@ -9,7 +9,8 @@ import weakref
 
 import pytest
 
-from ottla.records import Compression, NewRecord, PartitionReader, PartitionRecords, Record, Records, encode_batch
+from ottla import Record, Records
+from ottla.records import Compression, NewRecord, PartitionReader, PartitionRecords, encode_batch
 from ottla.types import TimestampType
 
 

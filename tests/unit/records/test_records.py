@@ -9,7 +9,8 @@ import sys
 import pyarrow as pa
 import pytest
 
-from ottla.records import Compression, NewRecord, PartitionReader, PartitionRecords, Records, arrow as arrow_module, encode_batch
+from ottla import Records
+from ottla.records import Compression, NewRecord, PartitionReader, PartitionRecords, arrow as arrow_module, encode_batch
 from ottla.types import OffsetAndMetadata, TimestampType, TopicPartition
 
 

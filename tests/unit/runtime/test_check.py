@@ -11,31 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from ottla.broker.findings import Finding, Kind
+from ottla.broker.findings import Kind
 from ottla.errors import StorageError
 from ottla.runtime.check import StoppedDirectory
 from tests.simulation.broker import CoreUnderTest
-from tests.unit.broker.test_damaged_logs import filled
-from tests.unit.broker.transactional import Producer, make_topic
-
-SECOND = f"{6:020d}"
-"""The second segment of a topic: three batches of two records, and each batch but the first in the indexes."""
-SIZE = 177
-"""Bytes of its first batches."""
-LAST = f"{18:020d}"
-
-
-def check(path: Path) -> list[Finding]:
-    directory = StoppedDirectory(path)
-    try:
-        found = [finding for partition in directory.check(lambda size: None) for finding in partition.findings]
-        return [*directory.findings, *found]
-    finally:
-        directory.release()
-
-
-def damage(path: Path) -> list[tuple[Kind, str]]:
-    return [(finding.kind, finding.file) for finding in check(path) if finding.is_damage]
+from tests.unit.broker.damage import filled
+from tests.unit.runtime.stopped import LAST, SECOND, SIZE, check, damage, flipped, kill, store, times
 
 
 @pytest.fixture(scope="module")
@@ -44,40 +25,10 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def store(path: Path) -> None:
-    """Make a directory after a clean end: two plain topics, and one with transactions."""
-    broker = filled(path, "t", "u", **{"index.interval.bytes": "0"})
-    make_topic(broker, "x", 1)
-    producer = Producer(broker)
-    producer.init()
-    for commit in (True, False, True):
-        producer.write(topic="x")
-        producer.end(commit=commit)
-    broker.close()
-
-
 @pytest.fixture
 def data(stored: Path, tmp_path: Path) -> Path:
     shutil.copytree(stored, path := tmp_path / "data")
     return path
-
-
-def flipped(path: Path, at: int, bit: int = 0) -> None:
-    content = bytearray(path.read_bytes())
-    content[at] ^= 1 << bit
-    path.write_bytes(content)
-
-
-def kill(path: Path) -> None:
-    """Make it look like the directory of a broker that was killed before it wrote a recovery point."""
-    (path / ".kafka_cleanshutdown").unlink()
-    for name in ("recovery-point-offset-checkpoint", "replication-offset-checkpoint"):
-        for one in (name, name + ".copy"):
-            (path / one).unlink(missing_ok=True)
-
-
-def times(path: Path) -> dict[str, tuple[int, int]]:
-    return {str(one.relative_to(path)): (one.lstat().st_mtime_ns, one.lstat().st_ctime_ns) for one in [path, *path.rglob("*")]}
 
 
 def test_nothing_is_wrong_after_a_clean_end_and_nothing_is_touched(data: Path) -> None:

@@ -20,7 +20,7 @@ from ottla.runtime.check import FolderReader, StoppedDirectory
 from ottla.runtime.repair import check_target, repair
 from tests.simulation.broker import CoreUnderTest
 from tests.unit.broker.transactional import Producer, make_topic, read
-from tests.unit.runtime.test_check import LAST, SECOND, SIZE, check, damage, flipped, kill, store, times
+from tests.unit.runtime.stopped import LAST, SECOND, SIZE, check, damage, flipped, kill, store, times
 
 BATCHES = {("t", 2 * number) for number in range(12)} | {("u", 2 * number) for number in range(12)}
 

@@ -3,8 +3,8 @@
 import pytest
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
+from ottla import Records
 from ottla.errors import ConfigError
-from ottla.records import Records
 from ottla.spark.columns import full_schema, names_of, wanted_columns
 
 

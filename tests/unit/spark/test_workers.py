@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ottla.consumer import Consumer
+from ottla import Consumer
 from ottla.errors import IllegalStateError
 from ottla.spark import workers
 from ottla.spark.workers import KEPT, borrowed_consumer

@@ -27,8 +27,8 @@ from ottla.protocol.messages import (
     offset_fetch_response,
 )
 from ottla.types import OffsetAndMetadata
-from tests.unit.client.groups.classic.test_membership import Member
-from tests.unit.client.groups.consumer.test_membership import Member as ConsumerMember
+from tests.unit.client.groups.classic.member import Member
+from tests.unit.client.groups.consumer.member import Member as ConsumerMember
 from tests.unit.client.groups.members import GroupMember
 from tests.unit.client.managers import (
     NO_THROTTLE,

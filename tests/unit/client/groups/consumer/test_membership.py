@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -13,61 +11,11 @@ from ottla.client.effects import Send
 from ottla.client.groups.consumer.states import HEARTBEAT_REACTIONS, TRANSITIONS, Input, Reaction, State
 from ottla.client.notifications import AssignmentReceived, ErrorNotification, RebalanceNeeded
 from ottla.errors import CommitFailedError, DisconnectedError, OttlaTimeoutError, error_class
-from ottla.protocol import ErrorCode, milliseconds
-from ottla.protocol.messages import consumer_group_heartbeat_response as messages
-from tests.unit.client.groups.members import ConsumerGroupMember
-from tests.unit.client.managers import NO_THROTTLE, T0, T1, T2, TOPIC_ID, Replies
+from ottla.protocol import milliseconds
+from tests.unit.client.groups.consumer.member import INTERVAL, Member
+from tests.unit.client.managers import T0, T1, T2, TOPIC_ID, Replies
 
 OTHER = uuid.UUID(int=6)
-INTERVAL = 1_000
-
-
-class Member(ConsumerGroupMember):
-    """A member, and the coordinator's answers to it."""
-
-    def given(
-        self, send: Send, partitions: Mapping[uuid.UUID, tuple[int, ...]] | None = None, *, epoch: int = 4, code: int = 0
-    ) -> None:
-        """Answer a heartbeat; without ``partitions`` the assignment is left out, which means that it is as before."""
-        assignment = None
-        if partitions is not None:
-            items = tuple(messages.TopicPartitions(topic_id=name, partitions=numbers) for name, numbers in partitions.items())
-            assignment = messages.Assignment(topic_partitions=items)
-        answer = messages.ConsumerGroupHeartbeatResponse(
-            throttle_time=NO_THROTTLE,
-            error_code=ErrorCode(code),
-            error_message=None,
-            member_id=None,
-            member_epoch=epoch,
-            heartbeat_interval=timedelta(milliseconds=INTERVAL),
-            assignment=assignment,
-        )
-        self.answer(send, answer)
-
-    def refused(self, send: Send, code: int) -> None:
-        self.given(send, code=code, epoch=0)
-
-    def take(self) -> AssignmentReceived:
-        """Run ``on_assign``."""
-        received: AssignmentReceived = self.tell(AssignmentReceived)
-        self.manager.accepted(received.token)
-        return received
-
-    def join(self, *numbers: int) -> None:
-        """All the way to STABLE with these partitions of the one topic."""
-        self.polled()
-        self.given(self.beat(), {TOPIC_ID: numbers or (0, 1)})
-        self.polled()
-        self.poll()
-        self.take()
-        self.given(self.beat())
-        assert self.state is State.STABLE
-
-    def retarget(self, partitions: Mapping[uuid.UUID, tuple[int, ...]], *, epoch: int = 5) -> None:
-        """The next heartbeat brings other partitions, and the application polls."""
-        self.given(self.beat(self.mono + INTERVAL), partitions, epoch=epoch)
-        self.polled()
-        self.poll()
 
 
 @pytest.fixture

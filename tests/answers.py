@@ -1,0 +1,21 @@
+"""What any answer of a broker says of errors."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+from ottla.protocol import ErrorCode
+
+
+def codes(message: Any) -> Iterator[ErrorCode]:
+    """All error codes of a message, from the outside in."""
+    if isinstance(message, ErrorCode):
+        yield message
+    elif isinstance(message, tuple):
+        for item in message:
+            yield from codes(item)
+    elif dataclasses.is_dataclass(message):
+        for field in dataclasses.fields(message):
+            yield from codes(getattr(message, field.name))

@@ -1,0 +1,74 @@
+"""A member that assigns for its group; as a program, one in a process of its own that prints what its listeners hear.
+
+Owns the assignor and the member's settings. Must not know what the group should come to.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from ottla import Consumer, TopicPartition, stop_on_signals
+from ottla.assignors import Cluster, ConsumerPartitionAssignor, MemberAssignment
+
+
+class InTurn(ConsumerPartitionAssignor):
+    """Partitions in turn, to members in the order of their names, which they tell as user data.
+
+    ``fails``: for groups of how many members it fails, once each.
+    """
+
+    name = "in-turn"
+
+    def __init__(self, member: str, *fails: int) -> None:
+        self.member = member
+        self.fails = list(fails)
+        self.asked_in: set[int] = set()
+        self.heard: list[MemberAssignment] = []
+
+    def subscription_user_data(self, topics: frozenset[str]) -> bytes:
+        return self.member.encode()
+
+    def assign(self, cluster: Cluster, members: Any) -> Any:
+        self.asked_in.add(threading.get_ident())
+        if len(members) in self.fails:
+            self.fails.remove(len(members))
+            raise ArithmeticError(f"{self.member} cannot count")
+        ids = sorted(members, key=lambda one: members[one].user_data)
+        found = [(topic, number) for topic, count in sorted(cluster.partitions.items()) for number in range(count)]
+        shares = {}
+        for place, one in enumerate(ids):
+            shares[one] = MemberAssignment(tuple(found[place :: len(ids)]), b"%d of %d" % (place, len(ids)))
+        return shares
+
+    def on_assignment(self, assignment: MemberAssignment, metadata: Any) -> None:
+        self.heard.append(assignment)
+
+
+def settings(servers: str, assignor: object) -> dict[str, Any]:
+    return {
+        "bootstrap_servers": servers,
+        "group_id": "g",
+        "group_protocol": "consumer",
+        "auto_offset_reset": "earliest",
+        "group_client_assignors": [assignor],
+    }
+
+
+def main(servers: str, name: str) -> None:
+    """Read until a signal ends it."""
+
+    def say(what: str) -> Callable[[Any, list[TopicPartition]], None]:
+        return lambda consumer, partitions: print(json.dumps({what: [tp.partition for tp in partitions]}), flush=True)
+
+    with Consumer(settings(servers, InTurn(name))) as consumer, stop_on_signals(consumer) as stop:
+        consumer.subscribe(["orders"], on_assign=say("assigned"), on_revoke=say("gone"), on_lost=say("gone"))
+        while not stop:
+            consumer.poll(0.2)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

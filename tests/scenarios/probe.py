@@ -1,0 +1,19 @@
+"""A probe of an application's health."""
+
+from __future__ import annotations
+
+from ottla import Health
+from ottla.client.health.verdicts import Assessor
+from tests.simulation.app import App
+
+
+class Probe:
+    """What a probe of an application sees, each time it looks."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._assessor = Assessor("g", 6_000)
+
+    def look(self, stuck_after: int = 60_000) -> Health:
+        view = self._app.assembly.inspection.view(self._app.now)
+        return self._assessor.assess(view, self._app.calls.consumed(), stuck_after)

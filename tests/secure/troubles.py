@@ -1,0 +1,33 @@
+"""Settings of clients that run into trouble."""
+
+from __future__ import annotations
+
+import uuid
+from contextlib import ExitStack
+from typing import Any
+
+from tests.ports import closed_port
+from tests.secure.kafka import PASSWORD, USER
+from tests.secure.pretender import elsewhere, pretending
+
+PATIENCE = 30.0
+"""Seconds until some poll has to have raised. A machine may be busy."""
+Settings = dict[str, Any]
+
+
+def unheard(stack: ExitStack) -> tuple[str, int]:
+    """Where nothing listens."""
+    return "127.0.0.1", stack.enter_context(closed_port())
+
+
+def only_the_cluster(stack: ExitStack) -> Settings:
+    """The broker that answers sends its clients to where nothing listens."""
+    answers = elsewhere(*unheard(stack))
+    return {"bootstrap_servers": stack.enter_context(pretending(answers=answers)), "default_api_timeout": 1, "request_timeout": 1}
+
+
+def sasl(mechanism: str = "PLAIN", user: str = USER, password: str = PASSWORD) -> Settings:
+    return {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": mechanism, "sasl_username": user, "sasl_password": password}
+
+
+NO_TOPIC = f"none-{uuid.uuid4().hex[:8]}"

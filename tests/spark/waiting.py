@@ -1,0 +1,14 @@
+"""Waiting for a stream to get somewhere."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+
+def wait_until(condition: Any, timeout: float = 90.0) -> None:
+    """Ask until it holds."""
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.1)
