@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
-from typing import ClassVar
 from uuid import UUID
 
 import pytest
@@ -14,7 +13,15 @@ from confluent_kafka.admin import AdminClient
 
 from ottla import Broker
 from ottla.assignors import GroupSpec
-from tests.interop.peers import PRODUCE, ConfluentMember, Member, Message, closing_all, create_topic, poll_until
+from tests.interop.peers import (
+    PRODUCE,
+    ConsumerGroupMember,
+    Member,
+    Message,
+    closing_all,
+    create_topic,
+    poll_until,
+)
 
 PARTITIONS = 6
 _numbers = count()
@@ -34,12 +41,6 @@ def topic(servers: str) -> str:
     return name
 
 
-class ConsumerMember(ConfluentMember):
-    """confluent-kafka's consumer, with the consumer protocol."""
-
-    defaults: ClassVar[dict[str, object]] = {"group.protocol": "consumer"}
-
-
 def has_split(members: list[Member]) -> bool:
     assignments = [member.assignment() for member in members]
     return sum(map(len, assignments)) == PARTITIONS == len(set().union(*assignments)) and all(assignments)
@@ -51,18 +52,18 @@ def values(found: list[Message]) -> list[int]:
 
 def test_members_come_and_go_and_nothing_is_lost(servers: str, topic: str) -> None:
     group = f"of-{topic}"
-    first: Member = ConsumerMember(servers, topic, group)
+    first: Member = ConsumerGroupMember(servers, topic, group)
     found: list[Message] = []
     with closing_all(first):
         found += poll_until([first], lambda: len(found) >= 600 or len(first.assignment()) == PARTITIONS)
-        second: Member = ConsumerMember(servers, topic, group)
+        second: Member = ConsumerGroupMember(servers, topic, group)
         with closing_all(second):
             found += poll_until([first, second], lambda: has_split([first, second]))
             first.commit()
             second.commit()
         found += poll_until([first], lambda: len(first.assignment()) == PARTITIONS)
         first.commit()
-    last: Member = ConsumerMember(servers, topic, group)
+    last: Member = ConsumerGroupMember(servers, topic, group)
     with closing_all(last):
         found += poll_until([last], lambda: len(last.assignment()) == PARTITIONS)
         for _ in range(10):
@@ -72,7 +73,10 @@ def test_members_come_and_go_and_nothing_is_lost(servers: str, topic: str) -> No
 
 def test_tools_see_the_group(servers: str, topic: str) -> None:
     group = f"of-{topic}"
-    members: list[Member] = [ConsumerMember(servers, topic, group, group_instance_id="i1"), ConsumerMember(servers, topic, group)]
+    members: list[Member] = [
+        ConsumerGroupMember(servers, topic, group, group_instance_id="i1"),
+        ConsumerGroupMember(servers, topic, group),
+    ]
     with closing_all(*members):
         poll_until(members, lambda: has_split(members))
         admin = AdminClient({"bootstrap.servers": servers})
@@ -89,7 +93,7 @@ def test_tools_see_the_group(servers: str, topic: str) -> None:
 def test_a_pattern_finds_topics_that_come_later(servers: str) -> None:
     prefix = f"pattern-{next(_numbers)}"
     create_topic(servers, f"{prefix}-a", 2)
-    member: Member = ConsumerMember(servers, f"^{prefix}-.*", f"of-{prefix}")
+    member: Member = ConsumerGroupMember(servers, f"^{prefix}-.*", f"of-{prefix}")
     with closing_all(member):
         poll_until([member], lambda: member.assignment() == {0, 1})
         create_topic(servers, f"{prefix}-b", 4)
@@ -98,13 +102,13 @@ def test_a_pattern_finds_topics_that_come_later(servers: str) -> None:
 
 def test_a_static_member_that_is_restarted_disturbs_nobody(servers: str, topic: str) -> None:
     group = f"of-{topic}"
-    stays: Member = ConsumerMember(servers, topic, group, group_instance_id="stays")
-    goes: Member = ConsumerMember(servers, topic, group, group_instance_id="goes")
+    stays: Member = ConsumerGroupMember(servers, topic, group, group_instance_id="stays")
+    goes: Member = ConsumerGroupMember(servers, topic, group, group_instance_id="goes")
     with closing_all(stays):
         with closing_all(goes):
             poll_until([stays, goes], lambda: has_split([stays, goes]))
             share = goes.assignment()
-        back: Member = ConsumerMember(servers, topic, group, group_instance_id="goes")
+        back: Member = ConsumerGroupMember(servers, topic, group, group_instance_id="goes")
         with closing_all(back):
             poll_until([stays, back], lambda: bool(back.assignment()))
             assert back.assignment() == share
@@ -123,7 +127,7 @@ def test_a_broker_that_is_restarted_knows_its_groups_and_an_assignor_may_be_the_
         servers = broker.bootstrap_servers
         port = int(servers.rsplit(":", 1)[1])
         create_topic(servers, "kept", PARTITIONS)
-        members: list[Member] = [ConsumerMember(servers, "kept", "of-kept") for _ in range(2)]
+        members: list[Member] = [ConsumerGroupMember(servers, "kept", "of-kept") for _ in range(2)]
         with closing_all(*members):
             poll_until(members, lambda: sorted(len(one.assignment()) for one in members) == [0, PARTITIONS])
             broker.close()

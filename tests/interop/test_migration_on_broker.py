@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from itertools import count
-from typing import ClassVar
 
 import confluent_kafka
 import pytest
@@ -13,7 +12,17 @@ from confluent_kafka import ConsumerGroupType
 from confluent_kafka.admin import AdminClient
 
 from ottla import Broker
-from tests.interop.peers import PRODUCE, ConfluentMember, Member, Message, closing_all, create_topic, poll_all, poll_until
+from tests.interop.peers import (
+    PRODUCE,
+    ConfluentMember,
+    ConsumerGroupMember,
+    Member,
+    Message,
+    closing_all,
+    create_topic,
+    poll_all,
+    poll_until,
+)
 
 PARTITIONS = 6
 STRATEGIES = ["range", "roundrobin"]
@@ -34,12 +43,6 @@ def topic(servers: str) -> str:
     return name
 
 
-class ConsumerMember(ConfluentMember):
-    """confluent-kafka's consumer, with the consumer protocol."""
-
-    defaults: ClassVar[dict[str, object]] = {"group.protocol": "consumer"}
-
-
 def produce(servers: str, topic: str, word: str) -> set[bytes]:
     values = {b"%s %d" % (word.encode(), number) for number in range(PARTITIONS)}
     rows = [(number, None, value, 0, ()) for number, value in enumerate(sorted(values))]
@@ -52,7 +55,7 @@ def classic(servers: str, topic: str, strategy: str) -> Member:
 
 
 def consumer(servers: str, topic: str) -> Member:
-    return ConsumerMember(servers, topic, f"of-{topic}")
+    return ConsumerGroupMember(servers, topic, f"of-{topic}")
 
 
 def have_split(*members: Member) -> bool:

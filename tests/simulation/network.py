@@ -6,6 +6,7 @@ only in ``run_until`` and ``advance``, and everything that can happen at one mom
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -13,6 +14,8 @@ from typing import Any
 
 from ottla.client.connections.connections import Authenticate, Close, Connect, Effect, Resolve, Write
 from ottla.client.connections.node_connections import Address
+from ottla.client.core import ClientCore
+from ottla.config import AdminConfig, ClientConfig, ConsumerConfig
 from ottla.errors import OttlaError
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import SPOKEN, Api, VersionRange
@@ -201,3 +204,11 @@ class VirtualNetwork:
                 continue
             self.reply(connection_id, header, answer)
         return None
+
+
+class ClientOnNetwork:
+    """A client's core on a virtual network."""
+
+    def __init__(self, config: ClientConfig | ConsumerConfig | AdminConfig) -> None:
+        self.core = ClientCore(config, random.Random(5))
+        self.network = VirtualNetwork(self.core.poll, self.core.connections)

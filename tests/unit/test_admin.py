@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import random
 import signal
 import socket
 import threading
@@ -23,7 +22,6 @@ from ottla.client.admin import calls
 from ottla.client.admin.groups import describe_groups
 from ottla.client.admin.log_dirs import describe_log_dirs
 from ottla.client.admin.manager import AdminManager, BeginCall, CallEnded
-from ottla.client.core import ClientCore
 from ottla.config import AdminConfig
 from ottla.errors import (
     BrokerIdNotRegisteredError,
@@ -55,7 +53,7 @@ from ottla.protocol.messages import (
     offset_fetch_response,
 )
 from ottla.types import IsolationLevel, Now, OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
-from tests.simulation.network import NoAnswer, VirtualNetwork
+from tests.simulation.network import ClientOnNetwork, NoAnswer
 
 ZERO = timedelta(0)
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -252,14 +250,15 @@ class Cluster:
         return m.ListOffsetsResponse(throttle_time=ZERO, topics=tuple(topics))
 
 
-class World:
+class Operator(ClientOnNetwork):
+    """An operator's calls on a cluster of two brokers."""
+
     def __init__(self) -> None:
         self.config = AdminConfig.parse(bootstrap_servers="10.0.0.1:9092", request_timeout=5)
-        self.core = ClientCore(self.config, random.Random(5))
+        super().__init__(self.config)
         self.manager = AdminManager(self.config, self.core.random, self.core.notify, self.core.learn_node)
         self.core.add_manager(self.manager)
         self.core.register(BeginCall, self.manager.begin)
-        self.network = VirtualNetwork(self.core.poll, self.core.connections)
         self.cluster = Cluster()
         for node in (1, 2):
             self.network.peer(f"10.0.0.{node}:9092", answer=self.cluster.behind(node))
@@ -291,21 +290,21 @@ class World:
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def world() -> Operator:
+    return Operator()
 
 
 def create(topics: dict[str, int], validate_only: bool = False) -> calls.Call:
     return calls.create_topics(topics, -1, {}, validate_only, 5_000)
 
 
-def test_topics_are_created_at_the_controller(world: World) -> None:
+def test_topics_are_created_at_the_controller(world: Operator) -> None:
     world.run(create({"new": 3}))
     assert world.cluster.topics["new"] == [1, 1, 1]
     assert world.cluster.asked == [(1, Api.CREATE_TOPICS)]
 
 
-def test_creating_waits_for_leaders(world: World) -> None:
+def test_creating_waits_for_leaders(world: Operator) -> None:
     world.cluster.first_leader = -1
     world.begin(create({"new": 2}))
     world.network.advance(1_000)
@@ -318,19 +317,19 @@ def test_creating_waits_for_leaders(world: World) -> None:
     assert world.cluster.asked == [(1, Api.CREATE_TOPICS)]
 
 
-def test_only_validating_creates_nothing(world: World) -> None:
+def test_only_validating_creates_nothing(world: Operator) -> None:
     world.run(create({"new": 3}, validate_only=True))
     assert "new" not in world.cluster.topics
 
 
-def test_what_failed_is_named_and_the_rest_is_created(world: World) -> None:
+def test_what_failed_is_named_and_the_rest_is_created(world: Operator) -> None:
     with pytest.raises(OttlaError, match="topic 't'") as raised:
         world.run(create({"t": 1, "new": 1}))
     assert type(raised.value).__name__ == "TopicAlreadyExistsError"
     assert "new" in world.cluster.topics
 
 
-def test_a_lost_answer_does_not_make_an_error_of_what_was_done(world: World) -> None:
+def test_a_lost_answer_does_not_make_an_error_of_what_was_done(world: Operator) -> None:
     world.cluster.lost = {Api.CREATE_TOPICS}
     world.run(create({"new": 1}))
     world.cluster.lost = {Api.DELETE_TOPICS}
@@ -339,7 +338,7 @@ def test_a_lost_answer_does_not_make_an_error_of_what_was_done(world: World) -> 
     assert world.cluster.asked.count((1, Api.DELETE_TOPICS)) == 2
 
 
-def test_retriable_errors_are_tried_again_with_a_pause(world: World) -> None:
+def test_retriable_errors_are_tried_again_with_a_pause(world: Operator) -> None:
     world.cluster.errors[Api.CREATE_TOPICS] = [41, 41]
     began = world.network.mono
     world.run(create({"new": 1}))
@@ -347,7 +346,7 @@ def test_retriable_errors_are_tried_again_with_a_pause(world: World) -> None:
     assert world.network.mono - began >= 80 + 160
 
 
-def test_an_unknown_topic_is_final_where_somebody_names_it(world: World) -> None:
+def test_an_unknown_topic_is_final_where_somebody_names_it(world: Operator) -> None:
     for call in (
         calls.delete_topics(["no"], 5_000),
         calls.describe_topics(["no"]),
@@ -359,7 +358,7 @@ def test_an_unknown_topic_is_final_where_somebody_names_it(world: World) -> None
     assert world.network.mono == 1_000
 
 
-def test_topics_are_listed_and_described(world: World) -> None:
+def test_topics_are_listed_and_described(world: Operator) -> None:
     world.cluster.topics["__internal"] = [1]
     assert list(world.run(calls.list_topics(False))) == ["t"]
     assert list(world.run(calls.list_topics(True))) == ["__internal", "t"]
@@ -367,24 +366,24 @@ def test_topics_are_listed_and_described(world: World) -> None:
     assert [(part.partition, part.leader, part.leader_epoch) for part in topic.partitions] == [(0, 1, 3), (1, 2, 3)]
 
 
-def test_offsets_are_asked_of_each_leader(world: World) -> None:
+def test_offsets_are_asked_of_each_leader(world: Operator) -> None:
     found = world.run(calls.list_offsets({T0: -2, T1: -1}, IsolationLevel.READ_COMMITTED))
     assert found == {T0: OffsetAndTimestamp(0, -2, 3), T1: OffsetAndTimestamp(100, -1, 3)}
     assert sorted(world.cluster.asked) == [(1, Api.LIST_OFFSETS), (2, Api.LIST_OFFSETS)]
     assert world.run(calls.list_offsets({T0: 2_000, T1: 7}, IsolationLevel(0))) == {T0: None, T1: OffsetAndTimestamp(50, 7, 3)}
 
 
-def test_a_leader_that_moved_is_looked_up_again(world: World) -> None:
+def test_a_leader_that_moved_is_looked_up_again(world: Operator) -> None:
     world.cluster.errors[Api.LIST_OFFSETS] = [6]
     assert world.run(calls.list_offsets({T0: -1}, IsolationLevel(0)))[T0].offset == 100
 
 
-def test_a_partition_that_does_not_exist(world: World) -> None:
+def test_a_partition_that_does_not_exist(world: Operator) -> None:
     with pytest.raises(OttlaError, match="topic 't' has no partition 9"):
         world.run(calls.list_offsets({TopicPartition("t", 9): -1}, IsolationLevel(0)))
 
 
-def test_each_broker_is_asked_about_its_own_log_directories(world: World) -> None:
+def test_each_broker_is_asked_about_its_own_log_directories(world: Operator) -> None:
     found = world.run(describe_log_dirs(None))
     assert {node: dirs["/data"].sizes for node, dirs in found.items()} == {1: {T0: 10}, 2: {T1: 20}}
     here, gone = found[2]["/data"], found[2]["/gone"]
@@ -395,18 +394,18 @@ def test_each_broker_is_asked_about_its_own_log_directories(world: World) -> Non
         world.run(describe_log_dirs([7]))
 
 
-def test_groups_of_all_brokers_are_listed(world: World) -> None:
+def test_groups_of_all_brokers_are_listed(world: Operator) -> None:
     assert [group.group_id for group in world.run(calls.list_groups())] == ["g1", "g2"]
 
 
-def test_a_group_is_described_by_its_coordinator(world: World) -> None:
+def test_a_group_is_described_by_its_coordinator(world: Operator) -> None:
     group = world.run(describe_groups(["g"]))["g"]
     assert (group.state, group.assignor, group.coordinator.node_id) == ("Stable", "range", 2)
     assert [(member.member_id, member.host, member.partitions) for member in group.members] == [("m-1", "/10.0.0.9", (T0, T1))]
     assert (2, Api.DESCRIBE_GROUPS) in world.cluster.asked
 
 
-def test_a_group_that_is_not_classic_is_asked_for_again(world: World) -> None:
+def test_a_group_that_is_not_classic_is_asked_for_again(world: Operator) -> None:
     group = world.run(describe_groups(["kip-848"]))["kip-848"]
     assert (group.group_type, group.assignor, group.coordinator.node_id) == ("consumer", "uniform", 2)
     assert [(member.member_id, member.partitions) for member in group.members] == [("m-2", (T0, T1))]
@@ -417,12 +416,12 @@ def test_a_group_that_is_not_classic_is_asked_for_again(world: World) -> None:
         world.run(describe_groups(["share"]))
 
 
-def test_a_group_that_is_not_there(world: World) -> None:
+def test_a_group_that_is_not_there(world: Operator) -> None:
     with pytest.raises(OttlaError, match="there is no group 'other'"):
         world.run(describe_groups(["other"]))
 
 
-def test_a_coordinator_that_moved_is_found_again(world: World) -> None:
+def test_a_coordinator_that_moved_is_found_again(world: Operator) -> None:
     world.cluster.errors[Api.OFFSET_COMMIT] = [16]
     world.cluster.errors[Api.FIND_COORDINATOR] = [15]
     world.run(calls.alter_group_offsets("g", {T0: OffsetAndMetadata(5)}))
@@ -430,14 +429,14 @@ def test_a_coordinator_that_moved_is_found_again(world: World) -> None:
     assert world.run(calls.group_offsets("g")) == {T0: OffsetAndMetadata(5)}
 
 
-def test_a_refused_commit_names_the_partition(world: World) -> None:
+def test_a_refused_commit_names_the_partition(world: Operator) -> None:
     world.cluster.errors[Api.OFFSET_COMMIT] = [25]
     with pytest.raises(OttlaError, match="the offset of t-0 of group 'g'") as raised:
         world.run(calls.alter_group_offsets("g", {T0: OffsetAndMetadata(5)}))
     assert type(raised.value).__name__ == "UnknownMemberIdError"
 
 
-def test_time_is_up_while_a_broker_goes_on_refusing(world: World) -> None:
+def test_time_is_up_while_a_broker_goes_on_refusing(world: Operator) -> None:
     world.cluster.errors[Api.FIND_COORDINATOR] = [15] * 1_000
     began = world.network.mono
     with pytest.raises(OttlaTimeoutError, match=r"the call did not finish within 2 s: .*COORDINATOR_NOT_AVAILABLE") as raised:
@@ -453,7 +452,7 @@ def test_time_is_up_while_a_broker_goes_on_refusing(world: World) -> None:
         (8_000, "did not finish within 10 s, of which it waited 8 s for calls of other threads: "),
     ],
 )
-def test_the_error_of_a_call_that_waited_for_its_turn_names_the_whole_timeout(world: World, waited: int, said: str) -> None:
+def test_the_error_of_a_call_that_waited_for_its_turn_names_the_whole_timeout(world: Operator, waited: int, said: str) -> None:
     world.cluster.errors[Api.FIND_COORDINATOR] = [15] * 1_000
     world.begin(calls.group_offsets("g"), 2_000, waited)
     while (ended := world.outcome()) is None:
@@ -463,7 +462,7 @@ def test_the_error_of_a_call_that_waited_for_its_turn_names_the_whole_timeout(wo
     assert said in str(ended.error)
 
 
-def test_time_is_up_while_nobody_answers(world: World) -> None:
+def test_time_is_up_while_nobody_answers(world: Operator) -> None:
     for peer in world.network.peers.values():
         peer.mode = "mute"
     with pytest.raises(ConnectionFailedError, match="no broker could be reached within 2 s: ") as raised:
@@ -471,7 +470,7 @@ def test_time_is_up_while_nobody_answers(world: World) -> None:
     assert "no answer to ApiVersions" in raised.value.attempts["10.0.0.1:9092"]
 
 
-def test_a_call_ends_at_its_deadline_though_the_network_thread_began_late(world: World) -> None:
+def test_a_call_ends_at_its_deadline_though_the_network_thread_began_late(world: Operator) -> None:
     for peer in world.network.peers.values():
         peer.mode = "mute"
     deadline = world.network.mono + 2_000
@@ -487,11 +486,11 @@ def test_a_call_ends_at_its_deadline_though_the_network_thread_began_late(world:
     assert "no broker could be reached within 2 s: " in str(ended.error)
 
 
-def test_a_call_begun_with_no_time_left_still_ends(world: World) -> None:
+def test_a_call_begun_with_no_time_left_still_ends(world: Operator) -> None:
     assert list(world.run(calls.list_topics(False), timeout=0)) == ["t"]
 
 
-def test_a_mistake_in_a_dialogue_ends_its_call_alone(world: World) -> None:
+def test_a_mistake_in_a_dialogue_ends_its_call_alone(world: Operator) -> None:
     def broken() -> calls.Dialogue:
         yield ()
         raise ZeroDivisionError

@@ -22,7 +22,7 @@ PLACE = TopicPartition("orders", 0)
 GONE = TopicPartition("bills", 0)
 
 
-class World:
+class FullCoordinator:
     """A coordinator with a bit of everything: ``stable``, ``syncing`` and ``consumers`` are groups, ``waits`` is parked."""
 
     def __init__(self) -> None:
@@ -114,13 +114,13 @@ class World:
         )
 
 
-def offset_vanishes(world: World) -> None:
+def offset_vanishes(world: FullCoordinator) -> None:
     event = OffsetDeleted("stable", PLACE)
     world.log("stable").append(record_of(event))
     world.shard("stable").state.replay([event])
 
 
-def first_transaction_counts(world: World) -> None:
+def first_transaction_counts(world: FullCoordinator) -> None:
     world.harness.commit_in_transaction({PLACE: 5}, 2, group="stable")
     world.harness.end_transaction(2, commit=True)
     state = world.shard("stable").state
@@ -128,19 +128,19 @@ def first_transaction_counts(world: World) -> None:
     state._store_offset(*place, written.value)
 
 
-def record_stays(world: World) -> None:
+def record_stays(world: FullCoordinator) -> None:
     value = ConsumerGroupCurrentMemberAssignmentValue(
         member_epoch=2, previous_member_epoch=1, state=0, assigned_partitions=(), partitions_pending_revocation=()
     )
     world.log("gone").append(record_of(CurrentAssignmentUpdated("gone", "m", value)))
 
 
-def joined_differently(world: World) -> None:
+def joined_differently(world: FullCoordinator) -> None:
     ticket = world.ticket_of("JoinGroup")
     world.tells(ticket, members=world.answer(ticket).members[:1])
 
 
-BROKEN: list[tuple[str, Callable[[World], object]]] = [
+BROKEN: list[tuple[str, Callable[[FullCoordinator], object]]] = [
     ("the_log_says_what_is", lambda w: w.log("stable").clear()),
     ("the_log_says_what_is", lambda w: w.classic(stored=None)),
     ("the_log_says_what_is", lambda w: w.consumers(epoch=7)),
@@ -213,15 +213,15 @@ BROKEN: list[tuple[str, Callable[[World], object]]] = [
 
 
 @pytest.mark.parametrize(("invariant", "break_it"), BROKEN, ids=[f"{name}-{number}" for number, (name, _) in enumerate(BROKEN)])
-def test_an_invariant_notices_what_is_wrong(invariant: str, break_it: Callable[[World], object]) -> None:
-    world = World()
+def test_an_invariant_notices_what_is_wrong(invariant: str, break_it: Callable[[FullCoordinator], object]) -> None:
+    world = FullCoordinator()
     break_it(world)
     with pytest.raises(AssertionError):
         world.oracle.invariants[invariant]()
 
 
 def test_a_compaction_that_takes_too_much_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World()
+    world = FullCoordinator()
     monkeypatch.setattr(log, "compacted", lambda records, cut, tombstones: records[1:])
     with pytest.raises(AssertionError):
         world.oracle.invariants["compaction_changes_nothing"]()
@@ -229,11 +229,11 @@ def test_a_compaction_that_takes_too_much_is_noticed(monkeypatch: pytest.MonkeyP
 
 def test_every_invariant_is_broken_by_something() -> None:
     broken = {name for name, _ in BROKEN} | {"compaction_changes_nothing"}
-    assert broken == World().oracle.invariants.keys()
+    assert broken == FullCoordinator().oracle.invariants.keys()
 
 
 def test_a_timer_that_has_an_effect_before_its_time_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World()
+    world = FullCoordinator()
     for number in range(20):
         world.oracle.a_timer_that_is_not_due_does_nothing(number)
     monkeypatch.setattr(Timers, "take_if_due", lambda timers, key, mono: True)
@@ -243,7 +243,7 @@ def test_a_timer_that_has_an_effect_before_its_time_is_noticed(monkeypatch: pyte
 
 
 def test_what_happens_differently_the_second_time_is_noticed() -> None:
-    world = World()
+    world = FullCoordinator()
     world.oracle.the_same_happens_again()
     world.harness.said[-1] = []
     world.harness.said[0] = []

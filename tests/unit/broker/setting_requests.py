@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ottla.protocol.apis import Api
-from ottla.protocol.messages import (
-    incremental_alter_configs_request,
-)
+from ottla.protocol.messages import incremental_alter_configs_request
 from tests.simulation.broker import CoreUnderTest
 
 TOPIC, BROKER, GROUP = 2, 4, 32

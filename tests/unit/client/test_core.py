@@ -18,7 +18,7 @@ from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import heartbeat_request, heartbeat_response, metadata_response
 from ottla.types import Now
-from tests.simulation.network import NoAnswer, VirtualNetwork
+from tests.simulation.network import ClientOnNetwork, NoAnswer
 
 REQUEST = heartbeat_request.HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
 ANSWER = heartbeat_response.HeartbeatResponse(throttle_time=timedelta(0), error_code=ErrorCode.none)
@@ -64,10 +64,11 @@ class Manager:
             raise ZeroDivisionError(where)
 
 
-class World:
+class TwoManagers(ClientOnNetwork):
+    """A core with two managers, and a broker that answers them."""
+
     def __init__(self, **settings: Any) -> None:
-        self.core = ClientCore(ClientConfig.parse(bootstrap_servers="10.0.0.1:9092", **settings), random.Random(3))
-        self.network = VirtualNetwork(self.core.poll, self.core.connections)
+        super().__init__(ClientConfig.parse(bootstrap_servers="10.0.0.1:9092", **settings))
         self.peer = self.network.peer("10.0.0.1:9092", answer=self.answer)
         self.nodes = [1]
         self.silent: set[Api] = set()
@@ -85,7 +86,7 @@ class World:
 
 
 def test_metadata_comes_first_and_tells_the_connections_of_the_brokers() -> None:
-    world = World()
+    world = TwoManagers()
     world.network.settle()
     assert world.core.metadata.version == 1
     assert list(world.core.metadata.nodes) == [1]
@@ -96,7 +97,7 @@ def test_metadata_comes_first_and_tells_the_connections_of_the_brokers() -> None
 
 
 def test_answers_go_to_the_manager_that_asked() -> None:
-    world = World()
+    world = TwoManagers()
     world.network.settle()
     world.manager.want("mine", node=1)
     world.other.want("theirs", node=1)
@@ -107,7 +108,7 @@ def test_answers_go_to_the_manager_that_asked() -> None:
 
 @pytest.mark.parametrize("where", ["poll", "on_response", "on_failure"])
 def test_a_manager_that_breaks_holds_nobody_up(where: str, caplog: pytest.LogCaptureFixture) -> None:
-    world = World()
+    world = TwoManagers()
     world.network.settle()
     world.manager.breaks_in = {where}
     if where != "poll":
@@ -122,7 +123,7 @@ def test_a_manager_that_breaks_holds_nobody_up(where: str, caplog: pytest.LogCap
 
 
 def test_a_manager_that_goes_on_failing_is_not_asked_without_pause() -> None:
-    world = World()
+    world = TwoManagers()
     world.network.settle()
     world.manager.breaks_in = {"poll"}
     world.network.settle()
@@ -137,7 +138,7 @@ class Command:
 
 
 def test_a_command_goes_to_the_handler_of_its_class() -> None:
-    world = World()
+    world = TwoManagers()
     heard: list[tuple[str, int]] = []
     world.core.register(Command, lambda command, now: heard.append((command.text, now.mono)))
     world.core.handle_command(Command("hello"), world.network.now)
@@ -147,7 +148,7 @@ def test_a_command_goes_to_the_handler_of_its_class() -> None:
 
 
 def test_a_command_that_fails_or_is_unknown_is_told() -> None:
-    world = World()
+    world = TwoManagers()
     world.core.handle_command(Command("nobody listens"), world.network.now)
     world.core.register(Command, lambda command, now: 1 / 0)  # type: ignore[arg-type, return-value]
     world.core.handle_command(Command("breaks"), world.network.now)
@@ -158,7 +159,7 @@ def test_a_command_that_fails_or_is_unknown_is_told() -> None:
 
 
 def test_a_lost_connection_has_the_metadata_looked_up_again() -> None:
-    world = World()
+    world = TwoManagers()
     world.network.settle()
     version = world.core.metadata.version
     world.network.hang_up(world.network.open[0])
@@ -167,7 +168,7 @@ def test_a_lost_connection_has_the_metadata_looked_up_again() -> None:
 
 
 def test_a_manager_that_wishes_for_metadata_while_it_is_asked_gets_it() -> None:
-    world = World()
+    world = TwoManagers()
     world.network.settle()
     version = world.core.metadata.version
 
@@ -183,7 +184,7 @@ def test_a_manager_that_wishes_for_metadata_while_it_is_asked_gets_it() -> None:
 
 
 def test_notifications_come_out_once_and_in_order() -> None:
-    world = World()
+    world = TwoManagers()
     world.core.notify("one")
     world.core.notify("two")
     assert world.core.take_notifications() == ["one", "two"]
@@ -191,7 +192,7 @@ def test_notifications_come_out_once_and_in_order() -> None:
 
 
 def test_shut_down_tells_every_manager() -> None:
-    world = World()
+    world = TwoManagers()
     world.network.settle()
     world.silent = {Api.HEARTBEAT}
     world.manager.want("a", node=1)
@@ -202,7 +203,7 @@ def test_shut_down_tells_every_manager() -> None:
 
 
 def test_a_cluster_that_forgot_its_client_is_found_again_by_the_bootstrap_servers() -> None:
-    world = World()
+    world = TwoManagers()
     moved = world.network.peer("10.0.0.7:9092", answer=lambda header, message: cluster(1, error=129))
     world.nodes = [7]
     world.network.settle()
@@ -217,7 +218,7 @@ def test_a_cluster_that_forgot_its_client_is_found_again_by_the_bootstrap_server
 def test_only_a_consumer_asks_for_topics_to_be_created() -> None:
     consumer = ClientCore(ConsumerConfig.parse(bootstrap_servers="10.0.0.1:9092"), random.Random(1))
     consumer.metadata_manager.set_topics(frozenset({"a"}))
-    other = World().core
+    other = TwoManagers().core
     other.metadata_manager.set_topics(frozenset({"a"}))
     now = Now(0, 0)
     assert consumer.metadata_manager.poll(now).sends[0].message.allow_auto_topic_creation
@@ -225,7 +226,7 @@ def test_only_a_consumer_asks_for_topics_to_be_created() -> None:
 
 
 def test_the_earliest_wish_decides_when_everybody_is_asked_again() -> None:
-    world = World()
+    world = TwoManagers()
 
     class Patient:
         def __init__(self, wake_at: int | None) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import random
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from ottla.client.connections.node_connections import NEXT_ADDRESS
-from ottla.client.core import ClientCore
 from ottla.client.publisher import PATIENCE, Problems
 from ottla.client.subscription import Subscription
 from ottla.config import ConsumerConfig
@@ -17,19 +15,17 @@ from ottla.errors import ProtocolError
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import metadata_response
-from tests.simulation.network import NoAnswer, VirtualNetwork
+from tests.simulation.network import ClientOnNetwork, NoAnswer
 
 STEP = 50
 
 
-class World:
+class Observed(ClientOnNetwork):
     """A consumer that wants to know its cluster, and what is told of that from time to time."""
 
     def __init__(self, servers: str) -> None:
-        config = ConsumerConfig.parse(bootstrap_servers=servers)
-        self.core = ClientCore(config, random.Random(5))
+        super().__init__(ConsumerConfig.parse(bootstrap_servers=servers))
         self.problems = Problems(self.core, Subscription(None))
-        self.network = VirtualNetwork(self.core.poll, self.core.connections)
         self.core.metadata_manager.set_topics(frozenset({"t"}))
         self.began = self.network.mono
 
@@ -57,7 +53,7 @@ def answers(header: Any, message: Any) -> Any:
 
 def test_what_was_answered_is_the_reason_for_as_long_as_nothing_better_is() -> None:
     """Between two attempts no one is connected: that is what came of the trouble, and not the trouble."""
-    world = World("10.0.0.1:9092")
+    world = Observed("10.0.0.1:9092")
     peer = world.network.peer("10.0.0.1:9092", answer=lambda header, message: (200_000_000).to_bytes(4, "big"))
     world.until_told()
     for _ in range(200):
@@ -73,7 +69,7 @@ def test_what_was_answered_is_the_reason_for_as_long_as_nothing_better_is() -> N
 @pytest.mark.parametrize("dead", ["refuse", "silent"])
 @pytest.mark.parametrize("servers", ["10.0.0.3:9092,10.0.0.2:9092,10.0.0.1:9092", "kafka:9092"])
 def test_while_one_address_after_the_other_is_tried_nothing_is_told(servers: str, dead: str) -> None:
-    world = World(servers)
+    world = Observed(servers)
     world.network.names["kafka"] = ["10.0.0.3", "10.0.0.2", "10.0.0.1"]
     for host in ("10.0.0.3", "10.0.0.2"):
         world.network.peer(f"{host}:9092", mode=dead)
@@ -87,19 +83,19 @@ def test_while_one_address_after_the_other_is_tried_nothing_is_told(servers: str
 
 
 def test_where_all_refuse_it_is_told_at_once() -> None:
-    world = World("10.0.0.3:9092,10.0.0.2:9092")
+    world = Observed("10.0.0.3:9092,10.0.0.2:9092")
     assert world.until_told() <= STEP
 
 
 @pytest.mark.parametrize("mode", ["silent", "mute"])
 def test_where_one_refuses_and_one_does_not_answer_it_is_told_after_a_while(mode: str) -> None:
-    world = World("10.0.0.3:9092,10.0.0.2:9092")
+    world = Observed("10.0.0.3:9092,10.0.0.2:9092")
     world.network.peer("10.0.0.3:9092", mode=mode)
     assert PATIENCE <= world.until_told() <= PATIENCE + 500
 
 
 def test_of_a_name_whose_addresses_swallow_all_each_is_tried_and_named() -> None:
-    world = World("kafka:9092")
+    world = Observed("kafka:9092")
     world.network.names["kafka"] = ["10.0.0.3", "10.0.0.2"]
     for host in world.network.names["kafka"]:
         world.network.peer(f"{host}:9092", mode="silent")
@@ -109,7 +105,7 @@ def test_of_a_name_whose_addresses_swallow_all_each_is_tried_and_named() -> None
 
 
 def test_a_way_that_is_slow_is_given_more_time_in_each_round() -> None:
-    world = World("kafka:9092")
+    world = Observed("kafka:9092")
     world.network.names["kafka"] = ["10.0.0.3", "10.0.0.2"]
     for host in world.network.names["kafka"]:
         world.network.peer(f"{host}:9092", mode="silent")
@@ -124,7 +120,7 @@ def test_a_way_that_is_slow_is_given_more_time_in_each_round() -> None:
 
 def test_who_has_connected_is_heard_out() -> None:
     """The short time is for those of whom nothing is heard: the one who talks slowly is no such."""
-    world = World("kafka:9092")
+    world = Observed("kafka:9092")
     world.network.names["kafka"] = ["10.0.0.3", "10.0.0.1"]
     world.network.peer("10.0.0.3:9092", mode="mute")
     world.network.advance(5 * NEXT_ADDRESS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from datetime import timedelta
 from itertools import pairwise
 from typing import Any
@@ -10,15 +9,13 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from ottla.client.connections.connections import MAX_IN_FLIGHT, STAGGER, Connections
+from ottla.client.connections.connections import MAX_IN_FLIGHT, STAGGER
 from ottla.client.connections.node_connections import TRANSITIONS, NodeEvent, NodeState
-from ottla.client.effects import AnyNode, Poll, Send, Target, ToCoordinator, ToNode
-from ottla.config import ClientConfig
+from ottla.client.effects import AnyNode, ToCoordinator, ToNode
 from ottla.errors import (
     ConnectionFailedError,
     DisconnectedError,
     IllegalStateError,
-    OttlaError,
     OttlaTimeoutError,
     ProtocolError,
     UnsupportedApiError,
@@ -26,71 +23,20 @@ from ottla.errors import (
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api, VersionRange
 from ottla.protocol.messages import heartbeat_request, heartbeat_response
-from ottla.types import Node, Now
-from tests.simulation.network import NoAnswer, Peer, VirtualNetwork
-
-REQUEST = heartbeat_request.HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
-ANSWER = heartbeat_response.HeartbeatResponse(throttle_time=timedelta(0), error_code=ErrorCode.none)
+from ottla.types import Node
+from tests.simulation.network import NoAnswer, Peer
+from tests.unit.client.connections.harness import ANSWER, ConnectionsOnNetwork
 
 
 def answers(header: Any, message: Any) -> Any:
     return ANSWER
 
 
-class Recorder:
-    """A manager that only takes note of what became of its requests."""
-
-    def __init__(self) -> None:
-        self.answered: list[Any] = []
-        self.failed: dict[Any, OttlaError] = {}
-
-    def poll(self, now: Now) -> Poll:
-        return Poll()
-
-    def on_response(self, tag: Any, message: Any, now: Now) -> None:
-        self.answered.append(tag)
-
-    def on_failure(self, tag: Any, error: OttlaError, now: Now) -> None:
-        assert tag not in self.failed
-        self.failed[tag] = error
-
-
-class World:
-    """Connections on a virtual network, with one manager."""
-
-    def __init__(self, servers: str = "10.0.0.1:9092", **settings: Any) -> None:
-        config = ClientConfig.parse(bootstrap_servers=servers, **settings)
-        self.connections = Connections(config, random.Random(7))
-        self.network = VirtualNetwork(self._poll, self.connections)
-        self.manager = Recorder()
-
-    def _poll(self, now: Now) -> tuple[list[Any], int | None]:
-        effects, wake_at = self.connections.poll(now)
-        for request, message, error in self.connections.take_completions():
-            if error is None:
-                request.manager.on_response(request.send.tag, message, now)
-            else:
-                request.manager.on_failure(request.send.tag, error, now)
-        return effects, wake_at
-
-    def send(
-        self, tag: Any, target: Target | None = None, timeout: int = 30_000, api: Api = Api.HEARTBEAT, request: Any = REQUEST
-    ) -> None:
-        self.connections.enqueue(self.manager, Send(api, request, target or AnyNode(), tag, timeout), self.network.now)
-
-    def know(self, *nodes: Node) -> None:
-        self.connections.set_nodes({node.node_id: node for node in nodes}, self.network.now)
-
-    @property
-    def connects(self) -> list[str]:
-        return [line for line in self.network.log if " connect " in line]
-
-
 NODE = Node(1, "10.0.0.1", 9092)
 
 
 def test_a_request_opens_a_connection_and_comes_back_answered() -> None:
-    world = World("kafka:9092")
+    world = ConnectionsOnNetwork("kafka:9092")
     world.network.names["kafka"] = ["10.0.0.1"]
     world.network.peer("10.0.0.1:9092", answer=answers)
     world.send("a")
@@ -100,14 +46,14 @@ def test_a_request_opens_a_connection_and_comes_back_answered() -> None:
 
 
 def test_nothing_is_opened_before_it_is_wanted() -> None:
-    world = World()
+    world = ConnectionsOnNetwork()
     world.know(NODE)
     assert world.network.settle() is None
     assert world.network.log == []
 
 
 def test_every_address_of_a_name_is_tried_in_order() -> None:
-    world = World("kafka:9092")
+    world = ConnectionsOnNetwork("kafka:9092")
     world.network.names["kafka"] = ["::1", "10.0.0.7", "10.0.0.8"]
     world.network.peer("10.0.0.8:9092", answer=answers)
     world.send("a")
@@ -118,7 +64,9 @@ def test_every_address_of_a_name_is_tried_in_order() -> None:
 
 
 def test_a_failed_bootstrap_lists_every_address_and_why() -> None:
-    world = World("nowhere:9092,two:9092,10.0.0.3:1,10.0.0.4:1,10.0.0.5:80,10.0.0.6:1", socket_connection_setup_timeout=1)
+    world = ConnectionsOnNetwork(
+        "nowhere:9092,two:9092,10.0.0.3:1,10.0.0.4:1,10.0.0.5:80,10.0.0.6:1", socket_connection_setup_timeout=1
+    )
     world.network.names["two"] = ["10.1.0.1", "10.1.0.2"]
     world.network.peer("10.0.0.3:1", mode="silent")
     world.network.peer("10.0.0.4:1", mode="mute")
@@ -147,7 +95,7 @@ def test_a_failed_bootstrap_lists_every_address_and_why() -> None:
 
 
 def test_an_address_that_says_nothing_is_named_even_before_its_set_up_time_is_over() -> None:
-    world = World("10.0.0.4:1")
+    world = ConnectionsOnNetwork("10.0.0.4:1")
     world.network.peer("10.0.0.4:1", mode="mute")
     world.send("a", timeout=1_000)
     world.network.advance(1_000)
@@ -166,7 +114,7 @@ def test_an_address_that_says_nothing_is_named_even_before_its_set_up_time_is_ov
 def test_settings_are_doubted_only_where_the_address_has_never_been_of_use(
     mode: str, doubts: str, says: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    world = World(socket_connection_setup_timeout=1)
+    world = ConnectionsOnNetwork(socket_connection_setup_timeout=1)
     peer = world.network.peer("10.0.0.1:9092", mode=mode)
     world.send("a", timeout=1_200)
     world.network.advance(1_300)
@@ -187,7 +135,7 @@ def test_settings_are_doubted_only_where_the_address_has_never_been_of_use(
 
 
 def test_a_broker_that_hangs_up_before_it_answers_and_had_worked_wants_no_login(caplog: pytest.LogCaptureFixture) -> None:
-    world = World()
+    world = ConnectionsOnNetwork()
     peer = world.network.peer("10.0.0.1:9092", answer=answers)
     world.send("a")
     world.network.settle()
@@ -202,7 +150,7 @@ def test_a_broker_that_hangs_up_before_it_answers_and_had_worked_wants_no_login(
 
 
 def test_what_cannot_be_sent_is_not_blamed_on_the_port() -> None:
-    world = World()
+    world = ConnectionsOnNetwork()
     peer = world.network.peer("10.0.0.1:9092", answer=answers)
     peer.versions[Api.HEARTBEAT] = VersionRange(0, 3)
     world.send("a", request=heartbeat_request.HeartbeatRequest(group_id="g" * 40_000, generation_id=1, member_id="m"))
@@ -215,7 +163,7 @@ def test_what_cannot_be_sent_is_not_blamed_on_the_port() -> None:
 def test_bytes_that_are_no_answer_are_blamed_on_the_port_only_where_it_has_never_been_of_use() -> None:
     garbage = b"\0\0\0\5hello"
     for answered, hint in ((False, "is it a Kafka port, and does anything"), (True, "does anything between here and the broker")):
-        world = World()
+        world = ConnectionsOnNetwork()
         peer = world.network.peer("10.0.0.1:9092", answer=answers)
         if answered:
             world.send("first")
@@ -230,7 +178,7 @@ def test_bytes_that_are_no_answer_are_blamed_on_the_port_only_where_it_has_never
 
 
 def test_a_server_that_does_not_answer_holds_nobody_up() -> None:
-    world = World("10.0.0.1:1,10.0.0.2:1")
+    world = ConnectionsOnNetwork("10.0.0.1:1,10.0.0.2:1")
     world.network.peer("10.0.0.1:1", mode="silent")
     world.network.peer("10.0.0.2:1", answer=answers)
     world.send("a")
@@ -239,7 +187,7 @@ def test_a_server_that_does_not_answer_holds_nobody_up() -> None:
 
 
 def test_reconnect_backs_off_exponentially_up_to_the_maximum() -> None:
-    world = World(reconnect_backoff_ms=50, reconnect_backoff_max_ms=1_000)
+    world = ConnectionsOnNetwork(reconnect_backoff_ms=50, reconnect_backoff_max_ms=1_000)
     world.send("a", timeout=20_000)
     world.network.advance(20_000)
     times = [int(line.split()[0]) for line in world.connects]
@@ -251,7 +199,7 @@ def test_reconnect_backs_off_exponentially_up_to_the_maximum() -> None:
 
 
 def test_the_back_off_begins_anew_after_a_good_connection() -> None:
-    world = World()
+    world = ConnectionsOnNetwork()
     world.know(NODE)
     world.send("a", ToNode(1), timeout=20_000)
     world.network.advance(5_000)
@@ -267,7 +215,7 @@ def test_the_back_off_begins_anew_after_a_good_connection() -> None:
 
 
 def test_a_broken_connection_fails_what_was_in_flight_and_says_where() -> None:
-    world = World()
+    world = ConnectionsOnNetwork()
     world.know(NODE)
     world.network.peer("10.0.0.1:9092")
     world.send("a", ToNode(1))
@@ -285,7 +233,7 @@ def test_a_broken_connection_fails_what_was_in_flight_and_says_where() -> None:
 
 
 def test_what_waits_for_a_broker_that_cannot_be_reached_fails_at_once() -> None:
-    world = World()
+    world = ConnectionsOnNetwork()
     world.know(NODE)
     world.send("a", ToNode(1))
     world.network.settle()
@@ -294,7 +242,7 @@ def test_what_waits_for_a_broker_that_cannot_be_reached_fails_at_once() -> None:
 
 
 def test_a_request_during_back_off_waits_for_it() -> None:
-    world = World()
+    world = ConnectionsOnNetwork()
     world.know(NODE)
     world.send("a", ToNode(1))
     world.network.settle()
@@ -307,7 +255,7 @@ def test_a_request_during_back_off_waits_for_it() -> None:
 
 
 def test_an_unknown_node_is_said_so() -> None:
-    world = World()
+    world = ConnectionsOnNetwork()
     world.send("a", ToNode(9))
     world.network.settle()
     assert isinstance(world.manager.failed["a"], DisconnectedError)
@@ -315,7 +263,7 @@ def test_an_unknown_node_is_said_so() -> None:
 
 
 def test_the_coordinator_has_a_connection_of_its_own() -> None:
-    world = World()
+    world = ConnectionsOnNetwork()
     world.know(NODE)
     peer = world.network.peer("10.0.0.1:9092", answer=answers)
     world.send("a", ToNode(1))
@@ -326,7 +274,7 @@ def test_the_coordinator_has_a_connection_of_its_own() -> None:
 
 
 def test_the_bootstrap_connection_becomes_the_broker_s_own() -> None:
-    world = World("kafka:9092")
+    world = ConnectionsOnNetwork("kafka:9092")
     world.network.names["kafka"] = ["10.0.0.1"]
     peer = world.network.peer("10.0.0.1:9092", answer=answers)
     world.send("a")
@@ -339,7 +287,7 @@ def test_the_bootstrap_connection_becomes_the_broker_s_own() -> None:
 
 
 def test_a_broker_that_moved_is_found_at_its_new_address() -> None:
-    world = World()
+    world = ConnectionsOnNetwork()
     world.know(NODE)
     world.network.peer("10.0.0.1:9092")
     moved = world.network.peer("10.0.0.2:9092", answer=answers)
@@ -354,7 +302,7 @@ def test_a_broker_that_moved_is_found_at_its_new_address() -> None:
 
 
 def test_any_node_is_the_least_loaded_one() -> None:
-    world = World()
+    world = ConnectionsOnNetwork()
     world.know(NODE, Node(2, "10.0.0.2", 9092))
     busy, free = world.network.peer("10.0.0.1:9092"), world.network.peer("10.0.0.2:9092", answer=answers)
     world.send("warm", ToNode(2))
@@ -369,7 +317,7 @@ def test_any_node_is_the_least_loaded_one() -> None:
 
 
 def test_a_request_times_out_in_the_queue() -> None:
-    world = World(socket_connection_setup_timeout=10)
+    world = ConnectionsOnNetwork(socket_connection_setup_timeout=10)
     world.know(NODE)
     world.network.peer("10.0.0.1:9092", mode="silent")
     world.send("a", ToNode(1), timeout=500)
@@ -380,7 +328,7 @@ def test_a_request_times_out_in_the_queue() -> None:
 
 
 def test_a_request_times_out_on_the_wire_and_its_late_answer_is_dropped() -> None:
-    world = World()
+    world = ConnectionsOnNetwork()
     world.know(NODE)
     held: list[Any] = []
 
@@ -402,7 +350,7 @@ def test_a_request_times_out_on_the_wire_and_its_late_answer_is_dropped() -> Non
 
 
 def test_a_connection_without_an_answer_for_request_timeout_is_broken() -> None:
-    world = World(request_timeout=5)
+    world = ConnectionsOnNetwork(request_timeout=5)
     world.know(NODE)
     peer = world.network.peer("10.0.0.1:9092")
     world.send("a", ToNode(1), timeout=500)
@@ -417,7 +365,7 @@ def test_a_connection_without_an_answer_for_request_timeout_is_broken() -> None:
 
 
 def test_a_long_request_keeps_its_connection_for_as_long_as_it_may_take() -> None:
-    world = World(request_timeout=5)
+    world = ConnectionsOnNetwork(request_timeout=5)
     world.know(NODE)
     world.network.peer("10.0.0.1:9092")
     world.send("join", ToNode(1), timeout=60_000)
@@ -428,7 +376,7 @@ def test_a_long_request_keeps_its_connection_for_as_long_as_it_may_take() -> Non
 
 
 def test_at_most_so_many_requests_are_in_flight() -> None:
-    world = World()
+    world = ConnectionsOnNetwork()
     world.know(NODE)
     peer = world.network.peer("10.0.0.1:9092")
     for tag in range(MAX_IN_FLIGHT + 5):
@@ -438,7 +386,7 @@ def test_at_most_so_many_requests_are_in_flight() -> None:
 
 
 def test_an_idle_connection_is_closed_and_opened_again_when_wanted() -> None:
-    world = World(connections_max_idle=10)
+    world = ConnectionsOnNetwork(connections_max_idle=10)
     world.know(NODE)
     peer = world.network.peer("10.0.0.1:9092", answer=answers)
     world.send("a", ToNode(1))
@@ -454,7 +402,7 @@ def test_an_idle_connection_is_closed_and_opened_again_when_wanted() -> None:
 
 
 def test_an_api_that_the_broker_does_not_offer_is_said_so() -> None:
-    world = World()
+    world = ConnectionsOnNetwork()
     world.know(NODE)
     peer = world.network.peer("10.0.0.1:9092", answer=answers)
     del peer.versions[Api.HEARTBEAT]
@@ -465,7 +413,7 @@ def test_an_api_that_the_broker_does_not_offer_is_said_so() -> None:
 
 
 def test_an_answer_that_is_no_message_breaks_the_connection() -> None:
-    world = World()
+    world = ConnectionsOnNetwork()
     world.know(NODE)
     world.network.peer("10.0.0.1:9092")
     world.send("a", ToNode(1))
@@ -479,7 +427,7 @@ def test_an_answer_that_is_no_message_breaks_the_connection() -> None:
 
 
 def test_a_throttled_broker_is_left_alone_for_a_while() -> None:
-    world = World()
+    world = ConnectionsOnNetwork()
     world.know(NODE)
     throttled = heartbeat_response.HeartbeatResponse(throttle_time=timedelta(milliseconds=700), error_code=ErrorCode.none)
     peer = world.network.peer("10.0.0.1:9092", answer=lambda header, message: throttled)
@@ -494,7 +442,7 @@ def test_a_throttled_broker_is_left_alone_for_a_while() -> None:
 
 
 def test_bootstrap_servers_help_when_all_known_brokers_are_gone() -> None:
-    world = World("10.0.0.9:9092")
+    world = ConnectionsOnNetwork("10.0.0.9:9092")
     world.know(Node(1, "10.0.0.1", 9092), Node(2, "10.0.0.2", 9092))
     world.network.peer("10.0.0.9:9092", answer=answers)
     world.send("a")
@@ -504,7 +452,7 @@ def test_bootstrap_servers_help_when_all_known_brokers_are_gone() -> None:
 
 
 def test_without_rebootstrap_only_known_brokers_are_tried() -> None:
-    world = World("10.0.0.9:9092", metadata_recovery_strategy="none")
+    world = ConnectionsOnNetwork("10.0.0.9:9092", metadata_recovery_strategy="none")
     world.know(NODE)
     world.network.peer("10.0.0.9:9092", answer=answers)
     world.send("a", timeout=5_000)
@@ -514,7 +462,7 @@ def test_without_rebootstrap_only_known_brokers_are_tried() -> None:
 
 
 def test_rebootstrap_forgets_the_cluster() -> None:
-    world = World("10.0.0.9:9092")
+    world = ConnectionsOnNetwork("10.0.0.9:9092")
     world.know(NODE)
     world.network.peer("10.0.0.1:9092")
     world.network.peer("10.0.0.9:9092", answer=answers)
@@ -528,7 +476,7 @@ def test_rebootstrap_forgets_the_cluster() -> None:
 
 
 def test_shut_down_fails_all_that_is_open() -> None:
-    world = World()
+    world = ConnectionsOnNetwork()
     world.know(NODE)
     world.network.peer("10.0.0.1:9092")
     world.send("sent", ToNode(1))
@@ -542,7 +490,7 @@ def test_shut_down_fails_all_that_is_open() -> None:
 
 
 def test_a_late_report_of_a_closed_connection_does_no_harm() -> None:
-    world = World()
+    world = ConnectionsOnNetwork()
     world.know(NODE)
     world.network.peer("10.0.0.1:9092", answer=answers)
     world.send("a", ToNode(1))
@@ -582,7 +530,7 @@ ACTIONS = st.lists(
 @settings(max_examples=200)
 @given(ACTIONS)
 def test_every_request_comes_back_exactly_once(actions: list[tuple[Any, ...]]) -> None:
-    world = World("10.0.0.9:9092", socket_connection_setup_timeout=1, connections_max_idle=2)
+    world = ConnectionsOnNetwork("10.0.0.9:9092", socket_connection_setup_timeout=1, connections_max_idle=2)
     peers: dict[int, Peer] = {node: world.network.peer(f"10.0.0.{node}:9092", answer=answers) for node in (1, 2, 9)}
     sent = 0
     for action in actions:

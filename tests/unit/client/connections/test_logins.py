@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-import random
-from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from ottla.client.connections.connections import RENEW_FROM, RENEW_UNTIL, Connections
+from ottla.client.connections.connections import RENEW_FROM, RENEW_UNTIL
 from ottla.client.connections.node_connections import NodeState
-from ottla.client.effects import AnyNode, Send, Target, ToNode
-from ottla.config import ClientConfig
+from ottla.client.effects import ToNode
 from ottla.errors import AuthenticationError, ConnectionFailedError, DisconnectedError, OttlaError, TlsError
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import (
-    heartbeat_request,
-    heartbeat_response,
     sasl_authenticate_response,
     sasl_handshake_response,
 )
 from ottla.protocol.sasl import Proof, Prove
-from ottla.types import Node, Now
-from tests.simulation.network import NoAnswer, Peer, VirtualNetwork
+from ottla.types import Node
+from tests.simulation.network import NoAnswer, Peer
+from tests.unit.client.connections.harness import ANSWER, ConnectionsOnNetwork
 
-REQUEST = heartbeat_request.HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
-ANSWER = heartbeat_response.HeartbeatResponse(throttle_time=timedelta(0), error_code=ErrorCode.none)
 SETTINGS = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN", "sasl_username": "alice", "sasl_password": "right"}
 
 
@@ -61,30 +55,12 @@ class Gate:
         return ANSWER
 
 
-class Recorder:
-    def __init__(self) -> None:
-        self.outcomes: dict[Any, OttlaError | None] = {}
-
-    def poll(self, now: Now) -> Any:
-        raise NotImplementedError
-
-    def on_response(self, tag: Any, message: Any, now: Now) -> None:
-        self.outcomes[tag] = None
-
-    def on_failure(self, tag: Any, error: OttlaError, now: Now) -> None:
-        assert tag not in self.outcomes
-        self.outcomes[tag] = error
-
-
-class World:
+class LoginsOnNetwork(ConnectionsOnNetwork):
     """Connections with a login on a virtual network."""
 
     def __init__(self, servers: str = "10.0.0.1:9092", password: bytes = b"right", **settings: Any) -> None:
-        config = ClientConfig.parse(bootstrap_servers=servers, **{**SETTINGS, **settings})
-        self.connections = Connections(config, random.Random(7))
-        self.network = VirtualNetwork(self._poll, self.connections)
+        super().__init__(servers, **{**SETTINGS, **settings})
         self.network.prove = self.prove
-        self.manager = Recorder()
         self.password = password
         self.asked: list[Prove] = []
         self.no_token: OttlaError | None = None
@@ -99,25 +75,8 @@ class World:
         assert question == Prove("exchange", b"welcome")
         return Proof("exchange", None)
 
-    def _poll(self, now: Now) -> tuple[list[Any], int | None]:
-        effects, wake_at = self.connections.poll(now)
-        for request, message, error in self.connections.take_completions():
-            if error is None:
-                request.manager.on_response(request.send.tag, message, now)
-            else:
-                request.manager.on_failure(request.send.tag, error, now)
-        return effects, wake_at
-
-    def send(self, tag: Any, target: Target | None = None, timeout: int = 30_000) -> None:
-        send = Send(Api.HEARTBEAT, REQUEST, target or AnyNode(), tag, timeout)
-        self.connections.enqueue(self.manager, send, self.network.now)
-
     def apis(self, peer: Peer) -> list[Api]:
         return [api for api, _ in peer.requests]
-
-    @property
-    def connects(self) -> int:
-        return len([line for line in self.network.log if " connect " in line])
 
     @property
     def states(self) -> list[NodeState]:
@@ -125,7 +84,7 @@ class World:
 
 
 def test_a_login_comes_before_the_first_request() -> None:
-    world = World()
+    world = LoginsOnNetwork()
     peer = world.network.peer("10.0.0.1:9092", answer=Gate())
     world.send("a")
     world.network.settle()
@@ -135,7 +94,7 @@ def test_a_login_comes_before_the_first_request() -> None:
 
 
 def test_a_refusal_is_told_at_once_and_tried_again_by_the_next_request() -> None:
-    world = World(password=b"wrong")
+    world = LoginsOnNetwork(password=b"wrong")
     peer = world.network.peer("10.0.0.1:9092", answer=Gate())
     world.send("a")
     world.network.settle()
@@ -156,7 +115,7 @@ def test_a_refusal_is_told_at_once_and_tried_again_by_the_next_request() -> None
 
 
 def test_a_mechanism_that_is_not_offered_lists_those_that_are() -> None:
-    world = World()
+    world = LoginsOnNetwork()
     world.network.peer("10.0.0.1:9092", answer=Gate(mechanisms=("SCRAM-SHA-512", "GSSAPI")))
     world.send("a")
     world.network.settle()
@@ -164,7 +123,7 @@ def test_a_mechanism_that_is_not_offered_lists_those_that_are() -> None:
 
 
 def test_one_broker_that_lets_us_in_is_enough() -> None:
-    world = World("10.0.0.1:9092,10.0.0.2:9092,10.0.0.3:9092")
+    world = LoginsOnNetwork("10.0.0.1:9092,10.0.0.2:9092,10.0.0.3:9092")
     for number in (1, 2):
         world.network.peer(f"10.0.0.{number}:9092", answer=Gate()).answer.password = b"another"  # type: ignore[union-attr]
     world.network.peer("10.0.0.3:9092", answer=Gate())
@@ -174,7 +133,7 @@ def test_one_broker_that_lets_us_in_is_enough() -> None:
 
 
 def test_a_refusal_beside_brokers_that_are_gone_is_what_is_told() -> None:
-    world = World("10.0.0.1:9092,10.0.0.2:9092", password=b"wrong")
+    world = LoginsOnNetwork("10.0.0.1:9092,10.0.0.2:9092", password=b"wrong")
     world.network.peer("10.0.0.1:9092", answer=Gate())
     world.send("a")
     world.network.advance(1_000)
@@ -182,7 +141,7 @@ def test_a_refusal_beside_brokers_that_are_gone_is_what_is_told() -> None:
 
 
 def test_who_waits_for_the_broker_that_refuses_is_told_and_nobody_else() -> None:
-    world = World("10.0.0.1:9092")
+    world = LoginsOnNetwork("10.0.0.1:9092")
     world.network.peer("10.0.0.1:9092", answer=Gate())
     refusing = Gate()
     refusing.password = b"another"
@@ -199,7 +158,7 @@ def test_who_waits_for_the_broker_that_refuses_is_told_and_nobody_else() -> None
 
 
 def test_no_token_is_a_refusal_too() -> None:
-    world = World()
+    world = LoginsOnNetwork()
     world.network.peer("10.0.0.1:9092", answer=Gate())
     world.no_token = AuthenticationError("the vault is sealed")
     world.send("a")
@@ -210,7 +169,7 @@ def test_no_token_is_a_refusal_too() -> None:
 def test_a_login_that_never_ends_is_given_up() -> None:
     gate = Gate()
     gate.renewing = True
-    world = World(request_timeout=2, default_api_timeout=2)
+    world = LoginsOnNetwork(request_timeout=2, default_api_timeout=2)
     world.network.peer("10.0.0.1:9092", answer=gate)
     world.send("a", timeout=5_000)
     world.network.advance(6_000)
@@ -221,7 +180,7 @@ def test_a_login_that_never_ends_is_given_up() -> None:
 
 def test_a_renewal_happens_in_time_on_the_same_connection_and_requests_wait_for_it() -> None:
     gate = Gate(lifetime=10_000)
-    world = World()
+    world = LoginsOnNetwork()
     peer = world.network.peer("10.0.0.1:9092", answer=gate)
     world.send("a")
     world.network.settle()
@@ -240,13 +199,13 @@ def test_a_renewal_happens_in_time_on_the_same_connection_and_requests_wait_for_
         world.network.reply(connection_id, header, gate(header, message))
     world.network.settle()
     assert world.manager.outcomes["b"] is None
-    assert (world.connects, peer.connects) == (1, 1)
+    assert (len(world.connects), peer.connects) == (1, 1)
     assert world.apis(peer)[3:] == [Api.SASL_HANDSHAKE, Api.SASL_AUTHENTICATE, Api.HEARTBEAT]
 
 
 @pytest.mark.parametrize("lifetime", [0, -1, -(2**63), 2**63 - 1])
 def test_a_login_whose_lifetime_is_not_positive_or_has_no_end_is_not_renewed(lifetime: int) -> None:
-    world = World()
+    world = LoginsOnNetwork()
     world.network.peer("10.0.0.1:9092", answer=Gate(lifetime=lifetime))
     world.send("a")
     for _ in range(60):
@@ -257,7 +216,7 @@ def test_a_login_whose_lifetime_is_not_positive_or_has_no_end_is_not_renewed(lif
 
 @pytest.mark.parametrize("ahead", [-3_600_000, 3_600_000])
 def test_a_wall_clock_that_is_set_anew_renews_no_login_sooner_or_later(ahead: int) -> None:
-    world = World()
+    world = LoginsOnNetwork()
     world.network.peer("10.0.0.1:9092", answer=Gate(lifetime=10_000))
     world.send("a")
     world.network.settle()
@@ -268,7 +227,7 @@ def test_a_wall_clock_that_is_set_anew_renews_no_login_sooner_or_later(ahead: in
         world.send(second)
     world.network.settle()
     assert set(world.manager.outcomes.values()) == {None}
-    assert world.connects == 1
+    assert len(world.connects) == 1
     assert 60 / 9.5 <= len(world.asked) / 2 <= 1 + 60 / 8.5
 
 
@@ -283,7 +242,7 @@ def test_a_renewal_waits_in_line_behind_a_slow_answer() -> None:
             return super().__call__(header, message)
 
     gate = Slow(lifetime=10_000)
-    world = World()
+    world = LoginsOnNetwork()
     world.network.peer("10.0.0.1:9092", answer=gate)
     world.send("slow", timeout=60_000)
     world.network.settle()
@@ -297,12 +256,12 @@ def test_a_renewal_waits_in_line_behind_a_slow_answer() -> None:
     world.network.reply(connection_id, hello, gate(hello, message))
     world.network.settle()
     assert world.manager.outcomes == {"slow": None}
-    assert (world.states, world.connects) == ([NodeState.READY], 1)
+    assert (world.states, len(world.connects)) == ([NodeState.READY], 1)
 
 
 def test_a_renewal_without_a_token_leaves_the_connection_alone_and_is_tried_again() -> None:
     gate = Gate(lifetime=10_000)
-    world = World()
+    world = LoginsOnNetwork()
     world.network.peer("10.0.0.1:9092", answer=gate)
     world.send("a")
     world.network.settle()
@@ -316,12 +275,12 @@ def test_a_renewal_without_a_token_leaves_the_connection_alone_and_is_tried_agai
     asked = len(world.asked)
     world.network.advance(2_000)
     assert len(world.asked) > asked
-    assert (world.connects, world.states) == (1, [NodeState.READY])
+    assert (len(world.connects), world.states) == (1, [NodeState.READY])
 
 
 def test_a_renewal_that_is_refused_fails_what_is_on_its_way() -> None:
     gate = Gate(lifetime=10_000)
-    world = World()
+    world = LoginsOnNetwork()
     world.network.peer("10.0.0.1:9092", answer=gate)
     world.send("a")
     world.network.settle()
@@ -335,18 +294,18 @@ def test_a_renewal_that_is_refused_fails_what_is_on_its_way() -> None:
 
 @pytest.mark.parametrize("error", [TlsError("the broker's certificate has expired"), AuthenticationError("no")])
 def test_tls_that_fails_is_not_tried_at_other_addresses(error: AuthenticationError) -> None:
-    world = World("kafka:9092")
+    world = LoginsOnNetwork("kafka:9092")
     world.network.names["kafka"] = ["10.0.0.1", "10.0.0.2"]
     for number in (1, 2):
         world.network.peer(f"10.0.0.{number}:9092", tls_error=error)
     world.send("a")
     world.network.settle()
     assert type(world.manager.outcomes["a"]) is type(error)
-    assert world.connects == 1
+    assert len(world.connects) == 1
 
 
 def test_a_peer_that_hangs_up_at_the_first_request_may_want_a_login() -> None:
-    world = World(security_protocol="PLAINTEXT", sasl_mechanism=None, sasl_username=None, sasl_password=None)
+    world = LoginsOnNetwork(security_protocol="PLAINTEXT", sasl_mechanism=None, sasl_username=None, sasl_password=None)
 
     def hang_up(header: Any, message: Any) -> Any:
         world.network.hang_up(world.network.open[0])
