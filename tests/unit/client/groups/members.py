@@ -6,7 +6,8 @@ answered unless the test answers it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from ottla.client.effects import Send
@@ -15,8 +16,13 @@ from ottla.client.groups.consumer.states import State
 from ottla.client.groups.membership import MembershipContext
 from ottla.client.poll_watch import PollWatch
 from ottla.client.subscription import Subscription
+from ottla.protocol import ErrorCode, duration
 from ottla.protocol.apis import Api
-from tests.unit.client.managers import Asked, Cluster, FixedCoordinator, backoff, config
+from ottla.protocol.messages import consumer_group_heartbeat_response as messages
+from tests.unit.client.managers import NO_THROTTLE, Asked, Cluster, FixedCoordinator, backoff, config
+
+INTERVAL = 1_000
+"""Milliseconds between two heartbeats of a member of a consumer group."""
 
 
 class GroupMember(Asked):
@@ -64,3 +70,22 @@ class ConsumerGroupMember(GroupMember):
 
     def beat(self, at: int | None = None) -> Send:
         return self.one(Api.CONSUMER_GROUP_HEARTBEAT, at)
+
+    def answer_beat(self, send: Send, partitions: Mapping[uuid.UUID, Collection[int]] | None, *, epoch: int, code: int = 0) -> None:
+        """Answer a heartbeat; without ``partitions`` the assignment is left out, which means that it is as before."""
+        assignment = None
+        if partitions is not None:
+            items = tuple(
+                messages.TopicPartitions(topic_id=topic, partitions=tuple(sorted(numbers))) for topic, numbers in partitions.items()
+            )
+            assignment = messages.Assignment(topic_partitions=items)
+        answer = messages.ConsumerGroupHeartbeatResponse(
+            throttle_time=NO_THROTTLE,
+            error_code=ErrorCode(code),
+            error_message="because" if code else None,
+            member_id=None if code else self.manager.member_id,
+            member_epoch=0 if code else epoch,
+            heartbeat_interval=duration(0 if code else INTERVAL),
+            assignment=assignment,
+        )
+        self.answer(send, answer)

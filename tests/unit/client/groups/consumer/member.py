@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from datetime import timedelta
 
 from ottla.client.effects import Send
 from ottla.client.groups.consumer.states import State
 from ottla.client.notifications import AssignmentReceived
-from ottla.protocol import ErrorCode
-from ottla.protocol.messages import consumer_group_heartbeat_response as messages
-from tests.unit.client.groups.members import ConsumerGroupMember
-from tests.unit.client.managers import NO_THROTTLE, TOPIC_ID
-
-INTERVAL = 1_000
+from tests.unit.client.groups.members import INTERVAL, ConsumerGroupMember
+from tests.unit.client.managers import TOPIC_ID
 
 
 class Member(ConsumerGroupMember):
@@ -24,20 +19,7 @@ class Member(ConsumerGroupMember):
         self, send: Send, partitions: Mapping[uuid.UUID, tuple[int, ...]] | None = None, *, epoch: int = 4, code: int = 0
     ) -> None:
         """Answer a heartbeat; without ``partitions`` the assignment is left out, which means that it is as before."""
-        assignment = None
-        if partitions is not None:
-            items = tuple(messages.TopicPartitions(topic_id=name, partitions=numbers) for name, numbers in partitions.items())
-            assignment = messages.Assignment(topic_partitions=items)
-        answer = messages.ConsumerGroupHeartbeatResponse(
-            throttle_time=NO_THROTTLE,
-            error_code=ErrorCode(code),
-            error_message=None,
-            member_id=None,
-            member_epoch=epoch,
-            heartbeat_interval=timedelta(milliseconds=INTERVAL),
-            assignment=assignment,
-        )
-        self.answer(send, answer)
+        self.answer_beat(send, partitions, epoch=epoch, code=code)
 
     def refused(self, send: Send, code: int) -> None:
         self.given(send, code=code, epoch=0)

@@ -20,13 +20,11 @@ from ottla.client.groups.consumer.states import BEATING, TRANSITIONS, Input, Sta
 from ottla.client.groups.membership import NOBODY
 from ottla.client.notifications import AssignmentReceived, ErrorNotification, RebalanceNeeded
 from ottla.errors import CommitFailedError, DisconnectedError, UnsupportedApiError, error_class
-from ottla.protocol import ErrorCode, duration, milliseconds
-from ottla.protocol.messages import consumer_group_heartbeat_response as messages
-from tests.unit.client.groups.members import ConsumerGroupMember
-from tests.unit.client.managers import LEADERS, NO_THROTTLE, T0, T1, T2, TOPIC_ID, metadata_answer
+from ottla.protocol import milliseconds
+from tests.unit.client.groups.members import INTERVAL, ConsumerGroupMember
+from tests.unit.client.managers import LEADERS, T0, T1, T2, TOPIC_ID, metadata_answer
 
 OTHER_ID = uuid.UUID(int=6)
-INTERVAL = 1_000
 Given = Mapping[uuid.UUID, set[int]]
 
 
@@ -39,23 +37,9 @@ class Member(ConsumerGroupMember):
 
     def beaten(self, send: Send, given: Given | None = None, code: int = 0, epoch: int | None = None) -> None:
         """Answer a heartbeat."""
-        assignment = None
         if given is not None:
             self.epoch += 1
-            parts = tuple(messages.TopicPartitions(topic_id=key, partitions=tuple(sorted(part))) for key, part in given.items())
-            assignment = messages.Assignment(topic_partitions=parts)
-        fields = {"member_epoch": 0, "heartbeat_interval": duration(0)} if code else {}
-        values = {
-            "throttle_time": NO_THROTTLE,
-            "error_code": ErrorCode(code),
-            "error_message": "because" if code else None,
-            "member_id": None if code else self.manager.member_id,
-            "member_epoch": self.epoch if epoch is None else epoch,
-            "heartbeat_interval": duration(INTERVAL),
-            "assignment": assignment,
-            **fields,
-        }
-        self.answer(send, messages.ConsumerGroupHeartbeatResponse(**values))
+        self.answer_beat(send, given, epoch=self.epoch if epoch is None else epoch, code=code)
 
     def join(self, *numbers: int) -> None:
         """All the way to STABLE, with the acknowledgement answered."""

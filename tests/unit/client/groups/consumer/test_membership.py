@@ -12,7 +12,8 @@ from ottla.client.groups.consumer.states import HEARTBEAT_REACTIONS, TRANSITIONS
 from ottla.client.notifications import AssignmentReceived, ErrorNotification, RebalanceNeeded
 from ottla.errors import CommitFailedError, DisconnectedError, OttlaTimeoutError, error_class
 from ottla.protocol import milliseconds
-from tests.unit.client.groups.consumer.member import INTERVAL, Member
+from tests.unit.client.groups.consumer.member import Member
+from tests.unit.client.groups.members import INTERVAL
 from tests.unit.client.managers import T0, T1, T2, TOPIC_ID, Replies
 
 OTHER = uuid.UUID(int=6)
