@@ -55,6 +55,22 @@ def test_a_wheel_is_built_from_the_sdist_and_runs_the_first_program_of_the_readm
 
 
 @pytest.mark.timeout(600)
+def test_the_demo_in_the_wheel_is_small_and_without_data(dist: Path) -> None:
+    (wheel,) = dist.glob("*.whl")
+    files = zipfile.ZipFile(wheel).infolist()
+    of_demo = [one for one in files if one.filename.startswith("ottla/demo/")]
+    assert "ottla/demo/run.py" in {one.filename for one in of_demo}
+    assert [one.filename for one in of_demo if not one.filename.endswith(".py")] == []
+    assert sum(one.compress_size for one in of_demo) < 0.02 * wheel.stat().st_size
+
+
+def test_only_its_command_loads_the_demo() -> None:
+    program = "import sys, ottla.cli.app, ottla.testing; print([one for one in sys.modules if one.startswith('ottla.demo')])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+@pytest.mark.timeout(600)
 def test_the_sdist_holds_the_source_and_nothing_that_was_generated(dist: Path) -> None:
     (sdist,) = dist.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
