@@ -17,6 +17,7 @@ from ottla.protocol import ErrorCode
 from ottla.protocol.apis import SPOKEN, Api, Fact, VersionRange, facts_of, without
 from ottla.protocol.codec import Message, RequestHeader, decode_response, encode_request
 from ottla.protocol.framing import MAX_FRAME, Frame, FrameReader, Piece
+from ottla.protocol.messages import api_versions_request, offset_fetch_request
 from ottla.protocol.sasl import Ask, Login, Proof, Prove, log_in, no_logins
 from ottla.version import __version__
 
@@ -140,8 +141,6 @@ class ClientConnection:
         return Response(ticket, message), []
 
     def _ask_versions(self, version: int) -> list[Piece]:
-        from ottla.protocol.messages import api_versions_request
-
         message = api_versions_request.ApiVersionsRequest(client_software_name="ottla", client_software_version=__version__)
         return self._send(None, Api.API_VERSIONS, version, message)
 
@@ -237,8 +236,6 @@ _NEEDS: Mapping[Api, _Need] = {
 
 def _asked_for(group: Any) -> Any:
     """The topics of an OffsetFetch group; one that asks for all counts as one without an id, so that the answer has names."""
-    from ottla.protocol.messages import offset_fetch_request
-
     return group.topics if group.topics is not None else (offset_fetch_request.OffsetFetchRequestTopics(partition_indexes=()),)
 
 

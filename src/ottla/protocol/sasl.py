@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from ottla.errors import AuthenticationError, broker_error
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
+from ottla.protocol.messages import sasl_authenticate_request, sasl_handshake_request
 
 _NOT_WANTED = "the port does not ask for a login: set security.protocol to PLAINTEXT or SSL"
 
@@ -55,8 +56,6 @@ def no_logins() -> AuthenticationError:
 
 def log_in(mechanism: str) -> Login:
     """A login from its beginning. The first token is made before the broker hears of it: a renewal stops requests shortly."""
-    from ottla.protocol.messages import sasl_authenticate_request, sasl_handshake_request
-
     proof: Proof = yield Prove(None, b"")
     offered = yield Ask(Api.SASL_HANDSHAKE, sasl_handshake_request.SaslHandshakeRequest(mechanism=mechanism))
     if offered.error_code:

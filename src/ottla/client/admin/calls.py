@@ -31,6 +31,21 @@ from ottla.errors import (
 )
 from ottla.protocol import ErrorCode, duration
 from ottla.protocol.apis import Api
+from ottla.protocol.messages import (
+    create_partitions_request,
+    create_topics_request,
+    delete_groups_request,
+    delete_records_request,
+    delete_topics_request,
+    describe_configs_request,
+    find_coordinator_request,
+    incremental_alter_configs_request,
+    list_groups_request,
+    list_offsets_request,
+    metadata_request,
+    offset_commit_request,
+    offset_fetch_request,
+)
 from ottla.types import IsolationLevel, Node, OffsetAndMetadata, OffsetAndTimestamp, PartitionInfo, TopicPartition
 
 EARLIEST, LATEST = -2, -1
@@ -86,18 +101,18 @@ def create_topics(
     asked: set[str] = set()
 
     def dialogue() -> Dialogue:
-        from ottla.protocol.messages import create_topics_request as m
-
         if missing:
             controller, _ = yield from cluster()
-            settings = tuple(m.CreatableTopicConfig(name=name, value=value) for name, value in configs.items())
+            settings = tuple(create_topics_request.CreatableTopicConfig(name=name, value=value) for name, value in configs.items())
             wanted = tuple(
-                m.CreatableTopic(
+                create_topics_request.CreatableTopic(
                     name=name, num_partitions=count, replication_factor=replication_factor, assignments=(), configs=settings
                 )
                 for name, count in missing.items()
             )
-            message = m.CreateTopicsRequest(topics=wanted, timeout=duration(timeout), validate_only=validate_only)
+            message = create_topics_request.CreateTopicsRequest(
+                topics=wanted, timeout=duration(timeout), validate_only=validate_only
+            )
             again = set(asked)
             asked.update(missing)
             (answer,) = yield (Ask(Api.CREATE_TOPICS, message, controller),)
@@ -121,14 +136,12 @@ def delete_topics(names: Iterable[str], timeout: int) -> Call:
     deleted: dict[str, Any] = {}
 
     def dialogue() -> Dialogue:
-        from ottla.protocol.messages import delete_topics_request as m
-
         if left:
             controller, _ = yield from cluster()
-            topics = tuple(m.DeleteTopicState(name=name, topic_id=None) for name in left)
+            topics = tuple(delete_topics_request.DeleteTopicState(name=name, topic_id=None) for name in left)
             again = set(asked)
             asked.update(left)
-            message = m.DeleteTopicsRequest(topics=topics, timeout=duration(timeout))
+            message = delete_topics_request.DeleteTopicsRequest(topics=topics, timeout=duration(timeout))
             (answer,) = yield (Ask(Api.DELETE_TOPICS, message, controller),)
             deleted.update((item.name, item.topic_id) for item in answer.responses if not item.error_code)
             results = {item.name: item for item in answer.responses}
@@ -178,11 +191,11 @@ def describe_configs(kind: str, name: str) -> Call:
     """All settings of one topic, broker or group."""
 
     def dialogue() -> Dialogue:
-        from ottla.protocol.messages import describe_configs_request as m
-
         node = yield from _keeper(kind, name)
-        resource = m.DescribeConfigsResource(resource_type=RESOURCES[kind], resource_name=name, configuration_keys=None)
-        (answer,) = yield (Ask(Api.DESCRIBE_CONFIGS, m.DescribeConfigsRequest(resources=(resource,)), node),)
+        resource = describe_configs_request.DescribeConfigsResource(
+            resource_type=RESOURCES[kind], resource_name=name, configuration_keys=None
+        )
+        (answer,) = yield (Ask(Api.DESCRIBE_CONFIGS, describe_configs_request.DescribeConfigsRequest(resources=(resource,)), node),)
         (result,) = answer.results
         if result.error_code:
             raise Refused(broker_error(int(result.error_code), result.error_message or f"{kind} {name!r}"))
@@ -202,14 +215,17 @@ def create_partitions(counts: Mapping[str, int], validate_only: bool, timeout: i
     asked: set[str] = set()
 
     def dialogue() -> Dialogue:
-        from ottla.protocol.messages import create_partitions_request as m
-
         if missing:
             controller, _ = yield from cluster()
-            topics = tuple(m.CreatePartitionsTopic(name=name, count=count, assignments=None) for name, count in missing.items())
+            topics = tuple(
+                create_partitions_request.CreatePartitionsTopic(name=name, count=count, assignments=None)
+                for name, count in missing.items()
+            )
             again = set(asked)
             asked.update(missing)
-            message = m.CreatePartitionsRequest(topics=topics, timeout=duration(timeout), validate_only=validate_only)
+            message = create_partitions_request.CreatePartitionsRequest(
+                topics=topics, timeout=duration(timeout), validate_only=validate_only
+            )
             (answer,) = yield (Ask(Api.CREATE_PARTITIONS, message, controller),)
             results = {item.name: item for item in answer.results}
             _settle(missing, results, "topic", already=ErrorCode.invalid_partitions if again else None)
@@ -228,20 +244,23 @@ def delete_records(offsets: Mapping[TopicPartition, int], timeout: int) -> Call:
     found: dict[TopicPartition, int] = {}
 
     def dialogue() -> Dialogue:
-        from ottla.protocol.messages import delete_records_request as m
-
         left = [tp for tp in offsets if tp not in found]
         leaders = yield from _leaders(left)
         asks = []
         for node in dict.fromkeys(leaders.values()):
             topics = tuple(
-                m.DeleteRecordsTopic(
+                delete_records_request.DeleteRecordsTopic(
                     name=name,
-                    partitions=tuple(m.DeleteRecordsPartition(partition_index=tp.partition, offset=offsets[tp]) for tp in tps),
+                    partitions=tuple(
+                        delete_records_request.DeleteRecordsPartition(partition_index=tp.partition, offset=offsets[tp])
+                        for tp in tps
+                    ),
                 )
                 for name, tps in _by_topic(tp for tp in left if leaders[tp] == node).items()
             )
-            asks.append(Ask(Api.DELETE_RECORDS, m.DeleteRecordsRequest(topics=topics, timeout=duration(timeout)), node))
+            asks.append(
+                Ask(Api.DELETE_RECORDS, delete_records_request.DeleteRecordsRequest(topics=topics, timeout=duration(timeout)), node)
+            )
         answers = yield tuple(asks)
         for answer in answers:
             for topic in answer.topics:
@@ -261,15 +280,19 @@ def alter_configs(kind: str, name: str, changes: Mapping[str, str | None], valid
     """Change settings of one topic, broker or group; ``None`` takes one back. The others stay as they are."""
 
     def dialogue() -> Dialogue:
-        from ottla.protocol.messages import incremental_alter_configs_request as m
-
         node = yield from _keeper(kind, name)
         configs = tuple(
-            m.AlterableConfig(name=setting, config_operation=_DELETE if value is None else _SET, value=value)
+            incremental_alter_configs_request.AlterableConfig(
+                name=setting, config_operation=_DELETE if value is None else _SET, value=value
+            )
             for setting, value in changes.items()
         )
-        resource = m.AlterConfigsResource(resource_type=RESOURCES[kind], resource_name=name, configs=configs)
-        message = m.IncrementalAlterConfigsRequest(resources=(resource,), validate_only=validate_only)
+        resource = incremental_alter_configs_request.AlterConfigsResource(
+            resource_type=RESOURCES[kind], resource_name=name, configs=configs
+        )
+        message = incremental_alter_configs_request.IncrementalAlterConfigsRequest(
+            resources=(resource,), validate_only=validate_only
+        )
         (answer,) = yield (Ask(Api.INCREMENTAL_ALTER_CONFIGS, message, node),)
         (result,) = answer.responses
         check(result.error_code, result.error_message or f"{kind} {name!r}", {ErrorCode.unknown_topic_or_partition})
@@ -284,10 +307,8 @@ def list_groups() -> Call:
     """The groups of all brokers."""
 
     def dialogue() -> Dialogue:
-        from ottla.protocol.messages import list_groups_request as m
-
         _, nodes = yield from cluster()
-        answers = yield tuple(Ask(Api.LIST_GROUPS, m.ListGroupsRequest(), node) for node in nodes.values())
+        answers = yield tuple(Ask(Api.LIST_GROUPS, list_groups_request.ListGroupsRequest(), node) for node in nodes.values())
         for answer in answers:
             check(answer.error_code, "the groups of a broker")
         found = {
@@ -305,11 +326,10 @@ def delete_groups(group_ids: Iterable[str]) -> Call:
     left = dict.fromkeys(group_ids)
 
     def dialogue() -> Dialogue:
-        from ottla.protocol.messages import delete_groups_request as m
-
         coordinators = yield from coordinators_of(left)
         asks = tuple(
-            Ask(Api.DELETE_GROUPS, m.DeleteGroupsRequest(groups_names=(name,)), node) for name, node in coordinators.items()
+            Ask(Api.DELETE_GROUPS, delete_groups_request.DeleteGroupsRequest(groups_names=(name,)), node)
+            for name, node in coordinators.items()
         )
         answers = yield asks
         _settle(left, {item.group_id: item for answer in answers for item in answer.results}, "group")
@@ -321,11 +341,9 @@ def group_offsets(group_id: str) -> Call:
     """All that a group has committed."""
 
     def dialogue() -> Dialogue:
-        from ottla.protocol.messages import offset_fetch_request as m
-
         coordinators = yield from coordinators_of([group_id])
-        group = m.OffsetFetchRequestGroup(group_id=group_id, topics=None)
-        (answer,) = yield (Ask(Api.OFFSET_FETCH, m.OffsetFetchRequest(groups=(group,)), coordinators[group_id]),)
+        group = offset_fetch_request.OffsetFetchRequestGroup(group_id=group_id, topics=None)
+        (answer,) = yield (Ask(Api.OFFSET_FETCH, offset_fetch_request.OffsetFetchRequest(groups=(group,)), coordinators[group_id]),)
         (result,) = answer.groups
         check(result.error_code, f"group {group_id!r}")
         offsets = {}
@@ -345,14 +363,12 @@ def alter_group_offsets(group_id: str, offsets: Mapping[TopicPartition, OffsetAn
     """Commit for a group that has no members."""
 
     def dialogue() -> Dialogue:
-        from ottla.protocol.messages import offset_commit_request as m
-
         coordinators = yield from coordinators_of([group_id])
         topics = tuple(
-            m.OffsetCommitRequestTopic(
+            offset_commit_request.OffsetCommitRequestTopic(
                 name=topic,
                 partitions=tuple(
-                    m.OffsetCommitRequestPartition(
+                    offset_commit_request.OffsetCommitRequestPartition(
                         partition_index=tp.partition,
                         committed_offset=offsets[tp].offset,
                         committed_leader_epoch=-1 if (epoch := offsets[tp].leader_epoch) is None else epoch,
@@ -363,7 +379,7 @@ def alter_group_offsets(group_id: str, offsets: Mapping[TopicPartition, OffsetAn
             )
             for topic, partitions in _by_topic(offsets).items()
         )
-        message = m.OffsetCommitRequest(group_id=group_id, member_id="", topics=topics)
+        message = offset_commit_request.OffsetCommitRequest(group_id=group_id, member_id="", topics=topics)
         (answer,) = yield (Ask(Api.OFFSET_COMMIT, message, coordinators[group_id]),)
         for topic in answer.topics:
             for part in topic.partitions:
@@ -400,26 +416,28 @@ def list_offsets(times: Mapping[TopicPartition, int], isolation: IsolationLevel)
 
 
 def _times_of(tps: list[TopicPartition], times: Mapping[TopicPartition, int], isolation: IsolationLevel) -> Any:
-    from ottla.protocol.messages import list_offsets_request as m
-
     topics = tuple(
-        m.ListOffsetsTopic(
+        list_offsets_request.ListOffsetsTopic(
             name=name,
-            partitions=tuple(m.ListOffsetsPartition(partition_index=tp.partition, timestamp=times[tp]) for tp in partitions),
+            partitions=tuple(
+                list_offsets_request.ListOffsetsPartition(partition_index=tp.partition, timestamp=times[tp]) for tp in partitions
+            ),
         )
         for name, partitions in _by_topic(tps).items()
     )
-    return m.ListOffsetsRequest(replica_id=-1, isolation_level=int(isolation), topics=topics, timeout=duration(30_000))
+    return list_offsets_request.ListOffsetsRequest(
+        replica_id=-1, isolation_level=int(isolation), topics=topics, timeout=duration(30_000)
+    )
 
 
 # -- what several calls need ----------------------------------------------------------------------------------------------
 
 
 def _metadata(names: Iterable[str] | None) -> Dialogue:
-    from ottla.protocol.messages import metadata_request as m
-
-    topics = None if names is None else tuple(m.MetadataRequestTopic(topic_id=None, name=name) for name in names)
-    message = m.MetadataRequest(topics=topics, allow_auto_topic_creation=False, include_topic_authorized_operations=False)
+    topics = None if names is None else tuple(metadata_request.MetadataRequestTopic(topic_id=None, name=name) for name in names)
+    message = metadata_request.MetadataRequest(
+        topics=topics, allow_auto_topic_creation=False, include_topic_authorized_operations=False
+    )
     (answer,) = yield (Ask(Api.METADATA, message),)
     check(answer.error_code, "the cluster")
     return answer
@@ -484,12 +502,11 @@ def _leaders(tps: Iterable[TopicPartition]) -> Generator[Any, Any, dict[TopicPar
 
 
 def coordinators_of(group_ids: Iterable[str]) -> Generator[Any, Any, dict[str, Node]]:
-    from ottla.protocol.messages import find_coordinator_request as m
-
     wanted = list(group_ids)
     # One key in each request: brokers before 2.8 take no more.
     answers = yield tuple(
-        Ask(Api.FIND_COORDINATOR, m.FindCoordinatorRequest(key_type=0, coordinator_keys=(key,))) for key in wanted
+        Ask(Api.FIND_COORDINATOR, find_coordinator_request.FindCoordinatorRequest(key_type=0, coordinator_keys=(key,)))
+        for key in wanted
     )
     found = {}
     for group_id, answer in zip(wanted, answers, strict=True):

@@ -15,6 +15,7 @@ from ottla.errors import GroupIdNotFoundError, ProtocolError
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.consumer_protocol import decode_assignment
+from ottla.protocol.messages import consumer_group_describe_request, describe_groups_request
 from ottla.types import Node, TopicPartition
 
 _OTHER_TYPE = "is not a consumer group"
@@ -30,11 +31,13 @@ def describe_groups(group_ids: Iterable[str]) -> Call:
     wanted = list(dict.fromkeys(group_ids))
 
     def dialogue() -> Dialogue:
-        from ottla.protocol.messages import consumer_group_describe_request as newer, describe_groups_request as m
-
         nodes = yield from coordinators_of(wanted)
         answers = yield tuple(
-            Ask(Api.DESCRIBE_GROUPS, m.DescribeGroupsRequest(groups=(group_id,), include_authorized_operations=False), node)
+            Ask(
+                Api.DESCRIBE_GROUPS,
+                describe_groups_request.DescribeGroupsRequest(groups=(group_id,), include_authorized_operations=False),
+                node,
+            )
             for group_id, node in nodes.items()
         )
         found = {group.group_id: group for answer in answers for group in answer.groups}
@@ -43,7 +46,9 @@ def describe_groups(group_ids: Iterable[str]) -> Call:
             answers = yield tuple(
                 Ask(
                     Api.CONSUMER_GROUP_DESCRIBE,
-                    newer.ConsumerGroupDescribeRequest(group_ids=(group_id,), include_authorized_operations=False),
+                    consumer_group_describe_request.ConsumerGroupDescribeRequest(
+                        group_ids=(group_id,), include_authorized_operations=False
+                    ),
                     nodes[group_id],
                 )
                 for group_id in missing

@@ -13,6 +13,7 @@ from ottla.client.admin.calls import Ask, Call, Dialogue, Refused, check, cluste
 from ottla.client.admin.results import LogDirDescription
 from ottla.errors import BrokerIdNotRegisteredError, broker_error
 from ottla.protocol.apis import Api
+from ottla.protocol.messages import describe_log_dirs_request
 from ottla.types import TopicPartition
 
 _UNKNOWN_SIZE = -1
@@ -22,15 +23,13 @@ def describe_log_dirs(brokers: Collection[int] | None) -> Call:
     """The log directories of these brokers, or of all, by node id and path."""
 
     def dialogue() -> Dialogue:
-        from ottla.protocol.messages import describe_log_dirs_request as m
-
         _, nodes = yield from cluster()
         asked = sorted(nodes) if brokers is None else list(dict.fromkeys(brokers))
         missing = [number for number in asked if number not in nodes]
         if missing:
             known = ", ".join(map(str, sorted(nodes)))
             raise Refused(BrokerIdNotRegisteredError(f"there is no broker {missing[0]}, only {known}"))
-        message = m.DescribeLogDirsRequest(topics=None)
+        message = describe_log_dirs_request.DescribeLogDirsRequest(topics=None)
         answers = yield tuple(Ask(Api.DESCRIBE_LOG_DIRS, message, nodes[number]) for number in asked)
         for number, answer in zip(asked, answers, strict=True):
             check(answer.error_code, f"the log directories of broker {number}")

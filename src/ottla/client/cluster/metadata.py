@@ -22,6 +22,7 @@ from ottla.config import ClientConfig
 from ottla.errors import BrokerError, OttlaError, UnknownTopicOrPartitionError, broker_error
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
+from ottla.protocol.messages import metadata_request
 from ottla.types import Leader, Node, Now, PartitionInfo, TopicPartition
 
 _log = logging.getLogger(__name__)
@@ -296,8 +297,6 @@ class MetadataManager:
                 del self._transient[topic]
 
     def _request(self) -> Any:
-        from ottla.protocol.messages import metadata_request
-
         topics = None
         if self._topics is not None:
             names = sorted(self._topics | self._transient.keys())

@@ -17,6 +17,7 @@ from ottla.config import ClientConfig
 from ottla.errors import OttlaError, OttlaTimeoutError, broker_error
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
+from ottla.protocol.messages import metadata_request
 from ottla.types import Now
 
 
@@ -101,8 +102,6 @@ class TopicsManager:
 
 
 def _request(topics: frozenset[str] | None) -> Any:
-    from ottla.protocol.messages import metadata_request
-
     named = (
         None
         if topics is None

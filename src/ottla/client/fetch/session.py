@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from ottla.config import ConsumerConfig
 from ottla.protocol import ErrorCode, duration
+from ottla.protocol.messages import fetch_request as messages
 from ottla.types import Node, TopicPartition
 
 NO_SESSION = 0
@@ -242,8 +243,6 @@ def fetch_request(config: ConsumerConfig, session: SessionRequest, max_bytes: in
 
     Without any topic id it is sent in a version that has names.
     """
-    from ottla.protocol.messages import fetch_request as messages
-
     topics: dict[tuple[str, uuid.UUID | None], list[Any]] = {}
     for tp, wanted in session.named.items():
         topics.setdefault((tp.topic, wanted.topic_id if session.by_id else None), []).append(

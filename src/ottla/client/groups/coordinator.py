@@ -17,6 +17,7 @@ from ottla.client.effects import AnyNode, Poll, Send, ToCoordinator
 from ottla.config import ConsumerConfig
 from ottla.errors import OttlaError, ProtocolError, broker_error
 from ottla.protocol.apis import Api
+from ottla.protocol.messages import find_coordinator_request
 from ottla.types import Node, Now
 
 _log = logging.getLogger(__name__)
@@ -106,8 +107,6 @@ class CoordinatorManager:
             return Poll()
         if now.mono < self._not_before:
             return Poll(wake_at=self._not_before)
-        from ottla.protocol.messages import find_coordinator_request
-
         message = find_coordinator_request.FindCoordinatorRequest(key_type=_GROUP, coordinator_keys=(self._group_id,))
         self._in_flight = True
         return Poll((Send(Api.FIND_COORDINATOR, message, AnyNode(), None, self._request_timeout),))

@@ -24,6 +24,7 @@ from ottla.client.groups.membership import DEFAULT, MemberIdentity, Membership, 
 from ottla.errors import COORDINATOR, BrokerError, DisconnectedError, OttlaError, OttlaTimeoutError, broker_error
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
+from ottla.protocol.messages import describe_groups_request
 from ottla.types import ConsumerGroupMetadata, GroupMembershipOperation, Now
 
 _log = logging.getLogger(__name__)
@@ -127,8 +128,6 @@ class AutoMembership:
         return self._decide(self._classic, f"the group's protocol cannot be determined: {error}", now)
 
     def _ask(self, now: Now) -> Poll:
-        from ottla.protocol.messages import describe_groups_request
-
         if self._in_flight:
             return Poll()
         if self._not_before > now.mono:

@@ -41,6 +41,7 @@ from ottla.errors import (
 )
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
+from ottla.protocol.messages import offset_commit_request, offset_fetch_request
 from ottla.types import Now, OffsetAndMetadata, TopicPartition
 
 _log = logging.getLogger(__name__)
@@ -313,8 +314,6 @@ class CommitManager:
     # -- requests ---------------------------------------------------------------------------------------------------------
 
     def _commit_request(self, job: _CommitJob) -> Any:
-        from ottla.protocol.messages import offset_commit_request
-
         left = self._order.left(job.number, job.offsets)
         if not left:
             job.done(job.offsets, None)
@@ -379,8 +378,6 @@ class CommitManager:
         job.signed = self._membership.identity()
 
     def _fetch_request(self, partitions: frozenset[TopicPartition]) -> Any:
-        from ottla.protocol.messages import offset_fetch_request
-
         signed = self._membership.reader()
         topics: dict[str, list[int]] = {}
         for tp in sorted(partitions):

@@ -23,6 +23,7 @@ from ottla.config import ConsumerConfig
 from ottla.errors import DisconnectedError, NoOffsetForPartitionError, OttlaError, OttlaTimeoutError, broker_error, too_late
 from ottla.protocol import ErrorCode, duration
 from ottla.protocol.apis import Api
+from ottla.protocol.messages import list_offsets_request
 from ottla.types import Now, OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
 
 _CONSUMER = -1
@@ -229,8 +230,6 @@ class OffsetsManager:
     # -- requests ---------------------------------------------------------------------------------------------------------
 
     def _ask(self, query: Query, now: Now) -> None:
-        from ottla.protocol.messages import list_offsets_request
-
         self._forget_stale(query)
         query.waits_for_version = sys.maxsize
         by_node: dict[int, dict[str, list[Any]]] = {}

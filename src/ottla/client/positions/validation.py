@@ -21,6 +21,7 @@ from ottla.config import ConsumerConfig
 from ottla.errors import BrokerError, LogTruncationError, OttlaError, UnsupportedApiError, broker_error
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
+from ottla.protocol.messages import offset_for_leader_epoch_request
 from ottla.types import Leader, Now, OffsetAndMetadata, TopicPartition
 
 _log = logging.getLogger(__name__)
@@ -191,19 +192,20 @@ class PositionValidator:
         return self._in_flight.get(tp) == _question(state)
 
     def _ask(self, leader: Leader, states: Mapping[TopicPartition, PartitionState]) -> Send:
-        from ottla.protocol.messages import offset_for_leader_epoch_request as messages
-
         topics: dict[str, list[Any]] = {}
         for tp, state in states.items():
-            item = messages.OffsetForLeaderPartition(
+            item = offset_for_leader_epoch_request.OffsetForLeaderPartition(
                 partition=tp.partition,
                 current_leader_epoch=-1 if leader.epoch is None else leader.epoch,
                 leader_epoch=-1 if state.leader_epoch is None else state.leader_epoch,
             )
             topics.setdefault(tp.topic, []).append(item)
-        message = messages.OffsetForLeaderEpochRequest(
+        message = offset_for_leader_epoch_request.OffsetForLeaderEpochRequest(
             replica_id=_CONSUMER,
-            topics=tuple(messages.OffsetForLeaderTopic(topic=name, partitions=tuple(items)) for name, items in topics.items()),
+            topics=tuple(
+                offset_for_leader_epoch_request.OffsetForLeaderTopic(topic=name, partitions=tuple(items))
+                for name, items in topics.items()
+            ),
         )
         questions = {tp: _question(state) for tp, state in states.items()}
         self._in_flight.update(questions)

@@ -26,6 +26,7 @@ from ottla.errors import BrokerError, InconsistentGroupProtocolError, ProtocolEr
 from ottla.protocol import duration
 from ottla.protocol.apis import Api
 from ottla.protocol.consumer_protocol import Subscription, decode_assignment, encode_subscription
+from ottla.protocol.messages import join_group_request, sync_group_request
 from ottla.types import Now
 
 PROTOCOL_TYPE = "consumer"
@@ -221,8 +222,6 @@ def join_group(
     config: ConsumerConfig, generation: Generation, subscription: Subscription, user_data: Mapping[str, bytes | None], reason: str
 ) -> Any:
     """JoinGroup. Each assignor is offered, with the same subscription (version 3) and user data of its own."""
-    from ottla.protocol.messages import join_group_request
-
     return join_group_request.JoinGroupRequest(
         group_id=config.group_id or "",
         session_timeout=duration(config.session_timeout_ms),
@@ -242,8 +241,6 @@ def join_group(
 
 def sync_group(config: ConsumerConfig, generation: Generation, assignments: Mapping[str, bytes]) -> Any:
     """SyncGroup: with the assignments of all members from the leader, with none from the others."""
-    from ottla.protocol.messages import sync_group_request
-
     return sync_group_request.SyncGroupRequest(
         group_id=config.group_id or "",
         generation_id=generation.number,

@@ -22,6 +22,7 @@ from ottla.config import ConsumerConfig
 from ottla.errors import OttlaError, broker_error
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
+from ottla.protocol.messages import heartbeat_request, leave_group_request
 from ottla.types import GroupMembershipOperation, Now
 
 _log = logging.getLogger(__name__)
@@ -179,8 +180,6 @@ class PendingLeave:
 
 def heartbeat(config: ConsumerConfig, generation: Generation) -> Any:
     """Heartbeat."""
-    from ottla.protocol.messages import heartbeat_request
-
     return heartbeat_request.HeartbeatRequest(
         group_id=config.group_id or "",
         generation_id=generation.number,
@@ -191,8 +190,6 @@ def heartbeat(config: ConsumerConfig, generation: Generation) -> Any:
 
 def leave_group(config: ConsumerConfig, member_id: str, reason: str) -> Any:
     """LeaveGroup."""
-    from ottla.protocol.messages import leave_group_request
-
     member = leave_group_request.MemberIdentity(
         member_id=member_id, group_instance_id=config.group_instance_id, reason=reason[:REASON_LENGTH]
     )

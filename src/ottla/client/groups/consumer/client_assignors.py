@@ -34,6 +34,12 @@ from ottla.client.groups.membership import MembershipContext
 from ottla.client.notifications import AssignmentNeeded, ErrorNotification
 from ottla.errors import AssignmentError, DisconnectedError, OttlaError, OttlaTimeoutError, broker_error
 from ottla.protocol.apis import Api
+from ottla.protocol.messages import (
+    api_versions_request,
+    consumer_group_heartbeat_request,
+    consumer_group_install_assignment_request,
+    consumer_group_prepare_assignment_request,
+)
 from ottla.types import Now, TopicPartition
 from ottla.version import __version__
 
@@ -200,8 +206,6 @@ class ClientAssignorManager:
             return Poll()
         if self._versions_at > now.mono:
             return Poll(wake_at=self._versions_at)
-        from ottla.protocol.messages import api_versions_request
-
         message = api_versions_request.ApiVersionsRequest(client_software_name="ottla", client_software_version=__version__)
         self._versions_in_flight = True
         return Poll((self._send(Api.API_VERSIONS, message, target, self._coordinator.found),))
@@ -226,8 +230,6 @@ class ClientAssignorManager:
         self._versions_attempts += 1
 
     def _offer(self) -> None:
-        from ottla.protocol.messages import consumer_group_heartbeat_request
-
         if not self._serves:
             self.offers = None
             return
@@ -357,19 +359,15 @@ class ClientAssignorManager:
     # -- messages ---------------------------------------------------------------------------------------------------------------
 
     def _prepare_request(self) -> Any:
-        from ottla.protocol.messages import consumer_group_prepare_assignment_request as messages
-
-        return messages.ConsumerGroupPrepareAssignmentRequest(
+        return consumer_group_prepare_assignment_request.ConsumerGroupPrepareAssignmentRequest(
             group_id=self._config.group_id or "", member_id=self._member_id, member_epoch=self._epoch
         )
 
     def _install_request(self) -> Any:
-        from ottla.protocol.messages import consumer_group_install_assignment_request as messages
-
         shown, failed = self._question, self._error is not None
         ids = {topic.topic_name: topic.topic_id for topic in shown.topics}
         version = self._strategy.versions.get(shown.assignor_name, 0)
-        return messages.ConsumerGroupInstallAssignmentRequest(
+        return consumer_group_install_assignment_request.ConsumerGroupInstallAssignmentRequest(
             group_id=self._config.group_id or "",
             member_id=self._member_id,
             member_epoch=self._epoch,
@@ -379,10 +377,10 @@ class ClientAssignorManager:
             members=()
             if failed
             else tuple(
-                messages.Member(
+                consumer_group_install_assignment_request.Member(
                     member_id=member_id,
                     topic_partitions=tuple(
-                        messages.TopicPartitions(topic_id=ids[topic], partitions=numbers)
+                        consumer_group_install_assignment_request.TopicPartitions(topic_id=ids[topic], partitions=numbers)
                         for topic, numbers in _by_topic(share.partitions).items()
                     ),
                     metadata_version=version,

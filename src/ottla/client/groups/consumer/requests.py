@@ -18,6 +18,7 @@ from ottla.client.groups.membership import leaves
 from ottla.client.subscription import Subscription
 from ottla.config import ConsumerConfig
 from ottla.protocol import duration
+from ottla.protocol.messages import consumer_group_heartbeat_request
 from ottla.types import ConsumerGroupMetadata, GroupMembershipOperation
 
 JOIN, LEAVE, LEAVE_FOR_A_WHILE = 0, -1, -2
@@ -109,8 +110,6 @@ class Heartbeats:
         return wish
 
     def _message(self, epoch: int, **news: Any) -> Any:
-        from ottla.protocol.messages import consumer_group_heartbeat_request
-
         fields = {"rebalance_timeout": duration(_UNCHANGED), "topic_partitions": None, **news}
         return consumer_group_heartbeat_request.ConsumerGroupHeartbeatRequest(
             group_id=self._config.group_id or "",
@@ -122,8 +121,6 @@ class Heartbeats:
 
 
 def _topic_partitions(held: Assignment | None) -> tuple[Any, ...]:
-    from ottla.protocol.messages import consumer_group_heartbeat_request
-
     return tuple(
         consumer_group_heartbeat_request.TopicPartitions(topic_id=topic_id, partitions=tuple(sorted(numbers)))
         for topic_id, numbers in (held.partitions if held is not None else {}).items()
