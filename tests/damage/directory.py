@@ -99,13 +99,13 @@ def build(path: Path, ended: str) -> Whole:
 def _make_topics(broker: CoreUnderTest) -> None:
     core = broker.core
     for name, (partitions, configs) in TOPICS.items():
-        core.create_topic(name, partitions, {"index.interval.bytes": "100", **configs})
+        core.catalog.create_topic(name, partitions, {"index.interval.bytes": "100", **configs})
     for name in INTERNAL:
-        core.topic_or_new(name)
+        core.catalog.topic_or_new(name)
     for row, (name, number) in enumerate(ALL):
         # Offsets of their own: a segment of another partition is never mistaken for one's own.
-        core.log(name, number).start_offset = 1000 * row
-        _small(core.log(name, number))
+        core.catalog.log(name, number).start_offset = 1000 * row
+        _small(core.catalog.log(name, number))
 
 
 def _small(log: PartitionLog) -> None:
@@ -115,7 +115,7 @@ def _small(log: PartitionLog) -> None:
 
 def _append(broker: CoreUnderTest, topic: str, partition: int, rows: list[tuple[bytes | None, bytes | None, int]]) -> None:
     data = encode_batch([NewRecord(key, value, timestamp=stamp) for key, value, stamp in rows])
-    broker.core.append(broker.core.log(topic, partition), data, read_header(data), broker.now)
+    broker.core.catalog.append(broker.core.catalog.log(topic, partition), data, read_header(data), broker.now)
     broker.run_jobs()
 
 
@@ -128,9 +128,9 @@ def _write_plain(broker: CoreUnderTest) -> None:
             _append(broker, topic, 0, rows)
     for number in range(6):
         _append(broker, "plain", 1, [(None, b"x" * 70, START.wall + number)])
-    log = broker.core.log("trimmed", 0)
-    broker.core.delete_records(log, log.segments[1].base_offset + 2)
-    broker.core.logs.checkpoint_starts()()
+    log = broker.core.catalog.log("trimmed", 0)
+    broker.core.catalog.delete_records(log, log.segments[1].base_offset + 2)
+    broker.core.catalog.logs.checkpoint_starts()()
 
 
 def _write_keys(broker: CoreUnderTest) -> None:
@@ -188,9 +188,17 @@ def _pass(broker: CoreUnderTest, minutes: int) -> None:
 
 def _change_policy(broker: CoreUnderTest) -> None:
     changes = [("cleanup.policy", Change.SET, "delete"), ("retention.ms", Change.SET, "-1")]
-    alter(broker.core, ResourceType.TOPIC, "former", changes, replacing=False, validate_only=False)
+    alter(
+        broker.core.catalog,
+        ResourceType.TOPIC,
+        "former",
+        changes,
+        broker.core.state.alter_settings,
+        replacing=False,
+        validate_only=False,
+    )
     for name, number in ALL:
-        _small(broker.core.log(name, number))
+        _small(broker.core.catalog.log(name, number))
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 
-from ottla.broker.refusal import Refusal
+from ottla.coordinator.api_error import ApiError
 from ottla.errors import ConfigError, StorageError
 from ottla.records import NewRecord, encode_batch, read_header
 from ottla.types import Now
@@ -113,16 +113,16 @@ def _append(broker: CoreUnderTest, before: Everything) -> Iterator[str]:
     for topic, number in PARTITIONS:
         read = before.partitions[topic, number]
         try:
-            log = broker.core.log(topic, number)
-        except Refusal:
+            log = broker.core.catalog.log(topic, number)
+        except ApiError:
             continue  # offline, which was judged before
         data = encode_batch([NewRecord(b"new", b"new", timestamp=broker.now.wall)])
-        appended = broker.core.append(log, data, read_header(data), broker.now)
+        appended = broker.core.catalog.append(log, data, read_header(data), broker.now)
         if appended.base_offset != read.end:
             yield f"a record was appended to {topic}-{number} at {appended.base_offset} instead of {read.end}"
     broker.run_jobs()
     for topic, number in PARTITIONS:
-        if broker.core.log(topic, number).read(before.partitions[topic, number].end, 1000, at_least_one=True) is None:
+        if broker.core.catalog.log(topic, number).read(before.partitions[topic, number].end, 1000, at_least_one=True) is None:
             yield f"the new record of {topic}-{number} cannot be read"
 
 

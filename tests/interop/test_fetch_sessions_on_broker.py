@@ -34,7 +34,7 @@ def produce(broker: Broker, number: int) -> None:
 
 def sessions(broker: Broker) -> int:
     assert broker._node is not None
-    return len(broker._node._core.fetch_sessions)
+    return len(broker._node._core.state.fetch_sessions)
 
 
 def test_kafka_python(broker: Broker) -> None:

@@ -60,7 +60,7 @@ class Group:
 
     def check(self) -> None:
         """No commit goes back, and none is ahead of what was handled."""
-        if self.world.broker.core.faults.active:
+        if self.world.broker.core.catalog.faults.active:
             return  # the answer to this question could be what the fault strikes
         now = self.world.committed("g", "t", PARTITIONS)
         for partition, offset in now.items():

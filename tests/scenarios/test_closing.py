@@ -85,7 +85,7 @@ def test_who_remains_has_committed_all_the_same(world: World) -> None:
 
 def test_brokers_keep_no_session_of_fetches_for_a_consumer_that_is_closed(world: World) -> None:
     app = a_reader(world, "a")
-    sessions = world.broker.core.fetch_sessions
+    sessions = world.broker.core.state.fetch_sessions
     assert len(sessions) == 1
     before = world.now.mono
     world.call(app, closing(app, DEFAULT))
@@ -103,7 +103,7 @@ def test_a_consumer_without_a_group_ends_its_session_too(world: World) -> None:
         yield from app.calls.close(30_000, app.now)
 
     world.call(app, program())
-    assert len(world.broker.core.fetch_sessions) == 0
+    assert len(world.broker.core.state.fetch_sessions) == 0
 
 
 def test_without_time_nothing_is_waited_for_and_the_rest_is_said_all_the_same(world: World) -> None:
@@ -113,7 +113,7 @@ def test_without_time_nothing_is_waited_for_and_the_rest_is_said_all_the_same(wo
     world.call(app, closing(app, REMAIN, timeout=0))
     assert world.now.mono == before
     world.run(1_000)
-    assert len(world.broker.core.fetch_sessions) == 0
+    assert len(world.broker.core.state.fetch_sessions) == 0
 
 
 def test_a_broker_that_is_gone_is_not_waited_for_longer_than_a_fetch_takes(world: World) -> None:
@@ -139,17 +139,17 @@ def test_what_a_listener_raises_does_not_keep_the_session(world: World) -> None:
             yield from app.calls.close(30_000, app.now)
 
     world.call(app, program())
-    assert len(world.broker.core.fetch_sessions) == 0
+    assert len(world.broker.core.state.fetch_sessions) == 0
 
 
 def test_the_member_of_a_group_that_others_read_ends_its_session(world: World) -> None:
     one, two = join(world, "a"), join(world, "b")
     settle(world, one, two)
     world.run(1_000)
-    assert len(world.broker.core.fetch_sessions) == 2
+    assert len(world.broker.core.state.fetch_sessions) == 2
     one.stop = True
     world.run_until(lambda: not one.running)
-    assert len(world.broker.core.fetch_sessions) == 1
+    assert len(world.broker.core.state.fetch_sessions) == 1
 
 
 # -- unsubscribe() --------------------------------------------------------------------------------------------------------

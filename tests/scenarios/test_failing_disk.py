@@ -110,7 +110,7 @@ class Story:
 
     def produce_all(self) -> None:
         """One request that writes to all topics: what fails for one does not for the others."""
-        names = [name for name in TOPICS if name != "t" and self.broker.core.topics.get(name) is not None]
+        names = [name for name in TOPICS if name != "t" and self.broker.core.catalog.topics.get(name) is not None]
         values = {name: b"%s-%d" % (name.encode(), self.round) for name in names}
         now = self.broker.now.wall
         data = {name: encode_batch([NewRecord(b"k%d" % (self.round % 2), values[name], timestamp=now)]) for name in names}
@@ -212,7 +212,7 @@ class Story:
     # What has to hold.
 
     def log(self, name: str) -> PartitionLog:
-        return self.broker.core.log(name, 0)
+        return self.broker.core.catalog.log(name, 0)
 
     def check_flushed(self, name: str) -> None:
         """``flush.messages``: fewer acknowledged records than that are not on disk."""
@@ -252,7 +252,7 @@ class Story:
         compact = self.log("compact")
         assert compact.clean_point == compact.segments[-1].base_offset, "compaction goes on"
         assert len(self.records("compact", 0)) <= 4
-        for log in self.broker.core.logs:
+        for log in self.broker.core.catalog.logs:
             assert log.recovery_point >= log.segments[-1].base_offset, log
             assert (log.surplus, log.swap) == ([], None)
             folder = self.path / f"{log.topic_partition.topic}-0"

@@ -47,7 +47,7 @@ def test_a_session_that_the_broker_lost_costs_no_record(world: World) -> None:
     world.produce("t", 0, 40)
     app = assigned(world, TP0, TP1, max_poll_records=10)
     seen = poll(world, app)
-    world.broker.core.fetch_sessions.clear()
+    world.broker.core.state.fetch_sessions.clear()
     world.produce("t", 1, 10)
     while len(seen) < 50:
         more = poll(world, app)
@@ -60,10 +60,10 @@ def test_a_session_that_the_broker_lost_costs_no_record(world: World) -> None:
 def test_sessions_end_with_the_consumer(world: World) -> None:
     app = assigned(world, TP0)
     poll(world, app)
-    assert len(world.broker.core.fetch_sessions) == 1
+    assert len(world.broker.core.state.fetch_sessions) == 1
     world.call(app, app.calls.close(1_000, world.now))
     world.run(1_000)
-    assert len(world.broker.core.fetch_sessions) == 0
+    assert len(world.broker.core.state.fetch_sessions) == 0
 
 
 def test_pausing_all_for_a_while_keeps_the_session(world: World) -> None:
@@ -172,7 +172,7 @@ def produce_at(world: World, timestamps: list[int]) -> None:
 
     batch = encode_batch([NewRecord(None, b"v", timestamp=timestamp) for timestamp in timestamps])
     data = messages.PartitionProduceData(index=0, records=bytes(batch))
-    topic_id = world.broker.core.topic("t").topic_id
+    topic_id = world.broker.core.catalog.topic("t").topic_id
     topic = messages.TopicProduceData(name="t", topic_id=topic_id, partition_data=(data,))
     world.broker.ask(
         Api.PRODUCE, messages.ProduceRequest(transactional_id=None, acks=1, timeout=duration(1_000), topic_data=(topic,))

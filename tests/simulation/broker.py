@@ -13,11 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
+from ottla.broker.catalog import Endpoint
 from ottla.broker.config import broker_config
 from ottla.broker.core import BrokerCore
 from ottla.broker.effects import CancelTimer, CloseConnection, Effect, HalfReply, NoReply, Reply, RunJob, SetTimer, Struck
 from ottla.broker.faults.rules import Action, AddFault, ExpireMember, Match, RemoveFaults, Rule
-from ottla.broker.holdings import Endpoint
 from ottla.errors import OttlaError
 from ottla.protocol.apis import SPOKEN, Api
 from ottla.protocol.codec import RequestHeader, decode_request, encode_response

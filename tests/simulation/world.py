@@ -75,7 +75,7 @@ class World:
         start = self.produced.get(tp, 0)
         batch = encode_batch([NewRecord(None, b"%d" % offset) for offset in range(start, start + count)])
         self.produced[tp] = start + count
-        topic_id = self.broker.core.topic(topic).topic_id
+        topic_id = self.broker.core.catalog.topic(topic).topic_id
         data = produce_request.PartitionProduceData(index=partition, records=bytes(batch))
         answer = self.broker.ask(
             Api.PRODUCE,
@@ -123,7 +123,7 @@ class World:
 
     def committed(self, group: str, topic: str, partitions: int) -> dict[int, int]:
         """What a group has committed, by partition; partitions without a commit are left out."""
-        topic_id = self.broker.core.topic(topic).topic_id
+        topic_id = self.broker.core.catalog.topic(topic).topic_id
         wanted = offset_fetch_request.OffsetFetchRequestTopics(
             name=topic, topic_id=topic_id, partition_indexes=tuple(range(partitions))
         )

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from ottla.broker.refusal import Refusal
+from ottla.coordinator.api_error import ApiError
 from ottla.protocol import ErrorCode
 from ottla.protocol.messages import fetch_request, fetch_response
 from ottla.types import Now
@@ -69,17 +69,17 @@ class FetchSessions:
         self._sessions.clear()
 
     def begin(self, request: fetch_request.FetchRequest, by_id: bool, now: Now) -> fetch_request.FetchRequest:
-        """The request with everything that it is about; raises ``Refusal`` where its session is not as its client believes."""
+        """The request with everything that it is about; raises ``ApiError`` where its session is not as its client believes."""
         if request.session_epoch in (FIRST_EPOCH, FINAL_EPOCH):
             self._sessions.pop(request.session_id, None)
             return request
         session = self._sessions.get(request.session_id)
         if session is None:
-            raise Refusal(ErrorCode.fetch_session_id_not_found, f"There is no fetch session {request.session_id}.")
+            raise ApiError(ErrorCode.fetch_session_id_not_found, f"There is no fetch session {request.session_id}.")
         if session.epoch != request.session_epoch:
-            raise Refusal(ErrorCode.invalid_fetch_session_epoch, f"The session is at epoch {session.epoch}.")
+            raise ApiError(ErrorCode.invalid_fetch_session_epoch, f"The session is at epoch {session.epoch}.")
         if session.by_id is not by_id:
-            raise Refusal(ErrorCode.fetch_session_topic_id_error, "The session names topics otherwise.")
+            raise ApiError(ErrorCode.fetch_session_topic_id_error, "The session names topics otherwise.")
         _update(session, request)
         if not session.partitions:
             del self._sessions[request.session_id]

@@ -11,16 +11,16 @@ from functools import partial
 from typing import Any
 
 from ottla.assignors import SERVER_ASSIGNORS, PartitionAssignor
+from ottla.broker.catalog import BrokerCatalog
 from ottla.broker.config import BrokerConfig
 from ottla.broker.coordinator_partitions import CoordinatorPartitions
 from ottla.broker.effects import JobTag, Place, RequestContext, RunJob, TimerKey
 from ottla.broker.group_configs import StoredGroupConfigs
 from ottla.broker.group_log import read_groups
-from ottla.broker.holdings import Holdings
 from ottla.broker.ports import Ids
-from ottla.broker.refusal import Refusal
 from ottla.broker.state_log import StateLog
 from ottla.broker.topics import OFFSETS_TOPIC
+from ottla.coordinator.api_error import ApiError
 from ottla.coordinator.config import GroupConfig
 from ottla.coordinator.consumer.regex import resolve_all
 from ottla.coordinator.coordinator import Effect as GroupEffect, GroupCoordinator
@@ -45,25 +45,25 @@ class Groups:
             return frozenset(GroupCoordinator.APIS)
         return frozenset(GroupCoordinator.APIS) - OF_CLIENT_ASSIGNORS
 
-    def __init__(self, holdings: Holdings, config: BrokerConfig, ids: Ids, assignors: Mapping[str, PartitionAssignor]) -> None:
-        self._holdings = holdings
+    def __init__(self, catalog: BrokerCatalog, config: BrokerConfig, ids: Ids, assignors: Mapping[str, PartitionAssignor]) -> None:
+        self._catalog = catalog
         self._assignors = assignors
         self._config = config
         self._ids = ids
-        self._log = StateLog(holdings, OFFSETS_TOPIC, config.offsets_topic_num_partitions, "group")
+        self._log = StateLog(catalog, OFFSETS_TOPIC, config.offsets_topic_num_partitions, "group")
         self._renew()
 
     def _renew(self) -> None:
         """Begin with a coordinator that has no partition yet."""
         self._coordinator = GroupCoordinator(
             self._group_config(),
-            self._holdings.topics,
+            self._catalog.topics,
             self._ids,
             assignors=self._assignors,
-            configs=StoredGroupConfigs(lambda: self._holdings.settings, lambda: self._holdings.config),
+            configs=StoredGroupConfigs(lambda: self._catalog.settings, lambda: self._catalog.config),
         )
         self._partitions: CoordinatorPartitions[Sequence[DurableEvent], GroupEffect] = CoordinatorPartitions(
-            self._coordinator, self._log, self._holdings.outbox, "group", read=read_groups, empty=(), perform=self._perform
+            self._coordinator, self._log, self._catalog.outbox, "group", read=read_groups, empty=(), perform=self._perform
         )
 
     def start(self, now: Now) -> None:
@@ -80,9 +80,9 @@ class Groups:
         return TopicPartition(OFFSETS_TOPIC, self._coordinator.partition_for(group_id))
 
     def check_loaded(self, partition: int) -> None:
-        """Check that a partition's log is not being read, since the reader might or might not see the write; raises ``Refusal``."""
+        """Check that the log of a partition is not being read: the reader might or might not see the write. Raises ``ApiError``."""
         if self._partitions.ownership.is_loading(partition):
-            raise Refusal(ErrorCode.coordinator_load_in_progress, f"{OFFSETS_TOPIC}-{partition} is being read.")
+            raise ApiError(ErrorCode.coordinator_load_in_progress, f"{OFFSETS_TOPIC}-{partition} is being read.")
 
     def end_transaction(self, partition: int, producer_id: int, commit: bool, now: Now) -> None:
         """The marker of a transaction is in a partition: its offsets count from now on, or never did."""
@@ -90,7 +90,7 @@ class Groups:
 
     def coordinator_of(self, group_id: str) -> Place | None:
         """The coordinator of a group: this broker, unless a scripted fault names another, or none (``None``)."""
-        return self._partitions.ownership.place_of(self._coordinator.partition_for(group_id), self._holdings.place)
+        return self._partitions.ownership.place_of(self._coordinator.partition_for(group_id), self._catalog.place)
 
     def move_away(self, fault: int, group_id: str | None, to: Place | None, now: Now) -> None:
         """Give up the partition of a group, or all; ``to`` is the new owner in answers."""
@@ -108,7 +108,7 @@ class Groups:
         return count
 
     def ensure_topic(self) -> None:
-        """Create ``__consumer_offsets`` if it is not there yet; ``Refusal`` where that fails."""
+        """Create ``__consumer_offsets`` if it is not there yet; ``ApiError`` where that fails."""
         self._log.ensure_topic()
 
     def handle(self, context: RequestContext, message: Any, now: Now) -> None:
@@ -155,7 +155,7 @@ class Groups:
                 raise AssertionError(f"no such job: {tag}")
 
     def _group_config(self) -> GroupConfig:
-        config = self._holdings.config
+        config = self._catalog.config
         return GroupConfig(
             offsets_topic_partitions=self._log.partition_count,
             group_min_session_timeout_ms=config.group_min_session_timeout_ms,
@@ -187,9 +187,9 @@ class Groups:
                 return self._write([effect], now)
             self._log.gather(effect)
         elif isinstance(effect, ResolveRegexes):
-            self._holdings.outbox.put(RunJob(("group", "regexes", effect.group_id), partial(resolve_all, effect)))
+            self._catalog.outbox.put(RunJob(("group", "regexes", effect.group_id), partial(resolve_all, effect)))
         else:
-            self._holdings.outbox.put(effect)
+            self._catalog.outbox.put(effect)
         return ()
 
     def _write(self, appends: Sequence[Append], now: Now) -> list[GroupEffect]:

@@ -6,8 +6,9 @@ or stored whole; one that already is as the settings ask is not touched.
 
 from __future__ import annotations
 
-from ottla.broker.refusal import RecordError, RecordsRefused, Refusal
+from ottla.broker.api_errors import InvalidRecordsError, RecordError
 from ottla.broker.topic_config import TopicConfig
+from ottla.coordinator.api_error import ApiError
 from ottla.protocol import ErrorCode
 from ottla.records import BatchHeader, Compression, iter_records, recompressed
 
@@ -19,7 +20,7 @@ _NO_STAMP = -1
 def check_records(config: TopicConfig, header: BatchHeader, batch: bytes, now: int) -> None:
     """Whether each record is stamped near enough to ``now`` (ms since 1970), and has a key where a log is compacted by key.
 
-    Raises ``RecordsRefused``: INVALID_TIMESTAMP if any stamp is wrong, else INVALID_RECORD.
+    Raises ``InvalidRecordsError``: INVALID_TIMESTAMP if any stamp is wrong, else INVALID_RECORD.
     """
     earliest, latest = now - config.message_timestamp_before_max_ms, now + config.message_timestamp_after_max_ms
     by_client = config.message_timestamp_type == "CreateTime"
@@ -34,9 +35,9 @@ def check_records(config: TopicConfig, header: BatchHeader, batch: bytes, now: i
         elif config.compacted and record.key is None:
             keys.append(RecordError(index, "a compacted topic cannot accept a record without a key"))
     if stamps or keys:
-        raise RecordsRefused(ErrorCode.invalid_timestamp if stamps else ErrorCode.invalid_record, sorted(stamps + keys))
+        raise InvalidRecordsError(ErrorCode.invalid_timestamp if stamps else ErrorCode.invalid_record, sorted(stamps + keys))
     if by_client and header.max_timestamp > latest:
-        raise Refusal(
+        raise ApiError(
             ErrorCode.invalid_timestamp, "The batch says that it holds a stamp too far ahead, but none of its records has it."
         )
 

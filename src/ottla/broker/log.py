@@ -24,10 +24,10 @@ from ottla.broker.epochs import LeaderEpochs
 from ottla.broker.markers import read_marker
 from ottla.broker.ports import Job, LogFiles, PinnedFolder
 from ottla.broker.producers import Producers
-from ottla.broker.refusal import Refusal
 from ottla.broker.scan import Damage
 from ottla.broker.segment import Segment, file_name
 from ottla.broker.topic_config import TopicConfig
+from ottla.coordinator.api_error import ApiError
 from ottla.protocol import ErrorCode
 from ottla.protocol.framing import FileRange
 from ottla.records import HEADER_SIZE, BatchHeader, ControlType, InvalidBatchError
@@ -188,10 +188,10 @@ class PartitionLog:
         """Write the leader epochs to their checkpoint, ``forced``: also to disk. Raises ``OSError``."""
         self.files.pin().write_small(EPOCH_CHECKPOINT, self.epochs.to_bytes(), forced=forced)
 
-    def failed(self, code: ErrorCode, reason: str) -> Refusal:
+    def failed(self, code: ErrorCode, reason: str) -> ApiError:
         """The error for clients after a disk failure."""
         self.complain(reason)
-        return Refusal(code, reason)
+        return ApiError(code, reason)
 
     def complain(self, reason: str) -> None:
         """Log a disk failure: one line, not one per attempt."""
@@ -215,7 +215,7 @@ class PartitionLog:
         """Whole batches from the one that holds ``offset`` on; ``None`` where there is nothing to read or no batch fits.
 
         ``offset`` must lie between ``start_offset`` and ``high_watermark``; nothing at or after ``end`` is read. Raises
-        ``Refusal`` where disk or bytes are damaged.
+        ``ApiError`` where disk or bytes are damaged.
         """
         end = self.end_offset if end is None else end
         if offset >= end:
@@ -254,14 +254,14 @@ class PartitionLog:
         return data, [entry for segment in segments for entry in segment.aborted.between(offset, end)]
 
     def check_epoch(self, epoch: int) -> None:
-        """Whether a client's idea of the leader epoch is the present one, or -1, none; raises ``Refusal``."""
+        """Whether a client's idea of the leader epoch is the present one, or -1, none; raises ``ApiError``."""
         if epoch not in (_NO_EPOCH, self.epochs.current):
             older = epoch < self.epochs.current
             code = ErrorCode.fenced_leader_epoch if older else ErrorCode.unknown_leader_epoch
-            raise Refusal(code, f"The leader epoch of {self.topic_partition} is {self.epochs.current}, the request says {epoch}.")
+            raise ApiError(code, f"The leader epoch of {self.topic_partition} is {self.epochs.current}, the request says {epoch}.")
 
     def find_time(self, timestamp: int) -> tuple[int, int] | None:
-        """Offset and timestamp of the first record stamped at or after ``timestamp``; raises ``Refusal`` as ``read`` does."""
+        """Offset and timestamp of the first record stamped at or after ``timestamp``; raises ``ApiError`` as ``read`` does."""
         return self._served(lambda: self._find_time(timestamp))
 
     def _find_time(self, timestamp: int) -> tuple[int, int] | None:
@@ -275,7 +275,7 @@ class PartitionLog:
 
     def find_largest_time(self) -> tuple[int, int] | None:
         """Offset and timestamp of the first record with the largest timestamp; ``None`` in a log without records. Raises
-        ``Refusal``."""
+        ``ApiError``."""
         stamped = [segment for segment in self.segments if segment.max_timestamp >= 0]
         if not stamped:
             return None
@@ -408,7 +408,7 @@ class PartitionLog:
 
     def _served(self, read: Callable[[], R]) -> R:
         """The result of ``read``. If it meets damage, the damage is found first, and what is intact behind it is read. Raises
-        ``Refusal``."""
+        ``ApiError``."""
         try:
             try:
                 return read()

@@ -12,7 +12,7 @@ BLOCK = 1000
 
 
 class ProducerIds:
-    """Gives out producer ids. ``reserve`` stores a new limit before any id below it is used; it may raise ``Refusal``."""
+    """Gives out producer ids. ``reserve`` stores a new limit before any id below it is used; it may raise ``ApiError``."""
 
     def __init__(self, first: int, reserve: Callable[[int], None]) -> None:
         self._next = self.limit = first

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import crc32c
 
-from ottla.broker.refusal import Refusal
+from ottla.coordinator.api_error import ApiError
 from ottla.protocol import ErrorCode
 from ottla.records import BatchHeader
 
@@ -103,17 +103,17 @@ class Producers:
         return known is not None and epoch < known.epoch
 
     def check_epoch(self, producer_id: int, epoch: int) -> None:
-        """Whether a producer may still write; raises ``Refusal``: INVALID_PRODUCER_EPOCH where a newer one has taken its place."""
+        """Whether a producer may still write; raises ``ApiError``: INVALID_PRODUCER_EPOCH where a newer one has taken its place."""
         if self.is_fenced(producer_id, epoch):
             current = self._producers[producer_id].epoch
-            raise Refusal(ErrorCode.invalid_producer_epoch, f"producer {producer_id} has epoch {current}, the batch says {epoch}")
+            raise ApiError(ErrorCode.invalid_producer_epoch, f"producer {producer_id} has epoch {current}, the batch says {epoch}")
 
     def check_marker(self, producer_id: int, epoch: int, coordinator_epoch: int) -> None:
-        """Whether a transaction may be ended; raises ``Refusal`` for an older producer or an older coordinator."""
+        """Whether a transaction may be ended; raises ``ApiError`` for an older producer or an older coordinator."""
         self.check_epoch(producer_id, epoch)
         known = self._producers.get(producer_id)
         if known is not None and coordinator_epoch < known.coordinator_epoch:
-            raise Refusal(
+            raise ApiError(
                 ErrorCode.transaction_coordinator_fenced,
                 f"producer {producer_id} has a marker of epoch {known.coordinator_epoch}, this one has {coordinator_epoch}",
             )
@@ -121,7 +121,7 @@ class Producers:
     def check(self, header: BatchHeader) -> BatchStamp | None:
         """The earlier batch that this one repeats, or ``None`` where it is new and in order.
 
-        Raises ``Refusal``: INVALID_PRODUCER_EPOCH for an older epoch, OUT_OF_ORDER_SEQUENCE_NUMBER for a gap,
+        Raises ``ApiError``: INVALID_PRODUCER_EPOCH for an older epoch, OUT_OF_ORDER_SEQUENCE_NUMBER for a gap,
         INVALID_TXN_STATE for a batch outside of the transaction that its producer has open. A producer that is not remembered
         may begin with any sequence number.
         """
@@ -137,12 +137,12 @@ class Producers:
                     return stamp
             expected = (known.last_sequence + 1) & _MAX_SEQUENCE
         if header.producer_id in self._open and not header.is_transactional:
-            raise Refusal(
+            raise ApiError(
                 ErrorCode.invalid_txn_state,
                 f"producer {header.producer_id} has a transaction open, the batch does not belong to it",
             )
         if header.base_sequence != expected:
-            raise Refusal(
+            raise ApiError(
                 ErrorCode.out_of_order_sequence_number,
                 f"producer {header.producer_id} sent sequence {header.base_sequence}, expected was {expected}",
             )

@@ -9,15 +9,16 @@ Source: KIP-226 (sources and synonyms), KIP-339 (incremental changes), KIP-1142 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
+from ottla.broker.catalog import BrokerCatalog
 from ottla.broker.config import BROKER_SETTINGS, CLUSTER_WIDE, GROUP_SETTINGS, TOPIC_SETTINGS, group_settings
-from ottla.broker.holdings import Holdings
-from ottla.broker.refusal import Refusal
+from ottla.broker.ports import StoredSettings
 from ottla.broker.setting import Setting
 from ottla.broker.topic_config import NO_CLEANUP
 from ottla.broker.topics import Topic, check_name
+from ottla.coordinator.api_error import ApiError
 from ottla.errors import ConfigError
 from ottla.protocol import ErrorCode
 
@@ -72,86 +73,86 @@ class Described(NamedTuple):
         return self.synonyms[0] if self.synonyms else Place(self.name, self.setting.text(self.setting.default), Source.DEFAULT)
 
 
-def describe(holdings: Holdings, kind: int, name: str) -> list[Described]:
-    """The settings of a resource; raises ``Refusal`` where there is none of that type and name."""
+def describe(catalog: BrokerCatalog, kind: int, name: str) -> list[Described]:
+    """The settings of a resource; raises ``ApiError`` where there is none of that type and name."""
     match kind:
         case ResourceType.TOPIC:
             check_name(name)
-            return of_topic(holdings, holdings.topic(name))
+            return of_topic(catalog, catalog.topic(name))
         case ResourceType.BROKER:
-            return _of_broker(holdings, name)
+            return _of_broker(catalog, name)
         case ResourceType.GROUP:
-            return _of_group(holdings, name)
-    raise Refusal(ErrorCode.invalid_request, f"Resource type {kind} has no settings here.")
+            return _of_group(catalog, name)
+    raise ApiError(ErrorCode.invalid_request, f"Resource type {kind} has no settings here.")
 
 
-def names(holdings: Holdings, kind: ResourceType) -> list[str]:
+def names(catalog: BrokerCatalog, kind: ResourceType) -> list[str]:
     """The resources of a type."""
     match kind:
         case ResourceType.TOPIC:
-            return [topic.name for topic in holdings.topics]
+            return [topic.name for topic in catalog.topics]
         case ResourceType.BROKER:
-            return [str(holdings.node_id)]
+            return [str(catalog.node_id)]
         case ResourceType.GROUP:
-            return list(holdings.settings.groups)
+            return list(catalog.settings.groups)
 
 
-def of_topic(holdings: Holdings, topic: Topic) -> list[Described]:
+def of_topic(catalog: BrokerCatalog, topic: Topic) -> list[Described]:
     """The settings of a topic: its own, then what the broker's lend it. Where settings are unknown, ``cleanup.policy`` says what
     holds until they are set: nothing is cleaned up."""
     overrides = {**topic.overrides, "cleanup.policy": NO_CLEANUP} if topic.settings_unknown else topic.overrides
-    return _of_its_own(holdings, TOPIC_SETTINGS, overrides, Source.TOPIC)
+    return _of_its_own(catalog, TOPIC_SETTINGS, overrides, Source.TOPIC)
 
 
-def _of_group(holdings: Holdings, group_id: str) -> list[Described]:
+def _of_group(catalog: BrokerCatalog, group_id: str) -> list[Described]:
     """Of any group: one that there is not yet may have settings."""
     if not group_id:
-        raise Refusal(ErrorCode.invalid_request, "Group name must not be empty")
-    return _of_its_own(holdings, GROUP_SETTINGS, holdings.settings.groups.get(group_id, {}), Source.GROUP)
+        raise ApiError(ErrorCode.invalid_request, "Group name must not be empty")
+    return _of_its_own(catalog, GROUP_SETTINGS, catalog.settings.groups.get(group_id, {}), Source.GROUP)
 
 
-def _of_its_own(holdings: Holdings, table: Table, overrides: Mapping[str, str], source: Source) -> list[Described]:
+def _of_its_own(catalog: BrokerCatalog, table: Table, overrides: Mapping[str, str], source: Source) -> list[Described]:
     described = []
     for name, (_, setting) in table.items():
         value = overrides.get(name)
         own = [Place(name, setting.text(setting.parse(value)), source)] if value is not None else []
-        inherited = _places_of_broker(holdings, setting.broker_name) if setting.broker_name is not None else []
+        inherited = _places_of_broker(catalog, setting.broker_name) if setting.broker_name is not None else []
         described.append(Described(name, setting, False, (*own, *inherited)))
     return described
 
 
-def _of_broker(holdings: Holdings, name: str) -> list[Described]:
+def _of_broker(catalog: BrokerCatalog, name: str) -> list[Described]:
     if name == "":  # what is set for all brokers, and nothing else
         return [
             Described(one, BROKER_SETTINGS[one][1], False, (Place(one, value, Source.CLUSTER),))
-            for one, value in holdings.settings.cluster.items()
+            for one, value in catalog.settings.cluster.items()
         ]
-    _check_broker(holdings, name)
+    _check_broker(catalog, name)
     return [
-        Described(one, setting, not setting.dynamic, tuple(_places_of_broker(holdings, one)))
+        Described(one, setting, not setting.dynamic, tuple(_places_of_broker(catalog, one)))
         for one, (_, setting) in BROKER_SETTINGS.items()
     ]
 
 
-def _places_of_broker(holdings: Holdings, name: str) -> list[Place]:
+def _places_of_broker(catalog: BrokerCatalog, name: str) -> list[Place]:
     attribute, setting = BROKER_SETTINGS[name]
     if name == _ADVERTISED:  # either given, or the address on which the broker listens
-        return [Place(name, holdings.endpoint.listener, Source.STATIC)]
-    started_with = getattr(holdings.static_config, attribute)
+        return [Place(name, catalog.endpoint.listener, Source.STATIC)]
+    started_with = getattr(catalog.static_config, attribute)
     places = [
         Place(name, values[name], source)
-        for values, source in ((holdings.settings.broker, Source.BROKER), (holdings.settings.cluster, Source.CLUSTER))
+        for values, source in ((catalog.settings.broker, Source.BROKER), (catalog.settings.cluster, Source.CLUSTER))
         if name in values
     ]
-    if name in holdings.static_config.given:
+    if name in catalog.static_config.given:
         places.append(Place(name, setting.text(started_with), Source.STATIC))
     return [*places, Place(name, setting.text(setting.default), Source.DEFAULT)]
 
 
-def _check_broker(holdings: Holdings, name: str) -> None:
-    if name != str(holdings.node_id):
-        raise Refusal(
-            ErrorCode.invalid_request, f"Unexpected broker id, expected {holdings.node_id} or empty string, but received {name}"
+def _check_broker(catalog: BrokerCatalog, name: str) -> None:
+    if name != str(catalog.node_id):
+        raise ApiError(
+            ErrorCode.invalid_request, f"Unexpected broker id, expected {catalog.node_id} or empty string, but received {name}"
         )
 
 
@@ -173,52 +174,65 @@ Changes = Iterable[tuple[str, int, str | None]]
 """Name, ``Change``, value."""
 
 
-def alter(holdings: Holdings, kind: int, name: str, changes: Changes, *, replacing: bool, validate_only: bool) -> None:
-    """Change settings of a resource, at once and for good; ``replacing``: all others go. ``Refusal``: nothing has changed."""
+AlterSettings = Callable[[StoredSettings, bool], None]
+"""``BrokerState.alter_settings``: the settings, and whether they are only checked."""
+
+
+def alter(
+    catalog: BrokerCatalog,
+    kind: int,
+    name: str,
+    changes: Changes,
+    alter_settings: AlterSettings,
+    *,
+    replacing: bool,
+    validate_only: bool,
+) -> None:
+    """Change settings of a resource, at once and for good; ``replacing``: all others go. ``ApiError``: nothing has changed."""
     changes = list(changes)
     if len({one for one, _, _ in changes}) != len(changes):
-        raise Refusal(ErrorCode.invalid_request, "Error due to duplicate config keys")
+        raise ApiError(ErrorCode.invalid_request, "Error due to duplicate config keys")
     missing = next((one for one, change, value in changes if value is None and change != Change.DELETE), None)
     if missing is not None:
-        raise Refusal(ErrorCode.invalid_request, f"Null value not supported for : {missing}")
+        raise ApiError(ErrorCode.invalid_request, f"Null value not supported for : {missing}")
     match kind:
         case ResourceType.TOPIC:
-            _alter_topic(holdings, name, changes, replacing, validate_only)
+            _alter_topic(catalog, name, changes, replacing, validate_only)
         case ResourceType.BROKER:
-            _alter_broker(holdings, name, changes, replacing, validate_only)
+            _alter_broker(catalog, name, changes, alter_settings, replacing, validate_only)
         case ResourceType.GROUP:
-            _alter_group(holdings, name, changes, replacing, validate_only)
+            _alter_group(catalog, name, changes, alter_settings, replacing, validate_only)
         case _:
-            raise Refusal(ErrorCode.invalid_request, f"Unknown resource type {kind}")
+            raise ApiError(ErrorCode.invalid_request, f"Unknown resource type {kind}")
 
 
-def _alter_topic(holdings: Holdings, name: str, changes: Changes, replacing: bool, validate_only: bool) -> None:
+def _alter_topic(catalog: BrokerCatalog, name: str, changes: Changes, replacing: bool, validate_only: bool) -> None:
     if not name:
-        raise Refusal(ErrorCode.invalid_request, "Default topic resources are not allowed.")
+        raise ApiError(ErrorCode.invalid_request, "Default topic resources are not allowed.")
     check_name(name)
-    topic = holdings.topics.get(name)
+    topic = catalog.topics.get(name)
     if topic is None:
-        raise Refusal(ErrorCode.unknown_topic_or_partition, f"The topic '{name}' does not exist.")
-    present = {described.name: described.holds.value for described in of_topic(holdings, topic)}
+        raise ApiError(ErrorCode.unknown_topic_or_partition, f"The topic '{name}' does not exist.")
+    present = {described.name: described.holds.value for described in of_topic(catalog, topic)}
     own = {} if replacing else topic.overrides
-    altered = holdings.topics.altered(topic, _changed(own, present, changes, TOPIC_SETTINGS))
+    altered = catalog.topics.altered(topic, _changed(own, present, changes, TOPIC_SETTINGS))
     if not validate_only:
-        holdings.replace_topic(altered)
+        catalog.replace_topic(altered)
 
 
-def _alter_broker(holdings: Holdings, name: str, changes: Changes, replacing: bool, validate_only: bool) -> None:
+def _alter_broker(
+    catalog: BrokerCatalog, name: str, changes: Changes, alter_settings: AlterSettings, replacing: bool, validate_only: bool
+) -> None:
     if name:
-        _check_broker(holdings, name)
+        _check_broker(catalog, name)
     fixed = [one for one, _, _ in changes if one in BROKER_SETTINGS and not BROKER_SETTINGS[one][1].dynamic]
     if fixed:
-        raise Refusal(ErrorCode.invalid_request, f"Cannot update these configs dynamically: [{', '.join(fixed)}]")
-    present = {one: setting.text(getattr(holdings.config, attribute)) for one, (attribute, setting) in BROKER_SETTINGS.items()}
-    stored = holdings.settings
+        raise ApiError(ErrorCode.invalid_request, f"Cannot update these configs dynamically: [{', '.join(fixed)}]")
+    present = {one: setting.text(getattr(catalog.config, attribute)) for one, (attribute, setting) in BROKER_SETTINGS.items()}
+    stored = catalog.settings
     values = _changed({} if replacing else stored.broker if name else stored.cluster, present, changes, BROKER_SETTINGS)
     _check_cluster_wide(name, [one for one, _, _ in changes] if name else CLUSTER_WIDE.keys() - values)
-    holdings.alter_settings(
-        stored._replace(broker=values) if name else stored._replace(cluster=values), validate_only=validate_only
-    )
+    alter_settings(stored._replace(broker=values) if name else stored._replace(cluster=values), validate_only)
 
 
 def _check_cluster_wide(broker: str, touched: Iterable[str]) -> None:
@@ -226,22 +240,22 @@ def _check_cluster_wide(broker: str, touched: Iterable[str]) -> None:
     fixed = next((one for one in touched if one in CLUSTER_WIDE), None)
     if fixed is not None:
         where = f"altered on broker {broker} alone" if broker else "removed from the cluster's settings"
-        raise Refusal(ErrorCode.invalid_config, f"{fixed} cannot be {where}.")
+        raise ApiError(ErrorCode.invalid_config, f"{fixed} cannot be {where}.")
 
 
-def _alter_group(holdings: Holdings, name: str, changes: Changes, replacing: bool, validate_only: bool) -> None:
+def _alter_group(
+    catalog: BrokerCatalog, name: str, changes: Changes, alter_settings: AlterSettings, replacing: bool, validate_only: bool
+) -> None:
     if not name:
-        raise Refusal(ErrorCode.invalid_request, "Default group resources are not allowed.")
-    own = {} if replacing else holdings.settings.groups.get(name, {})
+        raise ApiError(ErrorCode.invalid_request, "Default group resources are not allowed.")
+    own = {} if replacing else catalog.settings.groups.get(name, {})
     values = _changed(own, {}, changes, GROUP_SETTINGS)
     try:
-        group_settings(values, holdings.config)
+        group_settings(values, catalog.config)
     except ConfigError as error:
-        raise Refusal(ErrorCode.invalid_config, str(error)) from error
-    groups = {group: its for group, its in holdings.settings.groups.items() if group != name}
-    holdings.alter_settings(
-        holdings.settings._replace(groups={**groups, name: values} if values else groups), validate_only=validate_only
-    )
+        raise ApiError(ErrorCode.invalid_config, str(error)) from error
+    groups = {group: its for group, its in catalog.settings.groups.items() if group != name}
+    alter_settings(catalog.settings._replace(groups={**groups, name: values} if values else groups), validate_only)
 
 
 def _changed(own: Mapping[str, str], present: Mapping[str, str], changes: Changes, table: Table) -> dict[str, str]:
@@ -253,9 +267,9 @@ def _changed(own: Mapping[str, str], present: Mapping[str, str], changes: Change
         elif change == Change.SET:
             result[name] = value or ""
         elif change not in _LISTS:
-            raise Refusal(ErrorCode.invalid_request, f"Unknown operation {change} on {name}.")
+            raise ApiError(ErrorCode.invalid_request, f"Unknown operation {change} on {name}.")
         elif name not in table or not table[name][1].is_list:
-            raise Refusal(ErrorCode.invalid_config, f"Can't {Change(change).name} to key {name} because its type is not LIST.")
+            raise ApiError(ErrorCode.invalid_config, f"Can't {Change(change).name} to key {name} because its type is not LIST.")
         else:
             result[name] = _changed_list(result.get(name, present[name]), change, value or "")
     return result

@@ -11,13 +11,13 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
+from ottla.broker.catalog import BrokerCatalog
 from ottla.broker.effects import RunJob
-from ottla.broker.holdings import Holdings
 from ottla.broker.log import PartitionLog
 from ottla.broker.ports import SegmentFile
-from ottla.broker.refusal import Refusal
 from ottla.broker.scan import Damage, scan
 from ottla.broker.segment import file_name
+from ottla.coordinator.api_error import ApiError
 from ottla.coordinator.effects import Append
 from ottla.errors import CorruptRecordError
 from ottla.protocol import ErrorCode
@@ -57,8 +57,8 @@ class _Flushing(NamedTuple):
 class StateLog:
     """The partitions of ``topic``, of which a new one has ``partitions``; ``job`` is the first word of the tags of its jobs."""
 
-    def __init__(self, holdings: Holdings, topic: str, partitions: int, job: str) -> None:
-        self._holdings = holdings
+    def __init__(self, catalog: BrokerCatalog, topic: str, partitions: int, job: str) -> None:
+        self._catalog = catalog
         self._topic = topic
         self._partitions = partitions
         self._job = job
@@ -68,16 +68,16 @@ class StateLog:
     @property
     def partition_count(self) -> int:
         """How many partitions there are, or will be."""
-        topic = self._holdings.topics.get(self._topic)
+        topic = self._catalog.topics.get(self._topic)
         return topic.partition_count if topic is not None else self._partitions
 
     def ensure_topic(self) -> None:
-        """Create the topic if it is not there yet; ``Refusal`` where that fails."""
-        self._holdings.topic_or_new(self._topic)
+        """Create the topic if it is not there yet; ``ApiError`` where that fails."""
+        self._catalog.topic_or_new(self._topic)
 
     def _log(self, partition: int) -> PartitionLog | None:
-        topic = self._holdings.topics.get(self._topic)
-        return self._holdings.logs.get(topic, partition) if topic is not None else None
+        topic = self._catalog.topics.get(self._topic)
+        return self._catalog.logs.get(topic, partition) if topic is not None else None
 
     def is_offline(self, partition: int) -> bool:
         """Whether the log of a partition cannot be read."""
@@ -131,19 +131,19 @@ class StateLog:
         numbers = tuple([append.batch for append in appends])
         try:
             batch = encode()
-            log = self._holdings.log(self._holdings.topic_or_new(self._topic).name, partition)
+            log = self._catalog.log(self._catalog.topic_or_new(self._topic).name, partition)
             if producer is not None:
                 log.producers.check_epoch(producer.producer_id, producer.epoch)
-            self._holdings.append(log, batch, read_header(batch), now)
-        except Refusal as refusal:
-            return _failed(coordinator, partition, numbers, refusal.code, now)
+            self._catalog.append(log, batch, read_header(batch), now)
+        except ApiError as api_error:
+            return _failed(coordinator, partition, numbers, api_error.code, now)
         except Exception:
             # Groups whose append is open serve no request: whatever goes wrong, the append has to end.
             logger.exception("the broker failed to write to %s-%d", self._topic, partition)
             return _failed(coordinator, partition, numbers, ErrorCode.unknown_server_error, now)
         if log.flush_due():
             self._flushing[partition, numbers[0]] = _Flushing(log, log.end_offset, numbers)
-            self._holdings.outbox.put(RunJob((self._job, "flush", partition, numbers[0]), log.flush()))
+            self._catalog.outbox.put(RunJob((self._job, "flush", partition, numbers[0]), log.flush()))
             return []
         return _appended(coordinator, partition, numbers, now)
 

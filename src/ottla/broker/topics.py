@@ -14,8 +14,8 @@ from functools import lru_cache
 
 from ottla.broker.config import TOPIC_SETTINGS, BrokerConfig, topic_config
 from ottla.broker.ports import StoredTopic
-from ottla.broker.refusal import Refusal
 from ottla.broker.topic_config import NO_CLEANUP, TopicConfig
+from ottla.coordinator.api_error import ApiError
 from ottla.errors import ConfigError
 from ottla.protocol import ErrorCode
 
@@ -140,36 +140,36 @@ class Topics:
         return topic
 
     def altered(self, topic: Topic, overrides: Mapping[str, str]) -> Topic:
-        """A topic with other settings of its own, which are known now; raises ``Refusal``: INVALID_CONFIG."""
+        """A topic with other settings of its own, which are known now; raises ``ApiError``: INVALID_CONFIG."""
         try:
             overrides = {**_internal_configs(topic.name, self._config), **overrides}
             not_honoured = {name: value for name, value in topic.not_honoured.items() if name not in TOPIC_SETTINGS}
             config = self._config_of(overrides, False)
             return replace(topic, config=config, overrides=overrides, not_honoured=not_honoured, settings_unknown=False)
         except ConfigError as error:
-            raise Refusal(ErrorCode.invalid_config, str(error)) from error
+            raise ApiError(ErrorCode.invalid_config, str(error)) from error
 
     def widened(self, topic: Topic, partitions: int) -> Topic:
-        """A topic with more partitions. Raises ``Refusal``: INVALID_PARTITIONS if they are not more, POLICY_VIOLATION if they are
+        """A topic with more partitions. Raises ``ApiError``: INVALID_PARTITIONS if they are not more, POLICY_VIOLATION if they are
         too many, INVALID_REQUEST if the topic is the broker's own.
         """
         count = topic.partition_count
         if topic.internal:
             # The hash of a group or a transactional id, modulo this number, determines the partition of its records. Kafka 4.3.1
             # allows the change and uses the old number until its next start, which did not find the offsets of 28 of 30 groups.
-            raise Refusal(
+            raise ApiError(
                 ErrorCode.invalid_request,
                 f"Topic '{topic.name}' keeps its {count} partition(s): groups and transactions would not be found in others.",
             )
         if partitions == count:
-            raise Refusal(ErrorCode.invalid_partitions, f"Topic already has {count} partition(s).")
+            raise ApiError(ErrorCode.invalid_partitions, f"Topic already has {count} partition(s).")
         if partitions < count:
-            raise Refusal(
+            raise ApiError(
                 ErrorCode.invalid_partitions,
                 f"The topic {topic.name} currently has {count} partition(s); {partitions} would not be an increase.",
             )
         if partitions > MAX_NEW_PARTITIONS:
-            raise Refusal(ErrorCode.policy_violation, f"{partitions} partitions: a topic may have {MAX_NEW_PARTITIONS} at most.")
+            raise ApiError(ErrorCode.policy_violation, f"{partitions} partitions: a topic may have {MAX_NEW_PARTITIONS} at most.")
         return replace(topic, partition_count=partitions)
 
     def reconfigured(self, config: BrokerConfig) -> list[Topic]:
@@ -190,35 +190,35 @@ class Topics:
         self._version += 1
 
     def check_unused(self, name: str) -> None:
-        """Whether a topic of this name could be made; raises ``Refusal``."""
+        """Whether a topic of this name could be made; raises ``ApiError``."""
         check_name(name)
         if name in self._by_name:
-            raise Refusal(ErrorCode.topic_already_exists, f"Topic '{name}' already exists.")
+            raise ApiError(ErrorCode.topic_already_exists, f"Topic '{name}' already exists.")
         alike = self._alike.get(_without_dots(name))
         if alike is not None:
-            raise Refusal(ErrorCode.invalid_topic_exception, f"Topic '{name}' collides with existing topic: {alike}")
+            raise ApiError(ErrorCode.invalid_topic_exception, f"Topic '{name}' collides with existing topic: {alike}")
 
     def check_new(self, name: str, partitions: int, configs: Mapping[str, str]) -> None:
-        """Whether a topic could be made; raises ``Refusal``."""
+        """Whether a topic could be made; raises ``ApiError``."""
         self.check_unused(name)
         if partitions <= 0:
-            raise Refusal(
+            raise ApiError(
                 ErrorCode.invalid_partitions, f"Number of partitions was set to an invalid non-positive value: {partitions}."
             )
         if partitions > MAX_NEW_PARTITIONS:
-            raise Refusal(
+            raise ApiError(
                 ErrorCode.policy_violation, f"{partitions} partitions: a topic may be created with {MAX_NEW_PARTITIONS} at most."
             )
         try:
             self._config_of(configs, False)
         except ConfigError as error:
-            raise Refusal(ErrorCode.invalid_config, str(error)) from error
+            raise ApiError(ErrorCode.invalid_config, str(error)) from error
 
 
 def check_name(name: str) -> None:
-    """Whether a name can be that of a topic; raises ``Refusal``."""
+    """Whether a name can be that of a topic; raises ``ApiError``."""
     if name in (".", "..") or _LEGAL.fullmatch(name) is None:
-        raise Refusal(
+        raise ApiError(
             ErrorCode.invalid_topic_exception,
             f"Topic name {name[:260]!r} is illegal: 1 to 249 of the ASCII letters, digits, '.', '_' and '-', but not '.' or '..'.",
         )

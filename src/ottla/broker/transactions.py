@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from ottla.broker.catalog import BrokerCatalog
 from ottla.broker.config import BrokerConfig
 from ottla.broker.coordinator_partitions import CoordinatorPartitions, LoadedLog
 from ottla.broker.effects import (
@@ -28,13 +29,12 @@ from ottla.broker.effects import (
     TimerKey,
 )
 from ottla.broker.groups import Groups
-from ottla.broker.holdings import Holdings
 from ottla.broker.log import PartitionLog
 from ottla.broker.markers import NewMarker, marker_batch
-from ottla.broker.refusal import Refusal
 from ottla.broker.state_log import Entry, StateLog, StoredSegment, latest_entries
 from ottla.broker.topics import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from ottla.broker.verdicts import Writer
+from ottla.coordinator.api_error import ApiError
 from ottla.coordinator.effects import Append
 from ottla.coordinator.transactions.config import TransactionConfig
 from ottla.coordinator.transactions.coordinator import Effect as CoordinatorEffect, TransactionCoordinator
@@ -64,11 +64,11 @@ class Transactions:
     served: frozenset[Api] = TransactionCoordinator.APIS
     """The APIs that the coordinator answers."""
 
-    def __init__(self, holdings: Holdings, groups: Groups, config: BrokerConfig) -> None:
-        self._holdings = holdings
+    def __init__(self, catalog: BrokerCatalog, groups: Groups, config: BrokerConfig) -> None:
+        self._catalog = catalog
         self._groups = groups
         self._config = config
-        self._log = StateLog(holdings, TRANSACTIONS_TOPIC, config.transaction_state_log_num_partitions, "transactions")
+        self._log = StateLog(catalog, TRANSACTIONS_TOPIC, config.transaction_state_log_num_partitions, "transactions")
         self._markers: dict[str, WriteMarkers] = {}
         self._enlisting: dict[int, Enlisted] = {}
         self._renew()
@@ -83,14 +83,14 @@ class Transactions:
                     max_timeout_ms=config.transaction_max_timeout_ms,
                     id_expiration_ms=config.transactional_id_expiration_ms,
                 ),
-                self._holdings.topics,
+                self._catalog.topics,
                 self,
                 self._groups.offsets_partition_of,
                 frozenset(INTERNAL_TOPICS),
             )
         )
         self._partitions: CoordinatorPartitions[Sequence[Entry], CoordinatorEffect] = CoordinatorPartitions(
-            self._coordinator, self._log, self._holdings.outbox, "transactions", read=_read, empty=(), perform=self._perform
+            self._coordinator, self._log, self._catalog.outbox, "transactions", read=_read, empty=(), perform=self._perform
         )
 
     def start(self, now: Now) -> None:
@@ -100,7 +100,7 @@ class Transactions:
 
     def coordinator_of(self, transactional_id: str) -> Place | None:
         """The coordinator of a transactional id: this broker, unless a scripted fault names another, or none (``None``)."""
-        return self._partitions.ownership.place_of(self._coordinator.partition_for(transactional_id), self._holdings.place)
+        return self._partitions.ownership.place_of(self._coordinator.partition_for(transactional_id), self._catalog.place)
 
     def move_away(self, fault: int, transactional_id: str | None, to: Place | None, now: Now) -> None:
         """Give up the partition of a transactional id, or all; ``to`` is the new owner in answers."""
@@ -114,7 +114,7 @@ class Transactions:
         self._partitions.come_back(fault, now)
 
     def ensure_topic(self) -> None:
-        """Create ``__transaction_state`` if it is not there yet; ``Refusal`` where that fails."""
+        """Create ``__transaction_state`` if it is not there yet; ``ApiError`` where that fails."""
         self._log.ensure_topic()
 
     def handle(self, context: RequestContext, message: Any, now: Now) -> None:
@@ -161,22 +161,22 @@ class Transactions:
                 raise AssertionError(f"no such job: {tag}")
 
     def write_marker(self, log: PartitionLog, marker: NewMarker, now: Now) -> None:
-        """End a transaction in one log, and in the groups whose offsets are in it; ``Refusal`` where that is not possible now."""
+        """End a transaction in one log, and in the groups whose offsets are in it; ``ApiError`` where that is not possible now."""
         topic, partition = log.topic_partition
         if topic == OFFSETS_TOPIC:
             self._groups.check_loaded(partition)
         batch = marker_batch(*marker, timestamp=now.wall)
-        self._holdings.append(log, batch, read_header(batch), now)
+        self._catalog.append(log, batch, read_header(batch), now)
         if log.flush_due():
-            self._holdings.outbox.put(RunJob(("sync-marker", log.topic_partition), log.flush()))
+            self._catalog.outbox.put(RunJob(("sync-marker", log.topic_partition), log.flush()))
         if topic == OFFSETS_TOPIC:
             self._groups.end_transaction(partition, marker.producer_id, marker.commit, now)
 
     def new_producer_id(self) -> int | None:
         """For the coordinator: an id that was never given out."""
         try:
-            return self._holdings.producer_ids.allocate()
-        except Refusal:
+            return self._catalog.producer_ids.allocate()
+        except ApiError:
             return None
 
     def _perform(self, effect: CoordinatorEffect, now: Now) -> Iterable[CoordinatorEffect]:
@@ -188,7 +188,7 @@ class Transactions:
         if isinstance(effect, Reply) and effect.ticket in self._enlisting:
             self._go_on(effect, now)
         else:
-            self._holdings.outbox.put(effect)
+            self._catalog.outbox.put(effect)
         return ()
 
     def _go_on(self, said: Reply, now: Now) -> None:
@@ -198,7 +198,7 @@ class Transactions:
         except Exception:
             logger.exception("closing a connection: the broker failed to serve a request in a transaction")
             effects = [CloseConnection(_counterpart(said.ticket), "the broker failed to serve it")]
-        self._holdings.outbox.put(*effects)
+        self._catalog.outbox.put(*effects)
 
     def _write_markers(self, order: WriteMarkers, now: Now) -> list[CoordinatorEffect]:
         """Write the markers that can be written now; the coordinator hears of it when none is missing."""
@@ -206,27 +206,27 @@ class Transactions:
         marker = NewMarker(order.commit, order.producer_id, order.producer_epoch, epoch)
         missing: list[TopicPartition] = []
         for topic_partition in order.partitions:
-            topic = self._holdings.topics.get(topic_partition.topic)
+            topic = self._catalog.topics.get(topic_partition.topic)
             if topic is None or topic_partition.partition not in topic.partitions:
                 continue  # deleted: there are no readers
-            log = self._holdings.logs.get(topic, topic_partition.partition)
+            log = self._catalog.logs.get(topic, topic_partition.partition)
             if log.producers.is_fenced(order.producer_id, order.producer_epoch):
                 continue  # a newer epoch writes there: what this one left open was ended for it
             try:
                 self.write_marker(log, marker, now)
-            except Refusal:
+            except ApiError:
                 missing.append(topic_partition)
         transactional_id = order.transactional_id
         if missing:
             self._markers[transactional_id] = replace(order, partitions=tuple(missing))
-            self._holdings.outbox.put(SetTimer((MARKERS, transactional_id), now.mono + _MARKER_RETRY_BACKOFF_MS))
+            self._catalog.outbox.put(SetTimer((MARKERS, transactional_id), now.mono + _MARKER_RETRY_BACKOFF_MS))
             return []
         self._markers.pop(transactional_id, None)
         return self._coordinator.on_markers_written(transactional_id, now)
 
     def _coordinator_epoch(self, state_partition: int) -> int:
-        topic = self._holdings.topics.get(TRANSACTIONS_TOPIC)
-        return self._holdings.logs.get(topic, state_partition).epochs.current if topic is not None else 0
+        topic = self._catalog.topics.get(TRANSACTIONS_TOPIC)
+        return self._catalog.logs.get(topic, state_partition).epochs.current if topic is not None else 0
 
 
 def _counterpart(ticket: Ticket) -> Ticket:

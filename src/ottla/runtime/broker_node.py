@@ -20,11 +20,11 @@ from pathlib import Path
 from types import MappingProxyType
 
 from ottla.assignors import PartitionAssignor
+from ottla.broker.catalog import Endpoint
 from ottla.broker.config import BrokerConfig, broker_config
 from ottla.broker.core import BrokerCore
 from ottla.broker.effects import Effect
 from ottla.broker.faults.rules import Command
-from ottla.broker.holdings import Endpoint
 from ottla.errors import ConfigError, ForkedError, IllegalStateError, OttlaError, StorageError
 from ottla.runtime import clock
 from ottla.runtime.collector import FULL_COLLECTIONS

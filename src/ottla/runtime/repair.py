@@ -20,9 +20,9 @@ from typing import NamedTuple
 
 from ottla.broker import holes
 from ottla.broker.aborted import TXNINDEX, TXNINDEX_COPY, AbortedTransaction, AbortedTransactions
+from ottla.broker.catalog import BrokerCatalog, Endpoint
 from ottla.broker.config import broker_config
 from ottla.broker.findings import Kind
-from ottla.broker.holdings import Endpoint, Holdings
 from ottla.broker.log import EPOCH_CHECKPOINT, PartitionLog
 from ottla.broker.ports import Readable
 from ottla.broker.scan import PIECE
@@ -231,7 +231,7 @@ def _finish(directory: StoppedDirectory, checks: Sequence[PartitionCheck], work:
     data = DataDir(work, directory.node_id)
     try:
         config = broker_config({"node.id": directory.node_id})
-        holdings = Holdings(config, Endpoint("localhost", 0), data, RandomIds())
+        holdings = BrokerCatalog(config, Endpoint("localhost", 0), data, RandomIds())
         holdings.load(clock.now())
         cut = {check.place for check in checks if check.segments and _is_cut(check)}
         for log in holdings.logs:

@@ -76,7 +76,7 @@ class Server:
         self._timers = Timers()
         self._malformed = LogRate()
         self._connections: dict[int, Connection] = {}
-        self._served = frozenset(core.served)
+        self._served = frozenset(core.state.served)
         self._tickets: dict[int, Slot] = {}
         self._next_connection = self._next_ticket = 0
         self._finished: deque[tuple[Tag, object]] = deque()
@@ -192,7 +192,7 @@ class Server:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._next_connection += 1
             connection = Connection(
-                self._next_connection, sock, host, self._core.config.socket_request_max_bytes, self._clock().mono
+                self._next_connection, sock, host, self._core.catalog.config.socket_request_max_bytes, self._clock().mono
             )
             self._connections[connection.number] = connection
             try:
@@ -339,7 +339,7 @@ class Server:
 
     def _sweep(self, mono: int) -> None:
         """Close what is idle, stuck or abandoned, and accept again after a while without descriptors."""
-        max_idle = self._core.config.connections_max_idle_ms
+        max_idle = self._core.catalog.config.connections_max_idle_ms
         for connection in list(self._connections.values()):
             if connection.in_frame and mono - connection.last_received > STALLED_FRAME_MS:
                 self._close_malformed(connection, f"a frame has begun and no more of it arrived for {STALLED_FRAME_MS // 1000} s")

@@ -42,7 +42,7 @@ class Broker:
         self.under_test = CoreUnderTest(path, **SETTINGS)
         self._ticket = 1_000_000
         self._furnish()
-        topic = self.core.topic("t")
+        topic = self.core.catalog.topic("t")
         self.known = Known(("t", "g", "range", "consumer", "edge", self.member), (topic.topic_id,), (1, 7))
 
     @property
@@ -89,17 +89,19 @@ class Broker:
 
     def stored(self) -> Any:
         """All that outlasts the process."""
-        topics = {topic.name: (topic.topic_id, topic.partition_count, dict(topic.stored().configs)) for topic in self.core.topics}
-        logs = {log.topic_partition: log.end_offset for log in self.core.logs if log.end_offset}
-        groups = self.core.groups._coordinator.durable_state()
+        topics = {
+            topic.name: (topic.topic_id, topic.partition_count, dict(topic.stored().configs)) for topic in self.core.catalog.topics
+        }
+        logs = {log.topic_partition: log.end_offset for log in self.core.catalog.logs if log.end_offset}
+        groups = self.core.state.groups._coordinator.durable_state()
         return topics, {tp: end for tp, end in logs.items() if tp.topic != "__consumer_offsets"}, groups
 
     def restart(self) -> None:
         """As after kill -9."""
-        before = (self.stored(), self.core.settings, self.core.transactions._coordinator.durable_state())
+        before = (self.stored(), self.core.catalog.settings, self.core.state.transactions._coordinator.durable_state())
         self.under_test.kill()
         self.under_test = CoreUnderTest(self.path, self.under_test.now, **SETTINGS)
-        assert (self.stored(), self.core.settings, self.core.transactions._coordinator.durable_state()) == before
+        assert (self.stored(), self.core.catalog.settings, self.core.state.transactions._coordinator.durable_state()) == before
 
     def _furnish(self) -> None:
         topic = create_topics_request.CreatableTopic(name="t", num_partitions=2, replication_factor=1, assignments=(), configs=())
@@ -147,7 +149,7 @@ def test_edges_in_any_order(data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as folder:
         broker = Broker(Path(folder))
         for _ in range(data.draw(st.integers(1, 12))):
-            api = data.draw(st.sampled_from(broker.core.served))
+            api = data.draw(st.sampled_from(broker.core.state.served))
             version = data.draw(st.integers(*SPOKEN[api]))
             broker.ask(frame(api, version, data.draw(messages(api, version, broker.known))))
             broker.under_test.pass_time(data.draw(st.sampled_from([0, 0, 1_000, 40_000])))

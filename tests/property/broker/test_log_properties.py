@@ -12,8 +12,8 @@ from hypothesis import given, settings
 
 from ottla.broker.log import PartitionLog
 from ottla.broker.producers import Producers
-from ottla.broker.refusal import Refusal
 from ottla.broker.segment import Segment
+from ottla.coordinator.api_error import ApiError
 from ottla.records import BatchHeader, InvalidBatchError, iter_headers, iter_records
 from tests.simulation.broker import content
 from tests.simulation.clock import START
@@ -151,7 +151,7 @@ def test_no_sequence_is_skipped_or_repeated(sent: list[tuple[int, int, int]], re
         header = header_of(batch(count, producer_id=1, producer_epoch=epoch, base_sequence=sequence))
         try:
             repeated = producers.check(header)
-        except Refusal:
+        except ApiError:
             continue
         if repeated is not None:
             assert (epoch, sequence, sequence + count - 1) in accepted

@@ -83,7 +83,7 @@ class Readers(RuleBasedStateMachine):
         committed=st.booleans(),
     )
     def somebody_fetches(self, back: tuple[int, ...], limits: tuple[int, int], committed: bool) -> None:
-        logs = [self.broker.core.log("orders", number) for number in range(PARTITIONS)]
+        logs = [self.broker.core.catalog.log("orders", number) for number in range(PARTITIONS)]
         parts = tuple(
             fetch_request.FetchPartition(
                 partition=number,
@@ -125,7 +125,7 @@ class Readers(RuleBasedStateMachine):
     def who_has_read_all_is_told_where_the_log_stands(self) -> None:
         for request in self.parked.values() if self.exists else ():
             for data in self._asked_now(request).responses[0].partitions:
-                log = self.broker.core.log("orders", data.partition_index)
+                log = self.broker.core.catalog.log("orders", data.partition_index)
                 if not data.error_code:
                     stands = (log.high_watermark, log.last_stable_offset, log.start_offset)
                     assert (data.high_watermark, data.last_stable_offset, data.log_start_offset) == stands

@@ -88,7 +88,7 @@ class Transactional(RuleBasedStateMachine):
     def write(self, number: int, partition: int, count: int) -> None:
         producer = self.producers[number]
         model = self._model(producer)
-        offset = self.broker.core.log("t", partition).end_offset
+        offset = self.broker.core.catalog.log("t", partition).end_offset
         added = NONE if producer.newest else producer.add("t", partition)
         if added is NONE and not producer.newest and model.owner is producer:
             self._began(model)
@@ -162,7 +162,7 @@ class Transactional(RuleBasedStateMachine):
     def readers_get_what_was_committed(self) -> None:
         for partition, offsets in self.committed.items():
             first_open = [offset for model in self.models.values() for one, offset in model.records if one == partition]
-            stable = min([*first_open, self.broker.core.log("t", partition).end_offset])
+            stable = min([*first_open, self.broker.core.catalog.log("t", partition).end_offset])
             assert fetch(self.broker, partition).last_stable_offset == stable
             assert read(self.broker, partition) == [offset for offset in offsets if offset < stable]
 

@@ -13,7 +13,6 @@ from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from ottla.broker.fetch_sessions import FetchSessions
-from ottla.broker.refusal import Refusal
 from ottla.client.fetch.session import (
     FINAL_EPOCH,
     LAST_EPOCH,
@@ -24,6 +23,7 @@ from ottla.client.fetch.session import (
     fetch_request,
     partitions_of,
 )
+from ottla.coordinator.api_error import ApiError
 from ottla.protocol import NO_THROTTLE, ErrorCode
 from ottla.protocol.messages import fetch_response
 from ottla.types import Now, TopicPartition
@@ -125,8 +125,8 @@ class Sessions(RuleBasedStateMachine):
         assert by_id is session.by_id or session.epoch == FINAL_EPOCH
         try:
             whole = self.broker.begin(_on_wire(request, by_id), by_id, NOW)
-        except Refusal as refusal:
-            return _answer((), code=refusal.code)
+        except ApiError as api_error:
+            return _answer((), code=api_error.code)
         topics = tuple(
             fetch_response.FetchableTopicResponse(
                 topic_id=topic.topic_id,

@@ -23,8 +23,8 @@ def filled(path: Path, *topics: str, segment_bytes: int = 3 * 200, **configs: st
     """A broker with topics of one partition: batches of two records, a few to a segment."""
     broker = CoreUnderTest(path)
     for name in topics:
-        broker.core.create_topic(name, 1, {"segment.bytes": "1048576", **configs})
-        log = broker.core.log(name, 0)
+        broker.core.catalog.create_topic(name, 1, {"segment.bytes": "1048576", **configs})
+        log = broker.core.catalog.log(name, 0)
         log.config = log.config.__class__(
             **{
                 **{n: getattr(log.config, n) for n in log.config.__slots__},
@@ -35,13 +35,13 @@ def filled(path: Path, *topics: str, segment_bytes: int = 3 * 200, **configs: st
         for number in range(BATCHES):
             records = [NewRecord(b"%d" % number, b"v" * 50, timestamp=START.wall + number) for _ in range(2)]
             data = encode_batch(records)
-            broker.core.append(log, data, read_header(data), broker.now)
+            broker.core.catalog.append(log, data, read_header(data), broker.now)
             broker.run_jobs()
     return broker
 
 
 def bases(broker: CoreUnderTest, topic: str) -> list[int]:
-    return [header.base_offset for header in stored(broker.core.log(topic, 0))]
+    return [header.base_offset for header in stored(broker.core.catalog.log(topic, 0))]
 
 
 ALL = [2 * number for number in range(BATCHES)]

@@ -45,7 +45,7 @@ def committed(broker: CoreUnderTest, group: str = "g") -> tuple[int, str]:
 
 def started(path: Path, **settings: object) -> CoreUnderTest:
     broker = CoreUnderTest(path, **settings)
-    if broker.core.topics.get("t") is None:
+    if broker.core.catalog.topics.get("t") is None:
         topic = create_topics_request.CreatableTopic(name="t", num_partitions=1, replication_factor=1, assignments=(), configs=())
         broker.ask(Api.CREATE_TOPICS, create_topics_request.CreateTopicsRequest(topics=(topic,)))
     return broker

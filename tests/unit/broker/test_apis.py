@@ -167,7 +167,7 @@ def test_create_topics_checks_without_creating_and_refuses_names_given_twice(bro
     one = create_topics_request.CreatableTopic(name="a", num_partitions=1, replication_factor=1, assignments=(), configs=())
     message = create_topics_request.CreateTopicsRequest(topics=(one,), validate_only=True)
     assert broker.ask(Api.CREATE_TOPICS, message).topics[0].error_code is ErrorCode.none
-    assert broker.core.topics.get("a") is None
+    assert broker.core.catalog.topics.get("a") is None
     twice = create_topics_request.CreateTopicsRequest(topics=(one, one))
     assert [topic.error_code for topic in broker.ask(Api.CREATE_TOPICS, twice).topics] == [ErrorCode.invalid_request]
 
@@ -214,7 +214,7 @@ def test_work_that_comes_late_does_not_touch_a_topic_of_the_same_name(tmp_path: 
     create(broker, "orders", 1, segment_bytes="1048576", retention_ms="1")
     for _ in range(3):
         produce(broker, batch(size=700_000))
-    broker.pass_time(broker.core.config.log_retention_check_interval_ms)
+    broker.pass_time(broker.core.catalog.config.log_retention_check_interval_ms)
     late, broker.jobs = broker.jobs, []
     assert {job.tag[0] for job in late} >= {"seal", "set-aside"}
     delete(broker, "orders")
@@ -227,7 +227,7 @@ def test_work_that_comes_late_does_not_touch_a_topic_of_the_same_name(tmp_path: 
     assert [path.name for path in tmp_path.glob("orders*")] == ["orders-0"]
     broker.kill()
     again = CoreUnderTest(tmp_path)
-    assert again.core.log("orders", 0).end_offset == 3
+    assert again.core.catalog.log("orders", 0).end_offset == 3
     again.close()
 
 
@@ -242,10 +242,10 @@ def test_topics_and_records_outlast_the_process(tmp_path: Path) -> None:
     produce(broker, batch(4), partition=2)
     broker.kill()
     again = CoreUnderTest(tmp_path)
-    topic = again.core.topics.get("orders")
+    topic = again.core.catalog.topics.get("orders")
     assert topic is not None
     assert (topic.topic_id, topic.partition_count, topic.config.retention_ms) == (topic_id, 3, -1)
-    assert again.core.log("orders", 2).end_offset == 4
+    assert again.core.catalog.log("orders", 2).end_offset == 4
     assert again.warnings == []
     again.close()
 
@@ -324,14 +324,14 @@ def test_a_batch_that_cannot_be_stored_is_refused_and_nothing_is_written(
     result = produce(broker, records, **where)
     assert result.error_code is code
     assert result.error_message
-    assert broker.core.log("orders", 0).end_offset == 0
+    assert broker.core.catalog.log("orders", 0).end_offset == 0
 
 
 @pytest.mark.parametrize("codec", list(Compression))
 def test_every_codec_is_taken_as_it_is(broker: CoreUnderTest, codec: Compression) -> None:
     create(broker)
     assert produce(broker, batch(50, compression=codec)).error_code is ErrorCode.none
-    assert broker.core.log("orders", 0).end_offset == 50
+    assert broker.core.catalog.log("orders", 0).end_offset == 50
 
 
 def test_a_batch_that_inflates_beyond_a_limit_is_refused(broker: CoreUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -366,7 +366,7 @@ def test_a_batch_that_is_sent_twice_is_stored_once(broker: CoreUnderTest) -> Non
     assert [produce(broker, data).base_offset for data in (one, two, one, two)] == [0, 3, 0, 3]
     gap = batch(producer_id=4, producer_epoch=0, base_sequence=9)
     assert produce(broker, gap).error_code is ErrorCode.out_of_order_sequence_number
-    assert broker.core.log("orders", 0).end_offset == 5
+    assert broker.core.catalog.log("orders", 0).end_offset == 5
 
 
 def test_the_broker_stamps_records_where_the_topic_says_so(broker: CoreUnderTest) -> None:
@@ -381,7 +381,7 @@ def test_with_flush_messages_the_answer_waits_for_the_disk(broker: CoreUnderTest
     assert ticket not in broker.replies
     broker.run_jobs()
     assert broker.replies[ticket].responses[0].partition_responses[0].base_offset == 0
-    assert broker.core.log("orders", 0).recovery_point == 1
+    assert broker.core.catalog.log("orders", 0).recovery_point == 1
 
 
 def test_a_disk_that_fails_to_flush_is_not_an_acknowledgement(broker: CoreUnderTest) -> None:
@@ -401,7 +401,7 @@ def test_fetch_gives_ranges_of_files_and_where_the_log_ends(broker: CoreUnderTes
     produce(broker, batch(3))
     part = fetched(broker.ask(Api.FETCH, fetch_message(1), version=12))
     assert (part.error_code, part.high_watermark, part.last_stable_offset, part.log_start_offset) == (ErrorCode.none, 3, 3, 0)
-    assert len(part.records) == broker.core.log("orders", 0).size
+    assert len(part.records) == broker.core.catalog.log("orders", 0).size
     assert part.aborted_transactions is None
 
 
@@ -436,7 +436,7 @@ def test_a_fetch_waits_for_data(broker: CoreUnderTest) -> None:
     assert ticket not in broker.replies
     produce(broker, batch(2))
     assert fetched(broker.replies[ticket]).high_watermark == 2
-    assert len(broker.core.delayed) == 0
+    assert len(broker.core.state.delayed) == 0
     broker.pass_time(1000)
 
 
@@ -464,7 +464,7 @@ def test_a_parked_fetch_goes_with_its_connection(broker: CoreUnderTest) -> None:
     broker.take(broker.core.on_disconnect(5, broker.now))
     produce(broker, batch())
     assert ticket not in broker.replies
-    assert len(broker.core.delayed) == 0
+    assert len(broker.core.state.delayed) == 0
 
 
 def test_the_first_batch_may_be_larger_than_every_limit_the_second_not(broker: CoreUnderTest) -> None:
@@ -485,10 +485,10 @@ def test_the_first_batch_may_be_larger_than_every_limit_the_second_not(broker: C
 
 
 def test_only_the_broker_writes_to_its_own_topics(broker: CoreUnderTest) -> None:
-    broker.core.groups.ensure_topic()
+    broker.core.state.groups.ensure_topic()
     refused = produce(broker, batch(), topic="__consumer_offsets")
     assert refused.error_code is ErrorCode.invalid_topic_exception
-    assert broker.core.log("__consumer_offsets", 0).end_offset == 0
+    assert broker.core.catalog.log("__consumer_offsets", 0).end_offset == 0
 
 
 # ListOffsets
@@ -554,7 +554,7 @@ def test_this_broker_coordinates_every_transaction(broker: CoreUnderTest) -> Non
     message = find_coordinator_request.FindCoordinatorRequest(key_type=1, coordinator_keys=("tx",))
     (coordinator,) = broker.ask(Api.FIND_COORDINATOR, message).coordinators
     assert (coordinator.error_code, coordinator.node_id, coordinator.port) == (ErrorCode.none, 1, 9092)
-    topic = broker.core.topics.get("__transaction_state")
+    topic = broker.core.catalog.topics.get("__transaction_state")
     assert topic is not None
     assert (topic.partition_count, topic.internal, topic.config.cleanup_policy) == (50, True, "compact")
 
@@ -566,7 +566,7 @@ def test_this_broker_coordinates_every_group(broker: CoreUnderTest) -> None:
         ("a", 1, "127.0.0.1", 9092),
         ("b", 1, "127.0.0.1", 9092),
     ]
-    topic = broker.core.topics.get("__consumer_offsets")
+    topic = broker.core.catalog.topics.get("__consumer_offsets")
     assert topic is not None
     assert (topic.partition_count, topic.internal) == (50, True)
 
@@ -619,10 +619,10 @@ def test_retention_runs_by_itself_and_files_go_after_a_while(tmp_path: Path) -> 
     produce(broker, batch(3))
     broker.pass_time(5_000)
     broker.run_jobs()
-    assert broker.core.log("orders", 0).start_offset == 0
+    assert broker.core.catalog.log("orders", 0).start_offset == 0
     broker.pass_time(1_000)
     broker.run_jobs()
-    assert broker.core.log("orders", 0).start_offset == 3
+    assert broker.core.catalog.log("orders", 0).start_offset == 3
     folder = tmp_path / "orders-0"
     assert (folder / f"{0:020d}.log.deleted").exists()
     assert fetched(broker.ask(Api.FETCH, fetch_message(0), version=12)).error_code is ErrorCode.offset_out_of_range

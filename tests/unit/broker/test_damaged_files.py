@@ -42,19 +42,19 @@ Fault = Callable[[Path], object]
 
 def fill(broker: CoreUnderTest) -> None:
     for name, configs in TOPICS.items():
-        broker.core.create_topic(name, 1, configs)
-        log = broker.core.log(name, 0)
+        broker.core.catalog.create_topic(name, 1, configs)
+        log = broker.core.catalog.log(name, 0)
         for number in range(COUNT):
             stamp = START.wall - 30 * DAY + number * DAY // 24
             records = [NewRecord(b"%d-%d" % (number, row), b"v", timestamp=stamp) for row in range(2)]
             data = encode_batch(records, producer_id=5, producer_epoch=0, base_sequence=2 * number)
-            broker.core.append(log, data, read_header(data), broker.now)
+            broker.core.catalog.append(log, data, read_header(data), broker.now)
     part = offset_commit_request.OffsetCommitRequestPartition(partition_index=0, committed_offset=COMMITTED, committed_metadata="")
     topic = offset_commit_request.OffsetCommitRequestTopic(name="kept", partitions=(part,))
     message = offset_commit_request.OffsetCommitRequest(group_id="g", member_id="", topics=(topic,))
     broker.ask(Api.OFFSET_COMMIT, message, version=9)
-    broker.core.delete_records(broker.core.log("kept", 0), 1)
-    broker.core.logs.checkpoint_starts()()
+    broker.core.catalog.delete_records(broker.core.catalog.log("kept", 0), 1)
+    broker.core.catalog.logs.checkpoint_starts()()
     broker.run_jobs()
 
 
@@ -89,10 +89,10 @@ def clean(broker: CoreUnderTest) -> None:
 
 def check_all_is_there(broker: CoreUnderTest, start: int = 1) -> None:
     for name in TOPICS:
-        log = broker.core.log(name, 0)
+        log = broker.core.catalog.log(name, 0)
         assert [header.base_offset for header in stored(log)] == BASES, name
         assert log.end_offset == 2 * COUNT
-    assert broker.core.log("kept", 0).start_offset == start
+    assert broker.core.catalog.log("kept", 0).start_offset == start
     assert committed(broker) == COMMITTED
 
 
@@ -222,7 +222,7 @@ def test_a_fault_of_one_file_costs_no_record_and_no_offset(
     text = "\n".join([*broker.warnings, *(record.getMessage() for record in caplog.records)])
     assert re.search(said, text), text
     assert said or not text
-    assert not [topic.name for topic in broker.core.topics if topic.settings_unknown]
+    assert not [topic.name for topic in broker.core.catalog.topics if topic.settings_unknown]
     clean(broker)
     check_all_is_there(broker)
     broker.store.leftovers()()
@@ -377,34 +377,50 @@ def test_topics_whose_settings_are_unknown_are_neither_deleted_nor_compacted(dat
         assert warning.endswith(": compacted, kept")
         clean(broker)
         check_all_is_there(broker)
-        held = {one.name: one.holds for one in describe(broker.core, ResourceType.TOPIC, "compacted")}
+        held = {one.name: one.holds for one in describe(broker.core.catalog, ResourceType.TOPIC, "compacted")}
         assert (held["cleanup.policy"].value, held["cleanup.policy"].source) == ("", 1)
-        assert broker.core.topic(OFFSETS_TOPIC).partition_count == 50
+        assert broker.core.catalog.topic(OFFSETS_TOPIC).partition_count == 50
         broker.close()
     broker = CoreUnderTest(data, LATER)
     for name, configs in TOPICS.items():
         changes = [(one, Change.SET, value) for one, value in configs.items()]
-        alter(broker.core, ResourceType.TOPIC, name, changes, replacing=False, validate_only=False)
+        alter(
+            broker.core.catalog,
+            ResourceType.TOPIC,
+            name,
+            changes,
+            broker.core.state.alter_settings,
+            replacing=False,
+            validate_only=False,
+        )
     broker.close()
     broker = CoreUnderTest(data, LATER)
     assert not broker.warnings
-    assert broker.core.log("compacted", 0).config.compacted
+    assert broker.core.catalog.log("compacted", 0).config.compacted
     clean(broker)
     check_all_is_there(broker)
-    alter(broker.core, ResourceType.TOPIC, "kept", [("retention.ms", Change.DELETE, None)], replacing=False, validate_only=False)
+    alter(
+        broker.core.catalog,
+        ResourceType.TOPIC,
+        "kept",
+        [("retention.ms", Change.DELETE, None)],
+        broker.core.state.alter_settings,
+        replacing=False,
+        validate_only=False,
+    )
     clean(broker)
-    assert not stored(broker.core.log("kept", 0)), "retention is back"
+    assert not stored(broker.core.catalog.log("kept", 0)), "retention is back"
     broker.close()
 
 
 def hollow(path: Path) -> tuple[CoreUnderTest, list[int]]:
     """A broker with a log that was compacted, and the offsets of its batches: there are holes between them."""
     broker = CoreUnderTest(path)
-    broker.core.create_topic("compacted", 1, {**TOPICS["compacted"], "min.cleanable.dirty.ratio": "0"})
-    log = broker.core.log("compacted", 0)
+    broker.core.catalog.create_topic("compacted", 1, {**TOPICS["compacted"], "min.cleanable.dirty.ratio": "0"})
+    log = broker.core.catalog.log("compacted", 0)
     for number in range(COUNT):
         data = encode_batch([NewRecord(b"same", b"v", timestamp=START.wall - (COUNT - number) * DAY)])
-        broker.core.append(log, data, read_header(data), broker.now)
+        broker.core.catalog.append(log, data, read_header(data), broker.now)
     clean(broker)
     left = [header.base_offset for header in stored(log)]
     assert len(left) < COUNT
@@ -449,7 +465,7 @@ def test_folders_show_what_a_catalog_lacks_that_was_cut_at_the_end_of_a_line(dat
         broker = CoreUnderTest(data, LATER)
         clean(broker)
         check_all_is_there(broker)
-        assert all(broker.core.topic(name).settings_unknown for name in TOPICS)
+        assert all(broker.core.catalog.topic(name).settings_unknown for name in TOPICS)
         broker.close()
 
 
@@ -459,20 +475,28 @@ def test_a_compacted_log_with_holes_is_not_cut_when_its_settings_are_unknown(tmp
     for one in [*tmp_path.glob("topics.json*"), *tmp_path.glob("*-checkpoint*")]:
         one.unlink()
     again = CoreUnderTest(tmp_path)
-    assert [header.base_offset for header in stored(again.core.log("compacted", 0))] == left
+    assert [header.base_offset for header in stored(again.core.catalog.log("compacted", 0))] == left
     again.close()
 
 
 def test_a_log_with_holes_that_is_not_compacted_any_more_is_not_cut_when_the_checkpoints_are_lost(tmp_path: Path) -> None:
     broker, left = hollow(tmp_path)
     changes = [("cleanup.policy", Change.SET, "delete"), ("retention.ms", Change.SET, "-1")]
-    alter(broker.core, ResourceType.TOPIC, "compacted", changes, replacing=False, validate_only=False)
+    alter(
+        broker.core.catalog,
+        ResourceType.TOPIC,
+        "compacted",
+        changes,
+        broker.core.state.alter_settings,
+        replacing=False,
+        validate_only=False,
+    )
     broker.kill()
     for one in tmp_path.glob("*-checkpoint*"):
         one.unlink()
     for _ in range(2):  # the second start finds checkpoints, and scans the log again
         again = CoreUnderTest(tmp_path)
-        assert [header.base_offset for header in stored(again.core.log("compacted", 0))] == left
+        assert [header.base_offset for header in stored(again.core.catalog.log("compacted", 0))] == left
         assert not [warning for warning in again.warnings if "truncated" in warning]
         again.kill()
 
@@ -483,7 +507,7 @@ def test_a_coordinator_s_topic_keeps_the_partition_count_that_it_was_found_with(
         one.unlink()
     for settings in ({}, {"offsets.topic.num.partitions": "100"}):
         broker = CoreUnderTest(data, LATER, **settings)
-        assert broker.core.topic(OFFSETS_TOPIC).partition_count == 50
+        assert broker.core.catalog.topic(OFFSETS_TOPIC).partition_count == 50
         assert committed(broker) == COMMITTED
         broker.close()
 
@@ -501,11 +525,19 @@ def test_a_setting_of_a_group_that_this_release_cannot_use_is_kept_and_has_no_ef
     for _ in range(2):
         broker = CoreUnderTest(data, LATER)
         assert "are kept: consumer.session.timeout.ms=long" in broker.warnings[0]
-        held = {one.name: one.holds.value for one in describe(broker.core, ResourceType.GROUP, "g")}
+        held = {one.name: one.holds.value for one in describe(broker.core.catalog, ResourceType.GROUP, "g")}
         assert held["consumer.session.timeout.ms"] == "45000"
         assert held["consumer.heartbeat.interval.ms"] == "700"
         changes = [("consumer.heartbeat.interval.ms", Change.SET, "700")]
-        alter(broker.core, ResourceType.GROUP, "g", changes, replacing=False, validate_only=False)
+        alter(
+            broker.core.catalog,
+            ResourceType.GROUP,
+            "g",
+            changes,
+            broker.core.state.alter_settings,
+            replacing=False,
+            validate_only=False,
+        )
         broker.close()
 
 
@@ -522,14 +554,14 @@ def test_settings_of_a_topic_that_contradict_those_of_the_broker_refuse_the_star
     """They were left out, and the next change of the topic lost them: one of a compacted topic had retention delete it."""
     broker = CoreUnderTest(tmp_path)
     configs = {"cleanup.policy": "compact", "min.compaction.lag.ms": "3600000"}
-    broker.core.create_topic("compacted", 1, configs)
+    broker.core.catalog.create_topic("compacted", 1, configs)
     broker.close()
     with pytest.raises(
         ConfigError, match=r"topic compacted: min.compaction.lag.ms=3600000 is more than max.compaction.lag.ms=60000"
     ):
         CoreUnderTest(tmp_path, **{"log.cleaner.max.compaction.lag.ms": "60000"})
     broker = CoreUnderTest(tmp_path)
-    assert broker.core.topic("compacted").overrides == configs
+    assert broker.core.catalog.topic("compacted").overrides == configs
     broker.close()
 
 
@@ -544,8 +576,8 @@ def test_settings_of_a_later_release_are_kept_and_the_others_hold(data: Path) ->
         (data / name).write_bytes(content)
     for _ in range(2):
         broker = CoreUnderTest(data, LATER)
-        assert broker.core.config.message_max_bytes == 9
-        assert broker.core.log("compacted", 0).config.compacted
+        assert broker.core.catalog.config.message_max_bytes == 9
+        assert broker.core.catalog.log("compacted", 0).config.compacted
         text = "\n".join(broker.warnings)
         assert "topic compacted has settings that this release does not support; they are kept: tiers=3" in text
         assert "topic kept has settings that this release does not support; they are kept: retention.ms=forever" in text
@@ -553,8 +585,24 @@ def test_settings_of_a_later_release_are_kept_and_the_others_hold(data: Path) ->
         assert "settings of the broker or of groups that this release does not support are kept: log.tiers=2, tiers=1" in text
         clean(broker)
         check_all_is_there(broker)
-        alter(broker.core, ResourceType.BROKER, "1", [("message.max.bytes", Change.SET, "9")], replacing=False, validate_only=False)
-        alter(broker.core, ResourceType.TOPIC, "compacted", [("segment.ms", Change.SET, "9")], replacing=False, validate_only=False)
+        alter(
+            broker.core.catalog,
+            ResourceType.BROKER,
+            "1",
+            [("message.max.bytes", Change.SET, "9")],
+            broker.core.state.alter_settings,
+            replacing=False,
+            validate_only=False,
+        )
+        alter(
+            broker.core.catalog,
+            ResourceType.TOPIC,
+            "compacted",
+            [("segment.ms", Change.SET, "9")],
+            broker.core.state.alter_settings,
+            replacing=False,
+            validate_only=False,
+        )
         broker.close()
     settings = [json.loads(line) for line in (data / "topics.json").read_text().splitlines() if "log.tiers" in line]
     assert settings[-1]["settings"]["groups"] == {"g": {"tiers": "1"}}

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ottla.broker.logs import CHECK_TIMES
-from ottla.broker.refusal import Refusal
+from ottla.coordinator.api_error import ApiError
 from ottla.errors import StorageError
 from ottla.protocol import ErrorCode
 from ottla.records import NewRecord, encode_batch, iter_headers, read_header
@@ -34,14 +34,14 @@ def test_a_folder_that_is_gone_does_not_bring_the_offsets_back_to_zero(tmp_path:
     (tmp_path / "t-0").rmdir()
     for number in range(3):
         again = CoreUnderTest(tmp_path)
-        log = again.core.log("t", 0)
+        log = again.core.catalog.log("t", 0)
         assert bool(again.warnings) is (number == 0)
         assert (log.start_offset, log.end_offset) == (24, 24)
         assert log.epochs.current == 1 << 16
         again.close() if number == 1 else again.kill()
     broker = CoreUnderTest(tmp_path)
     data = encode_batch([NewRecord(None, b"new")])
-    broker.core.append(broker.core.log("t", 0), data, read_header(data), broker.now)
+    broker.core.catalog.append(broker.core.catalog.log("t", 0), data, read_header(data), broker.now)
     assert bases(broker, "t") == [24]
     broker.close()
 
@@ -50,21 +50,21 @@ def test_a_folder_that_is_gone_does_not_bring_the_offsets_back_to_zero(tmp_path:
 def test_a_new_topic_without_records_does_not_begin_where_a_deleted_one_of_its_name_ended(tmp_path: Path, growing: bool) -> None:
     """After a kill the checkpoints decide whether a folder is missing, and they do not know ids of topics."""
     broker = CoreUnderTest(tmp_path)
-    topic = broker.core.create_topic("t", 2, {})
+    topic = broker.core.catalog.create_topic("t", 2, {})
     data = encode_batch([NewRecord(None, b"old")])
     for partition in range(2):
-        broker.core.append(broker.core.log("t", partition), data, read_header(data), broker.now)
+        broker.core.catalog.append(broker.core.catalog.log("t", partition), data, read_header(data), broker.now)
     broker.pass_time(120_000)
     broker.run_jobs()
-    broker.core.delete_topic(topic)
+    broker.core.catalog.delete_topic(topic)
     broker.run_jobs()
-    fresh = broker.core.create_topic("t", 1 if growing else 2, {})
+    fresh = broker.core.catalog.create_topic("t", 1 if growing else 2, {})
     if growing:
-        broker.core.replace_topic(replace(fresh, partition_count=2))
+        broker.core.catalog.replace_topic(replace(fresh, partition_count=2))
     broker.kill()
     again = CoreUnderTest(tmp_path)
     assert not again.warnings
-    assert [again.core.log("t", partition).end_offset for partition in range(2)] == [0, 0]
+    assert [again.core.catalog.log("t", partition).end_offset for partition in range(2)] == [0, 0]
     again.close()
 
 
@@ -84,7 +84,7 @@ def test_a_flipped_bit_in_a_sealed_segment_costs_one_batch(
     tmp_path: Path, clean: bool, at: int, bit: int, what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     broker = filled(tmp_path, "t")
-    second = broker.core.log("t", 0).segments[1]
+    second = broker.core.catalog.log("t", 0).segments[1]
     hit = second.base_offset + 2
     position = second.locate(hit)
     assert position is not None
@@ -94,13 +94,13 @@ def test_a_flipped_bit_in_a_sealed_segment_costs_one_batch(
             one.unlink()
     flipped(tmp_path / "t-0" / f"{second.base_offset:020d}.log", position + at, bit)
     again = CoreUnderTest(tmp_path)
-    log = again.core.log("t", 0)
+    log = again.core.catalog.log("t", 0)
     refused = {}
     for offset in range(log.end_offset):
         try:
             assert log.read(offset, 1 << 20, at_least_one=True) is not None
-        except Refusal as refusal:
-            refused[offset] = refusal.code
+        except ApiError as api_error:
+            refused[offset] = api_error.code
     if clean and at == 80:
         assert not refused, "the checksum is the client's affair"
     else:
@@ -127,7 +127,7 @@ def test_a_time_index_of_zeros_does_not_make_retention_delete_records(tmp_path: 
 @pytest.mark.parametrize("clean", [True, False])
 def test_an_index_entry_that_points_elsewhere_hides_no_offset(tmp_path: Path, clean: bool) -> None:
     broker = filled(tmp_path, "t", segment_bytes=2000)
-    log = broker.core.log("t", 0)
+    log = broker.core.catalog.log("t", 0)
     expected = [log.segments[0].locate(offset) for offset in range(log.segments[0].next_offset)]
     broker.close()
     index = tmp_path / "t-0" / f"{0:020d}.index"
@@ -137,7 +137,7 @@ def test_an_index_entry_that_points_elsewhere_hides_no_offset(tmp_path: Path, cl
             content = bytearray(index.read_bytes())
             flipped(index, at + byte, bit)
             again = CoreUnderTest(tmp_path)
-            log = again.core.log("t", 0)
+            log = again.core.catalog.log("t", 0)
             segment = log.segments[0]
             assert [segment.locate(offset) for offset in range(segment.next_offset)] == expected
             for offset in range(log.end_offset):
@@ -162,7 +162,7 @@ def test_files_of_others_are_named_and_left_alone(tmp_path: Path, caplog: pytest
         (tmp_path / name).write_bytes(b"mine")
     again = CoreUnderTest(tmp_path)
     again.store.leftovers()()
-    again.core.log("t", 0).files.remove_set_aside()()
+    again.core.catalog.log("t", 0).files.remove_set_aside()()
     (line,) = [warning for warning in again.warnings if "not the broker's" in warning]
     for name in others:
         assert (tmp_path / name).read_bytes() == b"mine"
@@ -176,7 +176,7 @@ def test_files_of_others_are_named_and_left_alone(tmp_path: Path, caplog: pytest
 @pytest.mark.parametrize("at", [11, 16, 40, 80])
 def test_compaction_drops_nothing_behind_damage(tmp_path: Path, at: int, caplog: pytest.LogCaptureFixture) -> None:
     broker = filled(tmp_path, "t", **{"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"})
-    log = broker.core.log("t", 0)
+    log = broker.core.catalog.log("t", 0)
     before = {path.name: path.stat().st_size for path in (tmp_path / "t-0").glob("*.log")}
     second = log.segments[1]
     hit = second.base_offset + 2
@@ -192,7 +192,7 @@ def test_compaction_drops_nothing_behind_damage(tmp_path: Path, at: int, caplog:
     assert bases(broker, "t") == [base for base in ALL if base != hit]
     broker.close()
     again = CoreUnderTest(tmp_path)
-    assert again.core.log("t", 0).end_offset == 24
+    assert again.core.catalog.log("t", 0).end_offset == 24
     again.close()
 
 
@@ -233,7 +233,7 @@ def test_retention_reads_the_batches_before_it_drops_a_segment(tmp_path: Path, c
         content = one.read_bytes()
         one.write_bytes(struct.pack(">q", 1) + content[8:12])
     again = CoreUnderTest(tmp_path)
-    log = again.core.log("t", 0)
+    log = again.core.catalog.log("t", 0)
     for segment in log.segments[:2]:  # as if the start had believed the files
         segment.max_timestamp, segment.is_time_from_file = 1, True
     again.pass_time(10 * 60_000)
@@ -259,7 +259,7 @@ def test_retention_keeps_damaged_batches_for_as_long_as_they_may_be_fresh(tmp_pa
     again = CoreUnderTest(tmp_path)
     again.pass_time(2 * 3_600_000)
     again.run_jobs()
-    log = again.core.log("t", 0)
+    log = again.core.catalog.log("t", 0)
     assert log.start_offset == 0
     assert log.is_damaged
     again.pass_time(2 * 3_600_000)
@@ -273,7 +273,7 @@ def test_a_timestamp_that_only_an_index_has_does_not_hide_the_largest(tmp_path: 
     for one in sorted((tmp_path / "t-0").glob("*.timeindex"))[:2]:
         one.write_bytes(struct.pack(">qi", START.wall + (1 << 40), 1))
     again = CoreUnderTest(tmp_path)
-    log = again.core.log("t", 0)
+    log = again.core.catalog.log("t", 0)
     expected = log.end_offset - 2, START.wall + BATCHES - 1
     for segment in log.segments[:2]:  # a start looks at the last batches only, and here that is enough
         segment.max_timestamp, segment.is_time_from_file = START.wall + (1 << 40), True
@@ -290,7 +290,7 @@ def test_records_that_arrive_while_retention_reads_a_log_are_kept(tmp_path: Path
     again.jobs.remove(check)
     outcome = check.job()
     data = encode_batch([NewRecord(b"new", b"v", timestamp=again.now.wall)])
-    again.core.append(again.core.log("t", 0), data, read_header(data), again.now)
+    again.core.catalog.append(again.core.catalog.log("t", 0), data, read_header(data), again.now)
     again.take(again.core.on_job(check.tag, outcome, again.now))
     assert bases(again, "t") == [*ALL, 24]
     again.close()
@@ -299,7 +299,7 @@ def test_records_that_arrive_while_retention_reads_a_log_are_kept(tmp_path: Path
 def test_a_segment_that_cannot_be_read_keeps_no_other_from_being_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     filled(tmp_path, "t", **{"retention.ms": "3600000"}).close()
     again = CoreUnderTest(tmp_path)
-    log = again.core.log("t", 0)
+    log = again.core.catalog.log("t", 0)
     _, second, third, *_ = (segment.base_offset for segment in log.segments)
     with monkeypatch.context() as patch:
         with_bad_sector(patch, tmp_path / "t-0" / f"{second:020d}.log", 100)
@@ -331,8 +331,8 @@ def test_an_unreadable_sector_takes_one_partition_offline(tmp_path: Path, clean:
     with monkeypatch.context() as patch:
         patch.setattr(os, "pread", pread)
         again = CoreUnderTest(tmp_path)
-        with pytest.raises(Refusal, match=r"bad-0 is offline .*Input/output error at byte \d+.*bad-0/0+\.log"):
-            again.core.log("bad", 0)
+        with pytest.raises(ApiError, match=r"bad-0 is offline .*Input/output error at byte \d+.*bad-0/0+\.log"):
+            again.core.catalog.log("bad", 0)
         assert bases(again, "good") == ALL
         again.close()
     again = CoreUnderTest(tmp_path)
@@ -384,7 +384,7 @@ def test_a_checkpoint_that_cannot_be_read_is_named(tmp_path: Path, caplog: pytes
 @pytest.mark.parametrize("at", [0, 20, 80])
 def test_a_start_takes_a_bad_sector_for_neither_an_end_nor_damage(tmp_path: Path, at: int, monkeypatch: pytest.MonkeyPatch) -> None:
     broker = filled(tmp_path, "t")
-    segments = broker.core.log("t", 0).segments
+    segments = broker.core.catalog.log("t", 0).segments
     places = [(one.base_offset, one.locate(one.base_offset + 2)) for one in (segments[1], segments[-1])]
     broker.kill()
     for one in tmp_path.glob("recovery-point-offset-checkpoint*"):
@@ -395,8 +395,8 @@ def test_a_start_takes_a_bad_sector_for_neither_an_end_nor_damage(tmp_path: Path
         with monkeypatch.context() as patch:
             with_bad_sector(patch, path, position + at)
             again = CoreUnderTest(tmp_path)
-            with pytest.raises(Refusal, match=rf"t-0 is offline .*Input/output error at byte {position + at}: '{path}'"):
-                again.core.log("t", 0)
+            with pytest.raises(ApiError, match=rf"t-0 is offline .*Input/output error at byte {position + at}: '{path}'"):
+                again.core.catalog.log("t", 0)
             again.kill()
     again = CoreUnderTest(tmp_path)
     assert bases(again, "t") == ALL
@@ -409,7 +409,7 @@ def test_what_is_before_and_behind_a_bad_sector_is_read(
 ) -> None:
     """Behind a header that cannot be read, the next entry of the index leads to where it goes on."""
     broker = filled(tmp_path, "t", segment_bytes=1 << 20)
-    log = broker.core.log("t", 0)
+    log = broker.core.catalog.log("t", 0)
     position = log.segments[0].locate(12)
     assert position is not None
     with_bad_sector(monkeypatch, tmp_path / "t-0" / f"{0:020d}.log", position + at)
@@ -419,8 +419,8 @@ def test_what_is_before_and_behind_a_bad_sector_is_read(
     while offset < log.end_offset:
         try:
             data = log.read(offset, 1 << 20, at_least_one=True)
-        except Refusal as refusal:
-            refused[offset] = refusal.code
+        except ApiError as api_error:
+            refused[offset] = api_error.code
             offset += 1
         else:
             assert isinstance(data, bytes)
@@ -434,7 +434,7 @@ def test_what_is_before_and_behind_a_bad_sector_is_read(
 
 def test_a_roll_costs_the_same_however_many_segments_there_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broker = filled(tmp_path, "t", segment_bytes=100)
-    log = broker.core.log("t", 0)
+    log = broker.core.catalog.log("t", 0)
     assert len(log.segments) == BATCHES
 
     def listed(path: object) -> list[str]:
@@ -443,7 +443,7 @@ def test_a_roll_costs_the_same_however_many_segments_there_are(tmp_path: Path, m
     data = encode_batch([NewRecord(b"k", b"v" * 50, timestamp=START.wall)] * 2)
     with monkeypatch.context() as patch:
         patch.setattr(os, "listdir", listed)
-        broker.core.append(log, data, read_header(data), broker.now)
+        broker.core.catalog.append(log, data, read_header(data), broker.now)
     assert len(log.segments) == BATCHES + 1
     broker.run_jobs()
     broker.close()
@@ -453,7 +453,7 @@ def test_a_roll_costs_the_same_however_many_segments_there_are(tmp_path: Path, m
 @pytest.mark.parametrize("left", [0, 0.5, 0.9])
 def test_what_a_middle_segment_has_lost_is_said(tmp_path: Path, left: float, clean: bool) -> None:
     broker = filled(tmp_path, "t")
-    segments = broker.core.log("t", 0).segments
+    segments = broker.core.catalog.log("t", 0).segments
     second, third = segments[1], segments[2]
     broker.close() if clean else broker.kill()
     path = tmp_path / "t-0" / f"{second.base_offset:020d}.log"
@@ -466,7 +466,7 @@ def test_what_a_middle_segment_has_lost_is_said(tmp_path: Path, left: float, cle
         assert all(second.base_offset <= base < third.base_offset for base in missing)
         lines = [line for line in again.warnings if line.startswith("t-0: ") and path.name in line]
         assert any(f"offsets {missing[0]} to {third.base_offset - 1}" in line for line in lines), lines
-        assert again.core.log("t", 0).end_offset == 2 * BATCHES
+        assert again.core.catalog.log("t", 0).end_offset == 2 * BATCHES
         again.close() if clean else again.kill()
 
 
@@ -512,9 +512,9 @@ def test_a_lookup_by_time_passes_over_a_damaged_batch_and_what_was_deleted(tmp_p
     broker.close()
     flipped(tmp_path / "t-0" / f"{0:020d}.log", 80)
     again = CoreUnderTest(tmp_path)
-    log = again.core.log("t", 0)
+    log = again.core.catalog.log("t", 0)
     assert log.find_time(0) == (2, START.wall + 1)
-    again.core.delete_records(log, 3)
+    again.core.catalog.delete_records(log, 3)
     assert log.find_time(0) == (3, START.wall + 1), "the log begins in the middle of a batch"
     again.close()
 
@@ -560,7 +560,7 @@ def test_an_emptied_segment_of_a_compacted_log_is_said(tmp_path: Path) -> None:
     filled(tmp_path, "t", **{"cleanup.policy": "compact"}).close()
     (tmp_path / "t-0" / f"{0:020d}.log").write_bytes(b"")
     again = CoreUnderTest(tmp_path)
-    second = again.core.log("t", 0).segments[1].base_offset
+    second = again.core.catalog.log("t", 0).segments[1].base_offset
     (line,) = [line for line in again.warnings if "may be missing" in line]
     assert line.startswith(f"t-0: the indexes of {0:020d}.log name offset ")
     assert line.endswith(f"and it ends at 0: offsets 0 to {second - 1} may be missing")
@@ -577,7 +577,7 @@ def test_an_emptied_folder_does_not_bring_the_offsets_back_to_zero(tmp_path: Pat
         one.unlink()
     for number in range(3):
         again = CoreUnderTest(tmp_path)
-        log = again.core.log("t", 0)
+        log = again.core.catalog.log("t", 0)
         assert bool([line for line in again.warnings if "but had ended at" in line]) is (number == 0)
         assert log.start_offset == log.end_offset > 0
         assert log.epochs.current > 1 << 16
@@ -597,7 +597,7 @@ def test_a_producer_snapshot_of_another_log_is_not_believed(tmp_path: Path) -> N
     own.write_bytes(other.read_bytes())
     again = CoreUnderTest(tmp_path)
     assert f"t-1: {own.name} is damaged: the producers are those of the batches" in again.warnings
-    log = again.core.log("t", 1)
+    log = again.core.catalog.log("t", 1)
     assert (log.last_stable_offset, log.end_offset) == (0, 1)
     again.close()
 

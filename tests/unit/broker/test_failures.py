@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
+from ottla.broker.catalog import SYNC_CATALOG, BrokerCatalog
 from ottla.broker.effects import CloseConnection
-from ottla.broker.holdings import SYNC_CATALOG, Holdings
 from ottla.broker.log import PartitionLog
 from ottla.broker.logs import Logs
 from ottla.broker.ports import CatalogChange, TopicDeleted
 from ottla.broker.recovery import load_log
-from ottla.broker.refusal import Refusal
 from ottla.broker.segment import Segment
+from ottla.coordinator.api_error import ApiError
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import delete_records_request, delete_topics_request, describe_log_dirs_request, produce_request
@@ -233,11 +233,11 @@ def test_what_a_swap_that_retention_completes_has_replaced_is_removed(tmp_path: 
         patch.setattr(os, "rename", rename)
         broker.pass_time(200_000)
         broker.run_jobs()
-    assert broker.core.log("t", 0).swap is not None
+    assert broker.core.catalog.log("t", 0).swap is not None
     assert list((tmp_path / "t-0").glob("*.deleted"))
     broker.pass_time(100_000)
     broker.run_jobs()
-    assert broker.core.log("t", 0).swap is None
+    assert broker.core.catalog.log("t", 0).swap is None
     broker.pass_time(60_000)
     broker.run_jobs()
     assert not list((tmp_path / "t-0").glob("*.deleted"))
@@ -263,7 +263,7 @@ def test_retention_goes_on_after_a_failure_and_for_other_logs_at_once(
         patch.setattr(PartitionFolder, "pin", pin)
         broker.pass_time(300_000)
         broker.run_jobs()
-    assert broker.core.log("good", 0).start_offset == 2
+    assert broker.core.catalog.log("good", 0).start_offset == 2
     assert not list((tmp_path / "good-0").glob("*00.log"))
     assert list((tmp_path / "bad-0").glob("*00.log"))
     broker.pass_time(300_000)
@@ -285,7 +285,7 @@ def test_what_a_roll_leaves_to_do_is_done_at_once_also_where_the_write_after_it_
         assert produce(broker, stamped(1)).error_code is ErrorCode.kafka_storage_error
     assert [job.tag[0] for job in broker.jobs] == ["seal"]
     broker.run_jobs()
-    assert broker.core.log("orders", 0).recovery_point == 1
+    assert broker.core.catalog.log("orders", 0).recovery_point == 1
 
 
 @pytest.mark.parametrize("kind", ["expire", "checkpoint", "clean"])
@@ -324,7 +324,7 @@ def test_what_was_done_before_an_exception_has_its_effects(broker: CoreUnderTest
         request = delete_topics_request.DeleteTopicsRequest(topics=both, timeout=timedelta(seconds=1))
         ticket = broker.send(Api.DELETE_TOPICS, request)
     assert [effect.ticket for effect in broker.others if isinstance(effect, CloseConnection)] == [ticket]
-    assert broker.core.topics.get("first") is None
+    assert broker.core.catalog.topics.get("first") is None
     assert ("delete-topic", "first") in [job.tag for job in broker.jobs]
     assert fetched(broker.replies[waiting]).error_code is ErrorCode.unknown_topic_or_partition
 
@@ -334,16 +334,16 @@ def test_what_was_written_before_an_exception_has_its_effects(broker: CoreUnderT
     create(broker, "second")
     produce(broker, stamped(0), topic="first")
     waiting = broker.send(Api.FETCH, fetch_message(1, topic="first", wait=60_000), version=12)
-    real = Holdings.append
+    real = BrokerCatalog.append
 
-    def append_to(self: Holdings, log: PartitionLog, *args: Any) -> Any:
+    def append_to(self: BrokerCatalog, log: PartitionLog, *args: Any) -> Any:
         if log.topic_partition.topic == "second":
             raise RuntimeError("a defect")
         return real(self, log, *args)
 
     broker.run_jobs()
     with monkeypatch.context() as patch:
-        patch.setattr(Holdings, "append", append_to)
+        patch.setattr(BrokerCatalog, "append", append_to)
         with pytest.raises(RuntimeError, match="a defect"):
             produce_two(broker, stamped(1), "first", "second")
     broker.take([])  # the turn ends
@@ -371,14 +371,14 @@ def test_a_change_that_cannot_be_stored_is_in_the_log_once(
         with monkeypatch.context() as patch:
             patch.setattr(broker.store, "change_catalog", failing)
             for name in ("one", "two"):
-                with pytest.raises(Refusal):
-                    broker.core.topic_or_new(name)
+                with pytest.raises(ApiError):
+                    broker.core.catalog.topic_or_new(name)
         assert [record.getMessage() for record in caplog.records] == [
             "a change of topics or settings could not be stored: [Errno 5] Input/output error"
         ]
         caplog.clear()
-        broker.core.topic_or_new("one")
-        broker.core.delete_topic(broker.core.topic("one"))
+        broker.core.catalog.topic_or_new("one")
+        broker.core.catalog.delete_topic(broker.core.catalog.topic("one"))
 
 
 def test_a_parked_fetch_that_fails_ends_its_connection_and_no_other(broker: CoreUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -386,7 +386,7 @@ def test_a_parked_fetch_that_fails_ends_its_connection_and_no_other(broker: Core
     produce(broker, batch())
     bad = broker.send(Api.FETCH, fetch_message(1, wait=60_000, epoch=0), version=12, connection=7)
     good = broker.send(Api.FETCH, fetch_message(1, wait=60_000), version=12, connection=8)
-    log = broker.core.log("orders", 0)
+    log = broker.core.catalog.log("orders", 0)
     real = type(log).check_epoch
 
     def check(self: object, epoch: int) -> None:
@@ -413,7 +413,7 @@ def test_one_log_that_cannot_be_forced_to_disk_is_not_acknowledged_and_the_other
         broker.run_jobs()
     codes = [topic.partition_responses[0].error_code for topic in broker.replies[ticket].responses]
     assert codes == [ErrorCode.kafka_storage_error, ErrorCode.none]
-    assert [broker.core.log(name, 0).recovery_point for name in ("bad", "good")] == [0, 1]
+    assert [broker.core.catalog.log(name, 0).recovery_point for name in ("bad", "good")] == [0, 1]
 
 
 def test_a_batch_that_is_sent_again_is_acknowledged_only_when_it_is_on_disk(broker: CoreUnderTest) -> None:
@@ -429,7 +429,7 @@ def test_a_batch_that_is_sent_again_is_acknowledged_only_when_it_is_on_disk(brok
     broker.run_jobs()
     answer = broker.replies[second].responses[0].partition_responses[0]
     assert (answer.error_code, answer.base_offset) == (ErrorCode.none, 0)
-    assert broker.core.log("orders", 0).recovery_point == 1
+    assert broker.core.catalog.log("orders", 0).recovery_point == 1
 
 
 def test_a_job_that_fails_with_any_exception_has_failed(broker: CoreUnderTest) -> None:
@@ -439,7 +439,7 @@ def test_a_job_that_fails_with_any_exception_has_failed(broker: CoreUnderTest) -
     broker.jobs.remove(job)
     broker.take(broker.core.on_job(job.tag, ValueError("a defect"), broker.now))
     assert broker.replies[ticket].responses[0].partition_responses[0].error_code is ErrorCode.kafka_storage_error
-    assert broker.core.log("orders", 0).recovery_point == 0
+    assert broker.core.catalog.log("orders", 0).recovery_point == 0
 
 
 def test_a_deletion_of_records_that_could_not_be_stored_is_stored_when_it_is_asked_again(
@@ -459,7 +459,7 @@ def test_a_deletion_of_records_that_could_not_be_stored_is_stored_when_it_is_ask
     assert (answer.error_code, answer.low_watermark) == (ErrorCode.none, 2)
     broker.kill()
     again = CoreUnderTest(tmp_path)
-    assert again.core.log("orders", 0).start_offset == 2
+    assert again.core.catalog.log("orders", 0).start_offset == 2
     again.close()
 
 
@@ -482,9 +482,9 @@ def retention_has_caught_up(broker: CoreUnderTest, path: Path) -> CoreUnderTest:
     """The files say where the log begins; the checkpoint that also says it has not been replaced yet."""
     for number in range(1, 5):
         produce(broker, stamped(number))
-    broker.core.logs.expire(broker.now, 1 << 40)
-    broker.core.log("orders", 0).surplus.clear()
-    assert not broker.core.log("orders", 0).starts_late
+    broker.core.catalog.logs.expire(broker.now, 1 << 40)
+    broker.core.catalog.log("orders", 0).surplus.clear()
+    assert not broker.core.catalog.log("orders", 0).starts_late
     delete(broker, "orders")
     return broker
 
@@ -521,7 +521,7 @@ def test_where_a_deleted_topic_began_says_nothing_of_the_next_one_of_its_name(
         broker.run_jobs()
     broker.kill()
     again = CoreUnderTest(tmp_path)
-    log = again.core.log("orders", 0)
+    log = again.core.catalog.log("orders", 0)
     assert (log.start_offset, log.end_offset) == (0, 3)
     again.close()
 
@@ -537,13 +537,13 @@ def test_a_new_topic_waits_for_a_disk_that_cannot_forget_where_the_deleted_one_b
     delete(broker, "orders")
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", failing)
-        with pytest.raises(Refusal, match="could not be stored"):
-            broker.core.create_topic("orders", 1, {})
+        with pytest.raises(ApiError, match="could not be stored"):
+            broker.core.catalog.create_topic("orders", 1, {})
     create(broker)
     assert produce(broker, batch(3)).base_offset == 0
     broker.kill()
     again = CoreUnderTest(tmp_path)
-    assert again.core.log("orders", 0).start_offset == 0
+    assert again.core.catalog.log("orders", 0).start_offset == 0
     again.close()
 
 
@@ -552,7 +552,7 @@ def test_what_was_known_of_a_deleted_log_s_disk_says_nothing_of_the_next_one_of_
     broker = CoreUnderTest(tmp_path)
     create(broker, "orders", 1, **{"cleanup.policy": "compact"})
     produce(broker, batch(3))
-    log = broker.core.log("orders", 0)
+    log = broker.core.catalog.log("orders", 0)
     log.recovery_point = log.clean_point = 3
     broker.pass_time(60_000)
     broker.run_jobs()
@@ -562,7 +562,7 @@ def test_what_was_known_of_a_deleted_log_s_disk_says_nothing_of_the_next_one_of_
     produce(broker, batch(3))
     broker.kill()
     again = CoreUnderTest(tmp_path)
-    log = again.core.log("orders", 0)
+    log = again.core.catalog.log("orders", 0)
     assert (log.recovery_point, log.clean_point, log.end_offset) == (0, 0, 3)
     again.close()
 
@@ -593,7 +593,7 @@ def test_a_folder_that_a_deleted_topic_has_left_is_not_the_next_one_s(tmp_path: 
     broker.run_jobs()
     broker.kill()
     again = CoreUnderTest(tmp_path)
-    assert (again.core.log("orders", 0).end_offset, len(again.core.log("orders", 0).segments)) == (5, 1)
+    assert (again.core.catalog.log("orders", 0).end_offset, len(again.core.catalog.log("orders", 0).segments)) == (5, 1)
     again.close()
 
 

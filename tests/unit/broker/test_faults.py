@@ -76,7 +76,7 @@ def produce(broker: CoreUnderTest, *topics: str, acks: int = 1) -> int:
 
 
 def end_offset(broker: CoreUnderTest, topic: str = "t") -> int:
-    return broker.core.log(topic, 0).end_offset
+    return broker.core.catalog.log(topic, 0).end_offset
 
 
 # The answers
@@ -124,7 +124,7 @@ def test_a_failed_commit_changes_nothing_and_the_next_succeeds(broker: CoreUnder
     assert code_of(broker.replies[ticket]) is ErrorCode.not_coordinator
     assert (committed(broker), struck(broker)) == ((-1, ""), [1])
     assert code_of(broker.replies[send_commit(broker)]) is ErrorCode.none
-    assert not broker.core.faults.active
+    assert not broker.core.catalog.faults.active
 
 
 def test_faults_set_one_after_the_other_are_a_sequence(broker: CoreUnderTest) -> None:
@@ -177,7 +177,7 @@ def test_a_transactional_id_is_named_in_many_ways(broker: CoreUnderTest, api: Ap
 
 
 def test_only_the_topic_that_is_meant_fails(broker: CoreUnderTest) -> None:
-    broker.core.create_topic("u", 1, {})
+    broker.core.catalog.create_topic("u", 1, {})
     add(broker, rules.Fail(ERROR), apis=[Api.PRODUCE], topic="u")
     answer = broker.replies[produce(broker, "t", "u")]
     results = {topic.name: topic.partition_responses[0].error_code for topic in answer.responses}
@@ -188,20 +188,20 @@ def test_only_the_topic_that_is_meant_fails(broker: CoreUnderTest) -> None:
 def test_a_topic_is_known_by_its_id_as_well(broker: CoreUnderTest) -> None:
     add(broker, rules.Fail(ERROR), apis=[Api.FETCH], topic="t")
     part = fetch_request.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1)
-    topics = (fetch_request.FetchTopic(topic_id=broker.core.topic("t").topic_id, partitions=(part,)),)
+    topics = (fetch_request.FetchTopic(topic_id=broker.core.catalog.topic("t").topic_id, partitions=(part,)),)
     request = fetch_request.FetchRequest(max_wait=duration(0), min_bytes=1, max_bytes=1, topics=topics, forgotten_topics_data=())
     assert broker.ask(Api.FETCH, request).responses[0].partitions[0].error_code is ERROR
 
 
 def test_metadata_with_an_error_still_names_the_brokers(broker: CoreUnderTest) -> None:
-    broker.core.create_topic("u", 1, {})
+    broker.core.catalog.create_topic("u", 1, {})
     add(broker, rules.Fail(ErrorCode.leader_not_available), apis=[Api.METADATA], times=2)
     answer = broker.ask(Api.METADATA, metadata_request.MetadataRequest(topics=None, include_topic_authorized_operations=False))
     assert {topic.name: topic.error_code for topic in answer.topics} == dict.fromkeys("tu", ErrorCode.leader_not_available)
     assert len(answer.brokers) == 1
     new = metadata_request.MetadataRequestTopic(topic_id=None, name="new")
     broker.ask(Api.METADATA, metadata_request.MetadataRequest(topics=(new,), include_topic_authorized_operations=False))
-    assert broker.core.topics.get("new") is None
+    assert broker.core.catalog.topics.get("new") is None
 
 
 def test_a_produce_request_that_wants_no_answer_costs_the_connection(broker: CoreUnderTest) -> None:
@@ -238,7 +238,7 @@ def test_a_late_answer_leaves_when_its_fault_is_cleared(broker: CoreUnderTest) -
     remove(broker, 1)
     assert ticket in broker.replies
     broker.pass_time(10_000)
-    assert not broker.core.faults.active
+    assert not broker.core.catalog.faults.active
 
 
 @pytest.mark.parametrize(("moment", "kept"), [(Moment.REQUEST, -1), (Moment.REPLY, 7)])
@@ -261,7 +261,7 @@ def test_a_lost_answer_never_comes_and_its_connection_goes_with_the_fault(broker
     lost, gone = send_commit(broker, connection=1), send_commit(broker, 8, connection=2)
     assert (lost in broker.replies, gone in broker.replies, closed(broker)) == (False, True, [])
     remove(broker)
-    assert (closed(broker), broker.core.faults.active) == ([lost], False)
+    assert (closed(broker), broker.core.catalog.faults.active) == ([lost], False)
     assert committed(broker)[0] == 8
 
 
@@ -271,7 +271,7 @@ def test_a_client_that_goes_away_leaves_nothing_behind(broker: CoreUnderTest) ->
     send_commit(broker)
     send_commit(broker)
     broker.take(broker.core.on_disconnect(1, broker.now))
-    assert not broker.core.faults.active
+    assert not broker.core.catalog.faults.active
 
 
 # The broker
@@ -298,12 +298,12 @@ def creating(count: int) -> create_topics_request.CreateTopicsRequest:
 def test_a_request_that_is_served_in_slices_stands_still_while_the_broker_is_frozen(broker: CoreUnderTest) -> None:
     ticket = broker.send(Api.CREATE_TOPICS, creating(4 * slices.SIZE))
     broker.pass_time(1)
-    made = len(broker.core.topics)
+    made = len(broker.core.catalog.topics)
     add(broker, rules.Freeze(), times=None)
     broker.pass_time(100_000)
-    assert (ticket in broker.replies, len(broker.core.topics)) == (False, made)
+    assert (ticket in broker.replies, len(broker.core.catalog.topics)) == (False, made)
     remove(broker, 1)
-    assert len(broker.core.topics) == made, "the event loop has its turn between two slices as before"
+    assert len(broker.core.catalog.topics) == made, "the event loop has its turn between two slices as before"
     broker.pass_time(3)
     assert len(broker.replies[ticket].topics) == 4 * slices.SIZE
 
@@ -335,7 +335,7 @@ def test_what_waited_behind_a_request_in_slices_that_fails_goes_with_its_connect
     long = broker.send(Api.CREATE_TOPICS, creating(3 * slices.SIZE))
     behind = produce(broker, "t")
     remove(broker, 1)
-    monkeypatch.setattr(broker.core, "create_topic", None)
+    monkeypatch.setattr(broker.core.catalog, "create_topic", None)
     broker.pass_time(100)
     assert closed(broker) == [long]
     assert behind not in broker.replies
@@ -345,7 +345,7 @@ def test_what_waited_behind_a_request_in_slices_that_fails_goes_with_its_connect
 def test_an_answer_that_cannot_be_changed_takes_no_other_effect_with_it(
     broker: CoreUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broker.core.create_topic("u", 1, {"flush.ms": "1"})
+    broker.core.catalog.create_topic("u", 1, {"flush.ms": "1"})
     monkeypatch.setattr(table, "joined", lambda answer: answer)  # which takes two
     add(broker, rules.Fail(ERROR), topic="t")
     ticket = produce(broker, "t", "u")
@@ -361,8 +361,8 @@ def test_what_fails_when_a_frozen_broker_goes_on_takes_nothing_else_with_it(
     later = send_commit(broker)
     broker.pass_time(300_000)
     with monkeypatch.context() as patch:
-        patch.setattr(broker.core, "append", None)
-        patch.setattr(broker.core.logs, "clean", None)
+        patch.setattr(broker.core.catalog, "append", None)
+        patch.setattr(broker.core.catalog.logs, "clean", None)
         remove(broker, 1)
         with pytest.raises(TypeError):
             broker.pass_time(0)
@@ -379,11 +379,11 @@ def test_a_fault_may_end_by_itself(broker: CoreUnderTest) -> None:
     assert ticket not in broker.replies
     broker.pass_time(1)
     assert ticket in broker.replies
-    assert not broker.core.faults.active
+    assert not broker.core.catalog.faults.active
 
 
 def test_a_full_disk_fails_what_is_written_to_it_and_nothing_else(broker: CoreUnderTest) -> None:
-    broker.core.create_topic("u", 1, {})
+    broker.core.catalog.create_topic("u", 1, {})
     add(broker, rules.FailAppends("t", 0), times=None)
     answer = broker.replies[produce(broker, "t", "u")]
     results = [topic.partition_responses[0].error_code for topic in answer.responses]

@@ -244,7 +244,7 @@ class AClient(RuleBasedStateMachine):
 
     @rule(partition=st.integers(0, 1))
     def a_partition_is_wanted(self, partition: int) -> None:
-        self.wanted.setdefault(partition, self.broker.core.log("orders", partition).start_offset)
+        self.wanted.setdefault(partition, self.broker.core.catalog.log("orders", partition).start_offset)
 
     @rule(partition=st.integers(0, 1))
     def a_partition_is_not_wanted(self, partition: int) -> None:
@@ -274,14 +274,14 @@ class AClient(RuleBasedStateMachine):
                 self.told(data)
         self.session = (answer.session_id, epoch + 1) if answer.session_id else (0, 0)
         for partition, offset in self.wanted.items():
-            log = self.broker.core.log("orders", partition)
+            log = self.broker.core.catalog.log("orders", partition)
             if self.said[partition] == offset >= log.start_offset:
                 assert self.known[partition] == (log.end_offset, log.start_offset)
 
     def told(self, data: Any) -> None:
         partition = data.partition_index
         if data.error_code:
-            self.wanted[partition] = self.broker.core.log("orders", partition).start_offset
+            self.wanted[partition] = self.broker.core.catalog.log("orders", partition).start_offset
             return
         self.known[partition] = (data.high_watermark, data.log_start_offset)
         if data.records:

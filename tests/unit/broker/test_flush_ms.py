@@ -29,7 +29,7 @@ def broker(tmp_path: Path) -> Iterator[CoreUnderTest]:
 
 def written(broker: CoreUnderTest) -> PartitionLog:
     assert produce(broker, batch(2)).error_code is ErrorCode.none
-    (log,) = broker.core.logs
+    (log,) = broker.core.catalog.logs
     return log
 
 
@@ -93,7 +93,7 @@ def test_what_a_killed_broker_has_not_forced_to_disk_does_not_wait_for_the_next_
     written(killed)
     killed.kill()
     again = CoreUnderTest(tmp_path)
-    (log,) = again.core.logs
+    (log,) = again.core.catalog.logs
     assert (log.recovery_point, log.end_offset) == (0, 2)
     again.pass_time(500)
     again.run_jobs()
@@ -151,4 +151,4 @@ def test_many_logs_that_are_due_at_once_do_not_take_all_descriptors(broker: Core
     broker.pass_time(500)
     assert len(os.listdir("/dev/fd")) < before + 10
     broker.run_jobs()
-    assert all(log.recovery_point == log.end_offset for log in broker.core.logs)
+    assert all(log.recovery_point == log.end_offset for log in broker.core.catalog.logs)

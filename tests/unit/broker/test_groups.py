@@ -39,7 +39,7 @@ def test_only_the_partitions_that_are_used_have_files_and_all_are_there(tmp_path
     for number in range(4):
         commit(broker, number, f"group-{number}")
     assert len(files(tmp_path)) <= 4
-    topic = broker.core.topics.get("__consumer_offsets")
+    topic = broker.core.catalog.topics.get("__consumer_offsets")
     assert topic is not None
     assert topic.partition_count == 50
     broker.close()

@@ -58,7 +58,7 @@ def test_a_lost_folder_has_a_new_leader_epoch(tmp_path: Path, fault: Callable[[P
     fault(tmp_path / "t-0")
     interrupted(tmp_path, owner, name)
     again = CoreUnderTest(tmp_path)
-    log = again.core.log("t", 0)
+    log = again.core.catalog.log("t", 0)
     assert log.end_offset == 24
     assert log.epochs.current >= 1 << 16
     again.close()
@@ -67,13 +67,13 @@ def test_a_lost_folder_has_a_new_leader_epoch(tmp_path: Path, fault: Callable[[P
 @pytest.mark.parametrize(("owner", "name"), [(PinnedFolder, "write_small"), (PinnedFolder, "create"), (DiskSegment, "truncate")])
 def test_an_end_that_is_cut_off_has_a_new_leader_epoch(tmp_path: Path, owner: type, name: str) -> None:
     broker = filled(tmp_path, "t")
-    segment = broker.core.log("t", 0).segments[-1]
+    segment = broker.core.catalog.log("t", 0).segments[-1]
     broker.close()
     newest = tmp_path / "t-0" / f"{segment.base_offset:020d}.log"
     newest.write_bytes(newest.read_bytes()[:-1])
     interrupted(tmp_path, owner, name)
     again = CoreUnderTest(tmp_path)
-    log = again.core.log("t", 0)
+    log = again.core.catalog.log("t", 0)
     assert bases(again, "t") == ALL[:-1]
     assert log.end_offset == 24
     assert log.epochs.current > 0
@@ -84,21 +84,21 @@ def test_an_end_that_is_cut_off_has_a_new_leader_epoch(tmp_path: Path, owner: ty
 @pytest.mark.parametrize(("owner", "name"), [(PinnedFolder, "write_small"), (DiskSegment, "truncate")])
 def test_a_damaged_end_that_no_checkpoint_knows_has_a_new_leader_epoch(tmp_path: Path, owner: type, name: str) -> None:
     broker = filled(tmp_path, "t")
-    segment = broker.core.log("t", 0).segments[-1]
+    segment = broker.core.catalog.log("t", 0).segments[-1]
     broker.kill()
     newest = tmp_path / "t-0" / f"{segment.base_offset:020d}.log"
     flipped(newest, newest.stat().st_size - 1)
     interrupted(tmp_path, owner, name)
     again = CoreUnderTest(tmp_path)
     assert bases(again, "t") == ALL[:-1]
-    assert again.core.log("t", 0).epochs.current > 0
+    assert again.core.catalog.log("t", 0).epochs.current > 0
     again.close()
 
 
 def test_a_copy_of_a_damaged_end_that_fills_the_disk_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each start would leave another part of it."""
     broker = filled(tmp_path, "t")
-    segment = broker.core.log("t", 0).segments[-1]
+    segment = broker.core.catalog.log("t", 0).segments[-1]
     broker.kill()
     newest = tmp_path / "t-0" / f"{segment.base_offset:020d}.log"
     flipped(newest, newest.stat().st_size - 1)

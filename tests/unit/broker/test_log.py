@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ottla.broker.log import PartitionLog
-from ottla.broker.refusal import Refusal
+from ottla.coordinator.api_error import ApiError
 from ottla.records import iter_headers, verify_batch
 from ottla.types import TimestampType, TopicPartition
 from tests.simulation.broker import content
@@ -245,6 +245,6 @@ def test_a_failing_disk_is_one_line_in_the_broker_s_log(tmp_path: Path, caplog: 
     for path in (tmp_path / "t-0").glob("*.log"):
         path.write_bytes(b"")
     for _ in range(3):
-        with pytest.raises(Refusal, match="t-0 is damaged"):
+        with pytest.raises(ApiError, match="t-0 is damaged"):
             log.read(0, 100, at_least_one=True)
     assert len(caplog.messages) == 1

@@ -182,9 +182,9 @@ def test_topics_of_many_partitions_make_smaller_slices(tmp_path: Path) -> None:
     assert [len(row.partitions) for row in broker.replies[ticket].topics] == [DESCRIBED] * 3
 
     ticket = broker.send(Api.DELETE_TOPICS, deleting(wanted))
-    assert [topic.name for topic in broker.core.topics] == wanted[1:]
+    assert [topic.name for topic in broker.core.catalog.topics] == wanted[1:]
     broker.pass_time(1)
-    assert [topic.name for topic in broker.core.topics] == wanted[2:]
+    assert [topic.name for topic in broker.core.catalog.topics] == wanted[2:]
     broker.pass_time(1)
     assert codes(broker.replies[ticket]) == [ErrorCode.none] * 3
     broker.close()
@@ -195,13 +195,13 @@ def test_settings_are_altered_in_slices(tmp_path: Path) -> None:
     wanted = names(SIZE + 1)
     broker.ask(Api.CREATE_TOPICS, creating(wanted))
     assert codes(broker.ask(Api.INCREMENTAL_ALTER_CONFIGS, altering(wanted))) == [ErrorCode.none] * len(wanted)
-    assert {topic.config.retention_ms for topic in broker.core.topics} == {-1}
+    assert {topic.config.retention_ms for topic in broker.core.catalog.topics} == {-1}
     resources = tuple(
         alter_configs_request.AlterConfigsResource(resource_type=TOPIC, resource_name=name, configs=()) for name in wanted
     )
     back = alter_configs_request.AlterConfigsRequest(resources=resources, validate_only=False)
     assert codes(broker.ask(Api.ALTER_CONFIGS, back)) == [ErrorCode.none] * len(wanted)
-    assert {topic.config.retention_ms for topic in broker.core.topics} == {604_800_000}
+    assert {topic.config.retention_ms for topic in broker.core.catalog.topics} == {604_800_000}
     broker.close()
 
 
@@ -225,11 +225,11 @@ def test_a_kill_in_the_middle_keeps_what_was_created(tmp_path: Path) -> None:
     assert ticket not in broker.replies
     broker.kill()
     again = CoreUnderTest(tmp_path)
-    assert [topic.name for topic in again.core.topics] == names(SIZE)
+    assert [topic.name for topic in again.core.catalog.topics] == names(SIZE)
     assert codes(again.ask(Api.CREATE_TOPICS, creating(names(2 * SIZE)[SIZE:]))) == [ErrorCode.none] * SIZE
     again.kill()
     last = CoreUnderTest(tmp_path)
-    assert [topic.name for topic in last.core.topics] == names(2 * SIZE), "what was acknowledged survives a kill"
+    assert [topic.name for topic in last.core.catalog.topics] == names(2 * SIZE), "what was acknowledged survives a kill"
     last.close()
 
 
@@ -249,7 +249,7 @@ def test_a_disk_that_fails_in_the_middle_refuses_the_topics_that_are_not_stored(
     assert codes(broker.replies[ticket]) == [ErrorCode.none] * SIZE + [ErrorCode.kafka_storage_error] * SIZE
     broker.kill()
     again = CoreUnderTest(tmp_path)
-    assert [topic.name for topic in again.core.topics] == ["first", *names(SIZE)]
+    assert [topic.name for topic in again.core.catalog.topics] == ["first", *names(SIZE)]
     again.close()
 
 
@@ -259,7 +259,7 @@ def test_a_failure_in_a_later_slice_closes_the_connection_and_leaves_the_others_
     broker = CoreUnderTest(tmp_path)
     ticket = broker.send(Api.CREATE_TOPICS, creating(names(2 * SIZE)))
     with monkeypatch.context() as patch:
-        patch.setattr(broker.core.topics, "check_new", None)
+        patch.setattr(broker.core.catalog.topics, "check_new", None)
         broker.pass_time(1)
     assert broker.others == [HoldBack(ticket), GoOn(ticket), CloseConnection(ticket, "the broker failed to serve it")]
     assert "could not be served to its end" in caplog.text
@@ -276,7 +276,7 @@ def test_the_catalog_is_forced_to_disk_once_for_what_was_changed_meanwhile(tmp_p
     broker.take(broker.core.on_job(job.tag, job.job(), broker.now))
     assert [job.tag for job in broker.jobs] == [("sync-catalog",)], "what has changed since the first was ordered"
     broker.run_jobs()
-    assert broker.core.close_catalog() == []
+    assert broker.core.catalog.close_catalog() == []
     broker.close()
 
 
@@ -284,7 +284,7 @@ def test_describing_a_topic_without_records_takes_no_log(tmp_path: Path) -> None
     broker = CoreUnderTest(tmp_path)
     broker.ask(Api.CREATE_TOPICS, creating(names(100)))
     assert len(ask_metadata(broker).topics) == 100
-    assert not list(broker.core.logs)
+    assert not list(broker.core.catalog.logs)
     assert codes(broker.ask(Api.DELETE_TOPICS, deleting(names(100)))) == [ErrorCode.none] * 100
     assert not [job for job in broker.jobs if isinstance(job, RunJob) and job.tag[0] == "delete-topic"]
     broker.close()
@@ -302,7 +302,7 @@ def expiring(path: Path, count: int, **settings: object) -> CoreUnderTest:
 
 def test_retention_looks_at_logs_in_slices_and_waits_for_the_disk_in_between(tmp_path: Path) -> None:
     broker = expiring(tmp_path, 2 * LOGS_IN_A_SLICE + 1)
-    logs = list(broker.core.logs)
+    logs = list(broker.core.catalog.logs)
     broker.pass_time(300_000)
     assert sum(log.start_offset > 0 for log in logs) == LOGS_IN_A_SLICE, "a turn of the loop is a slice"
     # Every log of the slice may hold a few descriptors until its jobs are done.
@@ -318,7 +318,7 @@ def test_a_round_goes_on_after_a_log_that_fails_and_without_those_that_are_delet
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker = expiring(tmp_path, 2 * LOGS_IN_A_SLICE)
-    logs = list(broker.core.logs)
+    logs = list(broker.core.catalog.logs)
     with monkeypatch.context() as patch:
         patch.setattr(logs[0].producers, "expire", None, raising=False)
         with pytest.raises(TypeError):
@@ -336,7 +336,7 @@ def test_a_timer_during_a_round_does_not_begin_another(tmp_path: Path) -> None:
     broker.pass_time(100)
     assert [job.tag for job in broker.jobs if job.tag[0] == "expire"] == [("expire",)]
     broker.run_jobs()
-    assert all(log.start_offset > 0 for log in broker.core.logs)
+    assert all(log.start_offset > 0 for log in broker.core.catalog.logs)
     broker.close()
 
 
@@ -364,7 +364,7 @@ def test_what_waits_for_the_disk_takes_no_descriptors(tmp_path: Path) -> None:
         assert len(os.listdir("/dev/fd")) <= before + 256
         broker.run_jobs()
         assert {row.partition_responses[0].error_code for row in broker.replies[ticket].responses} == {ErrorCode.none}
-    assert {log.recovery_point for log in broker.core.logs} == {2}
+    assert {log.recovery_point for log in broker.core.catalog.logs} == {2}
     broker.close()
 
 

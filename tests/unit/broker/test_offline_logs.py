@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.broker.refusal import Refusal
+from ottla.coordinator.api_error import ApiError
 from ottla.protocol import ErrorCode
 from ottla.records import NewRecord, encode_batch, read_header
 from tests.simulation.broker import CoreUnderTest
@@ -27,8 +27,8 @@ def test_a_partition_that_cannot_be_loaded_is_offline_and_the_others_are_served(
         again = CoreUnderTest(tmp_path)
         (line,) = [warning for warning in again.warnings if "offline" in warning]
         assert line.startswith("bad-0 is offline until the next start, since its files cannot be read: ")
-        with pytest.raises(Refusal, match="bad-0 is offline") as refused:
-            again.core.log("bad", 0)
+        with pytest.raises(ApiError, match="bad-0 is offline") as refused:
+            again.core.catalog.log("bad", 0)
         assert refused.value.code is ErrorCode.kafka_storage_error
         assert bases(again, "good") == ALL
         again.close()
@@ -78,8 +78,8 @@ def test_a_file_of_the_wrong_kind_takes_one_partition_offline(tmp_path: Path, na
         (line,) = again.warnings
         assert line.startswith("bad-0 is offline until the next start, since its files cannot be read: ")
         assert str(file) in line
-        with pytest.raises(Refusal, match="bad-0 is offline"):
-            again.core.log("bad", 0)
+        with pytest.raises(ApiError, match="bad-0 is offline"):
+            again.core.catalog.log("bad", 0)
         assert bases(again, "good") == ALL
         again.close()
     file.rmdir() if kind is _folder else file.unlink()
@@ -123,15 +123,15 @@ def test_a_file_with_a_hole_of_a_terabyte_takes_one_partition_offline(tmp_path: 
 @pytest.mark.timeout(20)
 def test_no_record_is_written_to_a_pipe_in_place_of_a_segment(tmp_path: Path) -> None:
     broker = filled(tmp_path, "t")
-    log = broker.core.log("t", 0)
+    log = broker.core.catalog.log("t", 0)
     data = encode_batch([NewRecord(b"", b"new")])
-    broker.core.append(log, data, read_header(data), broker.now)
+    broker.core.catalog.append(log, data, read_header(data), broker.now)
     path = max((tmp_path / "t-0").glob("*.log"))
     path.unlink()
     os.mkfifo(path)
     broker.store.close_files()
-    with pytest.raises(Refusal, match="it is not a file"):
-        broker.core.append(log, data, read_header(data), broker.now)
+    with pytest.raises(ApiError, match="it is not a file"):
+        broker.core.catalog.append(log, data, read_header(data), broker.now)
     broker.kill()
 
 
@@ -155,7 +155,7 @@ def test_a_lost_end_is_noticed_after_a_start_at_which_the_partition_was_offline(
     newest.write_bytes(b"")
     again = CoreUnderTest(tmp_path)
     assert "but had ended at 24, where it goes on" in "".join(again.warnings)
-    assert again.core.log("bad", 0).end_offset == 24
+    assert again.core.catalog.log("bad", 0).end_offset == 24
     again.close()
 
 
@@ -166,10 +166,10 @@ def test_a_clean_end_does_not_vouch_for_a_partition_that_was_offline(tmp_path: P
     if has_checkpoint:
         broker.pass_time(120_000)
         broker.run_jobs()
-    log = broker.core.log("bad", 0)
+    log = broker.core.catalog.log("bad", 0)
     for _ in range(BATCHES):
         data = encode_batch([NewRecord(b"key", b"value" * 20)])
-        broker.core.append(log, data, read_header(data), broker.now)
+        broker.core.catalog.append(log, data, read_header(data), broker.now)
         broker.run_jobs()
     broker.kill()
     epochs = tmp_path / "bad-0" / "leader-epoch-checkpoint"
@@ -192,7 +192,7 @@ def test_a_segment_that_cannot_be_read_whole_is_not_scanned_for_each_read(tmp_pa
     filled(tmp_path, "t", segment_bytes=1 << 20).close()
     file = tmp_path / "t-0" / f"{0:020d}.log"
     broker = CoreUnderTest(tmp_path)
-    log = broker.core.log("t", 0)
+    log = broker.core.catalog.log("t", 0)
     places = [log.segments[0].locate(offset) for offset in (6, 20)]
     flipped(file, (places[0] or 0) + 16)
     with_bad_sector(monkeypatch, file, places[1] or 0)
@@ -200,7 +200,7 @@ def test_a_segment_that_cannot_be_read_whole_is_not_scanned_for_each_read(tmp_pa
     real = log.segments[0].rescan
     monkeypatch.setattr(type(log.segments[0]), "rescan", lambda *_: scans.append(1) or real(log.end_offset))
     for _ in range(5):
-        with pytest.raises(Refusal, match="magic byte") as refused:
+        with pytest.raises(ApiError, match="magic byte") as refused:
             log.read(6, 1, at_least_one=True)
         assert refused.value.code is ErrorCode.corrupt_message
     assert len(scans) == 1
@@ -213,11 +213,11 @@ def test_a_bad_sector_in_the_first_batch_of_the_newest_segment_refuses_no_append
 ) -> None:
     filled(tmp_path, "t").close()
     broker = CoreUnderTest(tmp_path)
-    log = broker.core.log("t", 0)
+    log = broker.core.catalog.log("t", 0)
     with_bad_sector(monkeypatch, tmp_path / "t-0" / f"{log.segments[-1].base_offset:020d}.log", 0)
     data = encode_batch([NewRecord(None, b"new")])
     for number in range(3):
-        broker.core.append(log, data, read_header(data), broker.now)
+        broker.core.catalog.append(log, data, read_header(data), broker.now)
         broker.run_jobs()
         assert log.end_offset == 25 + number
         assert log.read(24, 1 << 20, at_least_one=True) is not None
@@ -229,14 +229,14 @@ def test_a_largest_timestamp_that_cannot_be_looked_for_is_an_error(tmp_path: Pat
     filled(tmp_path, "t", segment_bytes=1 << 20).close()
     name = tmp_path / "t-0" / f"{0:020d}"
     broker = CoreUnderTest(tmp_path)
-    log = broker.core.log("t", 0)
+    log = broker.core.catalog.log("t", 0)
     largest = log.find_largest_time()
     assert largest is not None
     position = log.segments[0].locate(6)
     log.segments[0].max_timestamp, log.segments[0].is_time_from_file = largest[1] + 1, True  # as a damaged time index says
     with_bad_sector(monkeypatch, name.with_suffix(".log"), (position or 0) + 80)
     for _ in range(2):
-        with pytest.raises(Refusal) as refused:
+        with pytest.raises(ApiError) as refused:
             log.find_largest_time()
         assert refused.value.code is ErrorCode.kafka_storage_error
     broker.kill()
@@ -249,9 +249,9 @@ def test_an_emptied_folder_whose_topic_is_not_known_is_said_once(tmp_path: Path,
     again = CoreUnderTest(tmp_path)
     lines = [line for line in (*again.warnings, *caplog.messages) if "t-0" in line]
     assert lines == [f"{tmp_path / 't-0'} is left as it is, since its topic is not known: it has no partition.metadata"]
-    again.core.create_topic("t", 1, {})
+    again.core.catalog.create_topic("t", 1, {})
     data = encode_batch([NewRecord(None, b"new")])
-    again.core.append(again.core.log("t", 0), data, read_header(data), again.now)
+    again.core.catalog.append(again.core.catalog.log("t", 0), data, read_header(data), again.now)
     assert bases(again, "t") == [0]
     again.close()
 
@@ -263,20 +263,20 @@ def test_no_record_is_written_in_the_wrong_place_of_a_segment_that_was_changed_f
 ) -> None:
     """As by ``copytruncate`` of logrotate. Records were acknowledged that could not be read."""
     broker = filled(tmp_path, "t")
-    log = broker.core.log("t", 0)
+    log = broker.core.catalog.log("t", 0)
     data = encode_batch([NewRecord(b"", b"new")])
-    broker.core.append(log, data, read_header(data), broker.now)
+    broker.core.catalog.append(log, data, read_header(data), broker.now)
     newest = max((tmp_path / "t-0").glob("*.log"))
     content = newest.read_bytes()
     os.truncate(newest, size)
-    with pytest.raises(Refusal, match=rf"it had {size} bytes instead of {len(content)}: .*{newest.name}"):
-        broker.core.append(log, data, read_header(data), broker.now)
-    broker.core.append(log, data, read_header(data), broker.now)
+    with pytest.raises(ApiError, match=rf"it had {size} bytes instead of {len(content)}: .*{newest.name}"):
+        broker.core.catalog.append(log, data, read_header(data), broker.now)
+    broker.core.catalog.append(log, data, read_header(data), broker.now)
     assert newest.read_bytes()[: len(content)] == content[:size].ljust(len(content), b"\0")
     assert log.read(25, 10_000, at_least_one=True) is not None
     broker.close() if clean else broker.kill()
     again = CoreUnderTest(tmp_path)
-    log = again.core.log("t", 0)
+    log = again.core.catalog.log("t", 0)
     assert log.end_offset == 26
     assert log.read(25, 10_000, at_least_one=True) is not None
     assert bool(again.warnings) is (size < len(content) and not clean)  # after a clean end, batches are not read

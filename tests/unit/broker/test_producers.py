@@ -6,7 +6,7 @@ import pytest
 
 from ottla.broker.markers import marker_batch
 from ottla.broker.producers import EndedTransaction, Producers
-from ottla.broker.refusal import Refusal
+from ottla.coordinator.api_error import ApiError
 from ottla.protocol import ErrorCode
 from ottla.records import BatchHeader
 from tests.unit.broker.harness import batch, header_of
@@ -29,9 +29,9 @@ def _producers(*headers: BatchHeader) -> Producers:
 
 
 def _refused(producers: Producers, header: BatchHeader) -> ErrorCode:
-    with pytest.raises(Refusal) as refusal:
+    with pytest.raises(ApiError) as api_error:
         producers.check(header)
-    return refusal.value.code
+    return api_error.value.code
 
 
 def test_what_follows_is_accepted_and_a_gap_is_not() -> None:
@@ -149,9 +149,9 @@ def test_a_marker_of_an_older_coordinator_or_an_older_producer_is_refused() -> N
         (2, 7, ErrorCode.invalid_producer_epoch),
         (3, 6, ErrorCode.transaction_coordinator_fenced),
     ):
-        with pytest.raises(Refusal) as refusal:
+        with pytest.raises(ApiError) as api_error:
             producers.check_marker(1, epoch, coordinator)
-        assert refusal.value.code is code
+        assert api_error.value.code is code
 
 
 def test_a_producer_with_an_open_transaction_is_not_forgotten() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from ottla.broker.log import PartitionLog
 from ottla.broker.markers import marker_batch
-from ottla.broker.refusal import Refusal
+from ottla.coordinator.api_error import ApiError
 from ottla.protocol import ErrorCode
 from ottla.runtime.log_files import PinnedFolder
 from tests.simulation.clock import START
@@ -198,7 +198,7 @@ def test_after_a_kill_a_flipped_bit_costs_one_batch(tmp_path: Path, at: int, rea
     assert again.epochs.current == 0
     assert path.read_bytes() == data
     for offset in (6, 7):
-        with pytest.raises(Refusal, match="the next offset that can be read is 8"):
+        with pytest.raises(ApiError, match="the next offset that can be read is 8"):
             again.read(offset, 1000, at_least_one=True)
 
 
@@ -271,9 +271,9 @@ def test_a_damaged_segment_is_told_to_readers_and_does_not_keep_the_log_from_loa
         lost = "(238 bytes, offsets 4 to 7, at most 4 records)"
         assert f"t-0: {path.name} is damaged at byte 0: magic byte 127 instead of 2 {lost}" in cut
         assert again.end_offset == 12
-        with pytest.raises(Refusal, match=f"t-0 is damaged: {path.name} at byte 0: magic byte 127 .* can be read is 8") as refusal:
+        with pytest.raises(ApiError, match=f"t-0 is damaged: {path.name} at byte 0: magic byte 127 .* can be read is 8") as raised:
             again.read(5, 1000, at_least_one=True)
-        assert refusal.value.code is ErrorCode.corrupt_message
+        assert raised.value.code is ErrorCode.corrupt_message
         assert again.read(9, 1000, at_least_one=True) is not None
         (tmp_path / "t-0" / f"{4:020d}.timeindex").unlink()
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from ottla.broker.catalog import Endpoint
 from ottla.broker.group_configs import StoredGroupConfigs
-from ottla.broker.holdings import Endpoint
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import (
@@ -65,13 +65,13 @@ def test_a_change_holds_at_once_on_live_logs_and_after_a_restart(tmp_path: Path)
     broker = CoreUnderTest(tmp_path)
     create(broker, "orders", 1, retention_ms="5000")
     produce(broker, batch())
-    log = next(iter(broker.core.logs))
+    log = next(iter(broker.core.catalog.logs))
     assert log.topic_partition == TopicPartition("orders", 0)
     assert change(broker, TOPIC, "orders", ("max.message.bytes", SET, "100"), ("retention.ms", DELETE, None)).error_code == 0
     assert (log.config.max_message_bytes, log.config.retention_ms) == (100, 604_800_000)
     broker.close()
     again = CoreUnderTest(tmp_path)
-    assert next(iter(again.core.logs)).config.max_message_bytes == 100
+    assert next(iter(again.core.catalog.logs)).config.max_message_bytes == 100
     assert places(described(again, TOPIC, "orders", "max.message.bytes")["max.message.bytes"]) == [
         ("max.message.bytes", "100", 1),
         ("message.max.bytes", "1048588", 5),
@@ -127,12 +127,12 @@ def test_lists_are_added_to_and_taken_from(broker: CoreUnderTest) -> None:
 def test_what_cannot_be_changed_is_refused_and_nothing_changes(
     broker: CoreUnderTest, kind: int, name: str, op: tuple[str, int, str | None], code: ErrorCode
 ) -> None:
-    before = (broker.core.topics.get("orders"), broker.core.settings)
+    before = (broker.core.catalog.topics.get("orders"), broker.core.catalog.settings)
     answer = change(broker, kind, name, op)
     assert answer.error_code is code
     assert bool(answer.error_message) == bool(code)
     if code:
-        assert (broker.core.topics.get("orders"), broker.core.settings) == before
+        assert (broker.core.catalog.topics.get("orders"), broker.core.catalog.settings) == before
 
 
 def test_a_setting_or_a_resource_named_twice_is_refused(broker: CoreUnderTest) -> None:
@@ -164,10 +164,10 @@ def test_settings_of_the_broker_have_two_levels_and_reach_topics(tmp_path: Path)
     produce(broker, batch())
     assert change(broker, BROKER, "", ("log.retention.ms", SET, "888")).error_code is ErrorCode.none
     assert change(broker, BROKER, "1", ("log.retention.ms", SET, "777")).error_code is ErrorCode.none
-    assert next(iter(broker.core.logs)).config.retention_ms == 777
+    assert next(iter(broker.core.catalog.logs)).config.retention_ms == 777
     broker.close()
     broker = CoreUnderTest(tmp_path, **{"log.retention.ms": 999})
-    assert broker.core.config.log_retention_ms == 777
+    assert broker.core.catalog.config.log_retention_ms == 777
     retention = described(broker, BROKER, "1", "log.retention.ms")["log.retention.ms"]
     assert places(retention) == [
         ("log.retention.ms", "777", 2),
@@ -179,7 +179,7 @@ def test_settings_of_the_broker_have_two_levels_and_reach_topics(tmp_path: Path)
     assert described(broker, TOPIC, "orders", "retention.ms")["retention.ms"].config_source == 2
     assert list(described(broker, BROKER, "")) == ["min.insync.replicas", "log.retention.ms"]
     assert change(broker, BROKER, "1", ("log.retention.ms", DELETE, None)).error_code is ErrorCode.none
-    assert next(iter(broker.core.logs)).config.retention_ms == 888
+    assert next(iter(broker.core.catalog.logs)).config.retention_ms == 888
     broker.close()
 
 
@@ -223,11 +223,11 @@ def test_settings_of_a_group_are_kept_and_stay_within_the_brokers_bounds(tmp_pat
     assert described(broker, GROUP, "unheard of")["consumer.session.timeout.ms"].value == "45000"
     broker.close()
     again = CoreUnderTest(tmp_path, **{"group.consumer.max.session.timeout.ms": 45_500})
-    assert StoredGroupConfigs(lambda: again.core.settings, lambda: again.core.config).of_group("billing") == {
+    assert StoredGroupConfigs(lambda: again.core.catalog.settings, lambda: again.core.catalog.config).of_group("billing") == {
         "consumer.session.timeout.ms": 45_500
     }
     assert change(again, GROUP, "billing", ("consumer.session.timeout.ms", DELETE, None)).error_code is ErrorCode.none
-    assert again.core.settings.groups == {}
+    assert again.core.catalog.settings.groups == {}
     again.close()
 
 
@@ -302,7 +302,7 @@ def test_a_setting_that_was_given_is_static_though_it_is_the_default(tmp_path: P
     ("host", "listener"), [("broker.example", "PLAINTEXT://broker.example:9092"), ("::1", "PLAINTEXT://[::1]:9092")]
 )
 def test_the_advertised_listener_is_static_and_cannot_be_altered(broker: CoreUnderTest, host: str, listener: str) -> None:
-    broker.core.endpoint = Endpoint(host, 9092)
+    broker.core.catalog.endpoint = Endpoint(host, 9092)
     found = described(broker, BROKER, "1", "advertised.listeners")["advertised.listeners"]
     assert (found.value, found.config_source, found.read_only) == (listener, 4, True)
     assert places(found) == [("advertised.listeners", listener, 4)]

@@ -127,7 +127,7 @@ def indexes(path: Path) -> Lines:
     filled(path, "t", segment_bytes=2000).close()
     flipped(path / "t-0" / f"{0:020d}.index", 16 + 7, 3)
     broker = CoreUnderTest(path)
-    log = broker.core.log("t", 0)
+    log = broker.core.catalog.log("t", 0)
     for offset in range(log.end_offset):
         log.read(offset, 300, at_least_one=True)
     broker.close()
@@ -139,7 +139,7 @@ def a_time_index(path: Path) -> Lines:
     for one in sorted((path / "t-0").glob("*.timeindex"))[:2]:
         one.write_bytes(struct.pack(">q", 1) + one.read_bytes()[8:12])
     broker = CoreUnderTest(path)
-    for segment in broker.core.log("t", 0).segments[:2]:  # as if the start had believed the files
+    for segment in broker.core.catalog.log("t", 0).segments[:2]:  # as if the start had believed the files
         segment.max_timestamp, segment.is_time_from_file = 1, True
     broker.pass_time(10 * 60_000)
     broker.run_jobs()

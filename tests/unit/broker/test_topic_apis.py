@@ -69,20 +69,20 @@ def test_what_leaves_no_time_is_not_done(tmp_path: Path, milliseconds: int) -> N
         ).results,
     ]
     assert [answer.error_code for answer in answers] == [ErrorCode.request_timed_out] * 3
-    assert [(topic.name, topic.partition_count) for topic in broker.core.topics] == [("orders", 2)]
+    assert [(topic.name, topic.partition_count) for topic in broker.core.catalog.topics] == [("orders", 2)]
 
 
 def test_partitions_are_added_for_good(tmp_path: Path) -> None:
     broker = CoreUnderTest(tmp_path)
     create(broker, "orders", 2)
     assert widen(broker, ("orders", 4, None), validate_only=True) == [ErrorCode.none]
-    assert broker.core.topics.partition_count("orders") == 2
+    assert broker.core.catalog.topics.partition_count("orders") == 2
     assert widen(broker, ("orders", 4, ((1,), (1,)))) == [ErrorCode.none]
     assert produce(broker, batch(), partition=3).error_code is ErrorCode.none
     broker.close()
     again = CoreUnderTest(tmp_path)
-    assert again.core.topics.partition_count("orders") == 4
-    assert again.core.log("orders", 3).end_offset == 1
+    assert again.core.catalog.topics.partition_count("orders") == 4
+    assert again.core.catalog.log("orders", 3).end_offset == 1
     again.close()
 
 
@@ -92,7 +92,7 @@ def test_the_topics_of_the_coordinators_keep_their_partitions(broker: CoreUnderT
     create(broker, topic, -1)
     for validate_only in (True, False):
         assert widen(broker, (topic, 99, None), validate_only=validate_only) == [ErrorCode.invalid_request]
-    assert broker.core.topics.partition_count(topic) == 50
+    assert broker.core.catalog.topics.partition_count(topic) == 50
 
 
 def creating(topic: str, **wanted: Any) -> create_topics_request.CreatableTopic:
@@ -125,7 +125,7 @@ def test_the_topics_of_the_coordinators_are_created_as_the_settings_say(
         message = create_topics_request.CreateTopicsRequest(topics=(creating(topic, **wanted),), validate_only=validate_only)
         (created,) = broker.ask(Api.CREATE_TOPICS, message).topics
         assert (created.error_code, created.num_partitions) == (ErrorCode.none, 50)
-    assert broker.core.topics.partition_count(topic) == 50
+    assert broker.core.catalog.topics.partition_count(topic) == 50
     lines = [record.getMessage() for record in caplog.records]
     told = [
         line for line in lines if line.startswith(f"{topic} was created with 50 partitions, as the broker's settings say, not ")
@@ -147,7 +147,7 @@ def test_the_topics_of_the_coordinators_are_refused_as_others_are(
     message = create_topics_request.CreateTopicsRequest(topics=(creating(INTERNAL_TOPICS[0], **wanted),))
     (refused,) = broker.ask(Api.CREATE_TOPICS, message).topics
     assert refused.error_code is code
-    assert broker.core.topics.get(INTERNAL_TOPICS[0]) is None
+    assert broker.core.catalog.topics.get(INTERNAL_TOPICS[0]) is None
 
 
 @pytest.mark.parametrize("topic", INTERNAL_TOPICS)
@@ -176,7 +176,7 @@ def test_a_policy_under_which_the_coordinators_state_expires_is_warned_of(
 )
 def test_partitions_that_cannot_be_added(broker: CoreUnderTest, wanted: Any, code: ErrorCode) -> None:
     assert widen(broker, wanted) == [code]
-    assert broker.core.topics.partition_count("orders") == 2
+    assert broker.core.catalog.topics.partition_count("orders") == 2
 
 
 def test_a_topic_named_twice_gets_no_partitions(broker: CoreUnderTest) -> None:
@@ -194,7 +194,7 @@ def test_records_are_deleted_and_stay_deleted_after_a_kill(tmp_path: Path) -> No
     assert fetched(broker.ask(Api.FETCH, fetch_message(3), version=12)).error_code is ErrorCode.none
     broker.kill()
     again = CoreUnderTest(tmp_path)
-    assert again.core.log("orders", 0).start_offset == 3
+    assert again.core.catalog.log("orders", 0).start_offset == 3
     assert delete_records(again, -1) == (ErrorCode.none, 5)
     assert produce(again, batch()).base_offset == 5
     again.close()

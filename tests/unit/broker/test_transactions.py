@@ -225,7 +225,7 @@ def test_markers_wait_for_a_disk_that_fails(broker: CoreUnderTest, monkeypatch: 
     producer = started(broker)
     wrote(producer)
     wrote(producer, 1)
-    log = broker.core.log("t", 1)
+    log = broker.core.catalog.log("t", 1)
     append = log.append
 
     def full(*_: object) -> None:
@@ -239,14 +239,14 @@ def test_markers_wait_for_a_disk_that_fails(broker: CoreUnderTest, monkeypatch: 
     monkeypatch.setattr(log, "append", append)
     broker.pass_time(1_000)
     assert (state_of(broker)[0], read(broker, 1)) == ("CompleteCommit", [0])
-    markers = [header for segment in broker.core.log("t", 0).segments for _, header in segment.walk(0) if header.is_control]
+    markers = [header for segment in broker.core.catalog.log("t", 0).segments for _, header in segment.walk(0) if header.is_control]
     assert len(markers) == 1, "where the marker was written it is not written again"
 
 
 def test_a_deleted_topic_does_not_keep_a_transaction_from_its_end(broker: CoreUnderTest) -> None:
     producer = started(broker)
     wrote(producer)
-    broker.core.delete_topic(broker.core.topic("t"))
+    broker.core.catalog.delete_topic(broker.core.catalog.topic("t"))
     broker.take([])
     assert producer.end() is NONE
     assert state_of(broker)[0] == "CompleteCommit"
@@ -391,9 +391,9 @@ def test_an_open_transaction_speaks_for_its_own_epoch_only(broker: CoreUnderTest
 def test_a_marker_in_the_offsets_topic_decides_about_the_offsets(broker: CoreUnderTest) -> None:
     producer = started(broker)
     assert producer.commit_offset(7) is NONE
-    place = broker.core.groups.offsets_partition_of("readers")
+    place = broker.core.state.groups.offsets_partition_of("readers")
     marker = NewMarker(commit=True, producer_id=producer.producer_id, producer_epoch=producer.epoch, coordinator_epoch=0)
-    broker.core.transactions.write_marker(broker.core.log(*place), marker, broker.now)
+    broker.core.state.transactions.write_marker(broker.core.catalog.log(*place), marker, broker.now)
     broker.take([])
     assert committed_offset(broker, require_stable=True) == 7
 
@@ -401,15 +401,15 @@ def test_a_marker_in_the_offsets_topic_decides_about_the_offsets(broker: CoreUnd
 def test_a_full_disk_fails_what_the_coordinator_would_have_to_write_and_nothing_else(broker: CoreUnderTest) -> None:
     producer, other = started(broker), started(broker, transactional_id="other")
     wrote(producer)
-    place = partition_for("tx", broker.core.topics.partition_count("__transaction_state"))
+    place = partition_for("tx", broker.core.catalog.topics.partition_count("__transaction_state"))
     full = Rule(1, FailAppends("__transaction_state", place), times=None)
-    before = broker.core.transactions._coordinator.durable_state()
+    before = broker.core.state.transactions._coordinator.durable_state()
     broker.take(broker.core.on_command(AddFault(full), broker.now)[1])
     refused = ErrorCode.coordinator_not_available
     assert (producer.init(), producer.add("t", 1), producer.add_offsets(), producer.end()) == (refused,) * 4
     assert producer.write(1) is ErrorCode.not_enough_replicas
     broker.pass_time(60_000)  # its time is over, and that cannot be written down either
-    assert broker.core.transactions._coordinator.durable_state() == before
+    assert broker.core.state.transactions._coordinator.durable_state() == before
     assert (state_of(broker), read(broker), fetch(broker, committed=False).high_watermark) == (("Ongoing", 0), [], 1)
     assert (other.write(1), other.end(), read(broker, 1)) == (NONE, NONE, [0])
     broker.take(broker.core.on_command(RemoveFaults(1), broker.now)[1])

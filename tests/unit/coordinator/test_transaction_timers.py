@@ -19,7 +19,7 @@ def test_timers_of_forgotten_ids_are_forgotten(tmp_path: Path) -> None:
         assert producer.init() is ErrorCode.none
         assert producer.write() is ErrorCode.none
         broker.pass_time(100)
-    coordinator = broker.core.transactions._coordinator
+    coordinator = broker.core.state.transactions._coordinator
     assert len(coordinator.armed_timers()) == 20
     broker.pass_time(10 * EXPIRATION)
     assert coordinator.armed_timers() == {}

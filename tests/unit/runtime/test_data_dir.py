@@ -572,7 +572,7 @@ def test_files_of_others_among_the_files_of_a_partition_are_not_taken_for_segmen
     for name in names:
         (tmp_path / "orders-0" / name).write_bytes(b"chapter one")
     broker = CoreUnderTest(tmp_path)
-    assert [segment.base_offset for segment in broker.core.log("orders", 0).segments] == [0]
+    assert [segment.base_offset for segment in broker.core.catalog.log("orders", 0).segments] == [0]
     broker.close()
     for name in names:
         assert (tmp_path / "orders-0" / name).read_bytes() == b"chapter one"
@@ -588,7 +588,7 @@ def test_folders_of_others_among_the_files_of_a_partition_are_left_and_named_onc
     (tmp_path / "orders-0" / "00000000000000000000.index.deleted").write_bytes(b"old")
     broker = CoreUnderTest(tmp_path)
     broker.store.leftovers()()
-    broker.core.log("orders", 0).files.remove_set_aside()()
+    broker.core.catalog.log("orders", 0).files.remove_set_aside()()
     broker.close()
     for name in names:
         assert (tmp_path / "orders-0" / name / "thesis").read_bytes() == b"chapter one"

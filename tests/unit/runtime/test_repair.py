@@ -109,7 +109,7 @@ def test_a_damaged_batch_is_left_out_and_kept_beside(data: Path, base: int, whic
     assert kept.read_bytes() == log.read_bytes()[position : [*positions, None][which + 1]]
     for _ in range(2):
         broker = started(out)
-        assert broker.core.log("t", 0).end_offset == 24, "no offset is given twice"
+        assert broker.core.catalog.log("t", 0).end_offset == 24, "no offset is given twice"
         broker.kill() if not clean else broker.close()
 
 
@@ -123,7 +123,7 @@ def test_a_segment_of_which_nothing_is_left(data: Path, clean: bool) -> None:
     out = repaired(data)
     assert sorted(intact(out)) == [0, 2, 4, 12, 14, 16]
     broker = started(out)
-    log_of = broker.core.log("t", 0)
+    log_of = broker.core.catalog.log("t", 0)
     assert log_of.end_offset == (24 if clean else 18)
     assert log_of.epochs.current == 1
     broker.close()
@@ -133,7 +133,7 @@ def test_a_hole_that_appears_after_a_repair_is_reported(data: Path) -> None:
     (data / "t-0" / f"{12:020d}.log").unlink()
     out = repaired(data)
     broker = started(out)
-    assert broker.core.log("t", 0).clean_point == 0, "what was never compacted would not be compacted later"
+    assert broker.core.catalog.log("t", 0).clean_point == 0, "what was never compacted would not be compacted later"
     broker.close()
     for suffix in ("log", "index", "timeindex"):
         (out / "t-0" / f"{SECOND}.{suffix}").unlink()
@@ -163,7 +163,7 @@ def test_holes_and_lost_folders_keep_the_offsets(data: Path) -> None:
     out = repaired(data)
     assert sorted(intact(out)) == [0, 2, 4, *range(12, 24, 2)]
     broker = started(out)
-    assert broker.core.log("u", 0).end_offset == 24
+    assert broker.core.catalog.log("u", 0).end_offset == 24
     broker.close()
 
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ottla.broker.api.registry import serves
 from ottla.broker.effects import Effect, Reply, RequestContext
-from ottla.broker.refusal import Refusal
 from ottla.broker.resources import Change, alter
 from ottla.broker.slices import SIZE, Slices
+from ottla.coordinator.api_error import ApiError
 from ottla.protocol import NO_THROTTLE, ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import alter_configs_request, alter_configs_response
@@ -24,17 +24,25 @@ T = TypeVar("T")
 
 @serves(Api.ALTER_CONFIGS)
 def alter_configs(
-    core: BrokerState, context: RequestContext, request: alter_configs_request.AlterConfigsRequest, now: Now
+    state: BrokerState, context: RequestContext, request: alter_configs_request.AlterConfigsRequest, now: Now
 ) -> list[Effect]:
     """Give each resource the settings named and no others."""
-    return core.sliced.begin(context, _slices(core, context, request), now)
+    return state.sliced.begin(context, _slices(state, context, request), now)
 
 
-def _slices(core: BrokerState, context: RequestContext, request: alter_configs_request.AlterConfigsRequest) -> Slices:
+def _slices(state: BrokerState, context: RequestContext, request: alter_configs_request.AlterConfigsRequest) -> Slices:
 
     def change(resource: alter_configs_request.AlterConfigsResource) -> None:
         changes = [(config.name, Change.SET, config.value) for config in resource.configs]
-        alter(core, resource.resource_type, resource.resource_name, changes, replacing=True, validate_only=request.validate_only)
+        alter(
+            state.catalog,
+            resource.resource_type,
+            resource.resource_name,
+            changes,
+            state.alter_settings,
+            replacing=True,
+            validate_only=request.validate_only,
+        )
 
     responses = yield from each_once(request.resources, change, alter_configs_response.AlterConfigsResourceResponse)
     return [Reply(context.ticket, alter_configs_response.AlterConfigsResponse(throttle_time=NO_THROTTLE, responses=responses))]
@@ -54,9 +62,9 @@ def each_once(
         code, message = ErrorCode.none, None
         try:
             if times[kind, name] > 1:
-                raise Refusal(ErrorCode.invalid_request, "Each resource must appear at most once.")
+                raise ApiError(ErrorCode.invalid_request, "Each resource must appear at most once.")
             change(resource)
-        except Refusal as refusal:
-            code, message = refusal.code, refusal.message
+        except ApiError as api_error:
+            code, message = api_error.code, api_error.message
         responses.append(told(error_code=code, error_message=message, resource_type=kind, resource_name=name))
     return tuple(responses)

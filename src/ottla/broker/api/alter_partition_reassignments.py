@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ottla.broker.api.registry import serves
 from ottla.broker.effects import Effect, Reply, RequestContext
-from ottla.broker.refusal import Refusal
+from ottla.coordinator.api_error import ApiError
 from ottla.protocol import NO_THROTTLE, ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import alter_partition_reassignments_request, alter_partition_reassignments_response
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @serves(Api.ALTER_PARTITION_REASSIGNMENTS)
 def alter_partition_reassignments(
-    core: BrokerState,
+    state: BrokerState,
     context: RequestContext,
     request: alter_partition_reassignments_request.AlterPartitionReassignmentsRequest,
     now: Now,
@@ -26,7 +26,7 @@ def alter_partition_reassignments(
     """Check what is asked for partition by partition; where it can be, it is so already."""
     responses = tuple(
         alter_partition_reassignments_response.ReassignableTopicResponse(
-            name=topic.name, partitions=tuple(_answered(core, topic.name, wanted) for wanted in topic.partitions)
+            name=topic.name, partitions=tuple(_answered(state, topic.name, wanted) for wanted in topic.partitions)
         )
         for topic in request.topics
     )
@@ -41,24 +41,23 @@ def alter_partition_reassignments(
 
 
 def _answered(
-    core: BrokerState, topic: str, wanted: alter_partition_reassignments_request.ReassignablePartition
+    state: BrokerState, topic: str, wanted: alter_partition_reassignments_request.ReassignablePartition
 ) -> alter_partition_reassignments_response.ReassignablePartitionResponse:
     code, message = ErrorCode.none, None
     try:
-        core.log(topic, wanted.partition_index)
-        _check_replicas(core, wanted.replicas)
-    except Refusal as refusal:
-        code, message = refusal.code, refusal.message
+        state.catalog.log(topic, wanted.partition_index)
+        _check_replicas(state, wanted.replicas)
+    except ApiError as api_error:
+        code, message = api_error.code, api_error.message
     return alter_partition_reassignments_response.ReassignablePartitionResponse(
         partition_index=wanted.partition_index, error_code=code, error_message=message
     )
 
 
-def _check_replicas(core: BrokerState, replicas: tuple[int, ...] | None) -> None:
+def _check_replicas(state: BrokerState, replicas: tuple[int, ...] | None) -> None:
     """Whether the replicas are this broker and no other; ``None`` would end a reassignment, and none is going on."""
     if replicas is None:
-        raise Refusal(ErrorCode.no_reassignment_in_progress, "No reassignment of the partition is going on.")
-    if replicas != (core.node_id,):
-        raise Refusal(
-            ErrorCode.invalid_replica_assignment, f"The partition must have one replica, on broker {core.node_id}, the only one."
-        )
+        raise ApiError(ErrorCode.no_reassignment_in_progress, "No reassignment of the partition is going on.")
+    if replicas != (state.catalog.node_id,):
+        message = f"The partition must have one replica, on broker {state.catalog.node_id}, the only one."
+        raise ApiError(ErrorCode.invalid_replica_assignment, message)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ottla.broker.api.registry import serves
 from ottla.broker.effects import Effect, Reply, RequestContext
-from ottla.broker.refusal import Refusal
+from ottla.coordinator.api_error import ApiError
 from ottla.protocol import NO_THROTTLE, ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import alter_replica_log_dirs_request, alter_replica_log_dirs_response
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @serves(Api.ALTER_REPLICA_LOG_DIRS)
 def alter_replica_log_dirs(
-    core: BrokerState, context: RequestContext, request: alter_replica_log_dirs_request.AlterReplicaLogDirsRequest, now: Now
+    state: BrokerState, context: RequestContext, request: alter_replica_log_dirs_request.AlterReplicaLogDirsRequest, now: Now
 ) -> list[Effect]:
     """Let partitions stay where they are; of a partition that is named twice, the last directory counts."""
     wanted: dict[str, dict[int, str]] = {}
@@ -32,7 +32,7 @@ def alter_replica_log_dirs(
             partitions=tuple(
                 alter_replica_log_dirs_response.AlterReplicaLogDirPartitionResult(
                     partition_index=partition,
-                    error_code=_outcome(core, name, partition) if path == core.log_dir else ErrorCode.log_dir_not_found,
+                    error_code=_outcome(state, name, partition) if path == state.catalog.log_dir else ErrorCode.log_dir_not_found,
                 )
                 for partition, path in paths.items()
             ),
@@ -43,9 +43,9 @@ def alter_replica_log_dirs(
     return [Reply(context.ticket, response)]
 
 
-def _outcome(core: BrokerState, topic: str, partition: int) -> ErrorCode:
+def _outcome(state: BrokerState, topic: str, partition: int) -> ErrorCode:
     try:
-        core.log(topic, partition)
-    except Refusal as refusal:
-        return refusal.code
+        state.catalog.log(topic, partition)
+    except ApiError as api_error:
+        return api_error.code
     return ErrorCode.none

@@ -32,7 +32,7 @@ FEATURES = {
 
 @serves(Api.API_VERSIONS)
 def api_versions(
-    core: BrokerState, context: RequestContext, request: api_versions_request.ApiVersionsRequest, now: Now
+    state: BrokerState, context: RequestContext, request: api_versions_request.ApiVersionsRequest, now: Now
 ) -> list[Effect]:
     """Everything that is served; INVALID_REQUEST for a client that names itself in a way that could not be logged."""
     # Versions before 3 do not carry a name; the protocol's default for it is empty.
@@ -41,7 +41,7 @@ def api_versions(
         return [Reply(context.ticket, _response(ErrorCode.invalid_request, ()))]
     response = _response(
         ErrorCode.none,
-        core.served,
+        state.served,
         supported_features=tuple(
             api_versions_response.SupportedFeatureKey(name=name, min_version=low, max_version=high)
             for name, (low, high, _) in FEATURES.items()

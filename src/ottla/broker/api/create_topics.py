@@ -8,12 +8,13 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from ottla.broker.api.registry import serves
+from ottla.broker.api_errors import check_time_left
 from ottla.broker.config import TOPIC_SETTINGS
 from ottla.broker.effects import Effect, Reply, RequestContext
-from ottla.broker.refusal import Refusal, check_time_left
 from ottla.broker.slices import SIZE, Slices
 from ottla.broker.topic_config import TopicConfig
 from ottla.broker.topics import Topic
+from ottla.coordinator.api_error import ApiError
 from ottla.protocol import NO_THROTTLE, ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import create_topics_request, create_topics_response
@@ -29,13 +30,13 @@ log = logging.getLogger("ottla.broker")
 
 @serves(Api.CREATE_TOPICS)
 def create_topics(
-    core: BrokerState, context: RequestContext, request: create_topics_request.CreateTopicsRequest, now: Now
+    state: BrokerState, context: RequestContext, request: create_topics_request.CreateTopicsRequest, now: Now
 ) -> list[Effect]:
     """Create each topic if possible; a name that occurs twice in the request is refused once."""
-    return core.sliced.begin(context, _slices(core, context, request), now)
+    return state.sliced.begin(context, _slices(state, context, request), now)
 
 
-def _slices(core: BrokerState, context: RequestContext, request: create_topics_request.CreateTopicsRequest) -> Slices:
+def _slices(state: BrokerState, context: RequestContext, request: create_topics_request.CreateTopicsRequest) -> Slices:
     times = Counter(wanted.name for wanted in request.topics)
     results: dict[str, create_topics_response.CreatableTopicResult] = {}
     for number, wanted in enumerate(request.topics):
@@ -44,26 +45,26 @@ def _slices(core: BrokerState, context: RequestContext, request: create_topics_r
         try:
             check_time_left(request.timeout)
             if times[wanted.name] > 1:
-                raise Refusal(ErrorCode.invalid_request, "Duplicate topic name.")
-            results[wanted.name] = _create(core, wanted, validate_only=request.validate_only)
-        except Refusal as refusal:
-            results[wanted.name] = _refused(wanted.name, refusal)
+                raise ApiError(ErrorCode.invalid_request, "Duplicate topic name.")
+            results[wanted.name] = _create(state, wanted, validate_only=request.validate_only)
+        except ApiError as api_error:
+            results[wanted.name] = _refused(wanted.name, api_error)
     response = create_topics_response.CreateTopicsResponse(throttle_time=NO_THROTTLE, topics=tuple(results.values()))
     return [Reply(context.ticket, response)]
 
 
 def _create(
-    core: BrokerState, wanted: create_topics_request.CreatableTopic, *, validate_only: bool
+    state: BrokerState, wanted: create_topics_request.CreatableTopic, *, validate_only: bool
 ) -> create_topics_response.CreatableTopicResult:
-    core.topics.check_unused(wanted.name)  # of several things that are wrong Kafka names this one
+    state.catalog.topics.check_unused(wanted.name)  # of several things that are wrong Kafka names this one
     configs: dict[str, str] = {}
     for config in wanted.configs:
         if config.value is None:
-            raise Refusal(ErrorCode.invalid_config, f"Null value not supported for topic configs: {config.name}")
+            raise ApiError(ErrorCode.invalid_config, f"Null value not supported for topic configs: {config.name}")
         configs[config.name] = config.value
-    requested = _requested_partitions(core, wanted)
-    partitions = core.partitions_of_new(wanted.name, requested)
-    core.topics.check_new(wanted.name, partitions if requested is None else requested, configs)
+    requested = _requested_partitions(state, wanted)
+    partitions = state.catalog.partitions_of_new(wanted.name, requested)
+    state.catalog.topics.check_new(wanted.name, partitions if requested is None else requested, configs)
     if validate_only:
         return create_topics_response.CreatableTopicResult(
             name=wanted.name,
@@ -74,7 +75,7 @@ def _create(
             replication_factor=1,
             configs=(),
         )
-    topic = core.create_topic(wanted.name, partitions, configs)
+    topic = state.catalog.create_topic(wanted.name, partitions, configs)
     if requested not in (None, partitions):
         log.warning(
             "%s was created with %d partitions, as the broker's settings say, not with %d", topic.name, partitions, requested
@@ -90,30 +91,30 @@ def _create(
     )
 
 
-def _requested_partitions(core: BrokerState, wanted: create_topics_request.CreatableTopic) -> int | None:
+def _requested_partitions(state: BrokerState, wanted: create_topics_request.CreatableTopic) -> int | None:
     """How many partitions are asked for, be it as a number or by placing each replica; ``None``: as many as the broker decides."""
     if not wanted.assignments:
         if wanted.replication_factor not in (-1, 1):
-            raise Refusal(
+            raise ApiError(
                 ErrorCode.invalid_replication_factor,
                 f"Unable to replicate the partition {wanted.replication_factor} time(s): only 1 broker(s) are registered.",
             )
         return None if wanted.num_partitions == -1 else wanted.num_partitions
     if wanted.num_partitions != -1 or wanted.replication_factor != -1:
-        raise Refusal(ErrorCode.invalid_request, "With manual assignments, the numbers of partitions and of replicas must be -1.")
+        raise ApiError(ErrorCode.invalid_request, "With manual assignments, the numbers of partitions and of replicas must be -1.")
     numbers = sorted(assignment.partition_index for assignment in wanted.assignments)
-    placed = all(assignment.broker_ids == (core.node_id,) for assignment in wanted.assignments)
+    placed = all(assignment.broker_ids == (state.catalog.node_id,) for assignment in wanted.assignments)
     if numbers != list(range(len(numbers))) or not placed:
-        raise Refusal(
+        raise ApiError(
             ErrorCode.invalid_replica_assignment,
-            f"Partitions must be numbered from 0 without gaps, each with one replica on broker {core.node_id}.",
+            f"Partitions must be numbered from 0 without gaps, each with one replica on broker {state.catalog.node_id}.",
         )
     return len(numbers)
 
 
-def _refused(name: str, refusal: Refusal) -> create_topics_response.CreatableTopicResult:
+def _refused(name: str, api_error: ApiError) -> create_topics_response.CreatableTopicResult:
     return create_topics_response.CreatableTopicResult(
-        name=name, topic_id=None, error_code=refusal.code, error_message=refusal.message, configs=()
+        name=name, topic_id=None, error_code=api_error.code, error_message=api_error.message, configs=()
     )
 
 

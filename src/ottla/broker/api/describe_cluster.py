@@ -20,7 +20,7 @@ _BROKERS, _CONTROLLERS = 1, 2
 
 @serves(Api.DESCRIBE_CLUSTER)
 def describe_cluster(
-    core: BrokerState, context: RequestContext, request: describe_cluster_request.DescribeClusterRequest, now: Now
+    state: BrokerState, context: RequestContext, request: describe_cluster_request.DescribeClusterRequest, now: Now
 ) -> list[Effect]:
     """This broker; controllers are not to be talked to here."""
     code, message = ErrorCode.none, None
@@ -30,7 +30,7 @@ def describe_cluster(
         code, message = ErrorCode.unsupported_endpoint_type, f"Unsupported endpoint type {request.endpoint_type}."
     brokers = (
         describe_cluster_response.DescribeClusterBroker(
-            broker_id=core.node_id, host=core.endpoint.host, port=core.endpoint.port, is_fenced=False
+            broker_id=state.catalog.node_id, host=state.catalog.endpoint.host, port=state.catalog.endpoint.port, is_fenced=False
         ),
     )
     asked = request.include_cluster_authorized_operations
@@ -39,8 +39,8 @@ def describe_cluster(
         error_code=code,
         error_message=message,
         endpoint_type=request.endpoint_type,
-        cluster_id=core.cluster_id,
-        controller_id=core.node_id,
+        cluster_id=state.catalog.cluster_id,
+        controller_id=state.catalog.node_id,
         brokers=brokers if code is ErrorCode.none else (),
         cluster_authorized_operations=CLUSTER_OPERATIONS if asked and code is ErrorCode.none else NOT_ASKED,
     )

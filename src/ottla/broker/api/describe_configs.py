@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from ottla.broker.api.registry import serves
 from ottla.broker.effects import Effect, Reply, RequestContext
-from ottla.broker.refusal import Refusal
 from ottla.broker.resources import KNOWN_TYPES, Described, describe
 from ottla.broker.slices import SIZE, Slices
+from ottla.coordinator.api_error import ApiError
 from ottla.protocol import NO_THROTTLE, ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import describe_configs_request, describe_configs_response
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 @serves(Api.DESCRIBE_CONFIGS)
 def describe_configs(
-    core: BrokerState, context: RequestContext, request: describe_configs_request.DescribeConfigsRequest, now: Now
+    state: BrokerState, context: RequestContext, request: describe_configs_request.DescribeConfigsRequest, now: Now
 ) -> list[Effect]:
     """The settings of each resource; those asked for by name, or all."""
-    return core.sliced.begin(context, _slices(core, context, request), now)
+    return state.sliced.begin(context, _slices(state, context, request), now)
 
 
-def _slices(core: BrokerState, context: RequestContext, request: describe_configs_request.DescribeConfigsRequest) -> Slices:
+def _slices(state: BrokerState, context: RequestContext, request: describe_configs_request.DescribeConfigsRequest) -> Slices:
     unknown = any(resource.resource_type not in KNOWN_TYPES for resource in request.resources)
     results = []
     for number, resource in enumerate(request.resources):
@@ -36,10 +36,10 @@ def _slices(core: BrokerState, context: RequestContext, request: describe_config
         wanted = resource.configuration_keys
         try:
             if unknown:  # Kafka says so of the whole request
-                raise Refusal(ErrorCode.invalid_request, "The request names a resource type that there is not.")
-            found = describe(core, resource.resource_type, resource.resource_name)
-        except Refusal as refusal:
-            code, message = refusal.code, refusal.message
+                raise ApiError(ErrorCode.invalid_request, "The request names a resource type that there is not.")
+            found = describe(state.catalog, resource.resource_type, resource.resource_name)
+        except ApiError as api_error:
+            code, message = api_error.code, api_error.message
         results.append(
             describe_configs_response.DescribeConfigsResult(
                 error_code=code,

@@ -17,21 +17,21 @@ if TYPE_CHECKING:
 
 @serves(Api.DESCRIBE_LOG_DIRS)
 def describe_log_dirs(
-    core: BrokerState, context: RequestContext, request: describe_log_dirs_request.DescribeLogDirsRequest, now: Now
+    state: BrokerState, context: RequestContext, request: describe_log_dirs_request.DescribeLogDirsRequest, now: Now
 ) -> list[Effect]:
     """The partitions asked for, or all; those that do not exist are left out."""
     if request.topics is None:
-        wanted = {topic.name: list(topic.partitions) for topic in core.topics}
+        wanted = {topic.name: list(topic.partitions) for topic in state.catalog.topics}
     else:
         wanted = {one.topic: list(one.partitions) for one in request.topics}
     topics = []
     for name, numbers in wanted.items():
-        topic = core.topics.get(name)
+        topic = state.catalog.topics.get(name)
         if topic is not None:
             partitions = tuple(
                 describe_log_dirs_response.DescribeLogDirsPartition(
                     partition_index=number,
-                    partition_size=core.logs.get(topic, number).size,
+                    partition_size=state.catalog.logs.get(topic, number).size,
                     offset_lag=0,
                     is_future_key=False,
                 )
@@ -40,14 +40,18 @@ def describe_log_dirs(
             )
             topics.append(describe_log_dirs_response.DescribeLogDirsTopic(name=name, partitions=partitions))
     try:
-        disk = core.disk_usage()
+        disk = state.catalog.disk_usage()
     except OSError:
         result = describe_log_dirs_response.DescribeLogDirsResult(
-            error_code=ErrorCode.kafka_storage_error, log_dir=core.log_dir, topics=()
+            error_code=ErrorCode.kafka_storage_error, log_dir=state.catalog.log_dir, topics=()
         )
     else:
         result = describe_log_dirs_response.DescribeLogDirsResult(
-            error_code=ErrorCode.none, log_dir=core.log_dir, topics=tuple(topics), total_bytes=disk.total, usable_bytes=disk.usable
+            error_code=ErrorCode.none,
+            log_dir=state.catalog.log_dir,
+            topics=tuple(topics),
+            total_bytes=disk.total,
+            usable_bytes=disk.usable,
         )
     response = describe_log_dirs_response.DescribeLogDirsResponse(
         throttle_time=NO_THROTTLE, error_code=ErrorCode.none, results=(result,)

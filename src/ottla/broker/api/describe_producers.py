@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from ottla.broker.api.registry import serves
 from ottla.broker.effects import Effect, Reply, RequestContext
-from ottla.broker.refusal import Refusal
 from ottla.broker.topics import check_name
+from ottla.coordinator.api_error import ApiError
 from ottla.protocol import NO_THROTTLE, ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import describe_producers_request, describe_producers_response
@@ -21,25 +21,25 @@ _NO_TRANSACTION = -1
 
 @serves(Api.DESCRIBE_PRODUCERS)
 def describe_producers(
-    core: BrokerState, context: RequestContext, request: describe_producers_request.DescribeProducersRequest, now: Now
+    state: BrokerState, context: RequestContext, request: describe_producers_request.DescribeProducersRequest, now: Now
 ) -> list[Effect]:
     """The producers that each partition remembers."""
     topics = tuple(
         describe_producers_response.TopicResponse(
-            name=topic.name, partitions=tuple(_described(core, topic.name, number) for number in topic.partition_indexes)
+            name=topic.name, partitions=tuple(_described(state, topic.name, number) for number in topic.partition_indexes)
         )
         for topic in request.topics
     )
     return [Reply(context.ticket, describe_producers_response.DescribeProducersResponse(throttle_time=NO_THROTTLE, topics=topics))]
 
 
-def _described(core: BrokerState, topic: str, partition: int) -> describe_producers_response.PartitionResponse:
+def _described(state: BrokerState, topic: str, partition: int) -> describe_producers_response.PartitionResponse:
     try:
         check_name(topic)
-        producers = core.log(topic, partition).producers
-    except Refusal as refusal:
+        producers = state.catalog.log(topic, partition).producers
+    except ApiError as api_error:
         return describe_producers_response.PartitionResponse(
-            partition_index=partition, error_code=refusal.code, error_message=refusal.message, active_producers=()
+            partition_index=partition, error_code=api_error.code, error_message=api_error.message, active_producers=()
         )
     active = []
     for producer_id, producer in producers.known.items():

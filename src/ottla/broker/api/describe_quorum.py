@@ -24,29 +24,31 @@ LEADER_EPOCH = 1
 
 @serves(Api.DESCRIBE_QUORUM)
 def describe_quorum(
-    core: BrokerState, context: RequestContext, request: describe_quorum_request.DescribeQuorumRequest, now: Now
+    state: BrokerState, context: RequestContext, request: describe_quorum_request.DescribeQuorumRequest, now: Now
 ) -> list[Effect]:
     """The quorum of the metadata; a request for any other partition is refused as a whole, as by Kafka."""
     asked = [(topic.topic_name, [one.partition_index for one in topic.partitions]) for topic in request.topics]
     valid = asked == [(METADATA_TOPIC, [METADATA_PARTITION])]
     topics = tuple(
         describe_quorum_response.TopicData(
-            topic_name=name, partitions=tuple(_metadata(core, now) if valid else _nowhere(partition) for partition in partitions)
+            topic_name=name, partitions=tuple(_metadata(state, now) if valid else _nowhere(partition) for partition in partitions)
         )
         for name, partitions in asked
     )
-    listener = describe_quorum_response.Listener(name="PLAINTEXT", host=core.endpoint.host, port=core.endpoint.port)
-    node = describe_quorum_response.Node(node_id=core.node_id, listeners=(listener,))
+    listener = describe_quorum_response.Listener(
+        name="PLAINTEXT", host=state.catalog.endpoint.host, port=state.catalog.endpoint.port
+    )
+    node = describe_quorum_response.Node(node_id=state.catalog.node_id, listeners=(listener,))
     response = describe_quorum_response.DescribeQuorumResponse(
         error_code=ErrorCode.none, error_message="", topics=topics, nodes=(node,) if valid else ()
     )
     return [Reply(context.ticket, response)]
 
 
-def _metadata(core: BrokerState, now: Now) -> describe_quorum_response.PartitionData:
-    end = core.topics.version
+def _metadata(state: BrokerState, now: Now) -> describe_quorum_response.PartitionData:
+    end = state.catalog.topics.version
     voter = describe_quorum_response.ReplicaState(
-        replica_id=core.node_id,
+        replica_id=state.catalog.node_id,
         replica_directory_id=None,
         log_end_offset=end,
         last_fetch_timestamp=now.wall,
@@ -56,7 +58,7 @@ def _metadata(core: BrokerState, now: Now) -> describe_quorum_response.Partition
         partition_index=METADATA_PARTITION,
         error_code=ErrorCode.none,
         error_message="",
-        leader_id=core.node_id,
+        leader_id=state.catalog.node_id,
         leader_epoch=LEADER_EPOCH,
         high_watermark=end,
         current_voters=(voter,),

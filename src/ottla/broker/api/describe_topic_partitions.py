@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from ottla.broker.api.registry import serves
 from ottla.broker.effects import Effect, Reply, RequestContext
 from ottla.broker.operations import TOPIC_OPERATIONS
-from ottla.broker.refusal import Refusal
 from ottla.broker.topics import Topic, check_name
+from ottla.coordinator.api_error import ApiError
 from ottla.protocol import NO_THROTTLE, ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import describe_topic_partitions_request, describe_topic_partitions_response as _response
@@ -24,10 +24,10 @@ MAX_PARTITIONS = 2_000
 
 @serves(Api.DESCRIBE_TOPIC_PARTITIONS)
 def describe_topic_partitions(
-    core: BrokerState, context: RequestContext, request: describe_topic_partitions_request.DescribeTopicPartitionsRequest, now: Now
+    state: BrokerState, context: RequestContext, request: describe_topic_partitions_request.DescribeTopicPartitionsRequest, now: Now
 ) -> list[Effect]:
     """Topics in the order of their names, from the cursor on, up to the limit; the cursor in the answer says where to go on."""
-    names = sorted({one.name for one in request.topics} if request.topics else {topic.name for topic in core.topics})
+    names = sorted({one.name for one in request.topics} if request.topics else {topic.name for topic in state.catalog.topics})
     cursor = request.cursor
     if cursor is not None:
         if cursor.partition_index < 0 or (request.topics and cursor.topic_name not in names):
@@ -37,14 +37,14 @@ def describe_topic_partitions(
     left = max(1, min(request.response_partition_limit, MAX_PARTITIONS))
     topics: list[_response.DescribeTopicPartitionsResponseTopic] = []
     for name in names:
-        topic = core.topics.get(name)
+        topic = state.catalog.topics.get(name)
         if topic is None:
             topics.append(_refused(name, _why_absent(name)))
             continue
         first = cursor.partition_index if cursor is not None and cursor.topic_name == name else 0
         last = min(topic.partition_count, first + left)
         if left:
-            topics.append(_described(core, topic, range(first, last)))
+            topics.append(_described(state, topic, range(first, last)))
             left -= max(0, last - first)
         if last < topic.partition_count:
             return [_reply(context, tuple(topics), _response.Cursor(topic_name=name, partition_index=last))]
@@ -54,13 +54,13 @@ def describe_topic_partitions(
 def _why_absent(name: str) -> ErrorCode:
     try:
         check_name(name)
-    except Refusal as refusal:
-        return refusal.code
+    except ApiError as api_error:
+        return api_error.code
     return ErrorCode.unknown_topic_or_partition
 
 
-def _described(core: BrokerState, topic: Topic, partitions: range) -> _response.DescribeTopicPartitionsResponseTopic:
-    me = (core.node_id,)
+def _described(state: BrokerState, topic: Topic, partitions: range) -> _response.DescribeTopicPartitionsResponseTopic:
+    me = (state.catalog.node_id,)
     return _response.DescribeTopicPartitionsResponseTopic(
         error_code=ErrorCode.none,
         name=topic.name,
@@ -70,8 +70,8 @@ def _described(core: BrokerState, topic: Topic, partitions: range) -> _response.
             _response.DescribeTopicPartitionsResponsePartition(
                 error_code=ErrorCode.none,
                 partition_index=partition,
-                leader_id=core.node_id,
-                leader_epoch=core.logs.leader_epoch(topic, partition),
+                leader_id=state.catalog.node_id,
+                leader_epoch=state.catalog.logs.leader_epoch(topic, partition),
                 replica_nodes=me,
                 isr_nodes=me,
                 eligible_leader_replicas=(),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ottla.broker.api.registry import serves
 from ottla.broker.effects import Effect, Reply, RequestContext
-from ottla.broker.refusal import Refusal
+from ottla.coordinator.api_error import ApiError
 from ottla.protocol import NO_THROTTLE, ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import elect_leaders_request, elect_leaders_response
@@ -26,17 +26,17 @@ class ElectionType(enum.IntEnum):
 
 @serves(Api.ELECT_LEADERS)
 def elect_leaders(
-    core: BrokerState, context: RequestContext, request: elect_leaders_request.ElectLeadersRequest, now: Now
+    state: BrokerState, context: RequestContext, request: elect_leaders_request.ElectLeadersRequest, now: Now
 ) -> list[Effect]:
     """Say of each partition asked about that it needs no election; of all partitions, each topic is named and that is all."""
     known = request.election_type in list(ElectionType)
     if request.topic_partitions is None:
-        asked: list[tuple[str, tuple[int, ...]]] = [(topic.name, ()) for topic in core.topics] if known else []
+        asked: list[tuple[str, tuple[int, ...]]] = [(topic.name, ()) for topic in state.catalog.topics] if known else []
     else:
         asked = [(one.topic, one.partitions) for one in request.topic_partitions]
     results = tuple(
         elect_leaders_response.ReplicaElectionResult(
-            topic=topic, partition_result=tuple(_result(core, request.election_type, topic, partition) for partition in partitions)
+            topic=topic, partition_result=tuple(_result(state, request.election_type, topic, partition) for partition in partitions)
         )
         for topic, partitions in asked
     )
@@ -48,13 +48,13 @@ def elect_leaders(
     return [Reply(context.ticket, response)]
 
 
-def _result(core: BrokerState, kind: int, topic: str, partition: int) -> elect_leaders_response.PartitionResult:
+def _result(state: BrokerState, kind: int, topic: str, partition: int) -> elect_leaders_response.PartitionResult:
     try:
         if kind not in list(ElectionType):
-            raise Refusal(ErrorCode.invalid_request, f"There is no election type {kind}.")
-        core.log(topic, partition)
-        raise Refusal(ErrorCode.election_not_needed, "The partition is led by its one replica.")
-    except Refusal as refusal:
+            raise ApiError(ErrorCode.invalid_request, f"There is no election type {kind}.")
+        state.catalog.log(topic, partition)
+        raise ApiError(ErrorCode.election_not_needed, "The partition is led by its one replica.")
+    except ApiError as api_error:
         return elect_leaders_response.PartitionResult(
-            partition_id=partition, error_code=refusal.code, error_message=refusal.message
+            partition_id=partition, error_code=api_error.code, error_message=api_error.message
         )

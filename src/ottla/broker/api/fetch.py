@@ -12,8 +12,8 @@ from ottla.broker.delayed import Parked
 from ottla.broker.effects import CancelTimer, Effect, Reply, RequestContext, SetTimer
 from ottla.broker.fetch_sessions import FINAL_EPOCH, without_records
 from ottla.broker.log import PartitionLog
-from ottla.broker.refusal import Refusal
 from ottla.broker.topics import Topic
+from ottla.coordinator.api_error import ApiError
 from ottla.protocol import NO_THROTTLE, ErrorCode, milliseconds
 from ottla.protocol.apis import Api, Fact
 from ottla.protocol.messages import fetch_request, fetch_response
@@ -44,48 +44,48 @@ class _Answer(NamedTuple):
 
 
 @serves(Api.FETCH)
-def fetch(core: BrokerState, context: RequestContext, request: fetch_request.FetchRequest, now: Now) -> list[Effect]:
+def fetch(state: BrokerState, context: RequestContext, request: fetch_request.FetchRequest, now: Now) -> list[Effect]:
     """Answer, or park until there is enough to answer."""
     if request.isolation_level not in tuple(IsolationLevel):
         return [Reply(context.ticket, _no_isolation(request))]
     try:
-        request = core.fetch_sessions.begin(request, Fact.BY_TOPIC_ID in context.facts, now)
-    except Refusal as refusal:
-        return [Reply(context.ticket, _response(refusal.code, ()))]
-    ended = _release(core, context, request, now) if request.session_epoch == FINAL_EPOCH else []
-    answer = _read(core, context, request)
+        request = state.fetch_sessions.begin(request, Fact.BY_TOPIC_ID in context.facts, now)
+    except ApiError as api_error:
+        return [Reply(context.ticket, _response(api_error.code, ()))]
+    ended = _release(state, context, request, now) if request.session_epoch == FINAL_EPOCH else []
+    answer = _read(state, context, request)
     wait = milliseconds(request.max_wait)
     if answer.enough or wait <= 0:
-        return [*ended, _reply(core, context, request, answer, now)]
-    core.delayed.park(Parked(context, request, tuple(dict.fromkeys(answer.logs)), answer.kept()))
+        return [*ended, _reply(state, context, request, answer, now)]
+    state.delayed.park(Parked(context, request, tuple(dict.fromkeys(answer.logs)), answer.kept()))
     return [*ended, SetTimer(("fetch", context.ticket), now.mono + wait)]
 
 
-def _release(core: BrokerState, context: RequestContext, request: fetch_request.FetchRequest, now: Now) -> list[Effect]:
+def _release(state: BrokerState, context: RequestContext, request: fetch_request.FetchRequest, now: Now) -> list[Effect]:
     """A client that ends its session waits for no records: what it still has parked is answered, so that it can go at once."""
-    parked = [one for one in core.delayed.of_connection(context.connection) if one.request.session_id == request.session_id != 0]
+    parked = [one for one in state.delayed.of_connection(context.connection) if one.request.session_id == request.session_id != 0]
     return [
-        effect for one in parked for effect in (CancelTimer(("fetch", one.context.ticket)), *retry(core, one, (), now, last=True))
+        effect for one in parked for effect in (CancelTimer(("fetch", one.context.ticket)), *retry(state, one, (), now, last=True))
     ]
 
 
-def retry(core: BrokerState, parked: Parked, changed: Container[PartitionLog], now: Now, *, last: bool) -> list[Effect]:
+def retry(state: BrokerState, parked: Parked, changed: Container[PartitionLog], now: Now, *, last: bool) -> list[Effect]:
     """Look at a parked request again, because some of its logs have ``changed`` or (``last``) because its time is up."""
-    answer = _read(core, parked.context, parked.request, _Before(parked.found, changed))
+    answer = _read(state, parked.context, parked.request, _Before(parked.found, changed))
     if not (answer.enough or last):
-        core.delayed.note(parked.context.ticket, answer.kept())
+        state.delayed.note(parked.context.ticket, answer.kept())
         return []
     ticket = parked.context.ticket
-    core.delayed.take(ticket)
+    state.delayed.take(ticket)
     timer: list[Effect] = [] if last else [CancelTimer(("fetch", ticket))]
-    return [*timer, _reply(core, parked.context, parked.request, answer, now)]
+    return [*timer, _reply(state, parked.context, parked.request, answer, now)]
 
 
-def _reply(core: BrokerState, context: RequestContext, request: fetch_request.FetchRequest, answer: _Answer, now: Now) -> Reply:
-    if core.faults.active:
+def _reply(state: BrokerState, context: RequestContext, request: fetch_request.FetchRequest, answer: _Answer, now: Now) -> Reply:
+    if state.catalog.faults.active:
         return Reply(context.ticket, answer.response)  # without sessions: a fault strikes what stands in a request
     by_id = Fact.BY_TOPIC_ID in context.facts
-    return Reply(context.ticket, core.fetch_sessions.finish(request, by_id, answer.response, now))
+    return Reply(context.ticket, state.fetch_sessions.finish(request, by_id, answer.response, now))
 
 
 class _Before(NamedTuple):
@@ -96,10 +96,10 @@ class _Before(NamedTuple):
 
 
 def _read(
-    core: BrokerState, context: RequestContext, request: fetch_request.FetchRequest, before: _Before | None = None
+    state: BrokerState, context: RequestContext, request: fetch_request.FetchRequest, before: _Before | None = None
 ) -> _Answer:
     """Look at all partitions that a request names, or, once more, at those alone of which more than ``before`` may be told."""
-    reading = _Reading(core, request, by_id=Fact.BY_TOPIC_ID in context.facts)
+    reading = _Reading(state, request, by_id=Fact.BY_TOPIC_ID in context.facts)
     if before is None:
         topics = [reading.topic(topic) for topic in request.topics]
     else:
@@ -116,25 +116,25 @@ class _Reading:
     A request may name a thousand partitions of which one has records: the others have to cost little.
     """
 
-    def __init__(self, core: BrokerState, request: fetch_request.FetchRequest, *, by_id: bool) -> None:
+    def __init__(self, state: BrokerState, request: fetch_request.FetchRequest, *, by_id: bool) -> None:
         self.taken = 0
         self.failed = False
         self.is_cut = False
         """Whether there may be more, which does not come by waiting."""
         self.logs: list[PartitionLog] = []
-        self._core = core
+        self._state = state
         self._by_id = by_id
         self._committed = request.isolation_level == IsolationLevel.READ_COMMITTED
-        self._budget = min(request.max_bytes, core.config.fetch_max_bytes)
+        self._budget = min(request.max_bytes, state.catalog.config.fetch_max_bytes)
         self._copied = 0
 
     def topic(self, asked: fetch_request.FetchTopic) -> fetch_response.FetchableTopicResponse:
         """What there is of one topic."""
         try:
-            topic = self._core.topic_by_id(asked.topic_id) if self._by_id else self._core.topic(asked.topic)
-        except Refusal as refusal:
+            topic = self._state.catalog.topic_by_id(asked.topic_id) if self._by_id else self._state.catalog.topic(asked.topic)
+        except ApiError as api_error:
             self.failed = True
-            partitions = [_refused(wanted.partition, refusal) for wanted in asked.partitions]
+            partitions = [_refused(wanted.partition, api_error) for wanted in asked.partitions]
         else:
             partitions = [self._partition(topic, wanted) for wanted in asked.partitions]
         return fetch_response.FetchableTopicResponse(topic_id=asked.topic_id, topic=asked.topic, partitions=tuple(partitions))
@@ -158,24 +158,24 @@ class _Reading:
 
     def _partition(self, topic: Topic, wanted: fetch_request.FetchPartition) -> fetch_response.PartitionData:
         try:
-            log = self._core.log_of(topic, wanted.partition)
+            log = self._state.catalog.log_of(topic, wanted.partition)
             self.logs.append(log)
             log.check_epoch(wanted.current_leader_epoch)
             end = log.high_watermark
             if wanted.fetch_offset == end:
                 return _at_end(log, wanted.partition, end, committed=self._committed)
             return self._records(log, wanted, end)
-        except Refusal as refusal:
+        except ApiError as api_error:
             self.failed = True
-            return _refused(wanted.partition, refusal)
+            return _refused(wanted.partition, api_error)
 
     def _records(self, log: PartitionLog, wanted: fetch_request.FetchPartition, end: int) -> fetch_response.PartitionData:
         if not log.start_offset <= wanted.fetch_offset <= end:
-            raise Refusal(
+            raise ApiError(
                 ErrorCode.offset_out_of_range, f"Offset {wanted.fetch_offset} is not between {log.start_offset} and {end}."
             )
         limit = max(0, min(wanted.partition_max_bytes, self._budget - self.taken))
-        if limit > _COPIED - self._copied and self._core.is_crowded:
+        if limit > _COPIED - self._copied and self._state.catalog.is_crowded:
             limit, self.is_cut = max(0, _COPIED - self._copied), True
         # A batch larger than every limit is still returned if it is the first: otherwise readers would be stuck before it.
         data, aborted = _data(log, wanted.fetch_offset, limit, at_least_one=not self.taken, committed=self._committed)
@@ -223,24 +223,26 @@ def _partition(
     )
 
 
-def _refused(index: int, refusal: Refusal) -> fetch_response.PartitionData:
+def _refused(index: int, api_error: ApiError) -> fetch_response.PartitionData:
     return fetch_response.PartitionData(
-        partition_index=index, error_code=refusal.code, high_watermark=-1, aborted_transactions=None, records=b""
+        partition_index=index, error_code=api_error.code, high_watermark=-1, aborted_transactions=None, records=b""
     )
 
 
 def _no_isolation(request: fetch_request.FetchRequest) -> fetch_response.FetchResponse:
     """What Kafka answers to an isolation level that there is not."""
-    refusal = Refusal(ErrorCode.unknown_server_error, f"There is no isolation level {request.isolation_level}.")
+    api_error = ApiError(ErrorCode.unknown_server_error, f"There is no isolation level {request.isolation_level}.")
     topics = tuple(
         fetch_response.FetchableTopicResponse(
             topic_id=topic.topic_id,
             topic=topic.topic,
-            partitions=tuple(replace(_refused(wanted.partition, refusal), aborted_transactions=()) for wanted in topic.partitions),
+            partitions=tuple(
+                replace(_refused(wanted.partition, api_error), aborted_transactions=()) for wanted in topic.partitions
+            ),
         )
         for topic in request.topics
     )
-    return _response(refusal.code, topics)
+    return _response(api_error.code, topics)
 
 
 def _response(code: ErrorCode, topics: tuple[fetch_response.FetchableTopicResponse, ...]) -> fetch_response.FetchResponse:

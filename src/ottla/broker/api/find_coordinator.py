@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ottla.broker.api.registry import serves
 from ottla.broker.effects import Effect, Reply, RequestContext
-from ottla.broker.refusal import Refusal
+from ottla.coordinator.api_error import ApiError
 from ottla.protocol import NO_THROTTLE, ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import find_coordinator_request, find_coordinator_response
@@ -20,33 +20,33 @@ _GROUP, _TRANSACTION = 0, 1
 
 @serves(Api.FIND_COORDINATOR)
 def find_coordinator(
-    core: BrokerState, context: RequestContext, request: find_coordinator_request.FindCoordinatorRequest, now: Now
+    state: BrokerState, context: RequestContext, request: find_coordinator_request.FindCoordinatorRequest, now: Now
 ) -> list[Effect]:
     """This broker for groups and transactions; share groups have no coordinator here."""
-    coordinators = tuple(_coordinator(core, key, request.key_type) for key in request.coordinator_keys)
+    coordinators = tuple(_coordinator(state, key, request.key_type) for key in request.coordinator_keys)
     response = find_coordinator_response.FindCoordinatorResponse(throttle_time=NO_THROTTLE, coordinators=coordinators)
     return [Reply(context.ticket, response)]
 
 
-def _coordinator(core: BrokerState, key: str, key_type: int) -> find_coordinator_response.Coordinator:
+def _coordinator(state: BrokerState, key: str, key_type: int) -> find_coordinator_response.Coordinator:
     try:
-        _check(core, key_type)
-        place = (core.groups if key_type == _GROUP else core.transactions).coordinator_of(key)
+        _check(state, key_type)
+        place = (state.groups if key_type == _GROUP else state.transactions).coordinator_of(key)
         if place is None:
-            raise Refusal(ErrorCode.coordinator_not_available, f"There is no coordinator for '{key}' now.")
-    except Refusal as refusal:
+            raise ApiError(ErrorCode.coordinator_not_available, f"There is no coordinator for '{key}' now.")
+    except ApiError as api_error:
         return find_coordinator_response.Coordinator(
-            key=key, node_id=-1, host="", port=-1, error_code=refusal.code, error_message=refusal.message
+            key=key, node_id=-1, host="", port=-1, error_code=api_error.code, error_message=api_error.message
         )
     return find_coordinator_response.Coordinator(
         key=key, node_id=place.node_id, host=place.host, port=place.port, error_code=ErrorCode.none, error_message=None
     )
 
 
-def _check(core: BrokerState, key_type: int) -> None:
+def _check(state: BrokerState, key_type: int) -> None:
     if key_type == _TRANSACTION:
-        core.transactions.ensure_topic()
+        state.transactions.ensure_topic()
     elif key_type == _GROUP:
-        core.groups.ensure_topic()
+        state.groups.ensure_topic()
     else:
-        raise Refusal(ErrorCode.invalid_request, f"There is no coordinator of type {key_type} here.")
+        raise ApiError(ErrorCode.invalid_request, f"There is no coordinator of type {key_type} here.")

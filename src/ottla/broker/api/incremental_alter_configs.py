@@ -20,19 +20,27 @@ if TYPE_CHECKING:
 
 @serves(Api.INCREMENTAL_ALTER_CONFIGS)
 def incremental_alter_configs(
-    core: BrokerState, context: RequestContext, request: incremental_alter_configs_request.IncrementalAlterConfigsRequest, now: Now
+    state: BrokerState, context: RequestContext, request: incremental_alter_configs_request.IncrementalAlterConfigsRequest, now: Now
 ) -> list[Effect]:
     """Set, delete, append to or subtract from settings."""
-    return core.sliced.begin(context, _slices(core, context, request), now)
+    return state.sliced.begin(context, _slices(state, context, request), now)
 
 
 def _slices(
-    core: BrokerState, context: RequestContext, request: incremental_alter_configs_request.IncrementalAlterConfigsRequest
+    state: BrokerState, context: RequestContext, request: incremental_alter_configs_request.IncrementalAlterConfigsRequest
 ) -> Slices:
 
     def change(resource: incremental_alter_configs_request.AlterConfigsResource) -> None:
         changes = [(config.name, config.config_operation, config.value) for config in resource.configs]
-        alter(core, resource.resource_type, resource.resource_name, changes, replacing=False, validate_only=request.validate_only)
+        alter(
+            state.catalog,
+            resource.resource_type,
+            resource.resource_name,
+            changes,
+            state.alter_settings,
+            replacing=False,
+            validate_only=request.validate_only,
+        )
 
     responses = yield from each_once(request.resources, change, incremental_alter_configs_response.AlterConfigsResourceResponse)
     response = incremental_alter_configs_response.IncrementalAlterConfigsResponse(throttle_time=NO_THROTTLE, responses=responses)

@@ -22,7 +22,7 @@ _WITHOUT_ANY = frozenset({_BROKER_LOGGER, _CLIENT_METRICS})
 
 @serves(Api.LIST_CONFIG_RESOURCES)
 def list_config_resources(
-    core: BrokerState, context: RequestContext, request: list_config_resources_request.ListConfigResourcesRequest, now: Now
+    state: BrokerState, context: RequestContext, request: list_config_resources_request.ListConfigResourcesRequest, now: Now
 ) -> list[Effect]:
     """The resources of the types asked for, or of all; UNSUPPORTED_VERSION for an unknown type."""
     wanted = request.resource_types if Fact.ANY_RESOURCE in context.facts else (_CLIENT_METRICS,)
@@ -31,7 +31,7 @@ def list_config_resources(
         list_config_resources_response.ConfigResource(resource_name=name, resource_type=kind)
         for kind in ResourceType
         if code is ErrorCode.none and (not wanted or kind in wanted)
-        for name in names(core, kind)
+        for name in names(state.catalog, kind)
     )
     response = list_config_resources_response.ListConfigResourcesResponse(
         throttle_time=NO_THROTTLE, error_code=code, config_resources=resources

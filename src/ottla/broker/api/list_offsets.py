@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ottla.broker.api.registry import serves
 from ottla.broker.effects import Effect, Reply, RequestContext
 from ottla.broker.log import PartitionLog
-from ottla.broker.refusal import Refusal
+from ottla.coordinator.api_error import ApiError
 from ottla.protocol import NO_THROTTLE, ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import list_offsets_request, list_offsets_response
@@ -24,7 +24,7 @@ _NO_EPOCH = -1
 
 @serves(Api.LIST_OFFSETS)
 def list_offsets(
-    core: BrokerState, context: RequestContext, request: list_offsets_request.ListOffsetsRequest, now: Now
+    state: BrokerState, context: RequestContext, request: list_offsets_request.ListOffsetsRequest, now: Now
 ) -> list[Effect]:
     """One offset a partition; -1 with timestamp -1 where no record fits."""
     committed = request.isolation_level == IsolationLevel.READ_COMMITTED
@@ -35,14 +35,14 @@ def list_offsets(
         for wanted in topic.partitions:
             try:
                 if request.isolation_level not in tuple(IsolationLevel):
-                    raise Refusal(ErrorCode.unknown_server_error, f"There is no isolation level {request.isolation_level}.")
+                    raise ApiError(ErrorCode.unknown_server_error, f"There is no isolation level {request.isolation_level}.")
                 if times[topic.name, wanted.partition_index] > 1:
-                    raise Refusal(ErrorCode.invalid_request, "The partition stands in the request twice.")
-                partitions.append(_answer(core.log(topic.name, wanted.partition_index), wanted, committed))
-            except Refusal as refusal:
+                    raise ApiError(ErrorCode.invalid_request, "The partition stands in the request twice.")
+                partitions.append(_answer(state.catalog.log(topic.name, wanted.partition_index), wanted, committed))
+            except ApiError as api_error:
                 partitions.append(
                     list_offsets_response.ListOffsetsPartitionResponse(
-                        partition_index=wanted.partition_index, error_code=refusal.code
+                        partition_index=wanted.partition_index, error_code=api_error.code
                     )
                 )
         topics.append(list_offsets_response.ListOffsetsTopicResponse(name=topic.name, partitions=tuple(partitions)))
@@ -71,6 +71,6 @@ def _find(log: PartitionLog, timestamp: int, end: int) -> tuple[int, int]:
     if timestamp == EARLIEST:
         return log.start_offset, _UNKNOWN
     if timestamp < MAX_TIMESTAMP:
-        raise Refusal(ErrorCode.unsupported_version, f"Timestamp {timestamp} has no meaning here.")
+        raise ApiError(ErrorCode.unsupported_version, f"Timestamp {timestamp} has no meaning here.")
     found = log.find_largest_time() if timestamp == MAX_TIMESTAMP else log.find_time(timestamp)
     return found if found is not None and found[0] < end else (_UNKNOWN, _UNKNOWN)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @serves(Api.LIST_PARTITION_REASSIGNMENTS)
 def list_partition_reassignments(
-    core: BrokerState,
+    state: BrokerState,
     context: RequestContext,
     request: list_partition_reassignments_request.ListPartitionReassignmentsRequest,
     now: Now,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ottla.broker.api.registry import serves
 from ottla.broker.effects import Effect, Reply, RequestContext
-from ottla.broker.refusal import Refusal
+from ottla.coordinator.api_error import ApiError
 from ottla.protocol import NO_THROTTLE, ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import offset_for_leader_epoch_request, offset_for_leader_epoch_response
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @serves(Api.OFFSET_FOR_LEADER_EPOCH)
 def offset_for_leader_epoch(
-    core: BrokerState, context: RequestContext, request: offset_for_leader_epoch_request.OffsetForLeaderEpochRequest, now: Now
+    state: BrokerState, context: RequestContext, request: offset_for_leader_epoch_request.OffsetForLeaderEpochRequest, now: Now
 ) -> list[Effect]:
     """Of each partition the largest epoch that is not above the one asked for, and its end; -1 and -1 where there is none."""
     topics = []
@@ -27,11 +27,11 @@ def offset_for_leader_epoch(
         for wanted in topic.partitions:
             code, epoch, offset = ErrorCode.none, -1, -1
             try:
-                log = core.log(topic.topic, wanted.partition)
+                log = state.catalog.log(topic.topic, wanted.partition)
                 log.check_epoch(wanted.current_leader_epoch)
                 epoch, offset = log.epochs.end_of(wanted.leader_epoch, log.end_offset)
-            except Refusal as refusal:
-                code = refusal.code
+            except ApiError as api_error:
+                code = api_error.code
             partitions.append(
                 offset_for_leader_epoch_response.EpochEndOffset(
                     error_code=code, partition=wanted.partition, leader_epoch=epoch, end_offset=offset

@@ -14,14 +14,15 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from ottla.broker.api.registry import serves
+from ottla.broker.api_errors import InvalidRecordsError
 from ottla.broker.delayed import Flushing, Spot
 from ottla.broker.effects import CloseConnection, Effect, NoReply, Reply, RequestContext, RunJob
 from ottla.broker.incoming import as_stored, check_records
 from ottla.broker.log import PartitionLog
 from ottla.broker.ports import Job
-from ottla.broker.refusal import RecordsRefused, Refusal
 from ottla.broker.topics import INTERNAL_TOPICS
 from ottla.broker.verdicts import Writer, verdict_for
+from ottla.coordinator.api_error import ApiError
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api, Fact
 from ottla.protocol.messages import produce_request, produce_response
@@ -40,20 +41,20 @@ _ACKS = (_ALL, 0, 1)
 
 
 @serves(Api.PRODUCE)
-def produce(core: BrokerState, context: RequestContext, request: produce_request.ProduceRequest, now: Now) -> list[Effect]:
+def produce(state: BrokerState, context: RequestContext, request: produce_request.ProduceRequest, now: Now) -> list[Effect]:
     """Append the batch of each partition; one that is refused does not keep the others from being written.
 
     A transactional batch that would be the first of its transaction in a log waits for the transaction coordinator's word.
     """
-    unknown = _first_of_transactions(core, context, request) if request.transactional_id is not None else None
+    unknown = _first_of_transactions(state, context, request) if request.transactional_id is not None else None
     if not unknown:
-        return _write(core, context, request, {}, now)
-    core.transactions.enlist(context, unknown, lambda said, at: _write(core, context, request, said, at), now)
+        return _write(state, context, request, {}, now)
+    state.transactions.enlist(context, unknown, lambda said, at: _write(state, context, request, said, at), now)
     return []
 
 
 def _write(
-    core: BrokerState,
+    state: BrokerState,
     context: RequestContext,
     request: produce_request.ProduceRequest,
     said: Mapping[TopicPartition, ErrorCode],
@@ -68,20 +69,20 @@ def _write(
         results: list[produce_response.PartitionProduceResponse] = []
         for data in topic.partition_data:
             try:
-                log = _log_of(core, context, topic, data)
+                log = _log_of(state, context, topic, data)
                 _check_request(request)
                 word = said.get(log.topic_partition, unasked)
-                result = _append(core, context, log, data, now, word)
+                result = _append(state, context, log, data, now, word)
                 if result.error_code is ErrorCode.none and log.flush_due():
                     unflushed[len(responses), len(results)] = log
-            except Refusal as refusal:
-                result = _refused(data.index, refusal)
+            except ApiError as api_error:
+                result = _refused(data.index, api_error)
             results.append(result)
         responses.append(
             produce_response.TopicProduceResponse(topic_id=topic.topic_id, name=topic.name, partition_responses=tuple(results))
         )
     response = produce_response.ProduceResponse(responses=tuple(responses))
-    return _answer(core, context, request.acks, response, unflushed)
+    return _answer(state, context, request.acks, response, unflushed)
 
 
 def flushed(flushing: Flushing, outcome: object) -> list[Effect]:
@@ -98,30 +99,30 @@ def flushed(flushing: Flushing, outcome: object) -> list[Effect]:
         for column, result in enumerate(results):
             if (row, column) in failed:
                 reason = f"The log could not be forced to disk: {failed[row, column]}"
-                results[column] = _refused(result.index, Refusal(ErrorCode.kafka_storage_error, reason))
+                results[column] = _refused(result.index, ApiError(ErrorCode.kafka_storage_error, reason))
         topics.append(replace(topic, partition_responses=tuple(results)))
     return [Reply(flushing.context.ticket, replace(flushing.response, responses=tuple(topics)))]
 
 
 def _check_request(request: produce_request.ProduceRequest) -> None:
     if request.acks not in _ACKS:
-        raise Refusal(ErrorCode.invalid_required_acks, f"acks={request.acks}: it can be -1, 0 or 1.")
+        raise ApiError(ErrorCode.invalid_required_acks, f"acks={request.acks}: it can be -1, 0 or 1.")
     if request.transactional_id is None:
         return
     if request.acks != _ALL:
-        raise Refusal(ErrorCode.invalid_required_acks, f"acks={request.acks}: in a transaction it can only be -1.")
+        raise ApiError(ErrorCode.invalid_required_acks, f"acks={request.acks}: in a transaction it can only be -1.")
 
 
 def _first_of_transactions(
-    core: BrokerState, context: RequestContext, request: produce_request.ProduceRequest
+    state: BrokerState, context: RequestContext, request: produce_request.ProduceRequest
 ) -> dict[Writer, list[TopicPartition]]:
     """The partitions in which a producer has no open transaction yet, by who writes there."""
     found: dict[Writer, list[TopicPartition]] = {}
     for topic in request.topic_data:
         for data in topic.partition_data:
             # What is wrong with one of these is said when it shall be written.
-            with suppress(Refusal, InvalidBatchError):
-                log = _log_of(core, context, topic, data)
+            with suppress(ApiError, InvalidBatchError):
+                log = _log_of(state, context, topic, data)
                 header = read_header(data.records or b"")
                 if header.is_transactional and not log.producers.is_writing(header.producer_id, header.producer_epoch):
                     writer = Writer(request.transactional_id or "", header.producer_id, header.producer_epoch)
@@ -130,25 +131,25 @@ def _first_of_transactions(
 
 
 def _check_said(context: RequestContext, log: PartitionLog, header: BatchHeader, said: ErrorCode) -> None:
-    """Whether the coordinator lets a transaction begin in a log; raises ``Refusal``, in words that the client's version knows."""
+    """Whether the coordinator lets a transaction begin in a log; raises ``ApiError``, in words that the client's version knows."""
     is_writing = log.producers.is_writing(header.producer_id, header.producer_epoch)
     if said is ErrorCode.none or not header.is_transactional or is_writing:
         return
-    raise Refusal(verdict_for(context, said), "The transaction coordinator does not let this producer write here now.")
+    raise ApiError(verdict_for(context, said), "The transaction coordinator does not let this producer write here now.")
 
 
 def _log_of(
-    core: BrokerState,
+    state: BrokerState,
     context: RequestContext,
     topic: produce_request.TopicProduceData,
     data: produce_request.PartitionProduceData,
 ) -> PartitionLog:
     by_id = Fact.BY_TOPIC_ID in context.facts
-    return core.log_by_id(topic.topic_id, data.index) if by_id else core.log(topic.name, data.index)
+    return state.catalog.log_by_id(topic.topic_id, data.index) if by_id else state.catalog.log(topic.name, data.index)
 
 
 def _append(
-    core: BrokerState,
+    state: BrokerState,
     context: RequestContext,
     log: PartitionLog,
     data: produce_request.PartitionProduceData,
@@ -157,14 +158,14 @@ def _append(
 ) -> produce_response.PartitionProduceResponse:
     header = _validated(log, data.records or b"", context, now)
     if log.topic_partition.topic in INTERNAL_TOPICS and context.client_id != _ADMIN_CLIENT:
-        raise Refusal(ErrorCode.invalid_topic_exception, f"Only the broker writes to {log.topic_partition.topic}.")
+        raise ApiError(ErrorCode.invalid_topic_exception, f"Only the broker writes to {log.topic_partition.topic}.")
     _check_said(context, log, header, said)
     repeated = log.producers.check(header) if header.producer_id >= 0 else None
     append_time = -1
     if repeated is not None:
         base_offset = repeated.base_offset
     else:
-        appended = core.append(log, *as_stored(log.config, data.records or b"", header), now)
+        appended = state.catalog.append(log, *as_stored(log.config, data.records or b"", header), now)
         base_offset, append_time = appended.base_offset, appended.append_time
     return produce_response.PartitionProduceResponse(
         index=data.index,
@@ -177,34 +178,34 @@ def _append(
 
 
 def _validated(log: PartitionLog, records: bytes, context: RequestContext, now: Now) -> BatchHeader:
-    """The header of the one batch in ``records``, if that can be stored as it is; raises ``Refusal`` otherwise."""
+    """The header of the one batch in ``records``, if that can be stored as it is; raises ``ApiError`` otherwise."""
     limit = log.config.max_message_bytes
     if len(records) > limit:
-        raise Refusal(ErrorCode.message_too_large, f"A batch of {len(records)} bytes; max.message.bytes is {limit}.")
+        raise ApiError(ErrorCode.message_too_large, f"A batch of {len(records)} bytes; max.message.bytes is {limit}.")
     if not records:
-        raise Refusal(ErrorCode.invalid_record, "A produce request must hold one record batch a partition, this one holds none.")
+        raise ApiError(ErrorCode.invalid_record, "A produce request must hold one record batch a partition, this one holds none.")
     if len(records) < _PREFIX + int.from_bytes(records[8:_PREFIX]):
-        raise Refusal(ErrorCode.invalid_record, "The record batch is truncated.")
+        raise ApiError(ErrorCode.invalid_record, "The record batch is truncated.")
     try:
         header: BatchHeader = verify_batch(records, max_uncompressed=DEFAULT_MAX_BATCH_BYTES)
     except InvalidBatchError as error:
-        raise Refusal(ErrorCode(error.code), str(error)) from error
+        raise ApiError(ErrorCode(error.code), str(error)) from error
     if header.size != len(records):
-        raise Refusal(ErrorCode.invalid_record, "A produce request must hold one record batch a partition, this one holds more.")
+        raise ApiError(ErrorCode.invalid_record, "A produce request must hold one record batch a partition, this one holds more.")
     if header.is_control:
-        raise Refusal(ErrorCode.invalid_record, "Clients cannot write control batches.")
+        raise ApiError(ErrorCode.invalid_record, "Clients cannot write control batches.")
     if header.compression is Compression.ZSTD and Fact.ZSTD not in context.facts:
-        raise Refusal(ErrorCode.unsupported_compression_type, "Produce before version 7 cannot carry zstd.")
+        raise ApiError(ErrorCode.unsupported_compression_type, "Produce before version 7 cannot carry zstd.")
     if header.is_transactional and header.producer_id < 0:
-        raise Refusal(ErrorCode.invalid_record, "A transactional batch needs a producer id.")
+        raise ApiError(ErrorCode.invalid_record, "A transactional batch needs a producer id.")
     if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
-        raise Refusal(ErrorCode.invalid_record, f"Producer {header.producer_id} gave no epoch or no sequence.")
+        raise ApiError(ErrorCode.invalid_record, f"Producer {header.producer_id} gave no epoch or no sequence.")
     check_records(log.config, header, records, now.wall)
     return header
 
 
 def _answer(
-    core: BrokerState,
+    state: BrokerState,
     context: RequestContext,
     acks: int,
     response: produce_response.ProduceResponse,
@@ -219,7 +220,7 @@ def _answer(
     if unflushed:
         jobs = {spot: log.flush() for spot, log in unflushed.items()}
         ends = {spot: (log, log.end_offset) for spot, log in unflushed.items()}
-        core.flushing[context.ticket] = Flushing(context, response, ends)
+        state.flushing[context.ticket] = Flushing(context, response, ends)
         return [RunJob(("flush", context.ticket), partial(_flush_each, jobs))]
     return [Reply(context.ticket, response)]
 
@@ -235,15 +236,15 @@ def _flush_each(jobs: Mapping[Spot, Job]) -> dict[Spot, Exception]:
     return failed
 
 
-def _refused(index: int, refusal: Refusal) -> produce_response.PartitionProduceResponse:
-    errors = refusal.errors if isinstance(refusal, RecordsRefused) else ()
+def _refused(index: int, api_error: ApiError) -> produce_response.PartitionProduceResponse:
+    errors = api_error.errors if isinstance(api_error, InvalidRecordsError) else ()
     return produce_response.PartitionProduceResponse(
         index=index,
-        error_code=refusal.code,
+        error_code=api_error.code,
         base_offset=-1,
         record_errors=tuple(
             produce_response.BatchIndexAndErrorMessage(batch_index=one.record, batch_index_error_message=one.message)
             for one in errors
         ),
-        error_message=refusal.message,
+        error_message=api_error.message,
     )

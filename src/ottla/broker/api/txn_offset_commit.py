@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from ottla.broker.api.registry import serves
 from ottla.broker.effects import Effect, Reply, RequestContext
-from ottla.broker.refusal import Refusal
 from ottla.broker.verdicts import Writer, verdict_for
+from ottla.coordinator.api_error import ApiError
 from ottla.coordinator.transactional_offsets import commit_in_transaction_refused, names_nothing_known
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
 
 @serves(Api.TXN_OFFSET_COMMIT)
 def txn_offset_commit(
-    core: BrokerState, context: RequestContext, request: txn_offset_commit_request.TxnOffsetCommitRequest, now: Now
+    state: BrokerState, context: RequestContext, request: txn_offset_commit_request.TxnOffsetCommitRequest, now: Now
 ) -> list[Effect]:
     """The group coordinator decides; a producer whose transaction is not known in the group's log is asked about first."""
-    refused = partial(commit_in_transaction_refused, request, core.topics)
+    refused = partial(commit_in_transaction_refused, request, state.catalog.topics)
     if not request.group_id:
         return [Reply(context.ticket, refused(ErrorCode.invalid_group_id))]
-    partition = core.groups.offsets_partition_of(request.group_id)
+    partition = state.groups.offsets_partition_of(request.group_id)
     try:
-        core.groups.ensure_topic()
-        log = core.log(partition.topic, partition.partition)
+        state.groups.ensure_topic()
+        log = state.catalog.log(partition.topic, partition.partition)
         log.producers.check_epoch(request.producer_id, request.producer_epoch)
-    except Refusal as refusal:
-        return [Reply(context.ticket, refused(refusal.code))]
-    if names_nothing_known(request, core.topics) or log.producers.is_writing(request.producer_id, request.producer_epoch):
-        core.groups.handle(context, request, now)
+    except ApiError as api_error:
+        return [Reply(context.ticket, refused(api_error.code))]
+    if names_nothing_known(request, state.catalog.topics) or log.producers.is_writing(request.producer_id, request.producer_epoch):
+        state.groups.handle(context, request, now)
         return []
     writer = Writer(request.transactional_id, request.producer_id, request.producer_epoch)
 
@@ -44,8 +44,8 @@ def txn_offset_commit(
         error = verdict_for(context, said[partition])
         if error is not ErrorCode.none:
             return [Reply(context.ticket, refused(error))]
-        core.groups.handle(context, request, at)
+        state.groups.handle(context, request, at)
         return []
 
-    core.transactions.enlist(context, {writer: [partition]}, go_on, now)
+    state.transactions.enlist(context, {writer: [partition]}, go_on, now)
     return []

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ottla.broker.api.registry import serves
 from ottla.broker.effects import Effect, Reply, RequestContext
 from ottla.broker.markers import NewMarker
-from ottla.broker.refusal import Refusal
+from ottla.coordinator.api_error import ApiError
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import write_txn_markers_request, write_txn_markers_response
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @serves(Api.WRITE_TXN_MARKERS)
 def write_txn_markers(
-    core: BrokerState, context: RequestContext, request: write_txn_markers_request.WriteTxnMarkersRequest, now: Now
+    state: BrokerState, context: RequestContext, request: write_txn_markers_request.WriteTxnMarkersRequest, now: Now
 ) -> list[Effect]:
     """Write each marker to each of its partitions, or say why not; the answer has each producer once, with what was said last."""
     said: dict[int, dict[TopicPartition, ErrorCode]] = {}
@@ -33,7 +33,7 @@ def write_txn_markers(
         of_producer = said.setdefault(wanted.producer_id, {})
         for partition in (TopicPartition(topic.name, number) for topic in wanted.topics for number in topic.partition_indexes):
             # There is no marker without a producer; Kafka fails at it, and the whole request with it.
-            of_producer[partition] = ErrorCode.unknown_server_error if nobody else _written(core, marker, partition, now)
+            of_producer[partition] = ErrorCode.unknown_server_error if nobody else _written(state, marker, partition, now)
     results = tuple(_result(producer_id, codes) for producer_id, codes in said.items())
     return [Reply(context.ticket, write_txn_markers_response.WriteTxnMarkersResponse(markers=results))]
 
@@ -53,11 +53,11 @@ def _result(producer_id: int, codes: Mapping[TopicPartition, ErrorCode]) -> writ
     )
 
 
-def _written(core: BrokerState, marker: NewMarker, partition: TopicPartition, now: Now) -> ErrorCode:
+def _written(state: BrokerState, marker: NewMarker, partition: TopicPartition, now: Now) -> ErrorCode:
     try:
-        log = core.log(*partition)
+        log = state.catalog.log(*partition)
         log.producers.check_marker(marker.producer_id, marker.producer_epoch, marker.coordinator_epoch)
-        core.transactions.write_marker(log, marker, now)
-    except Refusal as refusal:
-        return refusal.code
+        state.transactions.write_marker(log, marker, now)
+    except ApiError as api_error:
+        return api_error.code
     return ErrorCode.none

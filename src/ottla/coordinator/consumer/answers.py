@@ -13,14 +13,6 @@ from ottla.protocol import NO_THROTTLE, ErrorCode, duration
 from ottla.protocol.messages import consumer_group_heartbeat_response
 
 
-class Refused(Exception):
-    """A request about a consumer group cannot be served; nothing has happened."""
-
-    def __init__(self, code: ErrorCode, message: str) -> None:
-        super().__init__(message)
-        self.code, self.message = code, message
-
-
 def heartbeat_refused(
     code: ErrorCode, message: str | None = None
 ) -> consumer_group_heartbeat_response.ConsumerGroupHeartbeatResponse:

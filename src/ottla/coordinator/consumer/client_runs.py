@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from ottla.assignors import Assignment, checked
-from ottla.coordinator.consumer.answers import Refused
+from ottla.coordinator.api_error import ApiError
 from ottla.coordinator.consumer.client_side import AssignorMessage, AssignorRun
 from ottla.coordinator.consumer.draft import ConsumerGroupDraft
 from ottla.coordinator.consumer.events import AssignorRunEnded, AssignorRunPrepared
@@ -42,8 +42,8 @@ def prepare_assignment(
     """Show the group to the member that was asked. It may ask again: what it was shown last is what it must install for."""
     try:
         group, run = _run_of(group, request)
-    except Refused as refused:
-        return Result(answer=prepare_refused(refused.code, refused.message))
+    except ApiError as api_error:
+        return Result(answer=prepare_refused(api_error.code, api_error.message))
     spec = group_spec(group, coordinator.topics)
     answer = prepared.ConsumerGroupPrepareAssignmentResponse(
         throttle_time=NO_THROTTLE,
@@ -66,8 +66,8 @@ def install_assignment(
     try:
         group, run = _run_of(group, request)
         targets = _targets(run, request)
-    except Refused as refused:
-        return Result(answer=install_refused(refused.code, refused.message))
+    except ApiError as api_error:
+        return Result(answer=install_refused(api_error.code, api_error.message))
     draft = ConsumerGroupDraft(group, now)
     write_target(draft, {one: target for one, target in targets.items() if one in group.members}, run.group_epoch)
     draft.apply(AssignorRunEnded(group.group_id, _messages(group, run, request)))
@@ -88,24 +88,24 @@ def install_refused(code: ErrorCode, message: str | None = None) -> Any:
 
 
 def _run_of(group: ConsumerGroup | None, request: _Prepare | _Install) -> tuple[ConsumerGroup, AssignorRun]:
-    """The group and its run, if this member was asked. Raises ``Refused``."""
+    """The group and its run, if this member was asked. Raises ``ApiError``."""
     group_id, member_id = request.group_id, request.member_id
     if group is None:
-        raise Refused(ErrorCode.group_id_not_found, f"Consumer group {group_id} not found.")
+        raise ApiError(ErrorCode.group_id_not_found, f"Consumer group {group_id} not found.")
     member, run = group.members.get(member_id), group.client.run
     if member is None or run is None or run.member_id != member_id:
-        raise Refused(ErrorCode.unknown_member_id, f"Member {member_id} was not asked for an assignment of group {group_id}.")
+        raise ApiError(ErrorCode.unknown_member_id, f"Member {member_id} was not asked for an assignment of group {group_id}.")
     if member.epoch != request.member_epoch:
         epochs = f"is in epoch {member.epoch}, not {request.member_epoch}"
-        raise Refused(ErrorCode.stale_member_epoch, f"Member {member_id} {epochs}.")
+        raise ApiError(ErrorCode.stale_member_epoch, f"Member {member_id} {epochs}.")
     return group, run
 
 
 def _targets(run: AssignorRun, request: _Install) -> dict[str, Assignment]:
-    """The targets of all members; empty if the assignor has failed: then all keep what they have. Raises ``Refused``."""
+    """The targets of all members; empty if the assignor has failed: then all keep what they have. Raises ``ApiError``."""
     if run.spec is None or request.group_epoch != run.group_epoch:
         shown = "nothing" if run.spec is None else f"epoch {run.group_epoch}"
-        raise Refused(
+        raise ApiError(
             ErrorCode.illegal_generation, f"This is an assignment for epoch {request.group_epoch}, but {shown} was shown."
         )
     if request.error:
@@ -113,14 +113,14 @@ def _targets(run: AssignorRun, request: _Install) -> dict[str, Assignment]:
     answer: dict[str, dict[Any, list[int]]] = {}
     for member in request.members:
         if member.member_id in answer:
-            raise Refused(ErrorCode.invalid_request, f"Member {member.member_id} is in the assignment twice.")
+            raise ApiError(ErrorCode.invalid_request, f"Member {member.member_id} is in the assignment twice.")
         share = answer[member.member_id] = {}
         for topic in member.topic_partitions:
             share.setdefault(topic.topic_id, []).extend(topic.partitions)
     try:
         return checked(run.spec, answer)
     except AssignmentError as error:
-        raise Refused(ErrorCode.invalid_request, str(error)) from error
+        raise ApiError(ErrorCode.invalid_request, str(error)) from error
 
 
 def _messages(group: ConsumerGroup, run: AssignorRun, request: _Install) -> dict[str, AssignorMessage]:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import uuid
 
-from ottla.coordinator.consumer.answers import Refused, assignment_of, heartbeat_answer, heartbeat_refused, no_news
+from ottla.coordinator.api_error import ApiError
+from ottla.coordinator.consumer.answers import assignment_of, heartbeat_answer, heartbeat_refused, no_news
 from ottla.coordinator.consumer.client_side import NO_MESSAGE
 from ottla.coordinator.consumer.draft import ConsumerGroupDraft
 from ottla.coordinator.consumer.group import JOIN, ConsumerGroup, ConsumerGroupMember, MemberState
@@ -44,10 +45,10 @@ def consumer_group_heartbeat(
     try:
         check_request(coordinator, context, request)
         if group is None and request.member_epoch != JOIN:
-            raise Refused(ErrorCode.group_id_not_found, f"Consumer group {request.group_id} not found.")
+            raise ApiError(ErrorCode.group_id_not_found, f"Consumer group {request.group_id} not found.")
         return beat(ConsumerGroupDraft(group or ConsumerGroup(request.group_id), now), coordinator, context, request)
-    except Refused as refused:
-        return Result(answer=heartbeat_refused(refused.code, refused.message))
+    except ApiError as api_error:
+        return Result(answer=heartbeat_refused(api_error.code, api_error.message))
 
 
 def _changes_nothing(
@@ -75,7 +76,7 @@ def _changes_nothing(
 
 
 def beat(draft: ConsumerGroupDraft, coordinator: GroupContext, context: RequestContext, request: _Heartbeat) -> Result:
-    """The sender joins the group, or takes its next step in it. Raises ``Refused``."""
+    """The sender joins the group, or takes its next step in it. Raises ``ApiError``."""
     group_id = request.group_id
     member_id = request.member_id or new_member_id(coordinator)
     owned = _owned(request)

@@ -10,7 +10,7 @@ import base64
 import uuid
 from dataclasses import replace
 
-from ottla.coordinator.consumer.answers import Refused
+from ottla.coordinator.api_error import ApiError
 from ottla.coordinator.consumer.draft import ConsumerGroupDraft
 from ottla.coordinator.consumer.group import JOIN, LEAVE_FOR_A_WHILE, ConsumerGroup, ConsumerGroupMember
 from ottla.coordinator.consumer.machine import current_value, target_value
@@ -27,11 +27,11 @@ _Heartbeat = consumer_group_heartbeat_request.ConsumerGroupHeartbeatRequest
 
 
 def sender(draft: ConsumerGroupDraft, request: _Heartbeat, member_id: str, owned: Owned | None, limit: int) -> ConsumerGroupMember:
-    """The member as it was before this heartbeat; a new one, which is not in the group yet, has no epoch. Raises ``Refused``."""
+    """The member as it was before this heartbeat; a new one, which is not in the group yet, has no epoch. Raises ``ApiError``."""
     group, instance_id = draft.group, request.instance_id
     known = group.members.get(member_id)
     if known is None and request.member_epoch == JOIN and len(group.members) >= limit:
-        raise Refused(ErrorCode.group_max_size_reached, f"The consumer group has reached its maximum capacity of {limit} members.")
+        raise ApiError(ErrorCode.group_max_size_reached, f"The consumer group has reached its maximum capacity of {limit} members.")
     if instance_id is not None and request.member_epoch == JOIN:
         holder = group.static_members.get(instance_id)
         if holder is not None:
@@ -47,21 +47,21 @@ def sender(draft: ConsumerGroupDraft, request: _Heartbeat, member_id: str, owned
 
 
 def static_member(group: ConsumerGroup, member_id: str, instance_id: str) -> ConsumerGroupMember:
-    """The member of an instance id, if it is who it says it is. Raises ``Refused``."""
+    """The member of an instance id, if it is who it says it is. Raises ``ApiError``."""
     holder = group.static_members.get(instance_id)
     if holder is None:
-        raise Refused(ErrorCode.unknown_member_id, f"Instance id {instance_id} is unknown.")
+        raise ApiError(ErrorCode.unknown_member_id, f"Instance id {instance_id} is unknown.")
     if holder != member_id:
-        raise Refused(
+        raise ApiError(
             ErrorCode.fenced_instance_id,
             f"Static member {member_id} with instance id {instance_id} was fenced by member {holder}.",
         )
     return group.members[holder]
 
 
-def unknown_member(group: ConsumerGroup, member_id: str) -> Refused:
+def unknown_member(group: ConsumerGroup, member_id: str) -> ApiError:
     """No member has this id."""
-    return Refused(ErrorCode.unknown_member_id, f"Member {member_id} is not a member of group {group.group_id}.")
+    return ApiError(ErrorCode.unknown_member_id, f"Member {member_id} is not a member of group {group.group_id}.")
 
 
 def merged(
@@ -93,9 +93,9 @@ def new_member_id(coordinator: GroupContext) -> str:
 
 
 def _returning(draft: ConsumerGroupDraft, old: ConsumerGroupMember, member_id: str, instance_id: str) -> ConsumerGroupMember:
-    """A static member that has left for a while takes its place again. Raises ``Refused`` if it has not left."""
+    """A static member that has left for a while takes its place again. Raises ``ApiError`` if it has not left."""
     if old.epoch != LEAVE_FOR_A_WHILE and not old.uses_classic_protocol:
-        raise Refused(
+        raise ApiError(
             ErrorCode.unreleased_instance_id,
             f"Static member {member_id} with instance id {instance_id} cannot join the group because the instance id is"
             f" owned by {old.member_id} member.",
@@ -124,14 +124,14 @@ def replaced(draft: ConsumerGroupDraft, old: ConsumerGroupMember, member_id: str
 def _check_epoch(member: ConsumerGroupMember, epoch: int, owned: Owned | None) -> None:
     """An epoch behind is in order if the last answer was lost: then the client has nothing that is not its own."""
     if epoch > member.epoch:
-        raise Refused(
+        raise ApiError(
             ErrorCode.fenced_member_epoch,
             f"The consumer group member has a greater member epoch ({epoch}) than the one known by the group coordinator"
             f" ({member.epoch}). The member must abandon all its partitions and rejoin.",
         )
     lost_answer = epoch == member.previous_epoch and owned is not None and _is_within(owned, member)
     if epoch < member.epoch and not lost_answer:
-        raise Refused(
+        raise ApiError(
             ErrorCode.fenced_member_epoch,
             f"The consumer group member has a smaller member epoch ({epoch}) than the one known by the group coordinator"
             f" ({member.epoch}). The member must abandon all its partitions and rejoin.",

@@ -5,7 +5,7 @@ Owns the order of these. Must not know requests or answers. Invariant: all that 
 
 from __future__ import annotations
 
-from ottla.coordinator.consumer.answers import Refused
+from ottla.coordinator.api_error import ApiError
 from ottla.coordinator.consumer.draft import ConsumerGroupDraft
 from ottla.coordinator.consumer.group import ConsumerGroupMember
 from ottla.coordinator.consumer.machine import current_value
@@ -25,7 +25,7 @@ def advance(
     metadata: ConsumerGroupMemberMetadataValue,
     owned: Owned | None,
 ) -> tuple[ConsumerGroupMember, bool]:
-    """The member after its step, and whether there was one. Raises ``Refused``."""
+    """The member after its step, and whether there was one. Raises ``ApiError``."""
     resubscribed = _take_up(draft, coordinator, before, metadata)
     assign_if_due(draft, coordinator)
     member = draft.group.members[before.member_id]
@@ -75,7 +75,7 @@ def _reconciled(
     try:
         return reconcile(member, question)
     except UnknownStateError:
-        raise Refused(
+        raise ApiError(
             ErrorCode.fenced_member_epoch,
             f"The group coordinator does not know what member {member.member_id} waits for."
             " The member must abandon all its partitions and rejoin.",

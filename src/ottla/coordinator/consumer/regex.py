@@ -8,20 +8,20 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from ottla.coordinator.consumer.answers import Refused
+from ottla.coordinator.api_error import ApiError
 from ottla.coordinator.effects import ResolvedRegexes, ResolveRegexes
 from ottla.protocol import ErrorCode
 
 
 def check_regex(regex: str) -> None:
-    """Raise ``Refused`` for an expression that RE2 does not take: bad syntax, or what needs going back, as ``\\\\1`` does."""
+    """Raise ``ApiError`` for an expression that RE2 does not take: bad syntax, or what needs going back, as ``\\\\1`` does."""
     re2 = _re2()
     try:
         re2.compile(regex, _options(re2))
     except re2.error as error:
         reason = error.args[0] if error.args else "no reason given"
         told = reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)
-        raise Refused(
+        raise ApiError(
             ErrorCode.invalid_regular_expression, f"SubscribedTopicRegex `{regex}` is not a valid regular expression: {told}."
         ) from None
 
@@ -30,7 +30,7 @@ def resolve_all(wanted: ResolveRegexes) -> ResolvedRegexes | None:
     """The names, sorted, that each expression matches as a whole; ``None`` if there is nothing to match them with."""
     try:
         re2 = _re2()
-    except Refused:
+    except ApiError:
         return None
     found = {}
     for regex in wanted.regexes:
@@ -49,7 +49,7 @@ def _re2() -> ModuleType:
     try:
         import re2
     except ImportError:
-        raise Refused(
+        raise ApiError(
             ErrorCode.invalid_regular_expression,
             "This broker cannot match regular expressions: RE2 is missing. Install it with: pip install 'ottla[broker]'",
         ) from None

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from uuid import UUID
 
 from ottla.assignors import SERVER_ASSIGNORS, Assignment, GroupSpec, MemberSpec, PartitionAssignor, TopicSpec, checked
-from ottla.coordinator.consumer.answers import Refused
+from ottla.coordinator.api_error import ApiError
 from ottla.coordinator.consumer.client_side import AssignorRun, common_assignor
 from ottla.coordinator.consumer.draft import ConsumerGroupDraft
 from ottla.coordinator.consumer.events import AssignorRunStarted
@@ -30,7 +30,7 @@ _Kind = tuple[tuple[str, ...], str | None, str | None, str | None]
 
 
 def assign_if_due(draft: ConsumerGroupDraft, coordinator: GroupContext) -> None:
-    """Make the target assignment of the group epoch, unless there is one or the last is too fresh. Raises ``Refused``.
+    """Make the target assignment of the group epoch, unless there is one or the last is too fresh. Raises ``ApiError``.
 
     Where members can make it themselves, one of them is asked to, or is waited for if that has happened.
     """
@@ -125,7 +125,7 @@ def _assigned(coordinator: GroupContext, group: ConsumerGroup) -> dict[str, Assi
     except Exception as error:  # the user's code may raise anything
         why = error if isinstance(error, AssignmentError) else repr(error)
         message = f"Failed to compute a new target assignment for epoch {group.epoch}: assignor {name} failed: {why}"
-        raise Refused(ErrorCode.unknown_server_error, message) from error
+        raise ApiError(ErrorCode.unknown_server_error, message) from error
 
 
 def group_spec(group: ConsumerGroup, image: TopicImage) -> GroupSpec:

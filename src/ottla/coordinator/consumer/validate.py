@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ottla.coordinator.consumer.answers import Refused
+from ottla.coordinator.api_error import ApiError
 from ottla.coordinator.consumer.group import JOIN, LEAVE_FOR_A_WHILE
 from ottla.coordinator.consumer.regex import check_regex
 from ottla.coordinator.effects import RequestContext
@@ -23,14 +23,14 @@ _LONGEST_STRING = 2**15 - 1
 
 
 def check_request(coordinator: GroupContext, context: RequestContext, request: _Heartbeat) -> None:
-    """Raise ``Refused`` for a request that no group could accept."""
+    """Raise ``ApiError`` for a request that no group could accept."""
     for text, is_wrong in _RULES:
         if is_wrong(context, request):
-            raise Refused(ErrorCode.invalid_request, text)
+            raise ApiError(ErrorCode.invalid_request, text)
     assignor = request.server_assignor
     if assignor is not None and assignor not in coordinator.assignors:
         known = ", ".join(coordinator.assignors)
-        raise Refused(ErrorCode.unsupported_assignor, f"ServerAssignor {assignor} is not supported. Supported assignors: {known}.")
+        raise ApiError(ErrorCode.unsupported_assignor, f"ServerAssignor {assignor} is not supported. Supported assignors: {known}.")
     if request.subscribed_topic_regex:
         check_regex(request.subscribed_topic_regex)
 

@@ -12,12 +12,13 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
+from ottla.coordinator.api_error import ApiError
 from ottla.coordinator.classic.draft import ClassicGroupDraft
 from ottla.coordinator.classic.events import MemberUpdated
 from ottla.coordinator.classic.group import ClassicGroup, ClassicGroupMember
 from ottla.coordinator.classic.machine import metadata_value
 from ottla.coordinator.classic.rebalance import start_rebalance
-from ottla.coordinator.consumer.answers import Refused, heartbeat_answer, heartbeat_refused
+from ottla.coordinator.consumer.answers import heartbeat_answer, heartbeat_refused
 from ottla.coordinator.consumer.draft import ConsumerGroupDraft
 from ottla.coordinator.consumer.events import AssignorRunTimedOut, ConsumerEvent
 from ottla.coordinator.consumer.fencing import expired, pause, remove
@@ -54,10 +55,10 @@ def leave_group(
     try:
         check_request(coordinator, context, request)
         if group is None:
-            raise Refused(ErrorCode.group_id_not_found, f"Group {request.group_id} not found.")
+            raise ApiError(ErrorCode.group_id_not_found, f"Group {request.group_id} not found.")
         member = _leaver(group, request)
-    except Refused as refused:
-        return Result(answer=heartbeat_refused(refused.code, refused.message))
+    except ApiError as api_error:
+        return Result(answer=heartbeat_refused(api_error.code, api_error.message))
     answer = heartbeat_answer(member.member_id, request.member_epoch, 0)
     if request.member_epoch != LEAVE_FOR_A_WHILE:
         return remove_members(coordinator, group, now, [member.member_id], answer)
@@ -67,7 +68,7 @@ def leave_group(
 
 
 def _leaver(group: ConsumerGroup, request: _Heartbeat) -> ConsumerGroupMember:
-    """The sender. Raises ``Refused`` if it is not who it says it is."""
+    """The sender. Raises ``ApiError`` if it is not who it says it is."""
     if request.instance_id is not None:
         return static_member(group, request.member_id, request.instance_id)
     if request.member_id not in group.members:

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ottla.coordinator.api_error import ApiError
 from ottla.coordinator.classic.answers import heartbeat_answer, join_refused, leave_answer, leave_result, sync_refused
 from ottla.coordinator.classic.group import Protocols
 from ottla.coordinator.classic.join import join_group, request_error
 from ottla.coordinator.classic.sync import request_error as sync_request_error
-from ottla.coordinator.consumer.answers import Refused
 from ottla.coordinator.consumer.draft import ConsumerGroupDraft
 from ottla.coordinator.consumer.fencing import deletion
 from ottla.coordinator.consumer.group import NO_PARTITIONS, ConsumerGroup, ConsumerGroupMember, MemberState
@@ -63,8 +63,8 @@ def join_consumer_group(
             if request.group_instance_id is None and Fact.NEEDS_MEMBER_ID in context.facts:
                 return Result(answer=join_refused(ErrorCode.member_id_required, member_id))
         return _joined(ConsumerGroupDraft(group, now), coordinator, context, request, member_id, protocols)
-    except Refused as refused:
-        return Result(answer=join_refused(refused.code, request.member_id))
+    except ApiError as api_error:
+        return Result(answer=join_refused(api_error.code, request.member_id))
     except ProtocolError:
         return Result(answer=join_refused(ErrorCode.inconsistent_group_protocol, request.member_id))
 
@@ -74,10 +74,10 @@ def _check_join(
 ) -> None:
     is_known = request.member_id in group.members or (request.group_instance_id or "") in group.static_members
     if not is_known and len(group.members) >= coordinator.config.group_consumer_max_size:
-        raise Refused(ErrorCode.group_max_size_reached, f"Group {group.group_id} is full.")
+        raise ApiError(ErrorCode.group_max_size_reached, f"Group {group.group_id} is full.")
     common = common_protocols(group)
     if request.protocol_type != _TYPE or not any(common is None or name in common for name, _ in protocols):
-        raise Refused(ErrorCode.inconsistent_group_protocol, "The members have no protocol in common.")
+        raise ApiError(ErrorCode.inconsistent_group_protocol, "The members have no protocol in common.")
 
 
 def common_protocols(group: ConsumerGroup) -> frozenset[str] | None:
@@ -123,7 +123,7 @@ def _joined(
 
 
 def _sender(draft: ConsumerGroupDraft, request: join_group_request.JoinGroupRequest, member_id: str) -> ConsumerGroupMember:
-    """The member as it was; one that is not known yet has no epoch. Raises ``Refused``."""
+    """The member as it was; one that is not known yet has no epoch. Raises ``ApiError``."""
     group, instance_id = draft.group, request.group_instance_id
     if instance_id is None:
         return group.members.get(member_id) or ConsumerGroupMember(member_id)
@@ -159,9 +159,9 @@ def sync_consumer_group(
         member = _known(group, request.member_id, request.group_instance_id, request.generation_id)
         known = [name for name, _ in protocols_of(member.metadata)]
         if request.protocol_type not in (None, _TYPE) or request.protocol_name not in (None, *known):
-            raise Refused(ErrorCode.inconsistent_group_protocol, "That is not the group's protocol.")
-    except Refused as refused:
-        return Result(answer=sync_refused(refused.code))
+            raise ApiError(ErrorCode.inconsistent_group_protocol, "That is not the group's protocol.")
+    except ApiError as api_error:
+        return Result(answer=sync_refused(api_error.code))
     if member.state is not MemberState.UNREVOKED_PARTITIONS and _is_behind(group, coordinator, member, now):
         return Result((), (_await_rejoin(group, member, now),), sync_refused(ErrorCode.rebalance_in_progress))
     answer = sync_group_response.SyncGroupResponse(
@@ -181,8 +181,8 @@ def heartbeat_in_consumer_group(
     """A member of the classic protocol is alive; the answer asks it to join again if a JoinGroup would have an effect."""
     try:
         member = _known(group, request.member_id, request.group_instance_id, request.generation_id)
-    except Refused as refused:
-        return Result(answer=heartbeat_answer(refused.code))
+    except ApiError as api_error:
+        return Result(answer=heartbeat_answer(api_error.code))
     alive = _alive(group, member, now)
     must_rejoin = (
         member.state is MemberState.UNREVOKED_PARTITIONS
@@ -222,8 +222,8 @@ def _leaver_error(group: ConsumerGroup, member_id: str, instance_id: str | None)
     try:
         if instance_id is not None:
             static_member(group, member_id, instance_id)
-    except Refused as refused:
-        return refused.code
+    except ApiError as api_error:
+        return api_error.code
     return ErrorCode.none if member_id in group.members else ErrorCode.unknown_member_id
 
 
@@ -232,7 +232,7 @@ def _known(group: ConsumerGroup, member_id: str, instance_id: str | None, genera
     if member is None or not member.uses_classic_protocol:
         raise unknown_member(group, member_id)
     if generation != member.epoch:
-        raise Refused(ErrorCode.illegal_generation, f"Member {member_id} is in generation {member.epoch}, not {generation}.")
+        raise ApiError(ErrorCode.illegal_generation, f"Member {member_id} is in generation {member.epoch}, not {generation}.")
     return member
 
 

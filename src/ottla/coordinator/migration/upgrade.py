@@ -11,9 +11,10 @@ from __future__ import annotations
 from dataclasses import replace
 from uuid import UUID
 
+from ottla.coordinator.api_error import ApiError
 from ottla.coordinator.classic.answers import join_refused, sync_refused
 from ottla.coordinator.classic.group import ClassicGroup, ClassicGroupMember, ClassicGroupState
-from ottla.coordinator.consumer.answers import Refused, heartbeat_refused
+from ottla.coordinator.consumer.answers import heartbeat_refused
 from ottla.coordinator.consumer.draft import ConsumerGroupDraft
 from ottla.coordinator.consumer.group import JOIN, ConsumerGroup, ConsumerGroupMember, MemberState
 from ottla.coordinator.consumer.heartbeat import beat
@@ -54,14 +55,14 @@ def join_classic_group(
     try:
         check_request(coordinator, context, request)
         if request.member_epoch != JOIN:
-            raise Refused(ErrorCode.group_id_not_found, f"Group {request.group_id} is not a consumer group.")
+            raise ApiError(ErrorCode.group_id_not_found, f"Group {request.group_id} is not a consumer group.")
         if group.state is not ClassicGroupState.EMPTY:
             return beat(upgraded(coordinator, group, now), coordinator, context, request)
         return beat(
             ConsumerGroupDraft(ConsumerGroup(request.group_id), now, replacing=_ended(group)), coordinator, context, request
         )
-    except Refused as refused:
-        return Result(answer=heartbeat_refused(refused.code, refused.message))
+    except ApiError as api_error:
+        return Result(answer=heartbeat_refused(api_error.code, api_error.message))
 
 
 def _ended(group: ClassicGroup) -> Result:
@@ -71,7 +72,7 @@ def _ended(group: ClassicGroup) -> Result:
 
 
 def upgraded(coordinator: GroupContext, group: ClassicGroup, now: Now) -> ConsumerGroupDraft:
-    """The group with its members, their assignments and its generation as the epoch of all. Raises ``Refused``."""
+    """The group with its members, their assignments and its generation as the epoch of all. Raises ``ApiError``."""
     _check(coordinator, group)
     draft = ConsumerGroupDraft(ConsumerGroup(group.group_id), now, replacing=_end(group, now))
     epoch = max(group.generation, 1)
@@ -100,8 +101,8 @@ def _check(coordinator: GroupContext, group: ClassicGroup) -> None:
         raise _refused(group, why)
 
 
-def _refused(group: ClassicGroup, why: str) -> Refused:
-    return Refused(ErrorCode.group_id_not_found, f"Group {group.group_id} is not a consumer group: {why}.")
+def _refused(group: ClassicGroup, why: str) -> ApiError:
+    return ApiError(ErrorCode.group_id_not_found, f"Group {group.group_id} is not a consumer group: {why}.")
 
 
 def _members(coordinator: GroupContext, group: ClassicGroup, epoch: int) -> list[ConsumerGroupMember]:

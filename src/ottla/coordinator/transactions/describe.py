@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import timedelta
 
-from ottla.coordinator.consumer.answers import Refused
+from ottla.coordinator.api_error import ApiError
 from ottla.coordinator.consumer.regex import check_regex, resolve_all
 from ottla.coordinator.effects import ResolveRegexes
 from ottla.coordinator.transactions.transaction import STATUS, Transaction, TransactionState
@@ -59,7 +59,7 @@ def list_transactions(
     known = list(transactions)
     try:
         fitting = _fitting(request.transactional_id_pattern, tuple(one.transactional_id for one in known))
-    except Refused:
+    except ApiError:
         return list_refused(ErrorCode.invalid_regular_expression)
     found = tuple(
         list_transactions_response.TransactionState(
@@ -84,7 +84,7 @@ def list_refused(error: ErrorCode) -> list_transactions_response.ListTransaction
 
 
 def _fitting(pattern: str | None, transactional_ids: tuple[str, ...]) -> frozenset[str] | None:
-    """The ids that a pattern matches as a whole; ``None`` where there is no pattern. Raises ``Refused`` for a bad one."""
+    """The ids that a pattern matches as a whole; ``None`` where there is no pattern. Raises ``ApiError`` for a bad one."""
     if not pattern:
         return None
     check_regex(pattern)

@@ -20,9 +20,9 @@ from ottla.broker.logs import Logs
 from ottla.broker.outbox import Outbox
 from ottla.broker.ports import CatalogChange, DiskUsage, Ids, Job, NextProducerId, Store, StoredSettings, StoredTopic, TopicDeleted
 from ottla.broker.producer_ids import ProducerIds
-from ottla.broker.refusal import Refusal
 from ottla.broker.stored_settings import describe_damage, merged, split
 from ottla.broker.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, Topic, Topics
+from ottla.coordinator.api_error import ApiError
 from ottla.errors import ConfigError
 from ottla.protocol import ErrorCode
 from ottla.records import BatchHeader
@@ -48,7 +48,7 @@ class Endpoint(NamedTuple):
         return f"PLAINTEXT://{host}:{self.port}"
 
 
-class Holdings:
+class BrokerCatalog:
     """See the module."""
 
     def __init__(self, config: BrokerConfig, endpoint: Endpoint, store: Store, ids: Ids) -> None:
@@ -148,29 +148,29 @@ class Holdings:
         return self._store.usage()
 
     def topic(self, name: str) -> Topic:
-        """The topic of a name, or ``Refusal``: UNKNOWN_TOPIC_OR_PARTITION."""
+        """The topic of a name, or ``ApiError``: UNKNOWN_TOPIC_OR_PARTITION."""
         topic = self.topics.get(name)
         if topic is None:
-            raise Refusal(ErrorCode.unknown_topic_or_partition, f"There is no topic '{name}'.")
+            raise ApiError(ErrorCode.unknown_topic_or_partition, f"There is no topic '{name}'.")
         return topic
 
     def topic_by_id(self, topic_id: uuid.UUID | None) -> Topic:
-        """The topic of an id, or ``Refusal``: UNKNOWN_TOPIC_ID."""
+        """The topic of an id, or ``ApiError``: UNKNOWN_TOPIC_ID."""
         topic = self.topics.by_id(topic_id)
         if topic is None:
-            raise Refusal(ErrorCode.unknown_topic_id, f"There is no topic with the id {topic_id}.")
+            raise ApiError(ErrorCode.unknown_topic_id, f"There is no topic with the id {topic_id}.")
         return topic
 
     def log(self, name: str, partition: int) -> PartitionLog:
-        """The log of a partition by its topic's name, or ``Refusal``."""
+        """The log of a partition by its topic's name, or ``ApiError``."""
         return self.log_of(self.topic(name), partition)
 
     def log_by_id(self, topic_id: uuid.UUID | None, partition: int) -> PartitionLog:
-        """The log of a partition by its topic's id, or ``Refusal``."""
+        """The log of a partition by its topic's id, or ``ApiError``."""
         return self.log_of(self.topic_by_id(topic_id), partition)
 
     def append(self, log: PartitionLog, batch: bytes, header: BatchHeader, now: Now) -> Appended:
-        """Write a validated batch and remember to check the requests that wait for it; ``Refusal`` if the disk fails."""
+        """Write a validated batch and remember to check the requests that wait for it; ``ApiError`` if the disk fails."""
         if self.faults.active and (fault := self.faults.full(log.topic_partition)) is not None:
             self.outbox.put(Struck(fault))
             raise log.failed(ErrorCode.kafka_storage_error, f"broker.faults let the disk of {log.topic_partition} be full.")
@@ -182,12 +182,12 @@ class Holdings:
         return appended
 
     def topic_or_new(self, name: str) -> Topic:
-        """The topic of a name, created with the broker's defaults if need be; ``Refusal`` where it cannot be."""
+        """The topic of a name, created with the broker's defaults if need be; ``ApiError`` where it cannot be."""
         topic = self.topics.get(name)
         return topic if topic is not None else self.create_topic(name, self.partitions_of_new(name), {})
 
     def create_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> Topic:
-        """Make a topic that outlasts this process; ``Refusal`` where it cannot be."""
+        """Make a topic that outlasts this process; ``ApiError`` where it cannot be."""
         self.topics.check_new(name, partitions, configs)
         stored = StoredTopic(name, self._ids.new_uuid(), partitions, configs)
         self._store_changes(stored)
@@ -203,22 +203,22 @@ class Holdings:
             self._touched[log] = None
 
     def replace_topic(self, topic: Topic) -> None:
-        """Let a topic have more partitions or other settings, at once; ``Refusal`` where that cannot be stored."""
+        """Let a topic have more partitions or other settings, at once; ``ApiError`` where that cannot be stored."""
         self._store_changes(topic.stored())
         self.topics.put(topic)
         self.logs.reconfigure([topic])
         self._changed_topics[topic.name] = None
         _warn_if_state_expires(topic)
 
-    def alter_settings(self, settings: StoredSettings, *, validate_only: bool = False) -> None:
-        """Let other settings of the broker and of groups hold, at once; ``Refusal`` where they cannot be or not be stored."""
+    def alter_settings(self, settings: StoredSettings, validate_only: bool) -> None:
+        """Let other settings of the broker and of groups hold, at once; ``ApiError`` where they cannot be or not be stored."""
         try:
             config = altered(self.static_config, {**settings.cluster, **settings.broker})
             changed = config != self.config  # otherwise only group settings have changed
             if changed:
                 self.topics.reconfigured(config)
         except ConfigError as error:
-            raise Refusal(ErrorCode.invalid_request, str(error)) from error
+            raise ApiError(ErrorCode.invalid_request, str(error)) from error
         if validate_only:
             return
         self._store_changes(merged(settings, self._not_honoured))
@@ -228,22 +228,22 @@ class Holdings:
             self.logs.reconfigure(self.topics)
 
     def delete_topic(self, topic: Topic) -> None:
-        """Forget a topic and give up its logs; ``Refusal`` where that cannot be stored."""
+        """Forget a topic and give up its logs; ``ApiError`` where that cannot be stored."""
         self._store_changes(TopicDeleted(topic.name))
         self.topics.remove(topic)
         self._changed_topics[topic.name] = None
         self._touched.update(dict.fromkeys(self.logs.drop(topic)))
 
     def log_of(self, topic: Topic, partition: int) -> PartitionLog:
-        """The log of a partition, or ``Refusal``: UNKNOWN_TOPIC_OR_PARTITION, KAFKA_STORAGE_ERROR if it is offline."""
+        """The log of a partition, or ``ApiError``: UNKNOWN_TOPIC_OR_PARTITION, KAFKA_STORAGE_ERROR if it is offline."""
         if not 0 <= partition < topic.partition_count:
-            raise Refusal(
+            raise ApiError(
                 ErrorCode.unknown_topic_or_partition,
                 f"Topic '{topic.name}' has {topic.partition_count} partitions, no {partition}.",
             )
         log = self.logs.get(topic, partition)
         if log.offline is not None:
-            raise Refusal(ErrorCode.kafka_storage_error, log.offline)
+            raise ApiError(ErrorCode.kafka_storage_error, log.offline)
         return log
 
     def partitions_of_new(self, name: str, wanted: int | None = None) -> int:
@@ -275,7 +275,7 @@ class Holdings:
             if str(error) != self._complaint:  # one line, not one for each attempt; most clients are not told the reason
                 log.error("a change of topics or settings could not be stored: %s", error)
             self._complaint = str(error)
-            raise Refusal(ErrorCode.kafka_storage_error, f"The change could not be stored: {error}") from error
+            raise ApiError(ErrorCode.kafka_storage_error, f"The change could not be stored: {error}") from error
         self._complaint = None
         self._unsynced = True
 

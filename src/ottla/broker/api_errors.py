@@ -1,7 +1,6 @@
-"""How a handler refuses: the protocol's error code and a sentence for the client.
+"""Errors that several handlers raise: no time left, and bad records in a batch.
 
-Owns the exception that handlers raise inside the broker. Must not know which API it ends up in. Invariant: it never leaves the
-broker; every handler turns it into the error fields of its own response.
+Owns their codes and texts. Must not know which API they end up in.
 """
 
 from __future__ import annotations
@@ -10,25 +9,14 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import NamedTuple
 
+from ottla.coordinator.api_error import ApiError
 from ottla.protocol import ErrorCode
 
 
-class Refusal(Exception):
-    """A part of a request cannot be done; ``code`` is the wire's, ``message`` says why."""
-
-    def __init__(self, code: ErrorCode, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-        self.message = message
-
-    def __str__(self) -> str:
-        return f"{self.message} [{self.code.name}]"
-
-
 def check_time_left(timeout: timedelta) -> None:
-    """Raise ``Refusal`` for a timeout of 0 or less: Kafka's controller treats such a request as expired."""
+    """Raise ``ApiError`` for a timeout of 0 or less: Kafka's controller treats such a request as expired."""
     if timeout <= timedelta(0):
-        raise Refusal(ErrorCode.request_timed_out, "The timeout of the request leaves no time to carry it out.")
+        raise ApiError(ErrorCode.request_timed_out, "The timeout of the request leaves no time to carry it out.")
 
 
 class RecordError(NamedTuple):
@@ -38,7 +26,7 @@ class RecordError(NamedTuple):
     message: str
 
 
-class RecordsRefused(Refusal):
+class InvalidRecordsError(ApiError):
     """A batch is refused for some of its records; clients that get their numbers can retry the others (KIP-467)."""
 
     def __init__(self, code: ErrorCode, errors: Sequence[RecordError]) -> None:
