@@ -57,7 +57,7 @@ def test_a_wheel_is_built_from_the_sdist_and_runs_the_first_program_of_the_readm
 @pytest.mark.timeout(600)
 def test_the_demo_in_the_wheel_is_small_and_without_data(dist: Path) -> None:
     (wheel,) = dist.glob("*.whl")
-    files = zipfile.ZipFile(wheel).infolist()
+    files = [one for one in zipfile.ZipFile(wheel).infolist() if not one.is_dir()]
     of_demo = [one for one in files if one.filename.startswith("ottla/demo/")]
     assert "ottla/demo/run.py" in {one.filename for one in of_demo}
     assert [one.filename for one in of_demo if not one.filename.endswith(".py")] == []
