@@ -16,18 +16,13 @@ from typing import Any
 from ottla.config import ConsumerConfig
 from ottla.protocol import duration
 from ottla.protocol.apis import Api
-from ottla.protocol.messages import (
-    create_partitions_request,
-    create_topics_request,
-    delete_topics_request,
-    offset_fetch_request,
-    produce_request,
-)
+from ottla.protocol.messages import create_partitions_request, delete_topics_request, offset_fetch_request
 from ottla.records import NewRecord, encode_batch
 from ottla.types import Now, TopicPartition
 from tests.simulation.app import App, Program
 from tests.simulation.broker import ADDRESS, SimBroker
 from tests.simulation.clock import Clock
+from tests.simulation.requests import creating, produce_message
 
 
 class World:
@@ -47,11 +42,7 @@ class World:
         return self.clock.now
 
     def create_topic(self, topic: str, partitions: int) -> None:
-        wanted = create_topics_request.CreatableTopic(
-            name=topic, num_partitions=partitions, replication_factor=1, assignments=(), configs=()
-        )
-        message = create_topics_request.CreateTopicsRequest(topics=(wanted,), timeout=duration(1000), validate_only=False)
-        answer = self.broker.ask(Api.CREATE_TOPICS, message)
+        answer = self.broker.ask(Api.CREATE_TOPICS, creating(topic, partitions=partitions))
         assert not answer.topics[0].error_code, answer
 
     def grow(self, topic: str, partitions: int) -> None:
@@ -76,16 +67,7 @@ class World:
         batch = encode_batch([NewRecord(None, b"%d" % offset) for offset in range(start, start + count)])
         self.produced[tp] = start + count
         topic_id = self.broker.core.catalog.topic(topic).topic_id
-        data = produce_request.PartitionProduceData(index=partition, records=bytes(batch))
-        answer = self.broker.ask(
-            Api.PRODUCE,
-            produce_request.ProduceRequest(
-                transactional_id=None,
-                acks=1,
-                timeout=duration(1000),
-                topic_data=(produce_request.TopicProduceData(name=topic, topic_id=topic_id, partition_data=(data,)),),
-            ),
-        )
+        answer = self.broker.ask(Api.PRODUCE, produce_message(bytes(batch), topic, partition, topic_id=topic_id))
         assert not answer.responses[0].partition_responses[0].error_code, answer
 
     def app(self, name: str, **settings: Any) -> App:

@@ -17,7 +17,8 @@ from ottla.protocol.apis import Api
 from ottla.protocol.codec import RequestHeader, encode_request
 from ottla.protocol.messages import find_coordinator_request
 from tests.raw_client import RawClient
-from tests.unit.runtime.requests import METADATA, batch, create, creating, fetch_message, produce
+from tests.simulation.requests import creating
+from tests.unit.runtime.requests import METADATA, batch, create, fetch_message, produce
 
 FIND = find_coordinator_request.FindCoordinatorRequest(key_type=0, coordinator_keys=("g",))
 

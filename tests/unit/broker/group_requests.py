@@ -11,11 +11,11 @@ from typing import Any
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import (
-    create_topics_request,
     offset_commit_request,
     offset_fetch_request,
 )
 from tests.simulation.broker import CoreUnderTest
+from tests.simulation.requests import creating
 
 
 def commit_message(offset: int, group: str = "g") -> offset_commit_request.OffsetCommitRequest:
@@ -46,8 +46,7 @@ def committed(broker: CoreUnderTest, group: str = "g") -> tuple[int, str]:
 def started(path: Path, **settings: object) -> CoreUnderTest:
     broker = CoreUnderTest(path, **settings)
     if broker.core.catalog.topics.get("t") is None:
-        topic = create_topics_request.CreatableTopic(name="t", num_partitions=1, replication_factor=1, assignments=(), configs=())
-        broker.ask(Api.CREATE_TOPICS, create_topics_request.CreateTopicsRequest(topics=(topic,)))
+        broker.ask(Api.CREATE_TOPICS, creating("t"))
     return broker
 
 

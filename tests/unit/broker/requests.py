@@ -12,73 +12,24 @@ from typing import Any
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import (
-    create_topics_request,
     delete_records_request,
     delete_topics_request,
-    fetch_request,
     metadata_request,
-    produce_request,
 )
 from tests.simulation.broker import CoreUnderTest
+from tests.simulation.requests import IN_TIME, creating, produce_message
 
 NO_WAIT = timedelta(0)
-IN_TIME = timedelta(seconds=30)
 
 
 def create(broker: CoreUnderTest, name: str = "orders", partitions: int = 1, **configs: str) -> Any:
-    wanted = create_topics_request.CreatableTopic(
-        name=name,
-        num_partitions=partitions,
-        replication_factor=-1,
-        assignments=(),
-        configs=tuple(
-            create_topics_request.CreatableTopicConfig(name=key.replace("_", "."), value=value) for key, value in configs.items()
-        ),
-    )
-    (result,) = broker.ask(Api.CREATE_TOPICS, create_topics_request.CreateTopicsRequest(topics=(wanted,))).topics
+    (result,) = broker.ask(Api.CREATE_TOPICS, creating(name, partitions=partitions, **configs)).topics
     return result
-
-
-def produce_message(
-    records: bytes | None, topic: str = "orders", partition: int = 0, acks: int = 1, topic_id: uuid.UUID | None = None
-) -> produce_request.ProduceRequest:
-    data = produce_request.PartitionProduceData(index=partition, records=records)
-    return produce_request.ProduceRequest(
-        acks=acks,
-        timeout=IN_TIME,
-        topic_data=(produce_request.TopicProduceData(name=topic, topic_id=topic_id, partition_data=(data,)),),
-    )
 
 
 def produce(broker: CoreUnderTest, records: bytes | None, version: int = 12, **where: Any) -> Any:
     response = broker.ask(Api.PRODUCE, produce_message(records, **where), version=version)
     return response.responses[0].partition_responses[0]
-
-
-def fetch_message(
-    offset: int = 0,
-    *,
-    topic: str = "orders",
-    partition: int = 0,
-    wait: int = 0,
-    min_bytes: int = 1,
-    max_bytes: int = 1 << 20,
-    epoch: int = -1,
-    topic_id: uuid.UUID | None = None,
-    session: tuple[int, int] = (0, -1),
-) -> fetch_request.FetchRequest:
-    wanted = fetch_request.FetchPartition(
-        partition=partition, fetch_offset=offset, partition_max_bytes=max_bytes, current_leader_epoch=epoch
-    )
-    return fetch_request.FetchRequest(
-        max_wait=timedelta(milliseconds=wait),
-        min_bytes=min_bytes,
-        max_bytes=max_bytes,
-        session_id=session[0],
-        session_epoch=session[1],
-        topics=(fetch_request.FetchTopic(topic=topic, topic_id=topic_id, partitions=(wanted,)),),
-        forgotten_topics_data=(),
-    )
 
 
 def fetched(response: Any) -> Any:

@@ -29,8 +29,9 @@ from ottla.records import Compression
 from tests.requests import LOGIN
 from tests.simulation.broker import CoreUnderTest
 from tests.simulation.clock import START
+from tests.simulation.requests import fetch_message, produce_message
 from tests.unit.broker.harness import batch
-from tests.unit.broker.requests import NO_WAIT, ask_metadata, create, delete, fetch_message, fetched, produce, produce_message
+from tests.unit.broker.requests import NO_WAIT, ask_metadata, create, delete, fetched, produce
 
 
 @pytest.fixture

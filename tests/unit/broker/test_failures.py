@@ -28,9 +28,10 @@ from ottla.runtime.folders import PinnedFolder
 from ottla.runtime.log_files import PartitionFolder
 from tests.simulation.broker import CoreUnderTest
 from tests.simulation.clock import START
+from tests.simulation.requests import fetch_message, produce_message
 from tests.unit.broker.group_requests import commit, committed, started
 from tests.unit.broker.harness import append, batch, clean, header_of, open_log, reload, stored
-from tests.unit.broker.requests import create, delete, fetch_message, fetched, produce, produce_message
+from tests.unit.broker.requests import create, delete, fetched, produce
 
 ROLLING = {"segment_ms": "1"}
 EIO = OSError(errno.EIO, "Input/output error")

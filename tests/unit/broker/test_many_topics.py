@@ -32,8 +32,9 @@ from ottla.runtime import log_files
 from tests.counting import work
 from tests.simulation.broker import CoreUnderTest
 from tests.simulation.clock import START
+from tests.simulation.requests import IN_TIME
 from tests.unit.broker.harness import batch
-from tests.unit.broker.requests import IN_TIME, ask_metadata, create, produce
+from tests.unit.broker.requests import ask_metadata, create, produce
 
 TOPIC = 2
 HOUR = 3_600_000

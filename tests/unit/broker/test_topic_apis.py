@@ -25,8 +25,9 @@ from ottla.protocol.messages import (
     offset_for_leader_epoch_request,
 )
 from tests.simulation.broker import CoreUnderTest
+from tests.simulation.requests import IN_TIME, fetch_message
 from tests.unit.broker.harness import batch
-from tests.unit.broker.requests import IN_TIME, NO_WAIT, create, delete_records, fetch_message, fetched, produce
+from tests.unit.broker.requests import NO_WAIT, create, delete_records, fetched, produce
 
 
 @pytest.fixture

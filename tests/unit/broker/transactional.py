@@ -14,17 +14,15 @@ from ottla.protocol.apis import Api
 from ottla.protocol.messages import (
     add_offsets_to_txn_request,
     add_partitions_to_txn_request,
-    create_topics_request,
     describe_transactions_request,
     end_txn_request,
-    fetch_request,
     init_producer_id_request,
     offset_fetch_request,
-    produce_request,
     txn_offset_commit_request,
 )
 from ottla.records import iter_headers
 from tests.simulation.broker import CoreUnderTest, content
+from tests.simulation.requests import creating, fetch_message, produce_message
 from tests.unit.broker.harness import batch
 
 GROUP = "readers"
@@ -32,17 +30,8 @@ GROUP = "readers"
 
 def make_topic(broker: CoreUnderTest, name: str = "t", partitions: int = 2, **configs: str) -> None:
     """Create a topic."""
-    topic = create_topics_request.CreatableTopic(
-        name=name,
-        num_partitions=partitions,
-        replication_factor=1,
-        assignments=(),
-        configs=tuple(
-            create_topics_request.CreatableTopicConfig(name=key.replace("_", "."), value=value) for key, value in configs.items()
-        ),
-    )
-    message = create_topics_request.CreateTopicsRequest(topics=(topic,), timeout=timedelta(seconds=1), validate_only=False)
-    assert broker.ask(Api.CREATE_TOPICS, message).topics[0].error_code is ErrorCode.none
+    (result,) = broker.ask(Api.CREATE_TOPICS, creating(name, partitions=partitions, **configs)).topics
+    assert result.error_code is ErrorCode.none
 
 
 class Producer:
@@ -86,16 +75,7 @@ class Producer:
         version = version or (12 if self.newest else 11)
         sequence = self._sequences.get((topic, partition), 0)
         data = batch(count, producer_id=self.producer_id, producer_epoch=self.epoch, base_sequence=sequence, transactional=True)
-        message = produce_request.ProduceRequest(
-            transactional_id=self.transactional_id,
-            acks=-1,
-            timeout=timedelta(seconds=1),
-            topic_data=(
-                produce_request.TopicProduceData(
-                    name=topic, partition_data=(produce_request.PartitionProduceData(index=partition, records=data),)
-                ),
-            ),
-        )
+        message = produce_message(data, topic, partition, acks=-1, transactional_id=self.transactional_id)
         answer = self.broker.ask(Api.PRODUCE, message, version=version).responses[0].partition_responses[0]
         if answer.error_code is ErrorCode.none:
             self._sequences[topic, partition] = sequence + count
@@ -151,18 +131,7 @@ class Producer:
 
 def fetch(broker: CoreUnderTest, partition: int = 0, offset: int = 0, *, committed: bool = True) -> Any:
     """What Fetch says of a partition."""
-    wanted = fetch_request.FetchPartition(
-        partition=partition, current_leader_epoch=-1, fetch_offset=offset, partition_max_bytes=1 << 20
-    )
-    message = fetch_request.FetchRequest(
-        max_wait=timedelta(0),
-        min_bytes=0,
-        isolation_level=1 if committed else 0,
-        session_id=0,
-        session_epoch=-1,
-        topics=(fetch_request.FetchTopic(topic="t", partitions=(wanted,)),),
-        forgotten_topics_data=(),
-    )
+    message = fetch_message(offset, topic="t", partition=partition, isolation_level=1 if committed else 0)
     return broker.ask(Api.FETCH, message, version=12).responses[0].partitions[0]
 
 

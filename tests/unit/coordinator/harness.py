@@ -39,7 +39,7 @@ from ottla.protocol.messages import (
     txn_offset_commit_request,
 )
 from ottla.types import Now
-from tests.simulation.clock import CountingIds
+from tests.simulation.clock import Clock, CountingIds
 from tests.unit.coordinator.marked_log import Log, Marker, latest, marked
 
 NEWEST = {
@@ -116,7 +116,7 @@ class Harness:
         self.config = GroupConfig(**{"offsets_topic_partitions": 5, "group_initial_rebalance_delay_ms": 500, **config})
         self.topics = topics or Topics()
         self.ids = CountingIds()
-        self.mono = 0
+        self.clock = Clock(Now(0, WALL))
         self.log: dict[int, Log] = {n: [] for n in range(self.config.offsets_topic_partitions)}
         self.appends: Callable[[Append], ErrorCode | None] = IMMEDIATE
         self.open: dict[tuple[int, int], Append] = {}
@@ -144,7 +144,11 @@ class Harness:
 
     @property
     def now(self) -> Now:
-        return Now(self.mono, WALL + self.mono)
+        return self.clock.now
+
+    @property
+    def mono(self) -> int:
+        return self.clock.now.mono
 
     def load_all(self) -> None:
         for partition, log in self.log.items():
@@ -241,10 +245,10 @@ class Harness:
         until = self.mono + milliseconds
         while due := sorted((at, str(key), key) for key, at in self.all_timers.items() if at <= until):
             at, _, key = due[0]
-            self.mono = max(self.mono, at)
+            self.clock.move_to(max(self.mono, at))
             del self.all_timers[key]
             self.tell("on_timer", key)
-        self.mono = until
+        self.clock.move_to(until)
 
     def run_jobs(self) -> None:
         """Let the work be done that was sent away."""

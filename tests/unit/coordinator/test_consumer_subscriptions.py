@@ -13,7 +13,7 @@ from ottla.coordinator.consumer.subscription import metadata_hash
 from ottla.coordinator.coordinator import GroupCoordinator
 from ottla.coordinator.events import ResolvedRegexUpdated, TargetAssignmentEpochUpdated
 from ottla.protocol import ErrorCode, milliseconds
-from tests.unit.coordinator.harness import WALL, Harness, Topics
+from tests.unit.coordinator.harness import Harness, Topics
 
 # Topics.
 
@@ -95,14 +95,14 @@ def test_an_expression_that_is_known_counts_at_once() -> None:
 
 
 @pytest.mark.parametrize("ahead", [-3_600_000, 3_600_000])
-def test_a_clock_that_was_set_anew_has_expressions_matched_once_more(ahead: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clock_that_was_set_anew_has_expressions_matched_once_more(ahead: int) -> None:
     """What was matched in the future says nothing of when to match again."""
     harness = Harness()
     harness.cg_join("m1", (), regex="b.*")
     harness.run_jobs()
     harness.cg_heartbeat("m1", 1)
     assert harness.jobs == []
-    monkeypatch.setattr("tests.unit.coordinator.harness.WALL", WALL + ahead)
+    harness.clock.set_wall(ahead)
     harness.cg_heartbeat("m1", 2)
     assert len(harness.jobs) == 1
     harness.run_jobs()

@@ -417,7 +417,7 @@ def test_a_partition_that_is_not_here_is_not_searched() -> None:
     for partition in range(5):
         harness.perform(harness.coordinator.unload(partition))
     assert harness.all_timers == {}
-    harness.mono = 10_000
+    harness.clock.move_to(10_000)
     for key in timers:
         harness.perform(harness.coordinator.on_timer(key, harness.now))
     assert len(harness.events()) == records

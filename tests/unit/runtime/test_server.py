@@ -40,7 +40,8 @@ from ottla.runtime import broker_node, clock, log_rate, server, server_connectio
 from ottla.runtime.server import Server
 from ottla.types import Now
 from tests.raw_client import RawClient
-from tests.unit.runtime.requests import METADATA, batch, create, creating, fetch_message, produce
+from tests.simulation.requests import creating
+from tests.unit.runtime.requests import METADATA, batch, create, fetch_message, produce
 
 VERSIONS = api_versions_request.ApiVersionsRequest(client_software_name="raw", client_software_version="1")
 
