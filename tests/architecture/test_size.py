@@ -20,7 +20,6 @@ EXCEPTIONS: dict[str, str] = {
     "src/ottla/records/batch.py:_walk": "the hottest loop: 17 lines declare C types, a call a field costs a third",
     "src/ottla/async_consumer.py:AsyncConsumer": "the public calls, with those that both consumers have",
     "src/ottla/consumer.py:Consumer": "the public calls, with those that both consumers have",
-    "src/ottla/broker/core.py:BrokerCore": "it inherits the state that the handlers of requests change",
 }
 """What may be longer, as ``path`` or ``path:qualified.name``, and why it has to be."""
 

@@ -13,13 +13,12 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from ottla.broker.config import CLUSTER_WIDE, BrokerConfig, altered
-from ottla.broker.effects import Place, RunJob, Struck
+from ottla.broker.effects import Outbox, Place, RunJob, Struck
 from ottla.broker.faults.table import FaultTable
 from ottla.broker.log import Appended, PartitionLog
 from ottla.broker.logs import Logs
-from ottla.broker.outbox import Outbox
 from ottla.broker.ports import CatalogChange, DiskUsage, Ids, Job, NextProducerId, Store, StoredSettings, StoredTopic, TopicDeleted
-from ottla.broker.producer_ids import ProducerIds
+from ottla.broker.producers import ProducerIds
 from ottla.broker.stored_settings import describe_damage, merged, split
 from ottla.broker.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, Topic, Topics
 from ottla.coordinator.api_error import ApiError

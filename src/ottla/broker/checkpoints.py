@@ -1,13 +1,14 @@
-"""The checkpoints: files that map partitions to offsets, for the next start.
+"""The checkpoints: files that map partitions to offsets, for the next start; and the holes in a log that a repair has reported.
 
 Owns which partitions each file may name. Must not know what the offsets mean, nor how a file is written. Invariant: a checkpoint
 with an offset of a deleted topic is replaced before another topic of that name is created. The format, Kafka's, has no topic ids,
-so the next start would apply the offset to the new log.
+so the next start would apply the offset to the new log. A hole counts as known only if both of its ends are those in the file
+``known-holes``, which Apache Kafka ignores: a loss beside it is reported, and a damaged file hides nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from ottla.broker.effects import RunJob
 from ottla.broker.ports import Job, Store
@@ -70,3 +71,24 @@ class Checkpoint:
         """Replace the stored offsets before anything else happens. Raises ``OSError``."""
         self.write(offsets)()
         self._named, self._outdated = set(self._latest), set()
+
+
+KNOWN_HOLES = "known-holes"
+_VERSION = b"0"
+
+Hole = tuple[int, int]
+"""Offsets from the first one on and before the second that no segment has."""
+
+
+def holes_to_bytes(holes: Collection[Hole]) -> bytes:
+    """As the file holds them."""
+    return b"".join([_VERSION, b"\n", *(b"%d %d\n" % hole for hole in holes)])
+
+
+def holes_from_bytes(content: bytes | None) -> frozenset[Hole]:
+    """Those in a file; none where it is missing, damaged or of a newer release."""
+    version, *lines = (content or b"").splitlines() or [b""]
+    rows = [line.split() for line in lines]
+    if version != _VERSION or not all(len(row) == 2 and row[0].isdigit() and row[1].isdigit() for row in rows):
+        return frozenset()
+    return frozenset((int(start), int(end)) for start, end in rows)

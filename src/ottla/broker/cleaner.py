@@ -14,9 +14,8 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from ottla.broker.compaction import Cleaned, Cleaning, Finished
-from ottla.broker.effects import RunJob, SetTimer
+from ottla.broker.effects import Outbox, RunJob, SetTimer
 from ottla.broker.log import PartitionLog
-from ottla.broker.outbox import Outbox
 from ottla.broker.segment import Segment
 from ottla.errors import CorruptRecordError
 from ottla.types import Now

@@ -12,8 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Generic, NamedTuple, Protocol, TypeVar, cast
 
-from ottla.broker.effects import Place, RunJob, SetTimer
-from ottla.broker.outbox import Outbox
+from ottla.broker.effects import Outbox, Place, RunJob, SetTimer
 from ottla.broker.state_log import Appender, StateLog, StoredSegment
 from ottla.types import Now
 

@@ -90,3 +90,22 @@ __all__ = [
     "Ticket",
     "TimerKey",
 ]
+
+
+class Outbox:
+    """The effects of one broker, in the order in which they were decided.
+
+    Code that changes a state puts in the effects of that change at once, before the next step, which may raise.
+    """
+
+    def __init__(self) -> None:
+        self._effects: list[Effect] = []
+
+    def put(self, *effects: Effect) -> None:
+        """Add effects after the others."""
+        self._effects += effects
+
+    def take(self) -> list[Effect]:
+        """All effects since the last call."""
+        effects, self._effects = self._effects, []
+        return effects

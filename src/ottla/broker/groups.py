@@ -15,10 +15,10 @@ from ottla.broker.catalog import BrokerCatalog
 from ottla.broker.config import BrokerConfig
 from ottla.broker.coordinator_partitions import CoordinatorPartitions
 from ottla.broker.effects import JobTag, Place, RequestContext, RunJob, TimerKey
-from ottla.broker.group_configs import StoredGroupConfigs
 from ottla.broker.group_log import read_groups
 from ottla.broker.ports import Ids
 from ottla.broker.state_log import StateLog
+from ottla.broker.stored_settings import StoredGroupConfigs
 from ottla.broker.topics import OFFSETS_TOPIC
 from ottla.coordinator.api_error import ApiError
 from ottla.coordinator.config import GroupConfig

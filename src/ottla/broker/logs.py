@@ -11,24 +11,54 @@ copy, so it goes on: a failed request is answered with KAFKA_STORAGE_ERROR, back
 from __future__ import annotations
 
 import errno
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import cast
 
 from ottla.broker.checkpoints import Checkpoint
 from ottla.broker.cleaner import Cleaner
-from ottla.broker.effects import JobTag, RunJob, SetTimer
+from ottla.broker.effects import JobTag, Outbox, RunJob, SetTimer
 from ottla.broker.epochs import LeaderEpochs
 from ottla.broker.log import Appended, PartitionLog, Sealing, prepared
-from ottla.broker.outbox import Outbox
 from ottla.broker.ports import Job, Store
 from ottla.broker.recovery import load_log, lost_log, offline_log
-from ottla.broker.rounds import SIZE, Round
 from ottla.broker.segment import Segment, file_name
 from ottla.broker.setting import LONG_MAX
 from ottla.broker.topics import Topic, Topics
 from ottla.records import BatchHeader, InvalidBatchError
 from ottla.types import Now, TopicPartition
+
+SIZE = 100
+"""Logs in one slice: about a millisecond of work if there is nothing to do."""
+
+
+class Round:
+    """One kind of work on all logs. A job with the tag ``(kind,)`` returns when it is time for the next slice."""
+
+    def __init__(self, kind: str, outbox: Outbox) -> None:
+        self._kind = kind
+        self._outbox = outbox
+        self._left: deque[PartitionLog] = deque()
+
+    def begin(self, logs: Iterable[PartitionLog]) -> list[PartitionLog]:
+        """Begin a round, unless one is in progress; return the logs of the first slice."""
+        if self._left:
+            return []
+        self._left.extend(logs)
+        return self.next_slice()
+
+    def next_slice(self) -> list[PartitionLog]:
+        """The logs of the next slice. The following slice is scheduled before the work on these, which may raise."""
+        slice_ = [self._left.popleft() for _ in range(min(SIZE, len(self._left)))]
+        if self._left:
+            self._outbox.put(RunJob((self._kind,), _nothing))
+        return slice_
+
+
+def _nothing() -> None:
+    """No work: it only matters that the job has had its turn."""
+
 
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"

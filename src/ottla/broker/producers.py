@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import crc32c
@@ -228,3 +228,22 @@ class Producers:
                 began[producer_id] = first_offset
         producers._open = dict(sorted(began.items(), key=lambda item: item[1]))
         return producers
+
+
+BLOCK = 1000
+
+
+class ProducerIds:
+    """Gives out producer ids. ``reserve`` stores a new limit before any id below it is used; it may raise ``ApiError``."""
+
+    def __init__(self, first: int, reserve: Callable[[int], None]) -> None:
+        self._next = self.limit = first
+        self._reserve = reserve
+
+    def allocate(self) -> int:
+        """An id that was never given out."""
+        if self._next == self.limit:
+            self._reserve(self.limit + BLOCK)
+            self.limit += BLOCK
+        self._next += 1
+        return self._next - 1

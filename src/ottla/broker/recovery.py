@@ -13,8 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
-from ottla.broker import holes
 from ottla.broker.aborted import TXNINDEX, TXNINDEX_COPY, AbortedTransactions
+from ottla.broker.checkpoints import KNOWN_HOLES, holes_from_bytes
 from ottla.broker.epochs import LeaderEpochs
 from ottla.broker.findings import listed
 from ottla.broker.indexes import OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE, OffsetIndex, TimeIndex
@@ -113,7 +113,7 @@ class _Loading:
     def segments(self, gaps_before: int) -> None:
         """Load all segments. ``gaps_before``: up to this offset compaction may have left gaps."""
         bases = self.listing.segments
-        known_holes = holes.from_bytes(self.log.files.read_small(holes.KNOWN_HOLES)) if self.listing.has_known_holes else ()
+        known_holes = holes_from_bytes(self.log.files.read_small(KNOWN_HOLES)) if self.listing.has_known_holes else ()
         for base, next_base in zip(bases, [*bases[1:], None], strict=False):
             if next_base is None:
                 segment = self._newest(base, gaps_before)

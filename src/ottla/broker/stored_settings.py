@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-from ottla.broker.config import BROKER_SETTINGS, GROUP_SETTINGS
+from ottla.broker.config import BROKER_SETTINGS, GROUP_SETTINGS, BrokerConfig, group_bound
 from ottla.broker.ports import StoredSettings
 from ottla.broker.topics import Topic
 
@@ -73,3 +73,22 @@ def _is_of_group(name: str, value: str) -> bool:
 def _split(values: Mapping[str, str], is_known: Callable[[str, str], bool]) -> tuple[dict[str, str], dict[str, str]]:
     honoured = {name: value for name, value in values.items() if is_known(name, value)}
     return honoured, {name: value for name, value in values.items() if name not in honoured}
+
+
+class StoredGroupConfigs:
+    """The lookup of ``GroupConfigs`` over the settings that hold now."""
+
+    def __init__(self, settings: Callable[[], StoredSettings], broker: Callable[[], BrokerConfig]) -> None:
+        self._settings = settings
+        self._broker = broker
+
+    def of_group(self, group_id: str) -> Mapping[str, int]:
+        """What was set on a group, by Kafka's names; what was not set is not in there."""
+        stored = self._settings().groups.get(group_id)
+        if not stored:
+            return {}
+        broker = self._broker()
+        return {
+            name: max(group_bound(name, "min", broker), min(int(value), group_bound(name, "max", broker)))
+            for name, value in stored.items()
+        }

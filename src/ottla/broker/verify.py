@@ -13,8 +13,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
-from ottla.broker import holes
 from ottla.broker.aborted import TXNINDEX, TXNINDEX_COPY, AbortedTransaction, AbortedTransactions
+from ottla.broker.checkpoints import KNOWN_HOLES, holes_from_bytes
 from ottla.broker.epochs import LeaderEpochs
 from ottla.broker.findings import Finding, Kind, listed
 from ottla.broker.log import EPOCH_CHECKPOINT
@@ -101,7 +101,7 @@ class PartitionCheck:
         self._read_snapshots()
         sources = self._sources()
         bases = sorted(sources)
-        known_holes = holes.from_bytes(self._read_small(holes.KNOWN_HOLES))
+        known_holes = holes_from_bytes(self._read_small(KNOWN_HOLES))
         readable = True
         for base, following in zip(bases, [*bases[1:], None], strict=False):
             segment = CheckedSegment(base, sources[base], end=base)

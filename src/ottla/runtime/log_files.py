@@ -20,7 +20,7 @@ from pathlib import Path
 from weakref import WeakSet
 
 from ottla.broker.aborted import TXNINDEX, TXNINDEX_COPY
-from ottla.broker.holes import KNOWN_HOLES
+from ottla.broker.checkpoints import KNOWN_HOLES
 from ottla.broker.ports import Listing
 from ottla.broker.segment import file_name
 from ottla.runtime.descriptors import OUT_OF_DESCRIPTORS, first_of_reserve, limit

@@ -18,9 +18,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from ottla.broker import holes
 from ottla.broker.aborted import TXNINDEX, TXNINDEX_COPY, AbortedTransaction, AbortedTransactions
 from ottla.broker.catalog import BrokerCatalog, Endpoint
+from ottla.broker.checkpoints import KNOWN_HOLES, Hole, holes_to_bytes
 from ottla.broker.config import broker_config
 from ottla.broker.findings import Kind
 from ottla.broker.log import EPOCH_CHECKPOINT, PartitionLog
@@ -254,11 +254,11 @@ def _accept(log: PartitionLog, *, is_cut: bool) -> None:
         log.files.pin().write_small(EPOCH_CHECKPOINT, log.epochs.to_bytes())
     if not log.config.compacted and (found := list(_holes(log))):
         # The next start would report them as losses, which the check has done. New ones it does report.
-        log.files.pin().write_small(holes.KNOWN_HOLES, holes.to_bytes(found), forced=True)
+        log.files.pin().write_small(KNOWN_HOLES, holes_to_bytes(found), forced=True)
     log.seal_point = log.recovery_point = 0
 
 
-def _holes(log: PartitionLog) -> Iterator[holes.Hole]:
+def _holes(log: PartitionLog) -> Iterator[Hole]:
     for segment, following in zip(log.segments, log.segments[1:], strict=False):
         end = max((header.next_offset for _, header in segment.walk(0)), default=segment.base_offset)
         if end < following.base_offset:

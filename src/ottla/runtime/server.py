@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
-from ottla.broker.api.api_versions import unsupported_version
+from ottla.broker.api.cluster import unsupported_version
 from ottla.broker.core import BrokerCore
 from ottla.broker.effects import (
     CancelTimer,

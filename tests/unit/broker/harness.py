@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ottla.broker.cleaner import Cleaner
-from ottla.broker.effects import RunJob
+from ottla.broker.effects import Outbox, RunJob
 from ottla.broker.log import PartitionLog
-from ottla.broker.outbox import Outbox
 from ottla.broker.recovery import load_log
 from ottla.broker.topic_config import TopicConfig
 from ottla.records import BatchHeader, NewRecord, encode_batch, read_header

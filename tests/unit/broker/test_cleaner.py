@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from ottla.broker.cleaner import Cleaner
-from ottla.broker.effects import RunJob
+from ottla.broker.effects import Outbox, RunJob
 from ottla.broker.log import PartitionLog
-from ottla.broker.outbox import Outbox
 from ottla.errors import CorruptRecordError
 from ottla.records import NewRecord, encode_batch, iter_records, read_header
 from ottla.types import Now

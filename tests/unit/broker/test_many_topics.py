@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from ottla.broker.effects import CloseConnection, GoOn, HoldBack, RunJob
-from ottla.broker.rounds import SIZE as LOGS_IN_A_SLICE
+from ottla.broker.logs import SIZE as LOGS_IN_A_SLICE
 from ottla.broker.slices import DESCRIBED, SIZE
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ottla.broker.catalog import Endpoint
-from ottla.broker.group_configs import StoredGroupConfigs
+from ottla.broker.stored_settings import StoredGroupConfigs
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import (

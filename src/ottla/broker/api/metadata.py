@@ -1,4 +1,7 @@
-"""Metadata (3): the broker, the topics and their partitions; asking for an unknown topic may create it."""
+"""Metadata and DescribeTopicPartitions: topics, their partitions, and the one broker.
+
+Owns which topics are listed, and the creation of those that are missing. Must not know how topics are stored.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,20 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ottla.broker.api.cluster import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from ottla.broker.api.registry import serves
 from ottla.broker.effects import Effect, Reply, RequestContext
-from ottla.broker.operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from ottla.broker.slices import DESCRIBED, Slices
 from ottla.broker.topics import Topic, check_name
 from ottla.coordinator.api_error import ApiError
 from ottla.protocol import NO_THROTTLE, ErrorCode
 from ottla.protocol.apis import Api, Fact
-from ottla.protocol.messages import metadata_request, metadata_response
+from ottla.protocol.messages import (
+    describe_topic_partitions_request,
+    describe_topic_partitions_response as _response,
+    metadata_request,
+    metadata_response,
+)
 from ottla.types import Now
 
 if TYPE_CHECKING:
@@ -61,10 +69,10 @@ def _topics(
 ) -> Iterator[metadata_response.MetadataResponseTopic]:
     """Each topic in turn, in its state at that moment."""
     if error is not ErrorCode.none:
-        return (_refused(error, one.name or "", one.topic_id) for one in request.topics or ())
+        return (_metadata_refused(error, one.name or "", one.topic_id) for one in request.topics or ())
     if request.topics is None:
         there = (state.catalog.topics.by_id(topic.topic_id) for topic in list(state.catalog.topics))
-        return (_described(state, topic) for topic in there if topic is not None)
+        return (_metadata_described(state, topic) for topic in there if topic is not None)
     if any(one.topic_id is not None for one in request.topics):
         return (_by_id(state, one) for one in request.topics if one.topic_id is not None)
     create = request.allow_auto_topic_creation and state.catalog.config.auto_create_topics_enable
@@ -84,23 +92,23 @@ def _request_error(context: RequestContext, request: metadata_request.MetadataRe
 def _by_id(state: BrokerState, one: metadata_request.MetadataRequestTopic) -> metadata_response.MetadataResponseTopic:
     topic = state.catalog.topics.by_id(one.topic_id)
     if topic is not None:
-        return _described(state, topic)
-    return _refused(ErrorCode.unknown_topic_id, None, one.topic_id)
+        return _metadata_described(state, topic)
+    return _metadata_refused(ErrorCode.unknown_topic_id, None, one.topic_id)
 
 
 def _by_name(state: BrokerState, name: str, create: bool) -> metadata_response.MetadataResponseTopic:
     try:
         check_name(name)
-        return _described(state, state.catalog.topic_or_new(name) if create else state.catalog.topic(name))
+        return _metadata_described(state, state.catalog.topic_or_new(name) if create else state.catalog.topic(name))
     except ApiError as api_error:
-        return _refused(api_error.code, name, None)
+        return _metadata_refused(api_error.code, name, None)
 
 
-def _refused(error: ErrorCode, name: str | None, topic_id: uuid.UUID | None) -> metadata_response.MetadataResponseTopic:
+def _metadata_refused(error: ErrorCode, name: str | None, topic_id: uuid.UUID | None) -> metadata_response.MetadataResponseTopic:
     return metadata_response.MetadataResponseTopic(error_code=error, name=name, topic_id=topic_id, partitions=())
 
 
-def _described(state: BrokerState, topic: Topic) -> metadata_response.MetadataResponseTopic:
+def _metadata_described(state: BrokerState, topic: Topic) -> metadata_response.MetadataResponseTopic:
     me = (state.catalog.node_id,)
     partitions = tuple(
         metadata_response.MetadataResponsePartition(
@@ -120,3 +128,81 @@ def _described(state: BrokerState, topic: Topic) -> metadata_response.MetadataRe
         is_internal=topic.internal,
         partitions=partitions,
     )
+
+
+MAX_PARTITIONS = 2_000
+"""Partitions in one answer, whatever a client asks for: Kafka's ``max.request.partition.size.limit``."""
+
+
+@serves(Api.DESCRIBE_TOPIC_PARTITIONS)
+def describe_topic_partitions(
+    state: BrokerState, context: RequestContext, request: describe_topic_partitions_request.DescribeTopicPartitionsRequest, now: Now
+) -> list[Effect]:
+    """Topics in the order of their names, from the cursor on, up to the limit; the cursor in the answer says where to go on."""
+    names = sorted({one.name for one in request.topics} if request.topics else {topic.name for topic in state.catalog.topics})
+    cursor = request.cursor
+    if cursor is not None:
+        if cursor.partition_index < 0 or (request.topics and cursor.topic_name not in names):
+            refused = (_describe_topic_partitions_refused(name, ErrorCode.invalid_request) for name in names)
+            return [_reply(context, tuple(refused), None)]
+        names = [name for name in names if name >= cursor.topic_name]
+    left = max(1, min(request.response_partition_limit, MAX_PARTITIONS))
+    topics: list[_response.DescribeTopicPartitionsResponseTopic] = []
+    for name in names:
+        topic = state.catalog.topics.get(name)
+        if topic is None:
+            topics.append(_describe_topic_partitions_refused(name, _why_absent(name)))
+            continue
+        first = cursor.partition_index if cursor is not None and cursor.topic_name == name else 0
+        last = min(topic.partition_count, first + left)
+        if left:
+            topics.append(_describe_topic_partitions_described(state, topic, range(first, last)))
+            left -= max(0, last - first)
+        if last < topic.partition_count:
+            return [_reply(context, tuple(topics), _response.Cursor(topic_name=name, partition_index=last))]
+    return [_reply(context, tuple(topics), None)]
+
+
+def _why_absent(name: str) -> ErrorCode:
+    try:
+        check_name(name)
+    except ApiError as api_error:
+        return api_error.code
+    return ErrorCode.unknown_topic_or_partition
+
+
+def _describe_topic_partitions_described(
+    state: BrokerState, topic: Topic, partitions: range
+) -> _response.DescribeTopicPartitionsResponseTopic:
+    me = (state.catalog.node_id,)
+    return _response.DescribeTopicPartitionsResponseTopic(
+        error_code=ErrorCode.none,
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.internal,
+        partitions=tuple(
+            _response.DescribeTopicPartitionsResponsePartition(
+                error_code=ErrorCode.none,
+                partition_index=partition,
+                leader_id=state.catalog.node_id,
+                leader_epoch=state.catalog.logs.leader_epoch(topic, partition),
+                replica_nodes=me,
+                isr_nodes=me,
+                eligible_leader_replicas=(),
+                last_known_elr=(),
+            )
+            for partition in partitions
+        ),
+        topic_authorized_operations=TOPIC_OPERATIONS,
+    )
+
+
+def _describe_topic_partitions_refused(name: str, code: ErrorCode) -> _response.DescribeTopicPartitionsResponseTopic:
+    return _response.DescribeTopicPartitionsResponseTopic(error_code=code, name=name, topic_id=None, partitions=())
+
+
+def _reply(
+    context: RequestContext, topics: tuple[_response.DescribeTopicPartitionsResponseTopic, ...], cursor: _response.Cursor | None
+) -> Reply:
+    response = _response.DescribeTopicPartitionsResponse(throttle_time=NO_THROTTLE, topics=topics, next_cursor=cursor)
+    return Reply(context.ticket, response)

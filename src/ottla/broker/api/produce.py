@@ -7,30 +7,94 @@ so.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from ottla.broker.api.registry import serves
-from ottla.broker.api_errors import InvalidRecordsError
 from ottla.broker.delayed import Flushing, Spot
 from ottla.broker.effects import CloseConnection, Effect, NoReply, Reply, RequestContext, RunJob
-from ottla.broker.incoming import as_stored, check_records
 from ottla.broker.log import PartitionLog
 from ottla.broker.ports import Job
+from ottla.broker.topic_config import TopicConfig
 from ottla.broker.topics import INTERNAL_TOPICS
 from ottla.broker.verdicts import Writer, verdict_for
 from ottla.coordinator.api_error import ApiError
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api, Fact
 from ottla.protocol.messages import produce_request, produce_response
-from ottla.records import DEFAULT_MAX_BATCH_BYTES, BatchHeader, Compression, InvalidBatchError, read_header, verify_batch
+from ottla.records import (
+    DEFAULT_MAX_BATCH_BYTES,
+    BatchHeader,
+    Compression,
+    InvalidBatchError,
+    iter_records,
+    read_header,
+    recompressed,
+    verify_batch,
+)
 from ottla.types import Now, TopicPartition
 
 if TYPE_CHECKING:
     from ottla.broker.state import BrokerState
+
+
+class RecordError(NamedTuple):
+    """What is wrong with one record of a batch, by its place in it."""
+
+    record: int
+    message: str
+
+
+class InvalidRecordsError(ApiError):
+    """A batch is refused for some of its records; clients that get their numbers can retry the others (KIP-467)."""
+
+    def __init__(self, code: ErrorCode, errors: Sequence[RecordError]) -> None:
+        first = "; ".join(f"record {error.record}: {error.message}" for error in errors[:3])
+        more = f" The first of {len(errors)}:" if len(errors) > 3 else ""
+        super().__init__(code, f"One or more records of the batch have been rejected.{more} {first}")
+        self.errors = errors
+
+
+_CODECS = {codec.name.lower(): codec for codec in Compression} | {"uncompressed": Compression.NONE}
+_AS_IT_CAME = "producer"
+_NO_STAMP = -1
+
+
+def check_records(config: TopicConfig, header: BatchHeader, batch: bytes, now: int) -> None:
+    """Whether each record is stamped near enough to ``now`` (ms since 1970), and has a key where a log is compacted by key.
+
+    Raises ``InvalidRecordsError``: INVALID_TIMESTAMP if any stamp is wrong, else INVALID_RECORD.
+    """
+    earliest, latest = now - config.message_timestamp_before_max_ms, now + config.message_timestamp_after_max_ms
+    by_client = config.message_timestamp_type == "CreateTime"
+    # A batch says which stamp is the latest, but not which is the earliest.
+    suspicious = by_client and (header.max_timestamp > latest or earliest > 0)
+    if not suspicious and not config.compacted:
+        return
+    stamps, keys = [], []
+    for index, record in enumerate(iter_records(batch)):
+        if suspicious and record.timestamp != _NO_STAMP and not earliest <= record.timestamp <= latest:
+            stamps.append(RecordError(index, f"the stamp {record.timestamp} is not within [{earliest}, {latest}]"))
+        elif config.compacted and record.key is None:
+            keys.append(RecordError(index, "a compacted topic cannot accept a record without a key"))
+    if stamps or keys:
+        raise InvalidRecordsError(ErrorCode.invalid_timestamp if stamps else ErrorCode.invalid_record, sorted(stamps + keys))
+    if by_client and header.max_timestamp > latest:
+        raise ApiError(
+            ErrorCode.invalid_timestamp, "The batch says that it holds a stamp too far ahead, but none of its records has it."
+        )
+
+
+def as_stored(config: TopicConfig, batch: bytes, header: BatchHeader) -> tuple[bytes, BatchHeader]:
+    """The batch with the codec that the topic is stored with."""
+    if config.compression_type == _AS_IT_CAME or header.compression is _CODECS[config.compression_type]:
+        return batch, header
+    header, batch = recompressed(header, batch, _CODECS[config.compression_type], config.compression_level)
+    return batch, header
+
 
 _ALL = -1
 _ADMIN_CLIENT = "__admin_client"

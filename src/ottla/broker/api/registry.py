@@ -6,8 +6,11 @@ Owns ``HANDLERS`` and the shape of a handler. Must not know what a handler does.
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from ottla.coordinator.api_error import ApiError
+from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.types import Now
 
@@ -29,3 +32,9 @@ def serves(api: Api) -> Callable[[Handler], Handler]:
         return handler
 
     return register
+
+
+def check_time_left(timeout: timedelta) -> None:
+    """Raise ``ApiError`` for a timeout of 0 or less: Kafka's controller treats such a request as expired."""
+    if timeout <= timedelta(0):
+        raise ApiError(ErrorCode.request_timed_out, "The timeout of the request leaves no time to carry it out.")
