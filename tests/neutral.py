@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from ottla.protocol.apis import Api
-from ottla.protocol.lifting import converter, lifter, reshaper, wire_class
+from ottla.protocol.conversion import converter, downgrader, upgrader, wire_class
 
 
-def lift(api: Api, side: str, message: Any) -> Any:
+def upgrade(api: Api, side: str, message: Any) -> Any:
     """The neutral form of a message of kio's, which must not be used afterwards."""
-    change = lifter(api, side, type(message))
+    change = upgrader(api, side, type(message))
     return message if change is None else change(message)
 
 
-def lower(api: Api, version: int, side: str, message: Any) -> Any:
+def downgrade(api: Api, version: int, side: str, message: Any) -> Any:
     """kio's form of a neutral message in one version."""
-    reshape = reshaper(api, version, side)
+    reshape = downgrader(api, version, side)
     return reshape(message) if reshape is not None else converter(type(message), wire_class(api, version, side))(message)

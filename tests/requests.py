@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from ottla.protocol.apis import SPOKEN, Api
 from ottla.protocol.codec import RequestHeader, encode_request
-from ottla.protocol.lifting import wire_class
+from ottla.protocol.conversion import wire_class
 from ottla.protocol.schema import is_nullable, is_tuple, nested_class
 from ottla.records import NewRecord, encode_batch
-from tests.neutral import lift
+from tests.neutral import upgrade
 
 NOT_UTF8, _BROKEN = "¤¤", b"\xff\xfe\xfd\xfc"
 """A word that ``frame`` turns into bytes that are none."""
@@ -48,7 +48,7 @@ class Known:
 
 def messages(api: Api, version: int, known: Known) -> st.SearchStrategy[Any]:
     """Neutral requests of one version of an API."""
-    return _entity(wire_class(api, version, "request"), known).map(lambda wire: lift(api, "request", wire))
+    return _entity(wire_class(api, version, "request"), known).map(lambda wire: upgrade(api, "request", wire))
 
 
 def one_edge_each(api: Api, version: int, known: Known) -> Iterator[Any]:
@@ -58,7 +58,7 @@ def one_edge_each(api: Api, version: int, known: Known) -> Iterator[Any]:
     """
     giant = MANY if version == SPOKEN[api].maximum else 3
     for wire in _one_edge_each(wire_class(api, version, "request"), known, giant):
-        yield lift(api, "request", wire)
+        yield upgrade(api, "request", wire)
 
 
 def _one_edge_each(cls: type[Any], known: Known, giant: int) -> Iterator[Any]:

@@ -24,7 +24,7 @@ from kio.serial._serialize import get_writer
 from kio.serial.writers import write_compact_array_length, write_legacy_array_length, write_unsigned_varint
 
 from ottla.protocol.apis import SPOKEN, Api
-from ottla.protocol.lifting import wire_class
+from ottla.protocol.conversion import wire_class
 from ottla.protocol.schema import is_nullable, is_tuple, nested_class
 
 Tagging = Callable[[frozenset[int]], list[tuple[int, bytes]]]

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ottla.assignors import sticky_alike, sticky_mixed
-from ottla.assignors.claims import Claims, settle
 from ottla.assignors.interface import (
     Cluster,
     ConsumerPartitionAssignor,
@@ -21,7 +20,8 @@ from ottla.assignors.interface import (
     RebalanceProtocol,
     subscribed_topics,
 )
-from ottla.assignors.nearness import Nearness
+from ottla.assignors.owned_partitions import OwnedPartitions, resolve_claims
+from ottla.assignors.rack_affinity import RackAffinity
 from ottla.protocol.sticky_user_data import (
     NO_GENERATION,
     StickyUserData,
@@ -94,9 +94,9 @@ class CooperativeStickyAssignor(ConsumerPartitionAssignor):
             for member_id, member in members.items()
         }
         shared, claims = _share(cluster, members, said)
-        holders = claims.holders()
+        owners = claims.owners()
         free = {
-            member_id: [tp for tp in share if holders.get(tp, member_id) == member_id and tp not in claims.disputed]
+            member_id: [tp for tp in share if owners.get(tp, member_id) == member_id and tp not in claims.disputed]
             for member_id, share in shared.items()
         }
         return _answer(free)
@@ -104,14 +104,14 @@ class CooperativeStickyAssignor(ConsumerPartitionAssignor):
 
 def _share(
     cluster: Cluster, members: Mapping[str, MemberSubscription], said: Mapping[str, StickyUserData]
-) -> tuple[_Shared, Claims]:
+) -> tuple[_Shared, OwnedPartitions]:
     topics = subscribed_topics(cluster, members)
     partitions = [TopicPartition(topic, number) for topic in topics for number in range(cluster.partitions[topic])]
-    claims = settle(said, frozenset(partitions))
-    nearness = Nearness(cluster, members, partitions)
+    claims = resolve_claims(said, frozenset(partitions))
+    affinity = RackAffinity(cluster, members, partitions)
     if len({frozenset(member.topics) for member in members.values()}) <= 1:
-        return sticky_alike.share(partitions, claims, nearness), claims
-    return sticky_mixed.share(partitions, members, claims, nearness), claims
+        return sticky_alike.share(partitions, claims, affinity), claims
+    return sticky_mixed.share(partitions, members, claims, affinity), claims
 
 
 def _answer(shared: _Shared) -> dict[str, MemberAssignment]:

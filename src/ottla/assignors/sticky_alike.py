@@ -11,29 +11,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ottla.assignors.claims import Claims
-from ottla.assignors.nearness import Nearness
+from ottla.assignors.owned_partitions import OwnedPartitions
+from ottla.assignors.rack_affinity import RackAffinity
 from ottla.types import TopicPartition
 
 
-def share(partitions: Sequence[TopicPartition], claims: Claims, nearness: Nearness) -> dict[str, list[TopicPartition]]:
+def share(partitions: Sequence[TopicPartition], claims: OwnedPartitions, affinity: RackAffinity) -> dict[str, list[TopicPartition]]:
     """For each member what it gets; ``partitions`` are sorted."""
     if not claims.held:
         return {}
-    sharing = _Sharing(len(partitions), claims, nearness)
+    sharing = _Sharing(len(partitions), claims, affinity)
     kept = sharing.keep()
-    free = nearness.hardest_first(tp for tp in partitions if tp not in kept)
-    sharing.deal(sharing.deal_nearby(free) if nearness.matters else free)
+    free = affinity.hardest_first(tp for tp in partitions if tp not in kept)
+    sharing.deal(sharing.deal_nearby(free) if affinity.matters else free)
     return sharing.shares
 
 
 class _Sharing:
     """Members on the way to their quotas: ``below`` have less than the smaller one, ``at`` have just that and may get one more."""
 
-    def __init__(self, total: int, claims: Claims, nearness: Nearness) -> None:
+    def __init__(self, total: int, claims: OwnedPartitions, affinity: RackAffinity) -> None:
         self.shares: dict[str, list[TopicPartition]] = {member_id: [] for member_id in sorted(claims.held)}
         self._claims = claims
-        self._nearness = nearness
+        self._affinity = affinity
         self._quota, self._larger = divmod(total, len(self.shares))
         self._below: list[str] = []
         self._at: list[str] = []
@@ -42,7 +42,7 @@ class _Sharing:
         """Let all members keep what they had, up to their quota, and return all of it."""
         kept: set[TopicPartition] = set()
         for member_id, mine in self.shares.items():
-            held = [tp for tp in self._claims.held[member_id] if not self._nearness.far(member_id, tp)]
+            held = [tp for tp in self._claims.held[member_id] if not self._affinity.far(member_id, tp)]
             held.sort(key=lambda tp: (tp.partition, tp.topic))
             if len(held) < self._quota:
                 mine += held
@@ -100,4 +100,4 @@ class _Sharing:
     def _next_near(self, members: Sequence[str], tp: TopicPartition, turn: int) -> int | None:
         """The place of the next member in a rack of the partition, from one's turn on."""
         places = (place % len(members) for place in range(turn, turn + len(members)))
-        return next((place for place in places if self._nearness.same_rack(members[place], tp)), None)
+        return next((place for place in places if self._affinity.same_rack(members[place], tp)), None)

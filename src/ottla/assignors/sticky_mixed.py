@@ -12,17 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from ottla.assignors.claims import Claims
 from ottla.assignors.interface import MemberSubscription
-from ottla.assignors.nearness import Nearness
+from ottla.assignors.owned_partitions import OwnedPartitions
+from ottla.assignors.rack_affinity import RackAffinity
 from ottla.types import TopicPartition
 
 
 def share(
-    partitions: Sequence[TopicPartition], members: Mapping[str, MemberSubscription], claims: Claims, nearness: Nearness
+    partitions: Sequence[TopicPartition], members: Mapping[str, MemberSubscription], claims: OwnedPartitions, affinity: RackAffinity
 ) -> dict[str, list[TopicPartition]]:
     """For each member what it gets; ``partitions`` are sorted."""
-    sharing = _Sharing(members, claims, nearness)
+    sharing = _Sharing(members, claims, affinity)
     # Topics that few want come first: their partitions have the least choice.
     order = sorted(partitions, key=lambda tp: (len(sharing.wanting(tp.topic)), tp))
     free = [tp for tp in order if tp not in sharing.owner]
@@ -40,10 +40,10 @@ def share(
 class _Sharing:
     """The current owners. ``gave_up``: whether a member does not want, or should not have, what it had."""
 
-    def __init__(self, members: Mapping[str, MemberSubscription], claims: Claims, nearness: Nearness) -> None:
+    def __init__(self, members: Mapping[str, MemberSubscription], claims: OwnedPartitions, affinity: RackAffinity) -> None:
         self.owner: dict[TopicPartition, str] = {}
         self.gave_up = False
-        self._nearness = nearness
+        self._affinity = affinity
         self._earlier = claims.earlier
         self._wanting: dict[str, list[str]] = {}
         for member_id in sorted(members):
@@ -53,7 +53,7 @@ class _Sharing:
         self._came_from: dict[TopicPartition, str] = {}
         for member_id, held in claims.held.items():
             for tp in held:
-                if tp.topic in members[member_id].topics and not nearness.far(member_id, tp):
+                if tp.topic in members[member_id].topics and not affinity.far(member_id, tp):
                     self.owner[tp] = member_id
                     self._loads[member_id] += 1
                 else:
@@ -67,7 +67,7 @@ class _Sharing:
         """Each partition to the member that has least, if possible of those near to it."""
         left = []
         for tp in free:
-            near = [one for one in self.wanting(tp.topic) if not self._nearness.far(one, tp)]
+            near = [one for one in self.wanting(tp.topic) if not self._affinity.far(one, tp)]
             if near:
                 self._give(tp, self._poorest(near))
             else:

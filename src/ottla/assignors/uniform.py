@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from heapq import nlargest, nsmallest
 from uuid import UUID
 
-from ottla.assignors.kept import keep
+from ottla.assignors.retained import keep
 from ottla.assignors.server import Assignment, GroupSpec
 from ottla.assignors.uniform_heterogeneous import assign_heterogeneous
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from uuid import UUID
 
-from ottla.assignors.kept import keep
+from ottla.assignors.retained import keep
 from ottla.assignors.server import EMPTY, Assignment, GroupSpec
 
 MAX_SWEEPS = 16

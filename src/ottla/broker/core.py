@@ -88,7 +88,7 @@ class BrokerCore:
 
     def handle(self, header: RequestHeader, message: Any, ticket: Ticket, connection: int, host: str, now: Now) -> list[Effect]:
         """One request. ``host`` is its client's address."""
-        context = RequestContext(ticket, header.api, connection, header.client_id or "", f"/{host}", header.facts)
+        context = RequestContext(ticket, header.api, connection, header.client_id or "", f"/{host}", header.version_rules)
         self._serve(context, message, now)
         return self._out(now)
 

@@ -42,7 +42,7 @@ from ottla.coordinator.transactions.decision import TransactionContext, WriteMar
 from ottla.coordinator.transactions.events import event_of
 from ottla.errors import ProtocolError
 from ottla.protocol import ErrorCode
-from ottla.protocol.apis import Api, Fact
+from ottla.protocol.apis import Api, VersionRule
 from ottla.protocol.messages import add_partitions_to_txn_request
 from ottla.records import NewRecord, encode_batch, read_header
 from ottla.types import Now, TopicPartition
@@ -126,14 +126,14 @@ class Transactions:
 
         A client of version 2 adds them by writing; of all others it is only asked whether they did.
         """
-        adds = Fact.TRANSACTION_V2 in context.facts
+        adds = VersionRule.TRANSACTION_V2 in context.version_rules
         request = add_partitions_to_txn_request.AddPartitionsToTxnRequest(
             transactions=tuple(_part(writer, partitions, verify_only=not adds) for writer, partitions in wanted.items())
         )
         ticket = _counterpart(context.ticket)
         self._enlisting[ticket] = then
-        facts = frozenset({Fact.FROM_BROKER, *([Fact.TRANSACTION_V2] if adds else ())})
-        asked = replace(context, ticket=ticket, api=Api.ADD_PARTITIONS_TO_TXN, facts=facts)
+        version_rules = frozenset({VersionRule.FROM_BROKER, *([VersionRule.TRANSACTION_V2] if adds else ())})
+        asked = replace(context, ticket=ticket, api=Api.ADD_PARTITIONS_TO_TXN, version_rules=version_rules)
         self.handle(asked, request, now)
 
     def on_timer(self, key: TimerKey, now: Now) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ottla.broker.effects import RequestContext
 from ottla.protocol import ErrorCode
-from ottla.protocol.apis import Api, Fact
+from ottla.protocol.apis import Api, VersionRule
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +39,10 @@ _PASSING = frozenset(
 
 def verdict_for(context: RequestContext, said: ErrorCode) -> ErrorCode:
     """The coordinator's word in the version that a Produce or TxnOffsetCommit came in."""
-    if said is ErrorCode.concurrent_transactions and Fact.TRANSACTION_V2 in context.facts:
+    if said is ErrorCode.concurrent_transactions and VersionRule.TRANSACTION_V2 in context.version_rules:
         return said
     if said in _PASSING:
         return _TRY_AGAIN[context.api]
-    if said is ErrorCode.transaction_abortable and Fact.TRANSACTION_ABORTABLE not in context.facts:
+    if said is ErrorCode.transaction_abortable and VersionRule.TRANSACTION_ABORTABLE not in context.version_rules:
         return ErrorCode.invalid_txn_state
     return ErrorCode.invalid_producer_epoch if said is ErrorCode.producer_fenced else said

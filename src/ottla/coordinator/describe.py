@@ -17,7 +17,7 @@ from ottla.coordinator.ports import GroupContext, TopicImage
 from ottla.coordinator.result import Result
 from ottla.coordinator.state import Group, ShardState
 from ottla.protocol import NO_THROTTLE, ErrorCode
-from ottla.protocol.apis import Fact
+from ottla.protocol.apis import VersionRule
 from ottla.protocol.messages import (
     consumer_group_describe_request,
     consumer_group_describe_response,
@@ -58,7 +58,7 @@ def described_groups(request: describe_groups_request.DescribeGroupsRequest) -> 
 def describe_group(coordinator: GroupContext, state: ShardState, context: RequestContext, wanted: Described, now: Now) -> Result:
     """One group and its members; the user data for the assignor is shown while it is in use."""
     group = state.classic_group(wanted.group_id)
-    if group is None and Fact.GROUP_NOT_FOUND in context.facts:
+    if group is None and VersionRule.GROUP_NOT_FOUND in context.version_rules:
         reason = "not found" if state.group(wanted.group_id) is None else "is not a classic group"
         error, message = ErrorCode.group_id_not_found, f"Group {wanted.group_id} {reason}."
         return Result(answer=_undescribed(wanted.group_id, error, ClassicGroupState.DEAD, message))

@@ -10,7 +10,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ottla.protocol.apis import Api, Fact
+from ottla.protocol.apis import Api, VersionRule
 from ottla.values import light_dataclass
 
 Ticket = int
@@ -30,7 +30,7 @@ class RequestContext:
     client_id: str
     client_host: str
     """As Kafka writes it into group metadata: ``/127.0.0.1``."""
-    facts: frozenset[Fact] = frozenset()
+    version_rules: frozenset[VersionRule] = frozenset()
 
 
 @light_dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from ottla.coordinator.ports import GroupContext, TopicImage
 from ottla.coordinator.result import Result
 from ottla.coordinator.state import ShardState
 from ottla.protocol import NO_THROTTLE, ErrorCode
-from ottla.protocol.apis import Fact
+from ottla.protocol.apis import VersionRule
 from ottla.protocol.group_records import OffsetCommitValue
 from ottla.protocol.messages import (
     offset_commit_request,
@@ -86,7 +86,7 @@ def _verdicts(
     coordinator: GroupContext, context: RequestContext, topic: offset_commit_request.OffsetCommitRequestTopic
 ) -> tuple[str, list[ErrorCode]]:
     """The name of a topic, and what is wrong with each of its partitions."""
-    by_id = Fact.BY_TOPIC_ID in context.facts
+    by_id = VersionRule.BY_TOPIC_ID in context.version_rules
     name = _name_of(coordinator.topics, topic.topic_id) if by_id else topic.name
     if name is None:
         return "", [ErrorCode.unknown_topic_id] * len(topic.partitions)
@@ -115,7 +115,9 @@ def _group_error(
     if group is None:
         if generation < 0:
             return None
-        return ErrorCode.group_id_not_found if Fact.GROUP_NOT_FOUND in context.facts else ErrorCode.illegal_generation
+        return (
+            ErrorCode.group_id_not_found if VersionRule.GROUP_NOT_FOUND in context.version_rules else ErrorCode.illegal_generation
+        )
     if generation < 0 and group.state is ClassicGroupState.EMPTY:
         return None
     error = generation_error(group, member_id, request.group_instance_id, generation)
@@ -218,7 +220,7 @@ def fetch_offsets(coordinator: GroupContext, state: ShardState, context: Request
         return Result(answer=fetch_refused(context, part, refused))
     unstable = state.pending.of_group(part.group_id) if part.require_stable else frozenset[TopicPartition]()
     offsets: Told = {**state.offsets(wanted.group_id), **dict.fromkeys(unstable)}
-    by_id = Fact.BY_TOPIC_ID in context.facts
+    by_id = VersionRule.BY_TOPIC_ID in context.version_rules
     if wanted.topics is None:
         topics = _all_topics(coordinator.topics, offsets, by_id)
     else:
@@ -230,7 +232,7 @@ def fetch_refused(context: RequestContext, part: FetchPart, error: ErrorCode) ->
     """The answer for a group whose offsets are not available: the oldest clients look for the error in each partition."""
     wanted = part.group
     topics: tuple[offset_fetch_response.OffsetFetchResponseTopics, ...] = ()
-    if Fact.GROUP_ERROR not in context.facts:
+    if VersionRule.GROUP_ERROR not in context.version_rules:
         topics = tuple(
             _topic(topic.name, None, [_told(number, None, error) for number in topic.partition_indexes])
             for topic in wanted.topics or ()

@@ -1,7 +1,7 @@
 """The one table of Kafka's APIs: key, name, the versions that Ottla speaks, and what a version means.
 
-Owns every rule that is bound to a version number, as named facts. Must not know sockets or any core. Invariant: no other package
-compares version numbers; it asks whether a ``Fact`` holds.
+Owns every rule that is bound to a version number, as a named rule. Must not know sockets or any core. Invariant: no other package
+compares version numbers; it asks whether a ``VersionRule`` holds.
 
 Source: the protocol guide (https://kafka.apache.org/protocol) and what Apache Kafka 4.3.1 advertises.
 """
@@ -150,7 +150,7 @@ MERGED: Mapping[str, tuple[int, ...]] = {
 are named by id alone now, the retention time of commits, what may be done to the cluster. Their neutral message has all of them."""
 
 
-class Fact(enum.Enum):
+class VersionRule(enum.Enum):
     """What the version of a request implies, named so that the cores need not know the number."""
 
     NEEDS_MEMBER_ID = "JoinGroup: a new dynamic member is sent away once with an id (KIP-394)"
@@ -174,41 +174,41 @@ class Fact(enum.Enum):
     NAMES_PROTOCOL = "SyncGroup: the request must say which protocol type and protocol the member believes in"
 
 
-_FACTS: Mapping[Fact, tuple[tuple[Api, int], ...]] = {
-    Fact.NEEDS_MEMBER_ID: ((Api.JOIN_GROUP, 4),),
-    Fact.SKIP_ASSIGNMENT: ((Api.JOIN_GROUP, 9),),
-    Fact.GROUP_NOT_FOUND: ((Api.DESCRIBE_GROUPS, 6), (Api.OFFSET_COMMIT, 9)),
-    Fact.BY_TOPIC_ID: ((Api.PRODUCE, 13), (Api.FETCH, 13), (Api.OFFSET_COMMIT, 10), (Api.OFFSET_FETCH, 10)),
-    Fact.ZSTD: ((Api.PRODUCE, 7), (Api.FETCH, 10)),
-    Fact.GROUP_ERROR: ((Api.OFFSET_FETCH, 2),),
-    Fact.ANY_RESOURCE: ((Api.LIST_CONFIG_RESOURCES, 1),),
-    Fact.MAKES_MEMBER_ID: ((Api.CONSUMER_GROUP_HEARTBEAT, 1),),
-    Fact.MATCHES_PATTERNS: ((Api.CONSUMER_GROUP_HEARTBEAT, 1),),
-    Fact.KNOWS_EPOCHS: ((Api.OFFSET_COMMIT, 9),),
-    Fact.ZERO_FEATURES: ((Api.API_VERSIONS, 4),),
-    Fact.PRODUCER_FENCED: (
+_RULES: Mapping[VersionRule, tuple[tuple[Api, int], ...]] = {
+    VersionRule.NEEDS_MEMBER_ID: ((Api.JOIN_GROUP, 4),),
+    VersionRule.SKIP_ASSIGNMENT: ((Api.JOIN_GROUP, 9),),
+    VersionRule.GROUP_NOT_FOUND: ((Api.DESCRIBE_GROUPS, 6), (Api.OFFSET_COMMIT, 9)),
+    VersionRule.BY_TOPIC_ID: ((Api.PRODUCE, 13), (Api.FETCH, 13), (Api.OFFSET_COMMIT, 10), (Api.OFFSET_FETCH, 10)),
+    VersionRule.ZSTD: ((Api.PRODUCE, 7), (Api.FETCH, 10)),
+    VersionRule.GROUP_ERROR: ((Api.OFFSET_FETCH, 2),),
+    VersionRule.ANY_RESOURCE: ((Api.LIST_CONFIG_RESOURCES, 1),),
+    VersionRule.MAKES_MEMBER_ID: ((Api.CONSUMER_GROUP_HEARTBEAT, 1),),
+    VersionRule.MATCHES_PATTERNS: ((Api.CONSUMER_GROUP_HEARTBEAT, 1),),
+    VersionRule.KNOWS_EPOCHS: ((Api.OFFSET_COMMIT, 9),),
+    VersionRule.ZERO_FEATURES: ((Api.API_VERSIONS, 4),),
+    VersionRule.PRODUCER_FENCED: (
         (Api.INIT_PRODUCER_ID, 4),
         (Api.ADD_PARTITIONS_TO_TXN, 2),
         (Api.ADD_OFFSETS_TO_TXN, 2),
         (Api.END_TXN, 2),
     ),
-    Fact.TRANSACTION_ABORTABLE: ((Api.PRODUCE, 11), (Api.TXN_OFFSET_COMMIT, 4)),
-    Fact.TRANSACTION_V2: ((Api.ADD_PARTITIONS_TO_TXN, 4), (Api.PRODUCE, 12), (Api.TXN_OFFSET_COMMIT, 5), (Api.END_TXN, 5)),
-    Fact.FROM_BROKER: ((Api.ADD_PARTITIONS_TO_TXN, 4),),
-    Fact.NAMES_TOPIC_ID: ((Api.METADATA, 12),),
-    Fact.STATIC_MEMBERS: ((Api.JOIN_GROUP, 5), (Api.SYNC_GROUP, 3), (Api.HEARTBEAT, 3), (Api.OFFSET_COMMIT, 7)),
-    Fact.CHOOSES_COUNTS: ((Api.CREATE_TOPICS, 4),),
-    Fact.NAMES_PROTOCOL: ((Api.SYNC_GROUP, 5),),
+    VersionRule.TRANSACTION_ABORTABLE: ((Api.PRODUCE, 11), (Api.TXN_OFFSET_COMMIT, 4)),
+    VersionRule.TRANSACTION_V2: ((Api.ADD_PARTITIONS_TO_TXN, 4), (Api.PRODUCE, 12), (Api.TXN_OFFSET_COMMIT, 5), (Api.END_TXN, 5)),
+    VersionRule.FROM_BROKER: ((Api.ADD_PARTITIONS_TO_TXN, 4),),
+    VersionRule.NAMES_TOPIC_ID: ((Api.METADATA, 12),),
+    VersionRule.STATIC_MEMBERS: ((Api.JOIN_GROUP, 5), (Api.SYNC_GROUP, 3), (Api.HEARTBEAT, 3), (Api.OFFSET_COMMIT, 7)),
+    VersionRule.CHOOSES_COUNTS: ((Api.CREATE_TOPICS, 4),),
+    VersionRule.NAMES_PROTOCOL: ((Api.SYNC_GROUP, 5),),
 }
-"""Fact -> the version of each API from which on it holds."""
+"""Rule -> the version of each API from which on it holds."""
 
 
 @cache
-def facts_of(api: Api, version: int) -> frozenset[Fact]:
-    """The facts that hold for one version of an API."""
-    return frozenset(fact for fact, since in _FACTS.items() for one, first in since if one is api and version >= first)
+def version_rules_of(api: Api, version: int) -> frozenset[VersionRule]:
+    """The rules that hold for one version of an API."""
+    return frozenset(rule for rule, since in _RULES.items() for one, first in since if one is api and version >= first)
 
 
-def without(api: Api, fact: Fact) -> int:
-    """The newest version of ``api`` for which ``fact`` does not hold yet."""
-    return next(first for one, first in _FACTS[fact] if one is api) - 1
+def without(api: Api, rule: VersionRule) -> int:
+    """The newest version of ``api`` for which ``rule`` does not hold yet."""
+    return next(first for one, first in _RULES[rule] if one is api) - 1

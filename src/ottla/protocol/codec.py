@@ -13,9 +13,9 @@ from typing import Any, NamedTuple, cast
 
 from ottla.errors import ProtocolError, UnsupportedApiError
 from ottla.protocol import cutting
-from ottla.protocol.apis import SPOKEN, Api, Fact, facts_of
+from ottla.protocol.apis import SPOKEN, Api, VersionRule, version_rules_of
+from ottla.protocol.conversion import Convert, downgrader, upgrader, wire_class
 from ottla.protocol.framing import Frame, Piece, frame_of, frame_with_ranges
-from ottla.protocol.lifting import Convert, lifter, reshaper, wire_class
 from ottla.protocol.reading import reader
 from ottla.protocol.schema import cache, has_records
 from ottla.protocol.writing import writer
@@ -36,9 +36,9 @@ class RequestHeader(NamedTuple):
     client_id: str | None
 
     @property
-    def facts(self) -> frozenset[Fact]:
+    def version_rules(self) -> frozenset[VersionRule]:
         """What the version implies."""
-        return facts_of(self.api, self.version)
+        return version_rules_of(self.api, self.version)
 
 
 def encode_request(header: RequestHeader, message: Message) -> list[Piece]:
@@ -66,7 +66,7 @@ class _Encoder:
         wire = wire_class(api, version, side)
         self.head: Any = wire.__header_schema__
         self._what = f"{api.name} {side} version {version}"
-        self._reshape = reshaper(api, version, side)
+        self._reshape = downgrader(api, version, side)
         self._write_head = writer(self.head, self.head)
         self._write = writer(source if self._reshape is None else wire, wire)
         self._frame: Callable[[list[Any]], list[Piece]] = frame_with_ranges if has_records(wire) else frame_of
@@ -130,7 +130,7 @@ class _Decoder:
         cls = wire_class(api, version, side)
         self._read_head = reader(cls.__header_schema__)
         self._read_body = reader(cls)
-        self._lift: Convert | None = lifter(api, side, cls)
+        self._lift: Convert | None = upgrader(api, side, cls)
         self._put = cutting.put_of(cls) if side == "response" and has_records(cls) else None
 
     def decode(self, frame: memoryview) -> tuple[Any, Message, int]:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from ottla.errors import ProtocolError, UnsupportedApiError, error_class
 from ottla.protocol import ErrorCode
-from ottla.protocol.apis import SPOKEN, Api, Fact, VersionRange, facts_of, without
+from ottla.protocol.apis import SPOKEN, Api, VersionRange, VersionRule, version_rules_of, without
 from ottla.protocol.codec import Message, RequestHeader, decode_response, encode_request
 from ottla.protocol.framing import MAX_FRAME, Frame, FrameReader, Piece
 from ottla.protocol.messages import api_versions_request, offset_fetch_request
@@ -107,7 +107,7 @@ class ClientConnection:
             )
         version = min(common.maximum, _newest_for(api, message))
         need = _NEEDS.get(api)
-        if need is not None and need.fact not in facts_of(api, version) and need.applies(message):
+        if need is not None and need.fact not in version_rules_of(api, version) and need.applies(message):
             text = f"the broker offers {api.name} up to version {common.maximum}, and newer ones are needed: {need.fact.value}"
             raise UnsupportedApiError(text, hint=f"{need.instead}, or upgrade the brokers")
         if version < common.minimum:
@@ -211,18 +211,18 @@ _TOPICS_OF: Mapping[Api, Any] = {
 class _Need(NamedTuple):
     """What has to hold of a version for the messages that it ``applies`` to, and what a user can do where it does not."""
 
-    fact: Fact
+    fact: VersionRule
     applies: Callable[[Any], bool]
     instead: str
 
 
-_STATIC = _Need(Fact.STATIC_MEMBERS, lambda message: message.group_instance_id is not None, "leave group_instance_id out")
+_STATIC = _Need(VersionRule.STATIC_MEMBERS, lambda message: message.group_instance_id is not None, "leave group_instance_id out")
 _NEEDS: Mapping[Api, _Need] = {
     Api.CONSUMER_GROUP_HEARTBEAT: _Need(
-        Fact.MATCHES_PATTERNS, lambda message: bool(message.subscribed_topic_regex), "subscribe to topics by name"
+        VersionRule.MATCHES_PATTERNS, lambda message: bool(message.subscribed_topic_regex), "subscribe to topics by name"
     ),
     Api.CREATE_TOPICS: _Need(
-        Fact.CHOOSES_COUNTS,
+        VersionRule.CHOOSES_COUNTS,
         lambda message: any(-1 in (topic.num_partitions, topic.replication_factor) for topic in message.topics),
         "give the number of partitions and of replicas",
     ),
@@ -243,5 +243,5 @@ def _newest_for(api: Api, message: Message) -> int:
     """The newest version of ``api`` that can carry this message: names only, if some topic has no id."""
     topics = _TOPICS_OF.get(api)
     if topics is not None and not all(topic.topic_id for topic in topics(message)):
-        return without(api, Fact.BY_TOPIC_ID)
+        return without(api, VersionRule.BY_TOPIC_ID)
     return SPOKEN[api].maximum

@@ -19,7 +19,7 @@ from typing import Any
 from kio.static.constants import EntityType
 
 from ottla.errors import ProtocolError
-from ottla.protocol.lifting import adopter
+from ottla.protocol.conversion import adopter
 from ottla.protocol.messages import consumer_group_heartbeat_request
 from ottla.protocol.reading import reader
 from ottla.protocol.schema import cache, is_nullable, is_tuple, nested_class

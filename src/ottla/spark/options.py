@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Subscription:
+class TopicSelection:
     """Which partitions are read: some (``assign``), all of some topics (``subscribe``), or all of the topics whose whole name a
     pattern matches (``subscribePattern``). Exactly one of the three is set."""
 
@@ -46,7 +46,7 @@ class Subscription:
 class SourceOptions:
     """The options of one source, checked. ``None`` stands for what was not given and has no default."""
 
-    subscription: Subscription
+    subscription: TopicSelection
     client: tuple[tuple[str, str], ...] = dataclasses.field(repr=False)
     """The client's settings by Kafka's names, in order: equal settings share connections. Not shown: there may be a password."""
     starting_offsets: OffsetSpec | None = None
@@ -267,14 +267,14 @@ def _settle_group(parsed: dict[str, Any], group: str) -> None:
         raise ConfigError(f"groupId is {parsed['group_id']!r} and kafka.group.id is {group!r}: give one of them")
 
 
-def _subscription(parsed: dict[str, Any]) -> Subscription:
+def _subscription(parsed: dict[str, Any]) -> TopicSelection:
     """Take the three ways to say what is read out of ``parsed``, where exactly one must be."""
     ways = {option.field: option.name for option in OPTIONS[:3]}
     chosen = {field: parsed.pop(field) for field in ways if field in parsed}
     if len(chosen) != 1:
         found = "none is" if not chosen else f"{' and '.join(ways[field] for field in chosen)} are"
         raise ConfigError(f"exactly one of the options assign, subscribe and subscribePattern must be given, and {found}")
-    return Subscription(**chosen)
+    return TopicSelection(**chosen)
 
 
 def _refuse(name: str, value: Any, what: str, hint: str) -> None:

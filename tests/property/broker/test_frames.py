@@ -14,7 +14,7 @@ from ottla.broker.effects import CloseConnection, NoReply
 from ottla.errors import ProtocolError
 from ottla.protocol.apis import SPOKEN, Api
 from ottla.protocol.codec import decode_request, decode_response, encode_response
-from ottla.protocol.lifting import wire_class
+from ottla.protocol.conversion import wire_class
 from tests.bad_frames import some_request
 from tests.requests import LOGIN
 from tests.simulation.broker import CoreUnderTest, content

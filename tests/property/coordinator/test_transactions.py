@@ -17,7 +17,7 @@ from ottla.coordinator.transactions.decision import TransactionContext, WriteMar
 from ottla.coordinator.transactions.machine import TRANSITIONS
 from ottla.coordinator.transactions.transaction import PREPARED, STATE, TransactionState
 from ottla.protocol import ErrorCode
-from ottla.protocol.apis import Api, Fact
+from ottla.protocol.apis import Api, VersionRule
 from ottla.protocol.messages import (
     add_partitions_to_txn_request,
     end_txn_request,
@@ -116,10 +116,10 @@ class Coordinated(RuleBasedStateMachine):
                     found.append(TransactionState.DEAD if stored is None else STATE[stored.transaction_status])
         return found
 
-    def _ask(self, client: Client, api: Api, message: Any, *facts: Fact) -> None:
+    def _ask(self, client: Client, api: Api, message: Any, *version_rules: VersionRule) -> None:
         self.tickets += 1
         self.asked[self.tickets] = (client, api)
-        context = RequestContext(self.tickets, api, 1, "test", "/127.0.0.1", frozenset(facts))
+        context = RequestContext(self.tickets, api, 1, "test", "/127.0.0.1", frozenset(version_rules))
         self._take(self.coordinator.handle(context, message, self.now))
 
     @rule(number=st.integers(0, 2), as_known=st.booleans())
@@ -133,7 +133,7 @@ class Coordinated(RuleBasedStateMachine):
             producer_id=client.producer_id,
             producer_epoch=client.epoch,
         )
-        self._ask(client, Api.INIT_PRODUCER_ID, message, Fact.PRODUCER_FENCED)
+        self._ask(client, Api.INIT_PRODUCER_ID, message, VersionRule.PRODUCER_FENCED)
 
     @rule(number=st.integers(0, 2), partition=st.integers(0, 2), newest=st.booleans())
     def add(self, number: int, partition: int, newest: bool) -> None:
@@ -146,7 +146,7 @@ class Coordinated(RuleBasedStateMachine):
             topics=(add_partitions_to_txn_request.AddPartitionsToTxnTopic(name="t", partitions=(partition,)),),
         )
         message = add_partitions_to_txn_request.AddPartitionsToTxnRequest(transactions=(part,))
-        self._ask(client, Api.ADD_PARTITIONS_TO_TXN, message, *([Fact.TRANSACTION_V2] if newest else []))
+        self._ask(client, Api.ADD_PARTITIONS_TO_TXN, message, *([VersionRule.TRANSACTION_V2] if newest else []))
 
     @rule(number=st.integers(0, 2), commit=st.booleans(), newest=st.booleans())
     def end(self, number: int, commit: bool, newest: bool) -> None:
@@ -157,7 +157,7 @@ class Coordinated(RuleBasedStateMachine):
             producer_epoch=client.epoch,
             committed=commit,
         )
-        self._ask(client, Api.END_TXN, message, *([Fact.TRANSACTION_V2] if newest else []))
+        self._ask(client, Api.END_TXN, message, *([VersionRule.TRANSACTION_V2] if newest else []))
 
     @rule(count=st.integers(1, 4), fails=st.booleans())
     def the_log_answers(self, count: int, fails: bool) -> None:

@@ -18,9 +18,9 @@ from ottla.errors import ProtocolError
 from ottla.protocol import ErrorCode, cutting
 from ottla.protocol.apis import Api
 from ottla.protocol.codec import RequestHeader, decode_request, decode_response, encode_request, encode_response
-from ottla.protocol.lifting import reshaper, wire_class
+from ottla.protocol.conversion import downgrader, wire_class
 from ottla.protocol.writing import Writer, writer
-from tests.neutral import lift, lower
+from tests.neutral import downgrade, upgrade
 from tests.property.protocol.versions import EVERY, NAMES
 
 st.register_type_strategy(Records, st.binary())
@@ -33,21 +33,21 @@ def flatten(pieces: list[Any]) -> bytes:
 @pytest.mark.parametrize(("api", "version"), EVERY, ids=NAMES)
 @settings(max_examples=3)
 @given(data=st.data())
-def test_a_version_survives_lifting_and_the_wire(api: Api, version: int, data: st.DataObject) -> None:
+def test_a_version_survives_the_upgrade_and_the_wire(api: Api, version: int, data: st.DataObject) -> None:
     header = RequestHeader(api, version, 12345, "client")
     for side in ("request", "response"):
         wire = data.draw(st.from_type(wire_class(api, version, side)), label=side)
         if not _expressible(api, version, side, wire):
             continue
-        neutral = lift(api, side, wire)
-        assert _same(lower(api, version, side, neutral), wire)
+        neutral = upgrade(api, side, wire)
+        assert _same(downgrade(api, version, side, neutral), wire)
         if side == "request":
             decoded_header, decoded = decode_request(flatten(encode_request(header, neutral)))
             assert decoded_header == header
         else:
             correlation_id, decoded = decode_response(api, version, flatten(encode_response(header, neutral)))
             assert correlation_id == 12345
-        assert lower(api, version, side, decoded) == lower(api, version, side, neutral)
+        assert downgrade(api, version, side, decoded) == downgrade(api, version, side, neutral)
 
 
 @pytest.mark.parametrize(("api", "version"), EVERY, ids=NAMES)
@@ -58,9 +58,9 @@ def test_the_bytes_are_those_that_kio_writes(api: Api, version: int, data: st.Da
         wire = data.draw(st.from_type(wire_class(api, version, side)), label=side)
         cls = type(wire)
         assert _written(writer(cls, cls), wire) == _by_kio(wire)
-        neutral = lift(api, side, copy.deepcopy(wire))  # lifting takes the message over
-        if reshaper(api, version, side) is None:
-            assert _written(writer(type(neutral), cls), neutral) == _by_kio(lower(api, version, side, neutral))
+        neutral = upgrade(api, side, copy.deepcopy(wire))  # the upgrade takes the message over
+        if downgrader(api, version, side) is None:
+            assert _written(writer(type(neutral), cls), neutral) == _by_kio(downgrade(api, version, side, neutral))
 
 
 def _written(write: Writer, message: Any) -> bytes:
@@ -104,8 +104,8 @@ def test_error_codes_of_a_newer_broker_are_unknown_server_errors(data: st.DataOb
     api, version = which
     wire = data.draw(st.from_type(wire_class(api, version, "response")))
     header = RequestHeader(api, version, 1, None)
-    newer = flatten(encode_response(header, lift(api, "response", _with_codes(wire, 0x4D4D))))
-    known = flatten(encode_response(header, lift(api, "response", _with_codes(wire, ErrorCode.unknown_server_error))))
+    newer = flatten(encode_response(header, upgrade(api, "response", _with_codes(wire, 0x4D4D))))
+    known = flatten(encode_response(header, upgrade(api, "response", _with_codes(wire, ErrorCode.unknown_server_error))))
     assert decode_response(api, version, newer) == decode_response(api, version, known)
 
 
@@ -135,7 +135,7 @@ def test_no_bytes_crash_the_decoder(which: tuple[Api, int], body: bytes) -> None
 @given(data=st.data(), which=st.sampled_from(EVERY))
 def test_a_flipped_byte_is_decoded_or_refused(data: st.DataObject, which: tuple[Api, int]) -> None:
     api, version = which
-    message = lift(api, "request", data.draw(st.from_type(wire_class(api, version, "request"))))
+    message = upgrade(api, "request", data.draw(st.from_type(wire_class(api, version, "request"))))
     frame = bytearray(flatten(encode_request(RequestHeader(api, version, 1, "c"), message)))
     position = data.draw(st.integers(4, len(frame) - 1))
     frame[position] ^= data.draw(st.integers(1, 255))
@@ -148,7 +148,7 @@ def test_a_flipped_byte_is_decoded_or_refused(data: st.DataObject, which: tuple[
 @given(data=st.data())
 def test_records_that_stay_in_the_frame_are_those_that_kio_would_copy(version: int, data: st.DataObject) -> None:
     message = data.draw(st.from_type(wire_class(Api.FETCH, version, "response")))
-    frame = flatten(encode_response(RequestHeader(Api.FETCH, version, 1, "client"), lift(Api.FETCH, "response", message)))
+    frame = flatten(encode_response(RequestHeader(Api.FETCH, version, 1, "client"), upgrade(Api.FETCH, "response", message)))
     copied = decode_response(Api.FETCH, version, frame)
     shorter = frame[: data.draw(st.integers(0, len(frame) - 1))]
     with pytest.MonkeyPatch.context() as patch:

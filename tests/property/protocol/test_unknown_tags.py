@@ -17,8 +17,8 @@ from ottla.protocol import cutting
 from ottla.protocol.apis import SPOKEN, Api
 from ottla.protocol.codec import decode_request, decode_response
 from ottla.protocol.consumer_protocol import decode_assignment, decode_subscription
+from ottla.protocol.conversion import wire_class
 from ottla.protocol.group_records import RECORD_TYPES, ConsumerGroupMemberMetadataKey, decode_record, encode_key
-from ottla.protocol.lifting import wire_class
 from ottla.protocol.transaction_records import (
     TopicPartitions,
     TransactionLogValue,

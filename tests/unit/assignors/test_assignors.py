@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ottla.assignors import ASSIGNORS, Cluster, MemberSubscription
-from ottla.assignors.claims import settle
+from ottla.assignors.owned_partitions import resolve_claims
 from ottla.protocol.sticky_user_data import StickyUserData, encode_generation
 from ottla.types import TopicPartition
 
@@ -73,8 +73,8 @@ def test_of_those_who_had_a_partition_before_the_latest_counts() -> None:
     """A partition goes back to who had it last, where that makes shares even."""
     tp = TopicPartition("t", 0)
     said = {"a": StickyUserData((), 5), "b": StickyUserData((tp,), 3), "c": StickyUserData((tp,), 4), "d": StickyUserData((tp,), 2)}
-    claims = settle(said, frozenset({tp}))
-    assert claims.holders() == {tp: "c"}
+    claims = resolve_claims(said, frozenset({tp}))
+    assert claims.owners() == {tp: "c"}
     assert claims.earlier == {tp: "c"}
 
 

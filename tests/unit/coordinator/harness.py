@@ -21,7 +21,7 @@ from ottla.coordinator.coordinator import GroupCoordinator
 from ottla.coordinator.effects import Append, CancelTimer, Effect, Reply, RequestContext, ResolveRegexes, SetTimer, TimerKey
 from ottla.coordinator.events import GroupRecord, event_of, events_of
 from ottla.protocol import ErrorCode, duration
-from ottla.protocol.apis import Api, facts_of
+from ottla.protocol.apis import Api, version_rules_of
 from ottla.protocol.consumer_protocol import Subscription, encode_subscription
 from ottla.protocol.messages import (
     consumer_group_describe_request,
@@ -167,8 +167,8 @@ class Harness:
     def ask(self, api: Api, request: Any, version: int | None = None, client: str = "A") -> int:
         """Send a request; its ticket."""
         ticket = next(self._tickets)
-        facts = facts_of(api, NEWEST[api] if version is None else version)
-        context = RequestContext(ticket, api, 1, client, "/127.0.0.1", facts)
+        version_rules = version_rules_of(api, NEWEST[api] if version is None else version)
+        context = RequestContext(ticket, api, 1, client, "/127.0.0.1", version_rules)
         self.asked.add(ticket)
         self.requests[ticket] = (request, self.mono)
         self.tell("handle", context, request)

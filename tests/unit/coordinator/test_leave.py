@@ -5,7 +5,7 @@ from __future__ import annotations
 from ottla.coordinator.classic.group import ClassicGroupState
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
-from tests.neutral import lower
+from tests.neutral import downgrade
 from tests.unit.coordinator.harness import Harness
 
 
@@ -36,7 +36,7 @@ def test_an_old_client_is_told_of_its_only_member() -> None:
     harness = Harness()
     harness.stable("A")
     response = harness.answer(harness.leave("a", version=2))
-    assert lower(Api.LEAVE_GROUP, 2, "response", response).error_code is ErrorCode.unknown_member_id
+    assert downgrade(Api.LEAVE_GROUP, 2, "response", response).error_code is ErrorCode.unknown_member_id
 
 
 def test_no_members_are_no_error() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from ottla.errors import ProtocolError, UnsupportedApiError
 from ottla.protocol import NO_THROTTLE, ErrorCode, duration
-from ottla.protocol.apis import Api, Fact
+from ottla.protocol.apis import Api, VersionRule
 from ottla.protocol.codec import RequestHeader, decode_request, decode_response, encode_request, encode_response
 from ottla.protocol.framing import Piece
 from ottla.protocol.messages import (
@@ -148,8 +148,8 @@ def test_records_may_stay_in_a_file() -> None:
 
 
 def test_facts_follow_the_version() -> None:
-    assert Fact.NEEDS_MEMBER_ID not in RequestHeader(Api.JOIN_GROUP, 3, 1, None).facts
-    assert Fact.NEEDS_MEMBER_ID in RequestHeader(Api.JOIN_GROUP, 4, 1, None).facts
+    assert VersionRule.NEEDS_MEMBER_ID not in RequestHeader(Api.JOIN_GROUP, 3, 1, None).version_rules
+    assert VersionRule.NEEDS_MEMBER_ID in RequestHeader(Api.JOIN_GROUP, 4, 1, None).version_rules
 
 
 def test_what_cannot_be_encoded_says_which_message() -> None:

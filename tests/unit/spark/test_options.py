@@ -7,7 +7,7 @@ import pytest
 from ottla.errors import ConfigError
 from ottla.spark.client_settings import FORBIDDEN
 from ottla.spark.offsets import EARLIEST, LATEST, OffsetSpec
-from ottla.spark.options import REFUSED, Subscription, parse_options, plain_options
+from ottla.spark.options import REFUSED, TopicSelection, parse_options, plain_options
 from ottla.types import TopicPartition
 
 SERVERS = {"kafka.bootstrap.servers": "one:9092"}
@@ -16,7 +16,7 @@ TOPIC = {**SERVERS, "subscribe": "orders"}
 
 def test_the_least_that_must_be_given() -> None:
     options = parse_options(TOPIC)
-    assert options.subscription == Subscription(topics=("orders",))
+    assert options.subscription == TopicSelection(topics=("orders",))
     assert options.client == (("bootstrap.servers", "one:9092"),)
     assert (options.fail_on_data_loss, options.include_headers, options.group_id) == (True, False, None)
     assert (options.poll_timeout, options.max_offsets_per_trigger, options.min_partitions, options.max_partitions) == (

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ottla.broker.api.registry import serves
 from ottla.broker.effects import Effect, Reply, RequestContext
 from ottla.protocol import NO_THROTTLE, ErrorCode
-from ottla.protocol.apis import ADVERTISED_MINIMUM, SPOKEN, Api, Fact
+from ottla.protocol.apis import ADVERTISED_MINIMUM, SPOKEN, Api, VersionRule
 from ottla.protocol.messages import (
     api_versions_request,
     api_versions_response,
@@ -161,7 +161,7 @@ def api_versions(
         supported_features=tuple(
             api_versions_response.SupportedFeatureKey(name=name, min_version=low, max_version=high)
             for name, (low, high, _) in FEATURES.items()
-            if low or Fact.ZERO_FEATURES in context.facts
+            if low or VersionRule.ZERO_FEATURES in context.version_rules
         ),
         finalized_features_epoch=0,
         finalized_features=tuple(

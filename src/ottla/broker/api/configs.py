@@ -16,7 +16,7 @@ from ottla.broker.resources import KNOWN_TYPES, Change, Described, ResourceType,
 from ottla.broker.slices import SIZE, Slices
 from ottla.coordinator.api_error import ApiError
 from ottla.protocol import NO_THROTTLE, ErrorCode
-from ottla.protocol.apis import Api, Fact
+from ottla.protocol.apis import Api, VersionRule
 from ottla.protocol.messages import (
     alter_configs_request,
     alter_configs_response,
@@ -182,7 +182,7 @@ def list_config_resources(
     state: BrokerState, context: RequestContext, request: list_config_resources_request.ListConfigResourcesRequest, now: Now
 ) -> list[Effect]:
     """The resources of the types asked for, or of all; UNSUPPORTED_VERSION for an unknown type."""
-    wanted = request.resource_types if Fact.ANY_RESOURCE in context.facts else (_CLIENT_METRICS,)
+    wanted = request.resource_types if VersionRule.ANY_RESOURCE in context.version_rules else (_CLIENT_METRICS,)
     code = ErrorCode.none if set(wanted) <= {*ResourceType, *_WITHOUT_ANY} else ErrorCode.unsupported_version
     resources = tuple(
         list_config_resources_response.ConfigResource(resource_name=name, resource_type=kind)

@@ -15,7 +15,7 @@ from ottla.broker.log import PartitionLog
 from ottla.broker.topics import Topic
 from ottla.coordinator.api_error import ApiError
 from ottla.protocol import NO_THROTTLE, ErrorCode, milliseconds
-from ottla.protocol.apis import Api, Fact
+from ottla.protocol.apis import Api, VersionRule
 from ottla.protocol.messages import fetch_request, fetch_response
 from ottla.types import IsolationLevel, Now
 
@@ -49,7 +49,7 @@ def fetch(state: BrokerState, context: RequestContext, request: fetch_request.Fe
     if request.isolation_level not in tuple(IsolationLevel):
         return [Reply(context.ticket, _no_isolation(request))]
     try:
-        request = state.fetch_sessions.begin(request, Fact.BY_TOPIC_ID in context.facts, now)
+        request = state.fetch_sessions.begin(request, VersionRule.BY_TOPIC_ID in context.version_rules, now)
     except ApiError as api_error:
         return [Reply(context.ticket, _response(api_error.code, ()))]
     ended = _release(state, context, request, now) if request.session_epoch == FINAL_EPOCH else []
@@ -84,7 +84,7 @@ def retry(state: BrokerState, parked: Parked, changed: Container[PartitionLog], 
 def _reply(state: BrokerState, context: RequestContext, request: fetch_request.FetchRequest, answer: _Answer, now: Now) -> Reply:
     if state.catalog.faults.active:
         return Reply(context.ticket, answer.response)  # without sessions: a fault strikes what stands in a request
-    by_id = Fact.BY_TOPIC_ID in context.facts
+    by_id = VersionRule.BY_TOPIC_ID in context.version_rules
     return Reply(context.ticket, state.fetch_sessions.finish(request, by_id, answer.response, now))
 
 
@@ -99,7 +99,7 @@ def _read(
     state: BrokerState, context: RequestContext, request: fetch_request.FetchRequest, before: _Before | None = None
 ) -> _Answer:
     """Look at all partitions that a request names, or, once more, at those alone of which more than ``before`` may be told."""
-    reading = _Reading(state, request, by_id=Fact.BY_TOPIC_ID in context.facts)
+    reading = _Reading(state, request, by_id=VersionRule.BY_TOPIC_ID in context.version_rules)
     if before is None:
         topics = [reading.topic(topic) for topic in request.topics]
     else:

@@ -17,7 +17,7 @@ from ottla.broker.slices import DESCRIBED, Slices
 from ottla.broker.topics import Topic, check_name
 from ottla.coordinator.api_error import ApiError
 from ottla.protocol import NO_THROTTLE, ErrorCode
-from ottla.protocol.apis import Api, Fact
+from ottla.protocol.apis import Api, VersionRule
 from ottla.protocol.messages import (
     describe_topic_partitions_request,
     describe_topic_partitions_response as _response,
@@ -82,7 +82,7 @@ def _topics(
 def _request_error(context: RequestContext, request: metadata_request.MetadataRequest) -> ErrorCode:
     """What is wrong with a topic that is not named, or named by an id too early, is said of the whole request, as in Kafka."""
     topics = request.topics or ()
-    if Fact.NAMES_TOPIC_ID not in context.facts:
+    if VersionRule.NAMES_TOPIC_ID not in context.version_rules:
         early = any(one.name is None or one.topic_id is not None for one in topics)
         return ErrorCode.invalid_request if early else ErrorCode.none
     nothing = any(one.name is None and one.topic_id is None for one in topics)

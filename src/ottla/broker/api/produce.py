@@ -23,7 +23,7 @@ from ottla.broker.topics import INTERNAL_TOPICS
 from ottla.broker.verdicts import Writer, verdict_for
 from ottla.coordinator.api_error import ApiError
 from ottla.protocol import ErrorCode
-from ottla.protocol.apis import Api, Fact
+from ottla.protocol.apis import Api, VersionRule
 from ottla.protocol.messages import produce_request, produce_response
 from ottla.records import (
     DEFAULT_MAX_BATCH_BYTES,
@@ -208,7 +208,7 @@ def _log_of(
     topic: produce_request.TopicProduceData,
     data: produce_request.PartitionProduceData,
 ) -> PartitionLog:
-    by_id = Fact.BY_TOPIC_ID in context.facts
+    by_id = VersionRule.BY_TOPIC_ID in context.version_rules
     return state.catalog.log_by_id(topic.topic_id, data.index) if by_id else state.catalog.log(topic.name, data.index)
 
 
@@ -258,7 +258,7 @@ def _validated(log: PartitionLog, records: bytes, context: RequestContext, now: 
         raise ApiError(ErrorCode.invalid_record, "A produce request must hold one record batch a partition, this one holds more.")
     if header.is_control:
         raise ApiError(ErrorCode.invalid_record, "Clients cannot write control batches.")
-    if header.compression is Compression.ZSTD and Fact.ZSTD not in context.facts:
+    if header.compression is Compression.ZSTD and VersionRule.ZSTD not in context.version_rules:
         raise ApiError(ErrorCode.unsupported_compression_type, "Produce before version 7 cannot carry zstd.")
     if header.is_transactional and header.producer_id < 0:
         raise ApiError(ErrorCode.invalid_record, "A transactional batch needs a producer id.")

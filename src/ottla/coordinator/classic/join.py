@@ -27,7 +27,7 @@ from ottla.coordinator.ports import GroupContext
 from ottla.coordinator.result import Result
 from ottla.coordinator.timers import session_timer
 from ottla.protocol import ErrorCode, milliseconds
-from ottla.protocol.apis import Fact
+from ottla.protocol.apis import VersionRule
 from ottla.protocol.messages import join_group_request
 from ottla.types import Now
 
@@ -107,7 +107,7 @@ def _new_member(
         old_member_id = draft.group.static_member_id(instance_id)
         if old_member_id is not None:
             return _returning_static(draft, coordinator, context, request, draft.group.members[old_member_id], member_id)
-    elif Fact.NEEDS_MEMBER_ID in context.facts:
+    elif VersionRule.NEEDS_MEMBER_ID in context.version_rules:
         draft.apply(PendingMemberAdded(request.group_id, member_id))
         draft.set_timer(session_timer(request.group_id, member_id), milliseconds(request.session_timeout))
         return draft.result(join_refused(ErrorCode.member_id_required, member_id))
@@ -196,7 +196,7 @@ def _returning_static(
         return draft.result()
     assignments = {other.member_id: other.assignment for other in group.members.values()}
     draft.apply(GroupMetadataUpdated(group_id, metadata_value(group, assignments)))
-    if Fact.SKIP_ASSIGNMENT in context.facts:
+    if VersionRule.SKIP_ASSIGNMENT in context.version_rules:
         return draft.result(join_accepted(draft.group, member_id, skip_assignment=member_id == group.leader))
     # An older client would assign if it were the leader: the answer names its old id as the leader, which no member has.
     return draft.result(join_accepted(draft.group, member_id, leader=old_leader))

@@ -18,7 +18,7 @@ from ottla.coordinator.events import GroupMetadataUpdated
 from ottla.coordinator.ports import GroupContext
 from ottla.coordinator.result import Result
 from ottla.protocol import ErrorCode
-from ottla.protocol.apis import Fact
+from ottla.protocol.apis import VersionRule
 from ottla.protocol.messages import sync_group_request
 from ottla.types import Now
 
@@ -59,7 +59,7 @@ def sync_group(
 
 def request_error(context: RequestContext, request: sync_group_request.SyncGroupRequest) -> ErrorCode | None:
     """What is wrong with a SyncGroup whatever group it is for."""
-    if Fact.NAMES_PROTOCOL in context.facts and None in (request.protocol_type, request.protocol_name):
+    if VersionRule.NAMES_PROTOCOL in context.version_rules and None in (request.protocol_type, request.protocol_name):
         return ErrorCode.inconsistent_group_protocol
     return None if request.group_id else ErrorCode.invalid_group_id
 

@@ -14,7 +14,7 @@ from ottla.coordinator.consumer.group import NO_PARTITIONS, ConsumerGroup, Consu
 from ottla.coordinator.effects import RequestContext
 from ottla.coordinator.ports import TopicImage
 from ottla.protocol import ErrorCode
-from ottla.protocol.apis import Fact
+from ottla.protocol.apis import VersionRule
 from ottla.types import TopicPartition
 
 
@@ -35,7 +35,7 @@ def commit_error(
     member = group.members.get(member_id)
     if member is None:
         return ErrorCode.unknown_member_id
-    if not member.uses_classic_protocol and Fact.KNOWS_EPOCHS not in context.facts:
+    if not member.uses_classic_protocol and VersionRule.KNOWS_EPOCHS not in context.version_rules:
         return ErrorCode.unsupported_version
     if may_commit(member, epoch, partitions, image):
         return None

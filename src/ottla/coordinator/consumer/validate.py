@@ -14,7 +14,7 @@ from ottla.coordinator.consumer.regex import check_regex
 from ottla.coordinator.effects import RequestContext
 from ottla.coordinator.ports import GroupContext
 from ottla.protocol import ErrorCode, milliseconds
-from ottla.protocol.apis import Fact
+from ottla.protocol.apis import VersionRule
 from ottla.protocol.messages import consumer_group_heartbeat_request
 
 _Heartbeat = consumer_group_heartbeat_request.ConsumerGroupHeartbeatRequest
@@ -46,7 +46,9 @@ def _is_blank(text: str | None) -> bool:
 _RULES: tuple[tuple[str, Callable[[RequestContext, _Heartbeat], bool]], ...] = (
     (
         "MemberId can't be empty.",
-        lambda context, request: not request.member_id.strip() and (Fact.MAKES_MEMBER_ID in context.facts or not _is_join(request)),
+        lambda context, request: (
+            not request.member_id.strip() and (VersionRule.MAKES_MEMBER_ID in context.version_rules or not _is_join(request))
+        ),
     ),
     ("GroupId can't be empty.", lambda context, request: not request.group_id.strip()),
     ("InstanceId can't be empty.", lambda context, request: _is_blank(request.instance_id)),

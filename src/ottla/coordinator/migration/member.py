@@ -29,7 +29,7 @@ from ottla.coordinator.result import Result
 from ottla.coordinator.timers import rebalance_timer, rejoin_timer, resync_timer, session_timer
 from ottla.errors import ProtocolError
 from ottla.protocol import NO_THROTTLE, ErrorCode, milliseconds
-from ottla.protocol.apis import Fact
+from ottla.protocol.apis import VersionRule
 from ottla.protocol.consumer_protocol import decode_subscription
 from ottla.protocol.messages import (
     heartbeat_request,
@@ -60,7 +60,7 @@ def join_consumer_group(
         _check_join(group, coordinator, request, protocols)
         if not member_id:
             member_id = new_member_id(coordinator)
-            if request.group_instance_id is None and Fact.NEEDS_MEMBER_ID in context.facts:
+            if request.group_instance_id is None and VersionRule.NEEDS_MEMBER_ID in context.version_rules:
                 return Result(answer=join_refused(ErrorCode.member_id_required, member_id))
         return _joined(ConsumerGroupDraft(group, now), coordinator, context, request, member_id, protocols)
     except ApiError as api_error:

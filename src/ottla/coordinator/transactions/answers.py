@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from ottla.coordinator.effects import RequestContext
 from ottla.coordinator.transactions.transaction import NONE
 from ottla.protocol import NO_THROTTLE, ErrorCode
-from ottla.protocol.apis import Fact
+from ottla.protocol.apis import VersionRule
 from ottla.protocol.messages import (
     add_offsets_to_txn_response,
     add_partitions_to_txn_request,
@@ -70,6 +70,6 @@ def added_answer(
 
 def as_known(context: RequestContext, error: ErrorCode) -> ErrorCode:
     """The error as the client's version knows it."""
-    if error is ErrorCode.producer_fenced and Fact.PRODUCER_FENCED not in context.facts:
+    if error is ErrorCode.producer_fenced and VersionRule.PRODUCER_FENCED not in context.version_rules:
         return ErrorCode.invalid_producer_epoch
     return error

@@ -25,7 +25,7 @@ from ottla.coordinator.transactions.decision import (
 from ottla.coordinator.transactions.events import ProducerFenced, TransactionDeleted
 from ottla.coordinator.transactions.transaction import MAX_EPOCH, NONE, PREPARED, Transaction, TransactionState
 from ottla.protocol import ErrorCode
-from ottla.protocol.apis import Fact
+from ottla.protocol.apis import VersionRule
 from ottla.protocol.messages import end_txn_request
 from ottla.types import Now
 
@@ -44,7 +44,7 @@ def end_transaction(
     now: Now,
 ) -> Decision:
     """Commit or abort: the answer leaves when the outcome is fixed, the markers follow."""
-    epoch_each_time = Fact.TRANSACTION_V2 in context.facts
+    epoch_each_time = VersionRule.TRANSACTION_V2 in context.version_rules
     repeated = epoch_each_time and _is_repeated(transaction, request)
     error = _sender_error(transaction, request, repeated)
     if error is not None:

@@ -15,7 +15,7 @@ from ottla.coordinator.transactions.decision import Decision, TransactionContext
 from ottla.coordinator.transactions.end import watch
 from ottla.coordinator.transactions.transaction import PREPARED, Transaction, TransactionState
 from ottla.protocol import ErrorCode
-from ottla.protocol.apis import Fact
+from ottla.protocol.apis import VersionRule
 from ottla.protocol.messages import add_offsets_to_txn_request
 from ottla.types import Now, TopicPartition
 
@@ -53,7 +53,7 @@ def add_offsets(
 
 
 def _partition_error(coordinator: TransactionContext, context: RequestContext, partition: TopicPartition) -> ErrorCode | None:
-    if Fact.FROM_BROKER not in context.facts and partition.topic in coordinator.internal_topics:
+    if VersionRule.FROM_BROKER not in context.version_rules and partition.topic in coordinator.internal_topics:
         return ErrorCode.topic_authorization_failed
     known = 0 <= partition.partition < (coordinator.topics.partition_count(partition.topic) or 0)
     return None if known else ErrorCode.unknown_topic_or_partition
@@ -81,7 +81,7 @@ def _added(
         TransactionState.ONGOING,
         partitions=known.union(partitions),
         started_at=transaction.started_at if is_open else now.wall,
-        version=2 if Fact.TRANSACTION_V2 in context.facts else 0,
+        version=2 if VersionRule.TRANSACTION_V2 in context.version_rules else 0,
     )
     if not is_open:
         watch(draft)

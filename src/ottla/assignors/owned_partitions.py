@@ -1,6 +1,6 @@
-"""Who held what before: the claims of members, settled.
+"""Which partitions members owned before, where their claims conflict as well.
 
-Must not know what becomes of them. Invariant: a partition has at most one holder.
+Must not know what becomes of them. Invariant: a partition has at most one owner.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from ottla.types import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
-class Claims:
-    """``held``: by member id what it may keep. ``disputed``: what several members say they have in the same generation: no one has
-    it.
+class OwnedPartitions:
+    """``held``: by member id what it may keep. ``disputed``: what several members claim in the same generation, so none owns it.
 
     ``earlier``: the owner of a partition in a generation before the latest one, if a member reports it.
     """
@@ -24,12 +23,12 @@ class Claims:
     disputed: Set[TopicPartition]
     earlier: Mapping[TopicPartition, str]
 
-    def holders(self) -> dict[TopicPartition, str]:
+    def owners(self) -> dict[TopicPartition, str]:
         """The member that may keep each partition."""
         return {tp: member_id for member_id, held in self.held.items() for tp in held}
 
 
-def settle(said: Mapping[str, StickyUserData], partitions: Set[TopicPartition]) -> Claims:
+def resolve_claims(said: Mapping[str, StickyUserData], partitions: Set[TopicPartition]) -> OwnedPartitions:
     """Of two who claim a partition the one with the later generation is right; in the same generation neither is.
 
     ``partitions`` are those that exist and are wanted.
@@ -54,4 +53,4 @@ def settle(said: Mapping[str, StickyUserData], partitions: Set[TopicPartition]) 
         if holder is not None:
             mine[holder].append(tp)
     disputed = frozenset(tp for tp, (_, holder) in best.items() if holder is None)
-    return Claims(mine, disputed, {tp: holder for tp, (_, holder) in earlier.items()})
+    return OwnedPartitions(mine, disputed, {tp: holder for tp, (_, holder) in earlier.items()})

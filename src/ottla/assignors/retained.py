@@ -13,7 +13,7 @@ from uuid import UUID
 from ottla.assignors.server import EMPTY, Assignment
 
 
-class Kept(NamedTuple):
+class RetainedPartitions(NamedTuple):
     """``targets``: what each member keeps. ``sizes``: of how many partitions that is. ``free``: by topic, in the order of ids, the
     partitions that no member keeps, ascending; a topic that has none is left out.
     """
@@ -23,7 +23,7 @@ class Kept(NamedTuple):
     free: dict[UUID, Sequence[int]]
 
 
-def keep(before: Mapping[str, Assignment], members: Iterable[str], counts: Mapping[UUID, int]) -> Kept:
+def keep(before: Mapping[str, Assignment], members: Iterable[str], counts: Mapping[UUID, int]) -> RetainedPartitions:
     """What the members had, less what is not wanted any more, and what is left.
 
     ``counts``: the number of partitions of each topic that is wanted, in the order of ids. Of two members with the same partition
@@ -58,7 +58,7 @@ def keep(before: Mapping[str, Assignment], members: Iterable[str], counts: Mappi
             free[topic_id] = sorted(unowned) if of_topic else every
         if len(of_topic) + len(unowned) != len(every):
             _settle(targets, sizes, topic_id, len(every))
-    return Kept(targets, sizes, free)
+    return RetainedPartitions(targets, sizes, free)
 
 
 def _settle(targets: dict[str, Assignment], sizes: dict[str, int], topic_id: UUID, count: int) -> None:

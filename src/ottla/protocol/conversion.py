@@ -1,8 +1,8 @@
-"""Between a message of any version and its neutral shape: lifted on the way in, lowered on the way out.
+"""Between a message of any version and its neutral shape: upgraded on the way in, downgraded on the way out.
 
 Owns the conversion of whole message trees, field by field, and the few bodies that changed shape between versions. Must not know
-what a message means. Invariant: a message lowered to a version and lifted again keeps all fields that the version has; a field that
-it lacks gets the protocol's default on lifting and is left out on lowering.
+what a message means. Invariant: a message downgraded to a version and upgraded again keeps all fields that the version has; a field
+that it lacks gets the protocol's default when it is upgraded, and is left out when it is downgraded.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def wire_class(api: Api, version: int, side: str) -> type[Any]:
 
 
 @cache
-def lifter(api: Api, side: str, wire: type[Any]) -> Convert | None:
+def upgrader(api: Api, side: str, wire: type[Any]) -> Convert | None:
     """What turns messages of kio's class ``wire``, taking them over, into neutral ones; ``None`` where they are neutral already."""
     reshape = _RESHAPE_IN.get((api, side))
     if reshape is not None and wire.__version__ < reshape[0]:
@@ -35,7 +35,7 @@ def lifter(api: Api, side: str, wire: type[Any]) -> Convert | None:
     return None if wire is neutral else adopter(wire, neutral)
 
 
-def reshaper(api: Api, version: int, side: str) -> Convert | None:
+def downgrader(api: Api, version: int, side: str) -> Convert | None:
     """What makes kio's form of a neutral message whose body had another shape in this version; ``None`` for all others."""
     reshape = _RESHAPE_OUT.get((api, side))
     if reshape is None or version >= reshape[0]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ottla.assignors import Cluster, MemberAssignment, MemberSubscription
-from ottla.assignors.claims import settle
+from ottla.assignors.owned_partitions import resolve_claims
 from ottla.assignors.sticky import CooperativeStickyAssignor, StickyAssignor
 from ottla.protocol.sticky_user_data import StickyUserData, decode_generation, decode_sticky, encode_sticky
 from ottla.types import ConsumerGroupMetadata, TopicPartition
@@ -16,12 +16,12 @@ def said(generation: int, *partitions: TopicPartition) -> StickyUserData:
 
 
 def test_who_says_the_same_twice_disputes_nothing_with_itself() -> None:
-    claims = settle({"a": said(3, T0, T0)}, {T0})
+    claims = resolve_claims({"a": said(3, T0, T0)}, {T0})
     assert (claims.held, claims.disputed) == ({"a": [T0]}, frozenset())
 
 
 def test_of_earlier_generations_the_latest_counts_and_the_present_one_is_not_earlier() -> None:
-    claims = settle({"a": said(1, T0, T1), "b": said(2, T0), "c": said(3, T2), "d": said(3, T2)}, {T0, T1, T2})
+    claims = resolve_claims({"a": said(1, T0, T1), "b": said(2, T0), "c": said(3, T2), "d": said(3, T2)}, {T0, T1, T2})
     assert claims.held == {"a": [T1], "b": [T0], "c": [], "d": []}
     assert claims.earlier == {T0: "b", T1: "a"}
     assert claims.disputed == {T2}

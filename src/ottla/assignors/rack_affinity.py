@@ -1,6 +1,6 @@
-"""Which partitions are near to which members, for the sticky assignors (KIP-881).
+"""Which members share a rack with which partitions, for the sticky assignors (KIP-881).
 
-Must not know the assignment. Invariant: if racks do not matter, every partition is near to every member.
+Must not know the assignment. Invariant: if racks do not matter, every member shares a rack with every partition.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from ottla.assignors.interface import Cluster, MemberSubscription, racks_matter
 from ottla.types import TopicPartition
 
 
-class Nearness:
+class RackAffinity:
     """See the module."""
 
     def __init__(self, cluster: Cluster, members: Mapping[str, MemberSubscription], partitions: Sequence[TopicPartition]) -> None:
