@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
 from ottla import arguments
-from ottla.broker.effects import Place
+from ottla.broker.effects import NodeEndpoint
 from ottla.broker.faults import rules
 from ottla.broker.faults.rules import Match, Moment
 from ottla.errors import ERROR_CODES, BrokerError, ConfigError, IllegalStateError, OttlaTimeoutError
@@ -329,11 +329,11 @@ def _error(error: Error) -> ErrorCode:
     return ErrorCode(code)
 
 
-def _place(address: str) -> Place:
+def _place(address: str) -> NodeEndpoint:
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise ConfigError(f"to={address!r} must be HOST:PORT")
-    return Place(_ELSEWHERE, host.strip("[]"), int(port))
+    return NodeEndpoint(_ELSEWHERE, host.strip("[]"), int(port))
 
 
 _ELSEWHERE = 1_000

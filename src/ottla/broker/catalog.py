@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from ottla.broker.config import CLUSTER_WIDE, BrokerConfig, altered
-from ottla.broker.effects import Outbox, Place, RunJob, Struck
+from ottla.broker.effects import NodeEndpoint, Outbox, RunJob, Struck
 from ottla.broker.faults.table import FaultTable
 from ottla.broker.log import Appended, PartitionLog
 from ottla.broker.logs import Logs
@@ -133,9 +133,9 @@ class BrokerCatalog:
         return touched
 
     @property
-    def place(self) -> Place:
+    def place(self) -> NodeEndpoint:
         """This broker as clients see it."""
-        return Place(self.node_id, self.endpoint.host, self.endpoint.port)
+        return NodeEndpoint(self.node_id, self.endpoint.host, self.endpoint.port)
 
     @property
     def is_crowded(self) -> bool:

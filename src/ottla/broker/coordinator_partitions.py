@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Generic, NamedTuple, Protocol, TypeVar, cast
 
-from ottla.broker.effects import Outbox, Place, RunJob, SetTimer
+from ottla.broker.effects import NodeEndpoint, Outbox, RunJob, SetTimer
 from ottla.broker.state_log import Appender, StateLog, StoredSegment
 from ottla.types import Now
 
@@ -54,10 +54,10 @@ class PartitionOwnership:
     """Who has the partitions: this broker, unless a fault has given one away or its log cannot be read."""
 
     def __init__(self) -> None:
-        self._away: dict[int, tuple[int, Place | None]] = {}
+        self._away: dict[int, tuple[int, NodeEndpoint | None]] = {}
         self._loading: set[int] = set()
 
-    def place_of(self, partition: int, here: Place) -> Place | None:
+    def endpoint_of(self, partition: int, here: NodeEndpoint) -> NodeEndpoint | None:
         """The owner of a partition: ``here``, unless a fault names another, or none (``None``)."""
         return self._away.get(partition, (0, here))[1]
 
@@ -69,7 +69,7 @@ class PartitionOwnership:
         """Whether it is being read."""
         return partition in self._loading
 
-    def give_up(self, partition: int, fault: int, to: Place | None) -> None:
+    def give_up(self, partition: int, fault: int, to: NodeEndpoint | None) -> None:
         """Make ``to``, or no broker, the owner until the fault ends."""
         self._away[partition] = (fault, to)
         self._loading.discard(partition)
@@ -159,7 +159,7 @@ class CoordinatorPartitions(Generic[L, F]):
         """The disk thread has forced a batch to disk, or could not."""
         self.execute(self._log.flushed(self._coordinator, partition, batch, outcome, now), now)
 
-    def move_away(self, fault: int, key: str | None, to: Place | None, now: Now) -> None:
+    def move_away(self, fault: int, key: str | None, to: NodeEndpoint | None, now: Now) -> None:
         """Give up the partition of a key, or all; ``to`` is the new owner in answers."""
         every = range(self._log.partition_count)
         for partition in every if key is None else (self._coordinator.partition_for(key),):

@@ -25,7 +25,7 @@ from ottla.coordinator.effects import (
 JobTag = tuple[Hashable, ...]
 
 
-class Place(NamedTuple):
+class NodeEndpoint(NamedTuple):
     """A broker as clients see it."""
 
     node_id: int
@@ -81,7 +81,7 @@ __all__ = [
     "HoldBack",
     "JobTag",
     "NoReply",
-    "Place",
+    "NodeEndpoint",
     "Reply",
     "RequestContext",
     "RunJob",

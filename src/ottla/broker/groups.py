@@ -14,7 +14,7 @@ from ottla.assignors import SERVER_ASSIGNORS, PartitionAssignor
 from ottla.broker.catalog import BrokerCatalog
 from ottla.broker.config import BrokerConfig
 from ottla.broker.coordinator_partitions import CoordinatorPartitions
-from ottla.broker.effects import JobTag, Place, RequestContext, RunJob, TimerKey
+from ottla.broker.effects import JobTag, NodeEndpoint, RequestContext, RunJob, TimerKey
 from ottla.broker.group_log import read_groups
 from ottla.broker.ports import Ids
 from ottla.broker.state_log import StateLog
@@ -23,7 +23,7 @@ from ottla.broker.topics import OFFSETS_TOPIC
 from ottla.coordinator.api_error import ApiError
 from ottla.coordinator.config import GroupConfig
 from ottla.coordinator.consumer.regex import resolve_all
-from ottla.coordinator.coordinator import Effect as GroupEffect, GroupCoordinator
+from ottla.coordinator.coordinator import GroupCoordinator, GroupCoordinatorEffect
 from ottla.coordinator.effects import Append, ProducerStamp, ResolvedRegexes, ResolveRegexes
 from ottla.coordinator.events import DurableEvent
 from ottla.errors import ConfigError
@@ -62,7 +62,7 @@ class Groups:
             assignors=self._assignors,
             configs=StoredGroupConfigs(lambda: self._catalog.settings, lambda: self._catalog.config),
         )
-        self._partitions: CoordinatorPartitions[Sequence[DurableEvent], GroupEffect] = CoordinatorPartitions(
+        self._partitions: CoordinatorPartitions[Sequence[DurableEvent], GroupCoordinatorEffect] = CoordinatorPartitions(
             self._coordinator, self._log, self._catalog.outbox, "group", read=read_groups, empty=(), perform=self._perform
         )
 
@@ -88,11 +88,11 @@ class Groups:
         """The marker of a transaction is in a partition: its offsets count from now on, or never did."""
         self._partitions.execute(self._coordinator.end_transaction(partition, producer_id, commit, now), now)
 
-    def coordinator_of(self, group_id: str) -> Place | None:
+    def coordinator_of(self, group_id: str) -> NodeEndpoint | None:
         """The coordinator of a group: this broker, unless a scripted fault names another, or none (``None``)."""
-        return self._partitions.ownership.place_of(self._coordinator.partition_for(group_id), self._catalog.place)
+        return self._partitions.ownership.endpoint_of(self._coordinator.partition_for(group_id), self._catalog.place)
 
-    def move_away(self, fault: int, group_id: str | None, to: Place | None, now: Now) -> None:
+    def move_away(self, fault: int, group_id: str | None, to: NodeEndpoint | None, now: Now) -> None:
         """Give up the partition of a group, or all; ``to`` is the new owner in answers."""
         self.write_decided(now)
         self._partitions.move_away(fault, group_id, to, now)
@@ -180,7 +180,7 @@ class Groups:
             group_consumer_regex_refresh_interval_ms=config.group_consumer_regex_refresh_interval_ms,
         )
 
-    def _perform(self, effect: GroupEffect, now: Now) -> Iterable[GroupEffect]:
+    def _perform(self, effect: GroupCoordinatorEffect, now: Now) -> Iterable[GroupCoordinatorEffect]:
         """Put an effect into the outbox, except appends: those are collected or written."""
         if isinstance(effect, Append):
             if effect.producer is not None:  # a batch has one producer: it would have to wait alone
@@ -192,7 +192,7 @@ class Groups:
             self._catalog.outbox.put(effect)
         return ()
 
-    def _write(self, appends: Sequence[Append], now: Now) -> list[GroupEffect]:
+    def _write(self, appends: Sequence[Append], now: Now) -> list[GroupCoordinatorEffect]:
         """Write one atomic batch; returns what the coordinator says to the outcome, where that is known at once."""
         return self._log.append(self._coordinator, appends, partial(_encoded, appends, now.wall), now)
 

@@ -37,7 +37,7 @@ KNOWN_TYPES = (*ResourceType, 8, 16)
 """Types of resources that Kafka has: ours, and those of loggers (8) and client metrics (16)."""
 
 
-class Source(enum.IntEnum):
+class ConfigSource(enum.IntEnum):
     """Where a value comes from, by the protocol's numbers."""
 
     TOPIC = 1
@@ -48,15 +48,15 @@ class Source(enum.IntEnum):
     GROUP = 8
 
 
-class Place(NamedTuple):
+class ConfigSynonym(NamedTuple):
     """A place that a value comes from, or would come from if those before it said nothing."""
 
     name: str
     value: str
-    source: Source
+    source: ConfigSource
 
 
-class Described(NamedTuple):
+class DescribedConfig(NamedTuple):
     """A setting of a resource, with the sources of its value, the one in effect first.
 
     A topic's setting without an equivalent broker setting has the topic as its only source, as in Kafka.
@@ -65,15 +65,19 @@ class Described(NamedTuple):
     name: str
     setting: Setting
     read_only: bool
-    synonyms: tuple[Place, ...]
+    synonyms: tuple[ConfigSynonym, ...]
 
     @property
-    def holds(self) -> Place:
+    def holds(self) -> ConfigSynonym:
         """The source of the value."""
-        return self.synonyms[0] if self.synonyms else Place(self.name, self.setting.text(self.setting.default), Source.DEFAULT)
+        return (
+            self.synonyms[0]
+            if self.synonyms
+            else ConfigSynonym(self.name, self.setting.text(self.setting.default), ConfigSource.DEFAULT)
+        )
 
 
-def describe(catalog: BrokerCatalog, kind: int, name: str) -> list[Described]:
+def describe(catalog: BrokerCatalog, kind: int, name: str) -> list[DescribedConfig]:
     """The settings of a resource; raises ``ApiError`` where there is none of that type and name."""
     match kind:
         case ResourceType.TOPIC:
@@ -97,56 +101,56 @@ def names(catalog: BrokerCatalog, kind: ResourceType) -> list[str]:
             return list(catalog.settings.groups)
 
 
-def of_topic(catalog: BrokerCatalog, topic: Topic) -> list[Described]:
+def of_topic(catalog: BrokerCatalog, topic: Topic) -> list[DescribedConfig]:
     """The settings of a topic: its own, then what the broker's lend it. Where settings are unknown, ``cleanup.policy`` says what
     holds until they are set: nothing is cleaned up."""
     overrides = {**topic.overrides, "cleanup.policy": NO_CLEANUP} if topic.settings_unknown else topic.overrides
-    return _of_its_own(catalog, TOPIC_SETTINGS, overrides, Source.TOPIC)
+    return _of_its_own(catalog, TOPIC_SETTINGS, overrides, ConfigSource.TOPIC)
 
 
-def _of_group(catalog: BrokerCatalog, group_id: str) -> list[Described]:
+def _of_group(catalog: BrokerCatalog, group_id: str) -> list[DescribedConfig]:
     """Of any group: one that there is not yet may have settings."""
     if not group_id:
         raise ApiError(ErrorCode.invalid_request, "Group name must not be empty")
-    return _of_its_own(catalog, GROUP_SETTINGS, catalog.settings.groups.get(group_id, {}), Source.GROUP)
+    return _of_its_own(catalog, GROUP_SETTINGS, catalog.settings.groups.get(group_id, {}), ConfigSource.GROUP)
 
 
-def _of_its_own(catalog: BrokerCatalog, table: Table, overrides: Mapping[str, str], source: Source) -> list[Described]:
+def _of_its_own(catalog: BrokerCatalog, table: Table, overrides: Mapping[str, str], source: ConfigSource) -> list[DescribedConfig]:
     described = []
     for name, (_, setting) in table.items():
         value = overrides.get(name)
-        own = [Place(name, setting.text(setting.parse(value)), source)] if value is not None else []
-        inherited = _places_of_broker(catalog, setting.broker_name) if setting.broker_name is not None else []
-        described.append(Described(name, setting, False, (*own, *inherited)))
+        own = [ConfigSynonym(name, setting.text(setting.parse(value)), source)] if value is not None else []
+        inherited = _synonyms_of_broker(catalog, setting.broker_name) if setting.broker_name is not None else []
+        described.append(DescribedConfig(name, setting, False, (*own, *inherited)))
     return described
 
 
-def _of_broker(catalog: BrokerCatalog, name: str) -> list[Described]:
+def _of_broker(catalog: BrokerCatalog, name: str) -> list[DescribedConfig]:
     if name == "":  # what is set for all brokers, and nothing else
         return [
-            Described(one, BROKER_SETTINGS[one][1], False, (Place(one, value, Source.CLUSTER),))
+            DescribedConfig(one, BROKER_SETTINGS[one][1], False, (ConfigSynonym(one, value, ConfigSource.CLUSTER),))
             for one, value in catalog.settings.cluster.items()
         ]
     _check_broker(catalog, name)
     return [
-        Described(one, setting, not setting.dynamic, tuple(_places_of_broker(catalog, one)))
+        DescribedConfig(one, setting, not setting.dynamic, tuple(_synonyms_of_broker(catalog, one)))
         for one, (_, setting) in BROKER_SETTINGS.items()
     ]
 
 
-def _places_of_broker(catalog: BrokerCatalog, name: str) -> list[Place]:
+def _synonyms_of_broker(catalog: BrokerCatalog, name: str) -> list[ConfigSynonym]:
     attribute, setting = BROKER_SETTINGS[name]
     if name == _ADVERTISED:  # either given, or the address on which the broker listens
-        return [Place(name, catalog.endpoint.listener, Source.STATIC)]
+        return [ConfigSynonym(name, catalog.endpoint.listener, ConfigSource.STATIC)]
     started_with = getattr(catalog.static_config, attribute)
-    places = [
-        Place(name, values[name], source)
-        for values, source in ((catalog.settings.broker, Source.BROKER), (catalog.settings.cluster, Source.CLUSTER))
+    synonyms = [
+        ConfigSynonym(name, values[name], source)
+        for values, source in ((catalog.settings.broker, ConfigSource.BROKER), (catalog.settings.cluster, ConfigSource.CLUSTER))
         if name in values
     ]
     if name in catalog.static_config.given:
-        places.append(Place(name, setting.text(started_with), Source.STATIC))
-    return [*places, Place(name, setting.text(setting.default), Source.DEFAULT)]
+        synonyms.append(ConfigSynonym(name, setting.text(started_with), ConfigSource.STATIC))
+    return [*synonyms, ConfigSynonym(name, setting.text(setting.default), ConfigSource.DEFAULT)]
 
 
 def _check_broker(catalog: BrokerCatalog, name: str) -> None:
@@ -159,7 +163,7 @@ def _check_broker(catalog: BrokerCatalog, name: str) -> None:
 _ADVERTISED = "advertised.listeners"
 
 
-class Change(enum.IntEnum):
+class AlterConfigOp(enum.IntEnum):
     """What is done to a setting, by the protocol's numbers."""
 
     SET = 0
@@ -168,10 +172,10 @@ class Change(enum.IntEnum):
     SUBTRACT = 3
 
 
-_LISTS = (Change.APPEND, Change.SUBTRACT)
+_LISTS = (AlterConfigOp.APPEND, AlterConfigOp.SUBTRACT)
 
 Changes = Iterable[tuple[str, int, str | None]]
-"""Name, ``Change``, value."""
+"""Name, ``AlterConfigOp``, value."""
 
 
 AlterSettings = Callable[[StoredSettings, bool], None]
@@ -192,7 +196,7 @@ def alter(
     changes = list(changes)
     if len({one for one, _, _ in changes}) != len(changes):
         raise ApiError(ErrorCode.invalid_request, "Error due to duplicate config keys")
-    missing = next((one for one, change, value in changes if value is None and change != Change.DELETE), None)
+    missing = next((one for one, change, value in changes if value is None and change != AlterConfigOp.DELETE), None)
     if missing is not None:
         raise ApiError(ErrorCode.invalid_request, f"Null value not supported for : {missing}")
     match kind:
@@ -262,14 +266,16 @@ def _changed(own: Mapping[str, str], present: Mapping[str, str], changes: Change
     """The settings of a resource after the changes; lists are added to and taken from what holds at ``present``."""
     result = dict(own)
     for name, change, value in changes:
-        if change == Change.DELETE:
+        if change == AlterConfigOp.DELETE:
             result.pop(name, None)
-        elif change == Change.SET:
+        elif change == AlterConfigOp.SET:
             result[name] = value or ""
         elif change not in _LISTS:
             raise ApiError(ErrorCode.invalid_request, f"Unknown operation {change} on {name}.")
         elif name not in table or not table[name][1].is_list:
-            raise ApiError(ErrorCode.invalid_config, f"Can't {Change(change).name} to key {name} because its type is not LIST.")
+            raise ApiError(
+                ErrorCode.invalid_config, f"Can't {AlterConfigOp(change).name} to key {name} because its type is not LIST."
+            )
         else:
             result[name] = _changed_list(result.get(name, present[name]), change, value or "")
     return result
@@ -278,6 +284,6 @@ def _changed(own: Mapping[str, str], present: Mapping[str, str], changes: Change
 def _changed_list(present: str, change: int, value: str) -> str:
     items = [item for item in present.split(",") if item]
     given = [item.strip() for item in value.split(",")]
-    if change == Change.APPEND:
+    if change == AlterConfigOp.APPEND:
         return ",".join([*items, *(item for item in given if item not in items)])
     return ",".join(item for item in items if item not in given)

@@ -20,7 +20,7 @@ from ottla.broker.effects import (
     CloseConnection,
     Effect,
     JobTag,
-    Place,
+    NodeEndpoint,
     Reply,
     RequestContext,
     RunJob,
@@ -37,7 +37,7 @@ from ottla.broker.verdicts import Writer
 from ottla.coordinator.api_error import ApiError
 from ottla.coordinator.effects import Append
 from ottla.coordinator.transactions.config import TransactionConfig
-from ottla.coordinator.transactions.coordinator import Effect as CoordinatorEffect, TransactionCoordinator
+from ottla.coordinator.transactions.coordinator import TransactionCoordinator, TransactionCoordinatorEffect
 from ottla.coordinator.transactions.decision import TransactionContext, WriteMarkers
 from ottla.coordinator.transactions.events import event_of
 from ottla.errors import ProtocolError
@@ -89,7 +89,7 @@ class Transactions:
                 frozenset(INTERNAL_TOPICS),
             )
         )
-        self._partitions: CoordinatorPartitions[Sequence[Entry], CoordinatorEffect] = CoordinatorPartitions(
+        self._partitions: CoordinatorPartitions[Sequence[Entry], TransactionCoordinatorEffect] = CoordinatorPartitions(
             self._coordinator, self._log, self._catalog.outbox, "transactions", read=_read, empty=(), perform=self._perform
         )
 
@@ -98,11 +98,11 @@ class Transactions:
         self._renew()
         self._partitions.take_over_all(now)
 
-    def coordinator_of(self, transactional_id: str) -> Place | None:
+    def coordinator_of(self, transactional_id: str) -> NodeEndpoint | None:
         """The coordinator of a transactional id: this broker, unless a scripted fault names another, or none (``None``)."""
-        return self._partitions.ownership.place_of(self._coordinator.partition_for(transactional_id), self._catalog.place)
+        return self._partitions.ownership.endpoint_of(self._coordinator.partition_for(transactional_id), self._catalog.place)
 
-    def move_away(self, fault: int, transactional_id: str | None, to: Place | None, now: Now) -> None:
+    def move_away(self, fault: int, transactional_id: str | None, to: NodeEndpoint | None, now: Now) -> None:
         """Give up the partition of a transactional id, or all; ``to`` is the new owner in answers."""
         self._partitions.move_away(fault, transactional_id, to, now)
         ownership = self._partitions.ownership
@@ -179,7 +179,7 @@ class Transactions:
         except ApiError:
             return None
 
-    def _perform(self, effect: CoordinatorEffect, now: Now) -> Iterable[CoordinatorEffect]:
+    def _perform(self, effect: TransactionCoordinatorEffect, now: Now) -> Iterable[TransactionCoordinatorEffect]:
         """Put an effect into the outbox; write appends and markers, and go on with what waited for an internal answer."""
         if isinstance(effect, Append):
             return self._log.append(self._coordinator, [effect], partial(_encoded, effect, now.wall), now)
@@ -200,7 +200,7 @@ class Transactions:
             effects = [CloseConnection(_counterpart(said.ticket), "the broker failed to serve it")]
         self._catalog.outbox.put(*effects)
 
-    def _write_markers(self, order: WriteMarkers, now: Now) -> list[CoordinatorEffect]:
+    def _write_markers(self, order: WriteMarkers, now: Now) -> list[TransactionCoordinatorEffect]:
         """Write the markers that can be written now; the coordinator hears of it when none is missing."""
         epoch = self._coordinator_epoch(order.state_partition)
         marker = NewMarker(order.commit, order.producer_id, order.producer_epoch, epoch)

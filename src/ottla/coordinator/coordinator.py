@@ -30,7 +30,7 @@ from ottla.protocol.apis import Api
 from ottla.protocol.group_records import OffsetCommitValue
 from ottla.types import Now, TopicPartition
 
-Effect = GroupEffect | Append
+GroupCoordinatorEffect = GroupEffect | Append
 
 DurableGroup = tuple[object, dict[TopicPartition, OffsetCommitValue]]
 
@@ -69,19 +69,19 @@ class GroupCoordinator:
         """The partition of ``__consumer_offsets`` that a group lives in."""
         return self._runtime.partition_for(group_id)
 
-    def handle(self, context: RequestContext, request: Any, now: Now) -> list[Effect]:
+    def handle(self, context: RequestContext, request: Any, now: Now) -> list[GroupCoordinatorEffect]:
         """Serve a request of one of ``APIS``; its ``Reply`` is among these effects or among those of a later call."""
         if context.api is Api.LIST_GROUPS:
             return [Reply(context.ticket, self._list_groups(request))]
         return self._runtime.handle(ROUTES[context.api], context, request, now)
 
-    def on_timer(self, key: TimerKey, now: Now) -> list[Effect]:
+    def on_timer(self, key: TimerKey, now: Now) -> list[GroupCoordinatorEffect]:
         """A timer has fired. One that is not armed any more does nothing."""
         if isinstance(key[1], int):
             return self._look_for_expired(key[1], key, now)
         return self._runtime.submit(str(key[1]), TimerFired(key), now)
 
-    def _look_for_expired(self, partition: int, key: TimerKey, now: Now) -> list[Effect]:
+    def _look_for_expired(self, partition: int, key: TimerKey, now: Now) -> list[GroupCoordinatorEffect]:
         """The retention timer has fired: every group of the partition lets go of what has expired."""
         served = self._runtime.served(partition)
         if served is None:
@@ -93,10 +93,10 @@ class GroupCoordinator:
         chores = [(group_id, offset_expiration_timer(group_id)) for group_id in served.shard.state.groups()]
         return self._runtime.collect([*served.apply(Result(effects=(again,))), *_do(served, chores, now)])
 
-    def on_topics_changed(self, topics: Collection[str], now: Now) -> list[Effect]:
+    def on_topics_changed(self, topics: Collection[str], now: Now) -> list[GroupCoordinatorEffect]:
         """Topics were created, were deleted or have more partitions; the topic image has it already. Groups forget what is gone."""
         gone = tuple(name for name in topics if self._context.topics.topic_id(name) is None)
-        effects: list[Effect] = []
+        effects: list[GroupCoordinatorEffect] = []
         for served in self._runtime.all_served() if gone else ():
             committing = dict.fromkeys(served.open_keys())
             state = served.shard.state
@@ -105,15 +105,15 @@ class GroupCoordinator:
             effects += self._runtime.collect(_do(served, chores, now))
         return effects
 
-    def on_regexes_resolved(self, group_id: str, matches: ResolvedRegexes | None, now: Now) -> list[Effect]:
+    def on_regexes_resolved(self, group_id: str, matches: ResolvedRegexes | None, now: Now) -> list[GroupCoordinatorEffect]:
         """What a ``ResolveRegexes`` has found; ``None`` if that could not be done."""
         return self._runtime.submit(group_id, RegexesResolved(matches), now)
 
-    def on_appended(self, partition: int, batch: int, now: Now) -> list[Effect]:
+    def on_appended(self, partition: int, batch: int, now: Now) -> list[GroupCoordinatorEffect]:
         """The records of an ``Append`` are in the log."""
         return self._runtime.on_appended(partition, batch, now)
 
-    def on_append_failed(self, partition: int, batch: int, error: ErrorCode, now: Now) -> list[Effect]:
+    def on_append_failed(self, partition: int, batch: int, error: ErrorCode, now: Now) -> list[GroupCoordinatorEffect]:
         """The records of an ``Append`` are not in the log, and never will be; ``error`` is the log's."""
         return self._runtime.on_append_failed(partition, batch, error, now)
 
@@ -121,13 +121,13 @@ class GroupCoordinator:
         """The log of a partition is being read: requests for its groups are answered with "loading"."""
         self._runtime.start_loading(partition)
 
-    def load(self, partition: int, events: Iterable[DurableEvent], now: Now) -> list[Effect]:
+    def load(self, partition: int, events: Iterable[DurableEvent], now: Now) -> list[GroupCoordinatorEffect]:
         """Take a partition over with what its log says (``events_of`` its records), and serve its groups from now on."""
         shard = GroupShard(partition, self._context)
         shard.replay(events)
         return self._runtime.load(partition, shard, now)
 
-    def end_transaction(self, partition: int, producer_id: int, commit: bool, now: Now) -> list[Effect]:
+    def end_transaction(self, partition: int, producer_id: int, commit: bool, now: Now) -> list[GroupCoordinatorEffect]:
         """The marker that ends a producer's transaction is in a partition: the offsets that it wrote count, or are forgotten."""
         served = self._runtime.served(partition)
         if served is not None:
@@ -142,11 +142,11 @@ class GroupCoordinator:
                 found.setdefault(producer_id, {}).update(places)
         return found
 
-    def unload(self, partition: int) -> list[Effect]:
+    def unload(self, partition: int) -> list[GroupCoordinatorEffect]:
         """Stop serving a partition's groups; waiting requests are answered with NOT_COORDINATOR."""
         return self._runtime.unload(partition)
 
-    def expire_members(self, group_id: str, fits: Callable[[Any], bool], now: Now) -> tuple[int, list[Effect]]:
+    def expire_members(self, group_id: str, fits: Callable[[Any], bool], now: Now) -> tuple[int, list[GroupCoordinatorEffect]]:
         """Let the sessions of those members of a group that fit be over now; also returns how many they are."""
         served = self._runtime.served(self.partition_for(group_id))
         group = served.shard.state.group(group_id) if served is not None else None
@@ -158,7 +158,7 @@ class GroupCoordinator:
         ]
         return len(members), self._runtime.collect(effects)
 
-    def on_disconnect(self, connection: int, now: Now) -> list[Effect]:
+    def on_disconnect(self, connection: int, now: Now) -> list[GroupCoordinatorEffect]:
         """A connection is gone. What it asked for stays parked: its client may come back under the same member id, or time out."""
         return []
 

@@ -38,7 +38,7 @@ _OPERATIONS_NOT_ASKED = -(2**31)
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
+class DescribeTarget:
     """One group of a DescribeGroups or ConsumerGroupDescribe, and whether its operations are asked for."""
 
     group_id: str
@@ -50,12 +50,14 @@ class Described:
         return _ALL_OPERATIONS if self.with_operations else _OPERATIONS_NOT_ASKED
 
 
-def described_groups(request: describe_groups_request.DescribeGroupsRequest) -> tuple[Described, ...]:
+def described_groups(request: describe_groups_request.DescribeGroupsRequest) -> tuple[DescribeTarget, ...]:
     """The parts of a DescribeGroups."""
-    return tuple(Described(group_id, request.include_authorized_operations) for group_id in request.groups)
+    return tuple(DescribeTarget(group_id, request.include_authorized_operations) for group_id in request.groups)
 
 
-def describe_group(coordinator: GroupContext, state: ShardState, context: RequestContext, wanted: Described, now: Now) -> Result:
+def describe_group(
+    coordinator: GroupContext, state: ShardState, context: RequestContext, wanted: DescribeTarget, now: Now
+) -> Result:
     """One group and its members; the user data for the assignor is shown while it is in use."""
     group = state.classic_group(wanted.group_id)
     if group is None and VersionRule.GROUP_NOT_FOUND in context.version_rules:
@@ -90,7 +92,7 @@ def describe_group(coordinator: GroupContext, state: ShardState, context: Reques
     )
 
 
-def describe_refused(context: RequestContext, wanted: Described, error: ErrorCode) -> describe_groups_response.DescribedGroup:
+def describe_refused(context: RequestContext, wanted: DescribeTarget, error: ErrorCode) -> describe_groups_response.DescribedGroup:
     """The answer for a group that cannot be looked at."""
     return _undescribed(wanted.group_id, error, None)
 
@@ -109,13 +111,13 @@ def _undescribed(
     )
 
 
-def described_consumer_groups(request: consumer_group_describe_request.ConsumerGroupDescribeRequest) -> tuple[Described, ...]:
+def described_consumer_groups(request: consumer_group_describe_request.ConsumerGroupDescribeRequest) -> tuple[DescribeTarget, ...]:
     """The parts of a ConsumerGroupDescribe."""
-    return tuple(Described(group_id, request.include_authorized_operations) for group_id in request.group_ids)
+    return tuple(DescribeTarget(group_id, request.include_authorized_operations) for group_id in request.group_ids)
 
 
 def describe_consumer_group(
-    coordinator: GroupContext, state: ShardState, context: RequestContext, wanted: Described, now: Now
+    coordinator: GroupContext, state: ShardState, context: RequestContext, wanted: DescribeTarget, now: Now
 ) -> Result:
     """One group, its members, what they have and what they shall have."""
     if not wanted.group_id:
@@ -141,7 +143,7 @@ def describe_consumer_group(
 
 
 def describe_consumer_group_refused(
-    context: RequestContext, wanted: Described, error: ErrorCode
+    context: RequestContext, wanted: DescribeTarget, error: ErrorCode
 ) -> consumer_group_describe_response.DescribedGroup:
     """The answer for a group that cannot be looked at."""
     return _consumer_group_undescribed(wanted.group_id, error)

@@ -116,6 +116,3 @@ class ResolvedRegexes:
 
     version: int
     topics: Mapping[str, tuple[str, ...]]
-
-
-Effect = Reply | NoReply | CloseConnection | SetTimer | CancelTimer | Append | ResolveRegexes

@@ -38,13 +38,13 @@ class Walk(Protocol):
         self,
         frame: memoryview | bytes,
         position: int,
-        records: list[Place] | None = None,
+        records: list[RecordsSpan] | None = None,
         rewrite: leniency.Rewrite | None = None,
         /,
     ) -> int: ...
 
 
-class Place(NamedTuple):
+class RecordsSpan(NamedTuple):
     """Where the records of one partition lie: their length from ``start`` on, they themselves from ``begin`` to ``end``."""
 
     start: int
@@ -93,7 +93,7 @@ def _checked(cls: type[Any], walk: Walk) -> Walk:
     def checked(
         frame: memoryview | bytes,
         position: int,
-        records: list[Place] | None = None,
+        records: list[RecordsSpan] | None = None,
         rewrite: leniency.Rewrite | None = None,
     ) -> int:
         try:
@@ -138,7 +138,7 @@ class _Source:
             "tagged_struct_or_null": leniency.tagged_struct_or_null if lenient else _tagged_struct_or_null,
             "too_many": _too_many,
             "null": _null,
-            "place": Place,
+            "place": RecordsSpan,
         }
 
     def function(self) -> Walk:
@@ -268,7 +268,7 @@ def _null(name: str) -> ProtocolError:
 
 
 def _tags(
-    frame: memoryview, position: int, known: dict[int, Walk], records: list[Place] | None, rewrite: leniency.Rewrite | None
+    frame: memoryview, position: int, known: dict[int, Walk], records: list[RecordsSpan] | None, rewrite: leniency.Rewrite | None
 ) -> int:
     """A section of tagged fields, read as kio reads it: ignoring the size in front of each."""
     count, position = read_varint(frame, position)

@@ -13,7 +13,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from ottla.protocol.bounds import EMPTY_RECORDS, Place
+from ottla.protocol.bounds import EMPTY_RECORDS, RecordsSpan
 from ottla.protocol.schema import cache, has_records, nested_class
 
 WORTH = 1 << 16
@@ -23,7 +23,7 @@ Put = Callable[[Any, Iterator[memoryview]], None]
 """Puts the next records, one after the other, into each place of a message that has some."""
 
 
-def without_records(frame: memoryview, places: Sequence[Place], *, flexible: bool) -> memoryview:
+def without_records(frame: memoryview, places: Sequence[RecordsSpan], *, flexible: bool) -> memoryview:
     """The frame with no records in these places."""
     empty = EMPTY_RECORDS[flexible]
     kept: list[bytes | memoryview] = []

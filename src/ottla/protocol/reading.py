@@ -41,7 +41,7 @@ class Reader:
 
     def around_records(self, frame: memoryview, position: int, put: cutting.Put) -> tuple[Any, int]:
         """The same for a message with records, which ``put`` inserts as views of the frame."""
-        places: list[bounds.Place] = []
+        places: list[bounds.RecordsSpan] = []
         try:
             assert self._walk is not None, "records belong to partitions, which are in an array"
             self._walk(frame, position, places)
@@ -57,7 +57,7 @@ class Reader:
         return message, size
 
     def _read_rewritten(
-        self, frame: memoryview | bytes, position: int, places: list[bounds.Place] | None, refusal: Exception
+        self, frame: memoryview | bytes, position: int, places: list[bounds.RecordsSpan] | None, refusal: Exception
     ) -> tuple[Any, int]:
         rewrite = Rewrite(frame)
         bounds.lenient_walk_of(self._class)(frame, position, places, rewrite)

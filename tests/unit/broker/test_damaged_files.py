@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.broker.resources import Change, ResourceType, alter, describe
+from ottla.broker.resources import AlterConfigOp, ResourceType, alter, describe
 from ottla.broker.topics import OFFSETS_TOPIC
 from ottla.errors import ConfigError, StorageError
 from ottla.protocol.apis import Api
@@ -383,7 +383,7 @@ def test_topics_whose_settings_are_unknown_are_neither_deleted_nor_compacted(dat
         broker.close()
     broker = CoreUnderTest(data, LATER)
     for name, configs in TOPICS.items():
-        changes = [(one, Change.SET, value) for one, value in configs.items()]
+        changes = [(one, AlterConfigOp.SET, value) for one, value in configs.items()]
         alter(
             broker.core.catalog,
             ResourceType.TOPIC,
@@ -403,7 +403,7 @@ def test_topics_whose_settings_are_unknown_are_neither_deleted_nor_compacted(dat
         broker.core.catalog,
         ResourceType.TOPIC,
         "kept",
-        [("retention.ms", Change.DELETE, None)],
+        [("retention.ms", AlterConfigOp.DELETE, None)],
         broker.core.state.alter_settings,
         replacing=False,
         validate_only=False,
@@ -481,7 +481,7 @@ def test_a_compacted_log_with_holes_is_not_cut_when_its_settings_are_unknown(tmp
 
 def test_a_log_with_holes_that_is_not_compacted_any_more_is_not_cut_when_the_checkpoints_are_lost(tmp_path: Path) -> None:
     broker, left = hollow(tmp_path)
-    changes = [("cleanup.policy", Change.SET, "delete"), ("retention.ms", Change.SET, "-1")]
+    changes = [("cleanup.policy", AlterConfigOp.SET, "delete"), ("retention.ms", AlterConfigOp.SET, "-1")]
     alter(
         broker.core.catalog,
         ResourceType.TOPIC,
@@ -528,7 +528,7 @@ def test_a_setting_of_a_group_that_this_release_cannot_use_is_kept_and_has_no_ef
         held = {one.name: one.holds.value for one in describe(broker.core.catalog, ResourceType.GROUP, "g")}
         assert held["consumer.session.timeout.ms"] == "45000"
         assert held["consumer.heartbeat.interval.ms"] == "700"
-        changes = [("consumer.heartbeat.interval.ms", Change.SET, "700")]
+        changes = [("consumer.heartbeat.interval.ms", AlterConfigOp.SET, "700")]
         alter(
             broker.core.catalog,
             ResourceType.GROUP,
@@ -589,7 +589,7 @@ def test_settings_of_a_later_release_are_kept_and_the_others_hold(data: Path) ->
             broker.core.catalog,
             ResourceType.BROKER,
             "1",
-            [("message.max.bytes", Change.SET, "9")],
+            [("message.max.bytes", AlterConfigOp.SET, "9")],
             broker.core.state.alter_settings,
             replacing=False,
             validate_only=False,
@@ -598,7 +598,7 @@ def test_settings_of_a_later_release_are_kept_and_the_others_hold(data: Path) ->
             broker.core.catalog,
             ResourceType.TOPIC,
             "compacted",
-            [("segment.ms", Change.SET, "9")],
+            [("segment.ms", AlterConfigOp.SET, "9")],
             broker.core.state.alter_settings,
             replacing=False,
             validate_only=False,

@@ -11,7 +11,7 @@ import pytest
 
 from ottla.broker import slices
 from ottla.broker.api import HANDLERS
-from ottla.broker.effects import CloseConnection, HalfReply, Place
+from ottla.broker.effects import CloseConnection, HalfReply, NodeEndpoint
 from ottla.broker.faults import rules, table
 from ottla.broker.faults.answers import error_answer
 from ottla.broker.faults.rules import Moment, RemoveFaults
@@ -454,7 +454,7 @@ def test_a_coordinator_may_move_again_before_the_log_is_read(broker: CoreUnderTe
 
 
 def test_another_broker_can_be_named(broker: CoreUnderTest) -> None:
-    add(broker, rules.MoveCoordinator(None, Place(1000, "elsewhere", 1)), times=None)
+    add(broker, rules.MoveCoordinator(None, NodeEndpoint(1000, "elsewhere", 1)), times=None)
     assert find(broker) == (ErrorCode.none, 1000, 1)
 
 

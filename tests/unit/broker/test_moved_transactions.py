@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.broker.effects import Place
+from ottla.broker.effects import NodeEndpoint
 from ottla.broker.faults import rules
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
@@ -61,7 +61,7 @@ def test_a_group_that_moves_leaves_transactions_where_they_are(broker: CoreUnder
 def test_a_transaction_that_is_somewhere_else_is_not_timed_out_here(broker: CoreUnderTest) -> None:
     producer = Producer(broker, timeout_ms=10_000)
     assert (producer.init(), producer.write()) == (ErrorCode.none, ErrorCode.none)
-    add(broker, rules.MoveCoordinator(transactional_id="tx", to=Place(1000, "elsewhere", 1)), times=None)
+    add(broker, rules.MoveCoordinator(transactional_id="tx", to=NodeEndpoint(1000, "elsewhere", 1)), times=None)
     assert transactional_coordinator(broker) == (ErrorCode.none, "elsewhere", 1)
     broker.pass_time(60_000)
     assert fetch(broker).high_watermark == 1

@@ -17,8 +17,8 @@ from ottla.coordinator.classic.group import ClassicGroup, ClassicGroupState
 from ottla.coordinator.config import GroupConfig
 from ottla.coordinator.consumer.group import ConsumerGroup, ConsumerGroupState
 from ottla.coordinator.consumer.regex import resolve_all
-from ottla.coordinator.coordinator import GroupCoordinator
-from ottla.coordinator.effects import Append, CancelTimer, Effect, Reply, RequestContext, ResolveRegexes, SetTimer, TimerKey
+from ottla.coordinator.coordinator import GroupCoordinator, GroupCoordinatorEffect
+from ottla.coordinator.effects import Append, CancelTimer, Reply, RequestContext, ResolveRegexes, SetTimer, TimerKey
 from ottla.coordinator.events import GroupRecord, event_of, events_of
 from ottla.protocol import ErrorCode, duration
 from ottla.protocol.apis import Api, version_rules_of
@@ -102,10 +102,10 @@ class Telling(NamedTuple):
     now: Now
     topics: Topics
 
-    def to(self, coordinator: GroupCoordinator) -> list[Effect]:
+    def to(self, coordinator: GroupCoordinator) -> list[GroupCoordinatorEffect]:
         """Let a coordinator hear of it."""
         now = () if self.what == "unload" else (self.now,)
-        effects: list[Effect] = getattr(coordinator, self.what)(*self.args, *now)
+        effects: list[GroupCoordinatorEffect] = getattr(coordinator, self.what)(*self.args, *now)
         return effects
 
 
@@ -125,10 +125,10 @@ class Harness:
         self.requests: dict[int, tuple[Any, int]] = {}
         """What was asked, and when."""
         self.all_timers: dict[TimerKey, int] = {}
-        self.trace: list[Effect] = []
+        self.trace: list[GroupCoordinatorEffect] = []
         self.told: list[Telling | None] = []
         """All that coordinators were told; ``None``: another one was started."""
-        self.said: list[list[Effect]] = []
+        self.said: list[list[GroupCoordinatorEffect]] = []
         """What they said to each."""
         self.jobs: list[tuple[str, ResolveRegexes]] = []
         self._tickets = itertools.count(1)
@@ -181,7 +181,7 @@ class Harness:
         self.said.append(telling.to(self.coordinator))
         self.perform(self.said[-1])
 
-    def told_again(self) -> list[list[Effect]]:
+    def told_again(self) -> list[list[GroupCoordinatorEffect]]:
         """What other coordinators say to all that was told to those before."""
         topics, ids = Topics(), CountingIds()
         coordinator = GroupCoordinator(self.config, topics, ids)
@@ -203,7 +203,7 @@ class Harness:
     def waits(self, ticket: int) -> bool:
         return ticket not in self.replies
 
-    def perform(self, effects: Iterable[Effect]) -> None:
+    def perform(self, effects: Iterable[GroupCoordinatorEffect]) -> None:
         for effect in effects:
             self.trace.append(effect)
             match effect:

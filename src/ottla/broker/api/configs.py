@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ottla.broker.api.registry import serves
 from ottla.broker.effects import Effect, Reply, RequestContext
-from ottla.broker.resources import KNOWN_TYPES, Change, Described, ResourceType, alter, describe, names
+from ottla.broker.resources import KNOWN_TYPES, AlterConfigOp, DescribedConfig, ResourceType, alter, describe, names
 from ottla.broker.slices import SIZE, Slices
 from ottla.coordinator.api_error import ApiError
 from ottla.protocol import NO_THROTTLE, ErrorCode
@@ -49,7 +49,7 @@ def _alter_configs_slices(
 ) -> Slices:
 
     def change(resource: alter_configs_request.AlterConfigsResource) -> None:
-        changes = [(config.name, Change.SET, config.value) for config in resource.configs]
+        changes = [(config.name, AlterConfigOp.SET, config.value) for config in resource.configs]
         alter(
             state.catalog,
             resource.resource_type,
@@ -131,7 +131,7 @@ def _describe_configs_slices(
     for number, resource in enumerate(request.resources):
         if number and not number % SIZE:
             yield []
-        code, message, found = ErrorCode.none, "", list[Described]()
+        code, message, found = ErrorCode.none, "", list[DescribedConfig]()
         wanted = resource.configuration_keys
         try:
             if unknown:  # Kafka says so of the whole request
@@ -153,7 +153,7 @@ def _describe_configs_slices(
 
 
 def _described(
-    described: Described, request: describe_configs_request.DescribeConfigsRequest
+    described: DescribedConfig, request: describe_configs_request.DescribeConfigsRequest
 ) -> describe_configs_response.DescribeConfigsResourceResult:
     holds = described.holds
     synonyms = tuple(

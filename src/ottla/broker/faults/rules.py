@@ -9,7 +9,7 @@ import enum
 from dataclasses import dataclass
 from typing import Any
 
-from ottla.broker.effects import Place
+from ottla.broker.effects import NodeEndpoint
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 
@@ -81,7 +81,7 @@ class MoveCoordinator:
     answers."""
 
     group: str | None = None
-    to: Place | None = None
+    to: NodeEndpoint | None = None
     transactional_id: str | None = None
 
     @property

@@ -23,7 +23,7 @@ from ottla.protocol.messages import describe_transactions_response
 from ottla.protocol.transaction_records import TransactionLogValue
 from ottla.types import Now
 
-Effect = DecisionEffect | Append | Reply
+TransactionCoordinatorEffect = DecisionEffect | Append | Reply
 
 
 class TransactionCoordinator:
@@ -47,7 +47,7 @@ class TransactionCoordinator:
         """The partition of ``__transaction_state`` that a transactional id lives in."""
         return self._runtime.partition_for(transactional_id)
 
-    def handle(self, context: RequestContext, request: Any, now: Now) -> list[Effect]:
+    def handle(self, context: RequestContext, request: Any, now: Now) -> list[TransactionCoordinatorEffect]:
         """Serve a request of one of ``APIS``; its ``Reply`` is among these effects or among those of a later call."""
         if context.api is Api.DESCRIBE_TRANSACTIONS:
             return [Reply(context.ticket, self._described(request.transactional_ids))]
@@ -55,19 +55,19 @@ class TransactionCoordinator:
             return [Reply(context.ticket, self._listed(request, now))]
         return self._runtime.handle(ROUTES[context.api], context, request, now)
 
-    def on_timer(self, key: TimerKey, now: Now) -> list[Effect]:
+    def on_timer(self, key: TimerKey, now: Now) -> list[TransactionCoordinatorEffect]:
         """A timer has fired. One that is not armed any more does nothing."""
         return self._runtime.submit(str(key[1]), TimerFired(key), now)
 
-    def on_markers_written(self, transactional_id: str, now: Now) -> list[Effect]:
+    def on_markers_written(self, transactional_id: str, now: Now) -> list[TransactionCoordinatorEffect]:
         """Every partition of a transaction that still exists has its marker."""
         return self._runtime.submit(transactional_id, BackgroundTask(completion_timer(transactional_id)), now)
 
-    def on_appended(self, partition: int, batch: int, now: Now) -> list[Effect]:
+    def on_appended(self, partition: int, batch: int, now: Now) -> list[TransactionCoordinatorEffect]:
         """The records of an ``Append`` are in the log."""
         return self._runtime.on_appended(partition, batch, now)
 
-    def on_append_failed(self, partition: int, batch: int, error: ErrorCode, now: Now) -> list[Effect]:
+    def on_append_failed(self, partition: int, batch: int, error: ErrorCode, now: Now) -> list[TransactionCoordinatorEffect]:
         """The records of an ``Append`` are not in the log: nothing of it has happened, and its client shall ask again."""
         return self._runtime.on_append_failed(partition, batch, error, now)
 
@@ -75,11 +75,11 @@ class TransactionCoordinator:
         """The log of a partition is being read: requests for its ids are answered with "loading"."""
         self._runtime.start_loading(partition)
 
-    def unload(self, partition: int) -> list[Effect]:
+    def unload(self, partition: int) -> list[TransactionCoordinatorEffect]:
         """Stop serving a partition's ids: waiting requests are answered with NOT_COORDINATOR, and timers are removed."""
         return self._runtime.unload(partition)
 
-    def load(self, partition: int, records: Iterable[tuple[bytes, bytes | None]], now: Now) -> list[Effect]:
+    def load(self, partition: int, records: Iterable[tuple[bytes, bytes | None]], now: Now) -> list[TransactionCoordinatorEffect]:
         """Take a partition over with the records of its log, oldest first, and serve its ids from now on.
 
         Transactions that were prepared are completed. Raises ``ProtocolError`` for a damaged record; the partition is not served
