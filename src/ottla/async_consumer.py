@@ -113,7 +113,7 @@ class AsyncConsumer(ConsumerBase[K_co, V_co]):
             await self.close()
             return
         try:
-            await self._close(CLOSE_TIMEOUT, GroupMembershipOperation.DEFAULT, self._processed(error))
+            await self._close(CLOSE_TIMEOUT, GroupMembershipOperation.DEFAULT, self._last_poll.processed(error))
         except OttlaError as closing:
             closing.__context__ = None
             assert error is not None
@@ -144,7 +144,7 @@ class AsyncConsumer(ConsumerBase[K_co, V_co]):
     async def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """As ``Consumer.assign``. If it is cancelled, the progress of the old assignment is committed nevertheless."""
         wanted = arguments.partitions((partitions,))
-        await self._run_alone(lambda now: self._calls.assign(wanted, now, self._is_processed))
+        await self._run_alone(lambda now: self._calls.assign(wanted, now, self._last_poll.is_processed))
 
     # -- records ----------------------------------------------------------------------------------------------------------
 
@@ -312,10 +312,10 @@ class AsyncConsumer(ConsumerBase[K_co, V_co]):
         ``asyncio.shield(consumer.close())``.
         """
         operation = arguments.group_membership(group_membership)
-        return self._close(arguments.duration(timeout) / 1000, operation, self._processed())
+        return self._close(arguments.duration(timeout) / 1000, operation, self._last_poll.processed())
 
     async def _close(self, timeout: float, operation: GroupMembershipOperation, processed: Delivery | None) -> None:
-        """``processed``: see ``_processed``. Records returned since then are not."""
+        """``processed``: see ``_LastPoll.processed``. Records returned since then are not."""
         self._check_process()
         if self._closed:
             return
@@ -425,7 +425,7 @@ class AsyncConsumer(ConsumerBase[K_co, V_co]):
             result: T = done.value
             return result
         except WakeupError:
-            self._on_interrupted("a call of the consumer was interrupted by wakeup()")
+            self._last_poll.on_interrupted("a call of the consumer was interrupted by wakeup()")
             raise
         except (OttlaError, asyncio.CancelledError):
             raise

@@ -130,7 +130,7 @@ class Consumer(ConsumerBase[K_co, V_co]):
         commits work, without a membership. Raises ``IllegalStateError`` after ``subscribe()``.
         """
         wanted = arguments.partitions((partitions,))
-        self._run(lambda now: self._calls.assign(wanted, now, self._is_processed))
+        self._run(lambda now: self._calls.assign(wanted, now, self._last_poll.is_processed))
 
     # -- records ----------------------------------------------------------------------------------------------------------
 
@@ -378,7 +378,7 @@ class Consumer(ConsumerBase[K_co, V_co]):
                 return
             started = clock.now()
             try:
-                processed = self._is_processed(error)
+                processed = self._last_poll.is_processed(error)
                 self._drive(self._calls.close(round(timeout * 1000), started, operation, done_with_last=processed))
             finally:
                 self._closed = True
@@ -397,13 +397,13 @@ class Consumer(ConsumerBase[K_co, V_co]):
             self._enter(this)
             return self._drive(call(clock.now()))
         except WakeupError:
-            self._on_interrupted("a call of the consumer was interrupted by wakeup()")
+            self._last_poll.on_interrupted("a call of the consumer was interrupted by wakeup()")
             raise
         except OttlaError:
             raise
         except BaseException as error:
             self._calls.interrupted = True
-            self._on_interrupted(f"{type(error).__name__} interrupted a call of the consumer")
+            self._last_poll.on_interrupted(f"{type(error).__name__} interrupted a call of the consumer")
             raise
         finally:
             if self._inside is this:

@@ -1,8 +1,8 @@
 """The common part of all consumers: settings, the network thread, and the queries that need no waiting.
 
-Owns the start of the network thread, ``wakeup``, and the queries that are answered from the latest snapshot. Must not know how a
-call waits: ``Consumer`` blocks its thread, ``AsyncConsumer`` its task. Invariant: nothing is opened, and no thread started, before
-the first call that needs it.
+Owns the start of the network thread, ``wakeup``, the queries that are answered from the latest snapshot, and what other threads may
+ask. Must not know how a call waits: ``Consumer`` blocks its thread, ``AsyncConsumer`` its task. Invariant: nothing is opened, and
+no thread started, before the first call that needs it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any, Generic, Never, NoReturn, Unpack
 from ottla.arguments import LONGEST_POLL, Timeout, duration, milliseconds
 from ottla.client.assembly import ConsumerAssembly
 from ottla.client.calls.calls import ConsumerCalls, ProcessingJob
-from ottla.client.calls.collector import Delivery
+from ottla.client.calls.collector import Delivery, FetchCollector
 from ottla.client.calls.mailbox import News
 from ottla.client.calls.rebalancing import Listener
 from ottla.client.commands import Inspect
-from ottla.client.groups.rebalances import Rebalance
+from ottla.client.groups.rebalances import Rebalance, RebalanceRecorder
 from ottla.client.health.metrics import MetricName
 from ottla.client.health.verdicts import Assessor, Health, NetworkView
 from ottla.client.notifications import WakeupRequested
@@ -53,6 +53,82 @@ ANSWER_TIMEOUT = 5.0
 """Seconds that the network thread may take to report its state; it normally takes a thousandth of that."""
 
 
+class _LastPoll:
+    """The records that the last poll returned, and whether they count as processed.
+
+    Its methods are called by the code that closes, or has called, the consumer: see ``ottla.caller``.
+    """
+
+    def __init__(self, collector: FetchCollector) -> None:
+        self._collector = collector
+
+    def processed(self, error: BaseException | None = None) -> Delivery | None:
+        """The records, if ``close()`` may count them as processed; ``error`` has left the ``with``."""
+        delivery = self._collector.delivery
+        if delivery is None or delivery.caller is None:
+            return delivery
+        reason = delivery.caller.unfinished() if error is None else f"{type(error).__name__} has left the with block"
+        if reason is not None:
+            _log.info("the records of the last poll do not count as processed: %s", reason)
+            return None
+        return delivery
+
+    def is_processed(self, error: BaseException | None = None) -> bool:
+        """Whether ``close()`` may count the records as processed."""
+        return self._collector.delivery is self.processed(error)
+
+    def on_interrupted(self, reason: str) -> None:
+        """A call was interrupted. If the records were being processed, that may have been interrupted, too."""
+        delivery = self._collector.delivery
+        if delivery is not None and delivery.caller is not None and delivery.caller.is_running():
+            delivery.caller.interrupted = reason
+
+
+class _Monitor:
+    """What other threads may ask of a consumer: health, metrics, rebalances. Nothing of it costs anything unless it is called.
+
+    It reads what the application thread counts (``ConsumerCalls``) and asks the network thread for the rest.
+    """
+
+    def __init__(self, config: ConsumerConfig, calls: ConsumerCalls, recorder: RebalanceRecorder | None) -> None:
+        self.assessing = threading.Lock()
+        """Held while the assessor, which remembers the last progress of each partition, judges."""
+        self._group_id = config.group_id
+        self._calls = calls
+        self._recorder = recorder
+        self._assessor = Assessor(config.group_id, config.session_timeout_ms)
+
+    @property
+    def rebalances(self) -> tuple[Rebalance, ...]:
+        return () if self._recorder is None else self._recorder.records
+
+    def health(self, network: NetworkThread | None, stuck_after: int, *, closed: bool) -> Health:
+        view = _view(network)
+        if view is None:
+            dead = closed or network is not None
+            what = "the consumer is closed" if closed else "its network thread does not answer"
+            reason = what if dead else "no call was made yet"
+            return Health(live=not dead, ready=False, healthy=False, reasons=(reason,), group_id=self._group_id)
+        with self.assessing:
+            return self._assessor.assess(view, self._calls.consumed(), stuck_after)
+
+    def metrics(self, network: NetworkThread | None) -> dict[MetricName, float]:
+        view = _view(network)
+        return {} if view is None else {**view.metrics, **self._calls.metrics(view.at)}
+
+
+def _view(network: NetworkThread | None) -> NetworkView | None:
+    """What the network thread knows; ``None`` if none is running and answers."""
+    if network is None or not network.running:
+        return None
+    answer: Future[NetworkView] = Future()
+    try:
+        network.submit(Inspect(answer.set_result))
+        return answer.result(ANSWER_TIMEOUT)
+    except (IllegalStateError, TimeoutError):
+        return None
+
+
 class ConsumerBase(Generic[K_co, V_co]):
     """See the module."""
 
@@ -77,10 +153,10 @@ class ConsumerBase(Generic[K_co, V_co]):
         self._config = ConsumerConfig.parse(config, **given, **settings)
         self._calls = ConsumerCalls(self._config, self._submit, self._news)
         self._assembly = ConsumerAssembly(self._config, random_source(), self._calls.collector.in_hand)
-        self._assessor = Assessor(self._config.group_id, self._config.session_timeout_ms)
-        self._assessing = threading.Lock()
         recorder = self._assembly.recorder
         self._calls.jobs.rebalancing = lambda: recorder is not None and recorder.under_way
+        self._monitor = _Monitor(self._config, self._calls, recorder)
+        self._last_poll = _LastPoll(self._calls.collector)
         self._closed = False
         self._warned_of_wait = False
         self._woken_early = False
@@ -135,8 +211,7 @@ class ConsumerBase(Generic[K_co, V_co]):
     def rebalances(self) -> tuple[Rebalance, ...]:
         """The latest rebalances of this member, oldest first, at most a hundred. May be read from any thread."""
         self._check_process()
-        recorder = self._assembly.recorder
-        return () if recorder is None else recorder.records
+        return self._monitor.rebalances
 
     def health(self, stuck_after: float | timedelta = STUCK_AFTER) -> Health:
         """The health of the consumer, as a whole and by partition. May be called from any thread; costs nothing unless called.
@@ -145,20 +220,7 @@ class ConsumerBase(Generic[K_co, V_co]):
         detected between calls, so call this regularly, as a probe does. ``ottla.health.serve`` is a server for probes.
         """
         self._check_process()
-        stuck = duration(stuck_after, "stuck_after")
-        view = self._inspect()
-        if view is None:
-            dead = self._closed or self._network is not None
-            what = "the consumer is closed" if self._closed else "its network thread does not answer"
-            return Health(
-                live=not dead,
-                ready=False,
-                healthy=False,
-                reasons=(what if dead else "no call was made yet",),
-                group_id=self._config.group_id,
-            )
-        with self._assessing:
-            return self._assessor.assess(view, self._calls.consumed(), stuck)
+        return self._monitor.health(self._network, duration(stuck_after, "stuck_after"), closed=self._closed)
 
     def metrics(self) -> dict[MetricName, float]:
         """The metrics of the consumer, with the names of Kafka's own consumer. May be called from any thread.
@@ -166,22 +228,7 @@ class ConsumerBase(Generic[K_co, V_co]):
         Times are milliseconds, as Kafka's are, except names that end in ``seconds-ago``.
         """
         self._check_process()
-        view = self._inspect()
-        if view is None:
-            return {}
-        return {**view.metrics, **self._calls.metrics(view.at)}
-
-    def _inspect(self) -> NetworkView | None:
-        """What the network thread knows; ``None`` if none is running and answers."""
-        network = self._network
-        if network is None or not network.running:
-            return None
-        answer: Future[NetworkView] = Future()
-        try:
-            network.submit(Inspect(answer.set_result))
-            return answer.result(ANSWER_TIMEOUT)
-        except (IllegalStateError, TimeoutError):
-            return None
+        return self._monitor.metrics(self._network)
 
     def processing(self, *, limit: float | timedelta) -> ProcessingJob:
         """A block in which the application may process records for longer than ``max_poll_interval`` and remain a member.
@@ -236,30 +283,6 @@ class ConsumerBase(Generic[K_co, V_co]):
 
     def _news(self) -> News:
         return self._network.notifications.news() if self._network is not None else []
-
-    def _processed(self, error: BaseException | None = None) -> Delivery | None:
-        """The records that were returned last, if ``close()`` may count them as processed; ``error`` has left the ``with``.
-
-        Called by the code that closes the consumer: see ``ottla.caller``.
-        """
-        delivery = self._calls.collector.delivery
-        if delivery is None or delivery.caller is None:
-            return delivery
-        reason = delivery.caller.unfinished() if error is None else f"{type(error).__name__} has left the with block"
-        if reason is not None:
-            _log.info("the records of the last poll do not count as processed: %s", reason)
-            return None
-        return delivery
-
-    def _is_processed(self, error: BaseException | None = None) -> bool:
-        """Whether the records of the last poll count as processed. See ``_processed``."""
-        return self._calls.collector.delivery is self._processed(error)
-
-    def _on_interrupted(self, reason: str) -> None:
-        """A call was interrupted. If the records of the last poll were being processed, that may have been interrupted, too."""
-        delivery = self._calls.collector.delivery
-        if delivery is not None and delivery.caller is not None and delivery.caller.is_running():
-            delivery.caller.interrupted = reason
 
     def _bound(self, listener: Callable[[Any, list[TopicPartition]], object] | None) -> Listener | None:
         """A listener that is called with this consumer."""

@@ -18,7 +18,7 @@ from ottla.client.calls.collector import FetchCollector
 from ottla.client.notifications import FetchedPartition, FetchedResponse
 from ottla.client.subscription import Mode, PartitionView, Snapshot
 from ottla.records import ControlType, NewRecord, encode_batch, encode_end_transaction
-from ottla.types import OffsetAndMetadata, TopicPartition
+from ottla.types import Now, OffsetAndMetadata, TopicPartition
 from tests.simulation.world import World
 from tests.unit.client.managers import T0, config
 
@@ -207,7 +207,7 @@ def test_read_committed_gives_what_was_committed_and_nothing_else(
         part = log.read(position, batches)
         if not part.data:
             break
-        collector.on_fetched(FetchedResponse(number, 1, (part,), len(part.data)))
+        collector.on_fetched(FetchedResponse(number, 1, (part,), len(part.data)), Now(0, 0))
         while (delivery := collector.collect(limit)) is not None:
             seen += [record.offset for handed in delivery.parts for record in handed.records]
             delivery.whole = True

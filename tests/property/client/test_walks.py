@@ -11,7 +11,7 @@ from ottla.client.calls.collector import FetchCollector
 from ottla.client.notifications import FetchedPartition, FetchedResponse
 from ottla.client.subscription import Mode, PartitionView, Snapshot
 from ottla.records import NewRecord, encode_batch
-from ottla.types import OffsetAndMetadata, TopicPartition
+from ottla.types import Now, OffsetAndMetadata, TopicPartition
 from tests.unit.client.managers import config
 
 PARTITIONS = [TopicPartition("t", number) for number in range(3)]
@@ -55,7 +55,7 @@ class Walker:
         data = bytes(encode_batch([NewRecord(None, b"v")] * count, base_offset=start))
         self.fetched[tp] += count
         part = FetchedPartition(tp, partition + 1, start, data, end=1_000)
-        self.collector.on_fetched(FetchedResponse(self.number, 1, (part,), len(data)))
+        self.collector.on_fetched(FetchedResponse(self.number, 1, (part,), len(data)), Now(0, 0))
 
     def poll(self) -> None:
         self.collector.acknowledge()

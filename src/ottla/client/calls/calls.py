@@ -33,7 +33,6 @@ from ottla.client.notifications import (
     AssignmentReceived,
     ErrorNotification,
     Fetched,
-    FetchedResponse,
     Published,
     RebalanceNeeded,
     TopicErrorNotification,
@@ -64,7 +63,7 @@ class ConsumerCalls:
 
     def __init__(self, config: ConsumerConfig, submit: Callable[[object], None], news: Callable[[], News]) -> None:
         handlers: dict[type[Any], Callable[[Any], None]] = {
-            Fetched: lambda item: self._on_fetched(item.response),
+            Fetched: lambda item: self.collector.on_fetched(item.response, self._mailbox.now),
             Published: lambda item: self._on_published(item.snapshot),
             RebalanceNeeded: lambda item: self._rebalancing.needed(item),
             AssignmentReceived: lambda item: self._rebalancing.received(item),
@@ -211,8 +210,7 @@ class ConsumerCalls:
     def _post(self) -> None:
         """Tell the network thread what memory is free; now and then, that the application is alive and what it is done with."""
         if self.collector.buffer.has_drained:
-            self.collector.consumption.settle(self.collector.buffer.holds, self._mailbox.now)
-            self.collector.buffer.report_drained(lambda numbers: self._mailbox.submit(commands.Drained(numbers)))
+            self.collector.report_drained(lambda numbers: self._mailbox.submit(commands.Drained(numbers)), self._mailbox.now)
         now = self._mailbox.now.mono
         if self._polled_at is None or now - self._polled_at >= POST_INTERVAL:
             self._polled_at = now
@@ -233,10 +231,6 @@ class ConsumerCalls:
     def take_news(self) -> None:
         """Handle the notifications of the network thread, outside of any call."""
         self._mailbox.take()
-
-    def _on_fetched(self, response: FetchedResponse) -> None:
-        self.collector.on_fetched(response)
-        self.collector.consumption.arrived(response, self.collector.handed_out, self._mailbox.now)
 
     def _on_published(self, snapshot: Snapshot) -> None:
         self._polled_at = None

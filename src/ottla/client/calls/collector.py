@@ -24,7 +24,7 @@ from ottla.client.subscription import PartitionView, Snapshot
 from ottla.config import ConsumerConfig
 from ottla.errors import CorruptRecordError
 from ottla.records import PartitionReader, PartitionRecords, Record, Records, Walk
-from ottla.types import OffsetAndMetadata, TopicPartition
+from ottla.types import Now, OffsetAndMetadata, TopicPartition
 
 
 class HandedOut(NamedTuple):
@@ -248,11 +248,17 @@ class FetchCollector:
                 del known[tp]
         self.consumption.keep(snapshot.partitions)
 
-    def on_fetched(self, response: FetchedResponse) -> None:
+    def on_fetched(self, response: FetchedResponse, now: Now) -> None:
         """Records arrived."""
         for part in response.partitions:
             self._edges[part.tp] = (part.epoch, (part.begin, part.end))
         self.buffer.add(response)
+        self.consumption.arrived(response, self.handed_out, now)
+
+    def report_drained(self, tell: Callable[[tuple[int, ...]], object], now: Now) -> None:
+        """Report the responses that were consumed or dropped since the last report: their memory is free."""
+        self.consumption.settle(self.buffer.holds, now)
+        self.buffer.report_drained(tell)
 
     # -- positions --------------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from ottla.client.notifications import FetchedPartition, FetchedResponse
 from ottla.client.subscription import Mode, PartitionView, Snapshot
 from ottla.errors import CorruptRecordError
 from ottla.records import ControlType, NewRecord, encode_batch, encode_end_transaction
-from ottla.types import OffsetAndMetadata, TopicPartition
+from ottla.types import Now, OffsetAndMetadata, TopicPartition
 from tests.unit.client.managers import T0, T1, config
 
 
@@ -44,7 +44,7 @@ class Collecting:
     def arrive(self, *parts: tuple[TopicPartition, int, bytes], epochs: Mapping[TopicPartition, int] | None = None) -> None:
         self.number += 1
         fetched = tuple(FetchedPartition(tp, (epochs or {T0: 1, T1: 2})[tp], offset, data, end=1_000) for tp, offset, data in parts)
-        self.collector.on_fetched(FetchedResponse(self.number, 1, fetched, sum(len(data) for _, _, data in parts)))
+        self.collector.on_fetched(FetchedResponse(self.number, 1, fetched, sum(len(data) for _, _, data in parts)), Now(0, 0))
 
     def collect(self, limit: int = 500) -> list[tuple[TopicPartition, list[int]]]:
         """The offsets handed out, part by part."""
@@ -183,7 +183,7 @@ def test_positions_move_past_what_is_never_delivered() -> None:
     marker = bytes(encode_end_transaction(ControlType.ABORT, producer_id=8, producer_epoch=0, base_offset=3))
     collecting.number += 1
     part = FetchedPartition(T0, 1, 0, aborted + marker, end=10, aborted=((8, 0),))
-    collecting.collector.on_fetched(FetchedResponse(1, 1, (part,), 1))
+    collecting.collector.on_fetched(FetchedResponse(1, 1, (part,), 1), Now(0, 0))
     assert collecting.collect() == []
     assert collecting.offset(T0) == 4
     collecting.arrive((T0, 4, batch(4, 1)))
