@@ -80,7 +80,7 @@ class Reading:
                 self.paused &= wanted
                 world.call(self.app, calls.assign(sorted(wanted), world.now))
             case "evict":
-                world.broker.core.fetch_sessions.clear()
+                world.broker.core.state.fetch_sessions.clear()
             case "restart":
                 world.broker.kill()
                 world.broker.start()
