@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -26,36 +27,53 @@ def test_every_import_follows_the_rules() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize(
-    ("module", "line", "verdict"),
-    [
-        ("client/extra", "import ottla.runtime", "ottla.client is not allowed to import ottla.runtime"),
-        ("client/extra", "import ottla.coordinator", "ottla.client is not allowed to import ottla.coordinator"),
-        ("broker/extra", "import ottla.client", "ottla.broker is not allowed to import ottla.client"),
-        ("coordinator/extra", "import ottla.broker", "ottla.coordinator is not allowed to import ottla.broker"),
-        ("assignors/extra", "import ottla.client", "ottla.assignors is not allowed to import ottla.client"),
-        ("errors/extra", "import ottla.protocol", "ottla.errors is not allowed to import ottla.protocol"),
-        ("client/extra", "import time", "ottla.client is not allowed to import time"),
-        ("client/fetch/extra", "import ottla.client.groups", "ottla.client.fetch is not allowed to import ottla.client.groups"),
-        (
-            "client/groups/classic/extra",
-            "import ottla.client.groups.consumer",
-            "ottla.client.groups.classic is not allowed to import ottla.client.groups.consumer",
-        ),
-        ("client/extra", "", "ottla.client.extra"),
-        ("coordinator/extra", "from random import random", "ottla.coordinator is not allowed to import random"),
-        ("broker/extra", "import os.path", "ottla.broker is not allowed to import os"),
-        ("broker/extra", "from kio.schema import types", "ottla.broker is not allowed to import kio"),
-        ("runtime/extra", "import pyspark.sql", "ottla.runtime is not allowed to import pyspark"),
-        ("unlisted/__init__", "", "ottla.unlisted"),
-    ],
-)
-def test_a_forbidden_import_is_found(tmp_path: Path, module: str, line: str, verdict: str) -> None:
-    shutil.copytree(CHECKOUT / "src" / "ottla", tmp_path / "ottla", ignore=shutil.ignore_patterns("*.so", "*.c"))
-    file = tmp_path / "ottla" / f"{module}.py"
-    file.parent.mkdir(exist_ok=True)
-    with file.open("a") as source:
-        source.write(f"\n{line}\n")
-    done = lint_imports(tmp_path)
+FORBIDDEN = [
+    ("client", "runtime"),
+    ("client", "coordinator"),
+    ("broker", "client"),
+    ("coordinator", "broker"),
+    ("assignors", "client"),
+    ("errors", "protocol"),
+    ("client.fetch", "client.groups"),
+    ("client.groups.classic", "client.groups.consumer"),
+]
+"""Packages of ours, and what each may not import."""
+
+FOREIGN = [
+    ("client", "import time", "time"),
+    ("coordinator", "from random import random", "random"),
+    ("broker", "import os.path", "os"),
+    ("broker", "from kio.schema import types", "kio"),
+    ("runtime", "import pyspark.sql", "pyspark"),
+]
+"""Packages of ours, a line that is forbidden there, and what it imports."""
+
+CASES = [(package, f"import ottla.{other}", f"ottla.{other}") for package, other in FORBIDDEN] + FOREIGN
+
+
+@pytest.fixture(scope="module")
+def verdict(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What is said of a package that breaks all rules: each forbidden line is in a module of its own, ``extra<number>``."""
+    copy = tmp_path_factory.mktemp("copy")
+    shutil.copytree(CHECKOUT / "src" / "ottla", copy / "ottla", ignore=shutil.ignore_patterns("*.so", "*.c", "__pycache__"))
+    for number, (package, line, _) in enumerate(CASES):
+        (copy / "ottla" / package.replace(".", "/") / f"extra{number}.py").write_text(f"{line}\n")
+    (copy / "ottla" / "unlisted").mkdir()
+    (copy / "ottla" / "unlisted" / "__init__.py").touch()
+    (copy / "ottla" / "client" / "unlisted.py").touch()
+    done = lint_imports(copy)
     assert done.returncode != 0
-    assert verdict in done.stdout
+    return done.stdout
+
+
+@pytest.mark.parametrize("number", range(len(CASES)), ids=[f"{package}: {line}" for package, line, _ in CASES])
+def test_a_forbidden_import_is_found(verdict: str, number: int) -> None:
+    package, _, imported = CASES[number]
+    _, _, found = verdict.partition(f"\nottla.{package} is not allowed to import {imported}:\n")
+    chains, _, _ = found.partition(" is not allowed to import ")
+    assert re.search(rf"^- +ottla\.{package}\.extra{number} -> {imported} \(l\.1\)$", chains, re.MULTILINE)
+
+
+@pytest.mark.parametrize("module", ["ottla.unlisted", "ottla.client.unlisted"])
+def test_a_module_without_a_place_in_the_layers_is_found(verdict: str, module: str) -> None:
+    assert f"\n- {module}\n" in verdict

@@ -26,6 +26,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 Documented = Function | ast.ClassDef | ast.Module
 
 
+@cache
 def docstring_lines(node: ast.AST) -> int:
     """Lines that docstrings take in ``node`` and all below it."""
     total = 0
@@ -91,6 +92,7 @@ def definitions(node: ast.AST, prefix: str = "") -> Iterator[tuple[str, Function
             yield from definitions(child, prefix)
 
 
+@cache
 def too_long() -> dict[str, str]:
     """Whatever is over its budget, and by how much."""
     found = {}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-from pathlib import Path
 
 import pytest
 
@@ -20,12 +19,22 @@ BANNED = re.compile(
         + [rf"(?<![\w.]){re.escape(first + second)}" for first, second in PLACES]
     )
 )
+LITERAL = [f"{host}.{domain}" for host, domain in REGISTRIES] + [first + second for first, second in PLACES]
+"""What each match of ``BANNED`` contains: to look for these first takes a tenth of the time."""
 
 
-@pytest.mark.parametrize("path", python_files(*FOLDERS), ids=name)
-def test_a_module_opens_with_a_docstring(path: Path) -> None:
-    module = tree(path)
-    assert not module.body or ast.get_docstring(module), "say what it owns, what it must not know, what it keeps true"
+def banned(text: str) -> list[str]:
+    """What ``text`` says and may not say, with its line."""
+    if not any(literal in text for literal in LITERAL):
+        return []
+    lines = enumerate(text.splitlines(), start=1)
+    return [f"{number}: {match[0]}" for number, line in lines for match in BANNED.finditer(line)]
+
+
+def test_every_module_opens_with_a_docstring() -> None:
+    others = [path for path in python_files(*FOLDERS) if not path.read_text(encoding="utf-8").startswith('"""')]  # few are parsed
+    silent = [name(path) for path in others if tree(path).body and not ast.get_docstring(tree(path))]
+    assert silent == [], "say what it owns, what it must not know, what it keeps true"
 
 
 def test_every_room_says_what_it_is() -> None:
@@ -34,23 +43,20 @@ def test_every_room_says_what_it_is() -> None:
 
 
 def test_no_file_names_a_place_of_one_machine_or_a_registry() -> None:
-    found = []
-    for path in text_files():
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-            found += [f"{name(path)}:{number}: {match[0]}" for match in BANNED.finditer(line)]
-    assert found == []
+    found = {name(path): banned(path.read_text(encoding="utf-8")) for path in text_files()}
+    assert {file: lines for file, lines in found.items() if lines} == {}
 
 
 @pytest.mark.parametrize("parts", PLACES, ids=range(len(PLACES)))
 def test_a_place_of_one_machine_is_found(parts: tuple[str, str]) -> None:
-    assert BANNED.search(f"see {''.join(parts)}somewhere")
+    assert banned(f"see {''.join(parts)}somewhere")
 
 
 @pytest.mark.parametrize("parts", REGISTRIES, ids=range(len(REGISTRIES)))
 def test_a_registry_is_found(parts: tuple[str, str]) -> None:
-    assert BANNED.search(f"https://{'.'.join(parts)}/simple")
+    assert banned(f"https://{'.'.join(parts)}/simple")
 
 
 @pytest.mark.parametrize("words", ["src/home/page", "frame/work/load", "crates.iota", "maven.apache.org"])
 def test_a_harmless_word_is_not(words: str) -> None:
-    assert not BANNED.search(words)
+    assert not banned(words)
