@@ -13,7 +13,7 @@ installed := $(venv)/.installed
 compiled := src/ottla/records
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-random test-slow interop torture endurance bench lint format pins clean
+.PHONY: help install demo check test test-random test-slow interop torture endurance bench lint format pins clean
 .DELETE_ON_ERROR:
 
 help: ## this list
@@ -24,6 +24,14 @@ install: $(installed) ## .venv with everything in it, and Java for Spark (demo, 
 
 demo: install ## the main job: real flight data through the broker, consumer groups and Spark
 	@$(bin)/ottla demo
+
+# What these tests write is in memory where Linux has a folder for that: on a disk they mostly wait for fsync(). Python's caches of
+# compiled modules and rewritten tests are used even where the environment turns them off: they save more than they take.
+check: export PYTHONDONTWRITEBYTECODE =
+check: lint ## lint, and the tests that need no other process: two minutes, for work in progress
+	@memory=$$(test -w /dev/shm && echo /dev/shm); TMPDIR=$${memory:-$${TMPDIR:-/tmp}} HYPOTHESIS_PROFILE=check \
+	  $(bin)/pytest -m "not slow and not interop and not torture and not endurance" -n 2 --dist loadfile -o tmp_path_retention_policy=failed \
+	  tests/architecture tests/unit tests/scenarios tests/property $(PYTEST_ARGS)
 
 # Kafka's jars are downloaded before the tests, since that may take longer than a test's time limit.
 test: install ## the whole test suite except the tests that take minutes

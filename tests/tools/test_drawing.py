@@ -1,7 +1,11 @@
-"""What property tests draw: the same in each run, unless random examples are asked for, and then the number of a run repeats it."""
+"""What property tests draw: the same in each run, unless random examples are asked for, and then the number of a run repeats it.
+
+``make check`` draws a tenth of the examples.
+"""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -16,10 +20,18 @@ def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.
     pytester.makepyfile(
         **{
             "tests/test_numbers": """
-            from hypothesis import given, strategies as st
+            from hypothesis import given, settings, strategies as st
+
+            from tests.drawing import examples
 
             @given(st.integers())
             def test_drawing(number):
+                with open("drawn", "a") as file:
+                    print(number, file=file)
+
+            @settings(max_examples=examples(60))
+            @given(st.integers())
+            def test_drawing_sixty(number):
                 with open("drawn", "a") as file:
                     print(number, file=file)
 
@@ -29,13 +41,14 @@ def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.
             """
         }
     )
-    pytester.path.joinpath("tests/conftest.py").write_text(TESTS.joinpath("conftest.py").read_text())
+    for name in ("conftest.py", "drawing.py"):
+        shutil.copy(TESTS / name, pytester.path / "tests" / name)
     return pytester
 
 
 def drawn(suite: pytest.Pytester, *arguments: str) -> str:
     """What one run draws."""
-    suite.runpytest_subprocess("-k", "drawing", *arguments).assert_outcomes(passed=1)
+    suite.runpytest_subprocess("-k", "drawing", *arguments).assert_outcomes(passed=2)
     file = suite.path / "drawn"
     numbers = file.read_text()
     file.unlink()
@@ -47,6 +60,12 @@ def test_nothing_is_random_unless_asked_for(suite: pytest.Pytester, monkeypatch:
     monkeypatch.delenv("HYPOTHESIS_PROFILE", raising=False)
     monkeypatch.setenv("CI", "true") if is_ci else monkeypatch.delenv("CI", raising=False)
     assert drawn(suite) == drawn(suite)
+
+
+@pytest.mark.parametrize(("profile", "count"), [("fixed", 160), ("check", 16)])
+def test_a_quick_check_draws_a_tenth(suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, profile: str, count: int) -> None:
+    monkeypatch.setenv("HYPOTHESIS_PROFILE", profile)
+    assert len(drawn(suite).splitlines()) == count
 
 
 def test_a_random_run_can_be_repeated_by_its_number(suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:

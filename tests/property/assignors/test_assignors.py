@@ -10,6 +10,7 @@ from hypothesis import given, settings, strategies as st
 from ottla.assignors import ASSIGNORS, Cluster, MemberSubscription
 from ottla.protocol.sticky_user_data import decode_sticky, encode_sticky
 from ottla.types import TopicPartition
+from tests.drawing import examples
 
 TOPICS = ("t0", "t1", "t2", "t3")
 RACKS = ("r0", "r1", "r2")
@@ -19,7 +20,7 @@ Shares = dict[str, tuple[TopicPartition, ...]]
 topics = st.lists(st.sampled_from(TOPICS), unique=True, max_size=4).map(tuple)
 racks = st.none() | st.sampled_from(RACKS)
 one_generation, several_generations = st.just(7), st.integers(-1, 3)
-few = settings(max_examples=30)
+few = settings(max_examples=examples(30))
 
 
 @st.composite

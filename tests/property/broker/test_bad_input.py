@@ -27,6 +27,7 @@ from ottla.protocol.messages import (
     sync_group_request,
 )
 from tests.answers import codes
+from tests.drawing import examples
 from tests.requests import LOGIN, Known, frame, messages, one_edge_each
 from tests.simulation.broker import CoreUnderTest
 
@@ -143,7 +144,7 @@ def is_refusal(response: Any) -> bool:
     return len(found) > len(top) and all(code for code in found[len(top) :])
 
 
-@settings(max_examples=80, suppress_health_check=[HealthCheck.data_too_large, HealthCheck.too_slow], deadline=None)
+@settings(max_examples=examples(80), suppress_health_check=[HealthCheck.data_too_large, HealthCheck.too_slow], deadline=None)
 @given(data=st.data())
 def test_edges_in_any_order(data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -22,6 +22,7 @@ from ottla.broker.log import PartitionLog
 from ottla.broker.markers import marker_batch
 from ottla.records import Compression, NewRecord, PartitionReader, encode_batch
 from ottla.types import IsolationLevel
+from tests.drawing import examples
 from tests.simulation.broker import content
 from tests.simulation.clock import START
 from tests.unit.broker.harness import append, clean, open_log, reload
@@ -200,5 +201,5 @@ class CompactedLog(RuleBasedStateMachine):
         assert [record.offset for record in consumed(self.log, first, max_bytes)] == whole
 
 
-CompactedLog.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+CompactedLog.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)
 TestCompactedLog = CompactedLog.TestCase

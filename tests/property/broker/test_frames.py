@@ -16,6 +16,7 @@ from ottla.protocol.apis import SPOKEN, Api
 from ottla.protocol.codec import decode_request, decode_response, encode_response
 from ottla.protocol.conversion import wire_class
 from tests.bad_frames import some_request
+from tests.drawing import examples
 from tests.requests import LOGIN
 from tests.simulation.broker import CoreUnderTest, content
 from tests.tagged import tagged_request
@@ -65,7 +66,7 @@ def test_unknown_tagged_fields_of_a_request_do_not_matter(broker: CoreUnderTest,
         assert decode_response(api, version, answer[4:])[0] == 1
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.sampled_from(VERSIONS), st.data())
 def test_no_change_of_any_byte_is_more_than_a_refusal(broker: CoreUnderTest, which: tuple[Api, int], data: st.DataObject) -> None:
     frame = bytearray(some_request(*which)[4:])
@@ -79,7 +80,7 @@ def test_no_change_of_any_byte_is_more_than_a_refusal(broker: CoreUnderTest, whi
         decode_response(*which, answer[4:])
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.sampled_from(VERSIONS), st.binary(max_size=200))
 def test_garbage_behind_any_header_is_no_more_than_a_refusal(broker: CoreUnderTest, which: tuple[Api, int], garbage: bytes) -> None:
     api, version = which

@@ -15,6 +15,7 @@ from ottla.broker.producers import Producers
 from ottla.broker.segment import Segment
 from ottla.coordinator.api_error import ApiError
 from ottla.records import BatchHeader, InvalidBatchError, iter_headers, iter_records
+from tests.drawing import examples
 from tests.simulation.broker import content
 from tests.simulation.clock import START
 from tests.unit.broker.harness import append, batch, header_of, open_log, reload, stored
@@ -136,7 +137,7 @@ def test_retention_keeps_offsets_in_order(written: Written, shape: dict[str, int
         _check_offsets(log)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.lists(st.tuples(st.integers(0, 12), st.integers(1, 4), st.integers(0, 2)), max_size=30), st.integers(0, 29))
 def test_no_sequence_is_skipped_or_repeated(sent: list[tuple[int, int, int]], restart: int) -> None:
     """I28, for a producer that sends what it likes, over a restart that remembers its last batch alone."""

@@ -18,6 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import fetch_request
+from tests.drawing import examples
 from tests.simulation.broker import CoreUnderTest, content
 from tests.unit.broker.harness import batch
 from tests.unit.broker.requests import create, delete as delete_topic, delete_records, produce
@@ -152,5 +153,5 @@ def told(answer: Any) -> list[object]:
     ]
 
 
-Readers.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+Readers.TestCase.settings = settings(max_examples=examples(100), stateful_step_count=40, deadline=None)
 TestReaders = Readers.TestCase

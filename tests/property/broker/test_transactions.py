@@ -14,6 +14,7 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from ottla.protocol import ErrorCode
+from tests.drawing import examples
 from tests.simulation.broker import CoreUnderTest
 from tests.unit.broker.transactional import Producer, committed_offset, fetch, make_topic, read, state_of
 
@@ -180,5 +181,5 @@ class Transactional(RuleBasedStateMachine):
             assert (state_of(self.broker, name)[0] == "Ongoing") == (model.began is not None)
 
 
-Transactional.TestCase.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+Transactional.TestCase.settings = settings(max_examples=examples(40), stateful_step_count=25, deadline=None)
 TestTransactional = Transactional.TestCase

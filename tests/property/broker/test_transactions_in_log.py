@@ -17,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from ottla.broker.log import PartitionLog
 from ottla.broker.markers import marker_batch, read_marker
 from ottla.records import ControlType, iter_headers
+from tests.drawing import examples
 from tests.simulation.broker import content
 from tests.simulation.clock import START
 from tests.unit.broker.harness import append, batch, open_log, reload
@@ -118,5 +119,5 @@ class TransactionsInLog(RuleBasedStateMachine):
         assert read_as_a_client(self.log, first, max_bytes) == expected
 
 
-TransactionsInLog.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TransactionsInLog.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)
 TestTransactionsInLog = TransactionsInLog.TestCase

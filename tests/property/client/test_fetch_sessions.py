@@ -27,6 +27,7 @@ from ottla.coordinator.api_error import ApiError
 from ottla.protocol import NO_THROTTLE, ErrorCode
 from ottla.protocol.messages import fetch_response
 from ottla.types import Now, TopicPartition
+from tests.drawing import examples
 from tests.unit.client.managers import config
 
 PARTITIONS = [TopicPartition(topic, number) for topic in ("a", "b") for number in range(3)]
@@ -178,4 +179,4 @@ def _data(number: int, high: int) -> Any:
 
 
 TestSessions = Sessions.TestCase
-TestSessions.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+TestSessions.settings = settings(max_examples=examples(40), stateful_step_count=25, deadline=None)

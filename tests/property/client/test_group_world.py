@@ -19,6 +19,7 @@ from ottla.client.groups.classic import states as classic_states
 from ottla.client.groups.consumer import states as consumer_states
 from ottla.errors import CommitFailedError, ConnectionFailedError, IllegalStateError, OttlaTimeoutError, error_class
 from ottla.types import OffsetAndMetadata, TopicPartition
+from tests.drawing import examples
 from tests.scenarios.client_assignors import SETTINGS, Weighted
 from tests.scenarios.groups import told_to_hold
 from tests.simulation.app import Program, Sleep
@@ -265,13 +266,13 @@ def play(history: list[tuple[tuple[Any, ...], int]], seed: int, protocol: str) -
         world.world.broker.kill()
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=examples(30), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(steps, st.integers(0, 1000))
 def test_no_record_is_lost_whatever_happens(history: list[tuple[tuple[Any, ...], int]], seed: int) -> None:
     play(history, seed, "classic")
 
 
-@settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=examples(20), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(steps, st.integers(0, 1000))
 def test_nor_where_members_assign_for_their_consumer_group(history: list[tuple[tuple[Any, ...], int]], seed: int) -> None:
     play(history, seed, "consumer")

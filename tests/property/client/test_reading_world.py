@@ -19,6 +19,7 @@ from ottla.client.notifications import FetchedPartition, FetchedResponse
 from ottla.client.subscription import Mode, PartitionView, Snapshot
 from ottla.records import ControlType, NewRecord, encode_batch, encode_end_transaction
 from ottla.types import Now, OffsetAndMetadata, TopicPartition
+from tests.drawing import examples
 from tests.simulation.world import World
 from tests.unit.client.managers import T0, config
 
@@ -112,7 +113,7 @@ class Reading:
         raise AssertionError(f"stuck at {self.next}, the ends are {self.world.produced}")
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(steps, st.integers(1, 15), st.sampled_from([300, 2_000, 1_000_000]))
 def test_every_record_comes_once_and_in_order(history: list[tuple[str, TopicPartition, int]], limit: int, buffer: int) -> None:
     with tempfile.TemporaryDirectory() as path:
@@ -184,7 +185,7 @@ actions = st.lists(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(actions, st.lists(st.tuples(st.integers(1, 5), st.integers(1, 7)), min_size=1, max_size=8), st.integers(0, 10))
 def test_read_committed_gives_what_was_committed_and_nothing_else(
     history: list[tuple[str, int, int]], cuts: list[tuple[int, int]], start: int

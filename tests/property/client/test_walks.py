@@ -12,6 +12,7 @@ from ottla.client.notifications import FetchedPartition, FetchedResponse
 from ottla.client.subscription import Mode, PartitionView, Snapshot
 from ottla.records import NewRecord, encode_batch
 from ottla.types import Now, OffsetAndMetadata, TopicPartition
+from tests.drawing import examples
 from tests.unit.client.managers import config
 
 PARTITIONS = [TopicPartition("t", number) for number in range(3)]
@@ -91,7 +92,7 @@ ARRIVED = [("arrive", 0, 2), ("arrive", 1, 2), ("arrive", 0, 2), ("poll", 0, 0)]
 @example([*TWICE, ("leave", 0, 0), *[("arrive", 1, 3)] * 3, ("poll", 0, 0), ("want", 0, 0), ("poll", 0, 0)])
 @example([*IN_TURNS, ("leave", 0, 0), ("leave", 1, 0), ("poll", 0, 0), ("want", 1, 0), ("poll", 0, 0), ("want", 0, 0)])
 @example([*OPENED, ("walk", 0, LIMIT), ("leave", 0, 0), ("poll", 0, 0), ("want", 0, 0)])
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(steps)
 def test_what_is_walked_comes_in_order_and_what_counts_as_done_was_walked(todo: list[tuple[str, int, int]]) -> None:
     walker = Walker()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from hypothesis import settings
 
+from tests.drawing import examples
 from tests.property.coordinator.classic_groups import Groups
 
 TestGroups = Groups.TestCase
-TestGroups.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+TestGroups.settings = settings(max_examples=examples(80), stateful_step_count=40, deadline=None)

@@ -9,6 +9,7 @@ from hypothesis.stateful import Bundle, initialize, rule
 
 from ottla.coordinator.classic.group import ClassicGroup, ClassicGroupState
 from ottla.coordinator.consumer.group import ConsumerGroupState
+from tests.drawing import examples
 from tests.property.coordinator.classic_groups import BOTH, GROUPS, ORDERS, RETENTION, Groups
 from tests.property.coordinator.client import ReadingClient
 from tests.property.coordinator.consumer_client import ConsumerClient
@@ -116,4 +117,4 @@ class MixedGroups(Groups, WithConsumers):
 
 
 TestMixedGroups = MixedGroups.TestCase
-TestMixedGroups.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestMixedGroups.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)

@@ -25,6 +25,7 @@ from ottla.protocol.messages import (
 )
 from ottla.protocol.transaction_records import decode_record
 from ottla.types import Now, TopicPartition
+from tests.drawing import examples
 from tests.unit.coordinator.harness import Topics
 
 IDS = st.sampled_from(["a", "b"])
@@ -223,5 +224,5 @@ class Coordinated(RuleBasedStateMachine):
                 assert ("transactions", name, "timeout") in self.timers
 
 
-Coordinated.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+Coordinated.TestCase.settings = settings(max_examples=examples(150), stateful_step_count=40, deadline=None)
 TestCoordinated = Coordinated.TestCase

@@ -20,6 +20,7 @@ from ottla.protocol.apis import Api
 from ottla.protocol.codec import RequestHeader, decode_request, decode_response, encode_request, encode_response
 from ottla.protocol.conversion import downgrader, wire_class
 from ottla.protocol.writing import Writer, writer
+from tests.drawing import examples
 from tests.neutral import downgrade, upgrade
 from tests.property.protocol.versions import EVERY, NAMES
 
@@ -31,7 +32,7 @@ def flatten(pieces: list[Any]) -> bytes:
 
 
 @pytest.mark.parametrize(("api", "version"), EVERY, ids=NAMES)
-@settings(max_examples=3)
+@settings(max_examples=examples(3))
 @given(data=st.data())
 def test_a_version_survives_the_upgrade_and_the_wire(api: Api, version: int, data: st.DataObject) -> None:
     header = RequestHeader(api, version, 12345, "client")
@@ -51,7 +52,7 @@ def test_a_version_survives_the_upgrade_and_the_wire(api: Api, version: int, dat
 
 
 @pytest.mark.parametrize(("api", "version"), EVERY, ids=NAMES)
-@settings(max_examples=2)
+@settings(max_examples=examples(2))
 @given(data=st.data())
 def test_the_bytes_are_those_that_kio_writes(api: Api, version: int, data: st.DataObject) -> None:
     for side in ("request", "response"):
@@ -98,7 +99,7 @@ _NOT_CARRIED = {"replica_id"}
 """Fields of old versions that today's protocol has dropped: broker-to-broker fetches."""
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(data=st.data(), which=st.sampled_from(EVERY))
 def test_error_codes_of_a_newer_broker_are_unknown_server_errors(data: st.DataObject, which: tuple[Api, int]) -> None:
     api, version = which
@@ -120,7 +121,7 @@ def _with_codes(message: Any, code: object) -> Any:
     )
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(which=st.sampled_from(EVERY), body=st.binary(max_size=120))
 def test_no_bytes_crash_the_decoder(which: tuple[Api, int], body: bytes) -> None:
     api, version = which
@@ -131,7 +132,7 @@ def test_no_bytes_crash_the_decoder(which: tuple[Api, int], body: bytes) -> None
         decode_response(api, version, body)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(data=st.data(), which=st.sampled_from(EVERY))
 def test_a_flipped_byte_is_decoded_or_refused(data: st.DataObject, which: tuple[Api, int]) -> None:
     api, version = which
@@ -144,7 +145,7 @@ def test_a_flipped_byte_is_decoded_or_refused(data: st.DataObject, which: tuple[
 
 
 @pytest.mark.parametrize("version", [version for api, version in EVERY if api is Api.FETCH])
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(data=st.data())
 def test_records_that_stay_in_the_frame_are_those_that_kio_would_copy(version: int, data: st.DataObject) -> None:
     message = data.draw(st.from_type(wire_class(Api.FETCH, version, "response")))

@@ -25,6 +25,7 @@ from ottla.protocol.transaction_records import (
     decode_record as decode_transaction,
     encode_record as encode_transaction,
 )
+from tests.drawing import examples
 from tests.property.group_records import (
     consumer_group_records,
     group_keys,
@@ -66,7 +67,7 @@ def decoded(api: Api, version: int, side: str, frame: bytes) -> Any:
 
 
 @pytest.mark.parametrize(("api", "version"), EVERY, ids=NAMES)
-@settings(max_examples=2)
+@settings(max_examples=examples(2))
 @given(data=st.data())
 def test_the_writer_of_these_tests_writes_what_kio_writes(api: Api, version: int, data: st.DataObject) -> None:
     for side in ("request", "response"):
@@ -77,7 +78,7 @@ def test_the_writer_of_these_tests_writes_what_kio_writes(api: Api, version: int
 
 
 @pytest.mark.parametrize(("api", "version", "side"), FLEXIBLE, ids=NAMES_OF_FLEXIBLE)
-@settings(max_examples=4)
+@settings(max_examples=examples(4))
 @given(data=st.data(), seed=st.integers(0, 2**32))
 def test_unknown_tags_change_nothing_in_any_message(api: Api, version: int, side: str, data: st.DataObject, seed: int) -> None:
     body = data.draw(st.from_type(wire_class(api, version, side)))
@@ -110,7 +111,7 @@ transactions = st.builds(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(
     consumer_group_records | st.tuples(offset_keys, offset_values) | st.tuples(group_keys, group_values),
     st.integers(0, 2**32),
@@ -125,7 +126,7 @@ def test_unknown_tags_change_nothing_in_a_record_of_a_group(record: tuple[Any, A
         assert decode_record(encode_key(key), tagged) == (key, value)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(member_values, st.integers(0, 100), st.integers(0, 2**32))
 def test_a_record_with_unknown_tags_that_is_cut_off_is_refused(value: Any, cut: int, seed: int) -> None:
     key = encode_key(ConsumerGroupMemberMetadataKey(group_id="g", member_id="m"))

@@ -7,5 +7,6 @@ import os
 import hypothesis
 
 if os.environ.get("OTTLA_RECORDS") == "python":
-    hypothesis.settings.register_profile("uncompiled", hypothesis.settings.default, max_examples=20)
+    loaded = hypothesis.settings.default
+    hypothesis.settings.register_profile("uncompiled", loaded, max_examples=min(20, loaded.max_examples))
     hypothesis.settings.load_profile("uncompiled")

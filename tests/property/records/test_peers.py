@@ -23,6 +23,7 @@ from ottla.records import (
     verify_batch,
 )
 from ottla.records.batch import crc_matches
+from tests.drawing import examples
 
 content = st.none() | st.binary(max_size=200)
 headers = st.lists(st.tuples(st.text(max_size=10), content), max_size=4).map(tuple)
@@ -66,7 +67,7 @@ def theirs(batch: Any) -> list[NewRecord]:
 
 
 @pytest.mark.parametrize(("peer", "codec"), COMBINATIONS)
-@settings(max_examples=settings().max_examples // 2)
+@settings(max_examples=examples(50))
 @given(new=new_records)
 def test_what_a_peer_builds_is_read(peer: str, codec: Compression, new: list[NewRecord]) -> None:
     builder = PEERS[peer][0](
@@ -84,7 +85,7 @@ def test_what_a_peer_builds_is_read(peer: str, codec: Compression, new: list[New
 
 
 @pytest.mark.parametrize(("peer", "codec"), COMBINATIONS)
-@settings(max_examples=settings().max_examples // 2)
+@settings(max_examples=examples(50))
 @given(new=new_records, base_offset=st.integers(0, 2**62))
 def test_what_we_build_a_peer_reads(peer: str, codec: Compression, new: list[NewRecord], base_offset: int) -> None:
     data = encode_batch(
@@ -102,7 +103,7 @@ def test_what_we_build_a_peer_reads(peer: str, codec: Compression, new: list[New
     assert theirs(batch) == new
 
 
-@settings(max_examples=settings().max_examples // 2)
+@settings(max_examples=examples(50))
 @given(runs=st.lists(new_records, min_size=1, max_size=4))
 def test_several_batches_are_told_apart_by_peers(runs: list[list[NewRecord]]) -> None:
     data = b"".join(encode_batch(new, base_offset=100 * number) for number, new in enumerate(runs))

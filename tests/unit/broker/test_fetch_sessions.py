@@ -16,6 +16,7 @@ from ottla.broker.faults.rules import AddFault, Fail, Match, Rule
 from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import fetch_request
+from tests.drawing import examples
 from tests.simulation.broker import CoreUnderTest
 from tests.unit.broker.harness import batch
 from tests.unit.broker.requests import create, delete_records, produce
@@ -288,5 +289,5 @@ class AClient(RuleBasedStateMachine):
             self.wanted[partition] = data.high_watermark
 
 
-AClient.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+AClient.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)
 TestAClient = AClient.TestCase

@@ -24,6 +24,7 @@ from ottla.protocol import ErrorCode
 from ottla.protocol.apis import Api, VersionRange
 from ottla.protocol.messages import heartbeat_request, heartbeat_response
 from ottla.types import Node
+from tests.drawing import examples
 from tests.simulation.network import NoAnswer, Peer
 from tests.unit.client.connections.harness import ANSWER, ConnectionsOnNetwork
 
@@ -527,7 +528,7 @@ ACTIONS = st.lists(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(ACTIONS)
 def test_every_request_comes_back_exactly_once(actions: list[tuple[Any, ...]]) -> None:
     world = ConnectionsOnNetwork("10.0.0.9:9092", socket_connection_setup_timeout=1, connections_max_idle=2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings, strategies as st
 
 from ottla.client.fetch.manager import ANSWERS, FetchMemory
+from tests.drawing import examples
 
 
 def test_one_broker_gets_half_for_each_of_its_two_answers() -> None:
@@ -58,7 +59,7 @@ def test_what_is_released_twice_or_was_never_held_is_no_matter() -> None:
     assert (memory.held, memory.asked) == (0, 0)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.integers(1, 5_000), st.integers(1, 6_000), st.integers(1, 4), st.data())
 def test_the_bound_holds(limit: int, largest: int, nodes: int, data: st.DataObject) -> None:
     memory = FetchMemory(limit, largest)

@@ -26,6 +26,7 @@ from ottla.protocol.messages import (
     consumer_group_prepare_assignment_response as prepared,
 )
 from ottla.types import TopicPartition
+from tests.drawing import examples
 from tests.unit.client.managers import NO_THROTTLE, TOPIC_ID, Asked, Cluster, FixedCoordinator, backoff, config
 
 PREPARE, INSTALL = Api.CONSUMER_GROUP_PREPARE_ASSIGNMENT, Api.CONSUMER_GROUP_INSTALL_ASSIGNMENT
@@ -386,7 +387,7 @@ class AnyOrder(Computing):
             self.shows(send, self.group_epoch)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(EVENTS, min_size=10, max_size=60))
 def test_whatever_comes_in_which_order_nothing_stale_is_sent(events: list[tuple[str, int]]) -> None:
     member = AnyOrder()

@@ -21,6 +21,7 @@ from ottla.client.groups.membership import NOBODY
 from ottla.client.notifications import AssignmentReceived, ErrorNotification, RebalanceNeeded
 from ottla.errors import CommitFailedError, DisconnectedError, UnsupportedApiError, error_class
 from ottla.protocol import milliseconds
+from tests.drawing import examples
 from tests.unit.client.groups.members import INTERVAL, ConsumerGroupMember
 from tests.unit.client.managers import LEADERS, T0, T1, T2, TOPIC_ID, metadata_answer
 
@@ -365,7 +366,7 @@ class Checked(Member):
         return self.in_flight.pop(0) if self.in_flight else None
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.lists(st.tuples(EVENTS, st.integers(0, 7)), max_size=60), st.booleans())
 def test_whatever_happens_only_the_table_moves_the_member_and_the_invariants_hold(
     events: list[tuple[str, int]], static: bool
