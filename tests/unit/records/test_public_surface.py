@@ -1,4 +1,4 @@
-"""All that a user can do with a ``Record`` and a ``Records``: ``test_twin`` runs this on the uncompiled source as well."""
+"""All that a user can do with a ``Record`` and a ``Records``; ``tests/end_to_end`` runs this on the uncompiled source as well."""
 
 from __future__ import annotations
 
