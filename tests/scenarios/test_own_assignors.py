@@ -79,7 +79,7 @@ def test_each_consumer_has_an_instance_of_a_class_of_its_own(world: World) -> No
     first, second = join(world, "a", Weighted), join(world, "b", Weighted)
     world.run_until(lambda: settled(first, second))
     (one,), (other,) = (
-        app.assembly.core.catalog.config.partition_assignment_strategy  # type: ignore[attr-defined]
+        app.assembly.core.config.partition_assignment_strategy  # type: ignore[attr-defined]
         for app in (first, second)
     )
     assert isinstance(one, Weighted)
