@@ -85,7 +85,7 @@ class Publisher(AsksNothing):
 
 
 PATIENCE = 1_500
-"""Milliseconds that a first connection may take before the cluster counts as unreachable, whatever became of others."""
+"""Milliseconds that a first connection may take before the cluster counts as unreachable, even if others have failed."""
 
 
 class Problems:

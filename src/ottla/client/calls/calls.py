@@ -46,8 +46,8 @@ from ottla.types import ConsumerGroupMetadata, GroupMembershipOperation, Now, To
 _log = logging.getLogger(__name__)
 
 POST_INTERVAL = 50
-"""Milliseconds between two signs of life, unless the network thread has told news: each wakes it, and a poll of few records must
-not cost that."""
+"""Milliseconds between two ``Polled`` commands, unless the subscription has changed meanwhile. Each wakes the network thread, which
+would cost more than a poll of few records."""
 
 LEAVE_TIME = 5_000
 """Milliseconds that ``unsubscribe()`` waits for the coordinator, as long as ``close()`` does by default. Java's consumer waits only
@@ -83,7 +83,7 @@ class ConsumerCalls:
         self.positions = PositionCalls(mailbox, collector, errors)
         self._rebalancing = Rebalancing(config, mailbox, collector, metrics, errors.add)
         self._polled_at: int | None = None
-        """When the last sign of life was sent to the network thread; ``None``: it waits for one."""
+        """When ``Polled`` was last sent; ``None``: the subscription has changed since, and the network thread waits for it."""
         self._progress_at: dict[TopicPartition, int] = {}
         """When the application was last handed records of a partition."""
         self._leaves_at_end = False
@@ -201,14 +201,14 @@ class ConsumerCalls:
         return self._rebalancing.hold_until <= self._mailbox.now.mono
 
     def _start_over(self) -> None:
-        """A call was interrupted anywhere: whatever it had in its hands is fetched again, from behind what the application has."""
+        """A call was interrupted at an unknown point: fetch again from the positions after the records that the application has."""
         positions = self.collector.start_over()
         if positions:
             self._mailbox.submit_unattended(commands.Rewind(positions))
         self.interrupted = False
 
     def _post(self) -> None:
-        """Tell the network thread what memory is free; now and then, that the application is alive and what it is done with."""
+        """Report which memory is free and, at intervals, that the application polls and which positions may be committed."""
         if self.collector.buffer.has_drained:
             self.collector.report_drained(lambda numbers: self._mailbox.submit(commands.Drained(numbers)), self._mailbox.now)
         now = self._mailbox.now.mono

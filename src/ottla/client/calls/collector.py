@@ -1,6 +1,6 @@
-"""From fetched responses to the records of one poll, and the account of what the application has done with.
+"""From fetched responses to the records of one poll, and the positions up to which the application has processed them.
 
-Owns the consumed positions, for the application thread. Must not know the network thread, but for the snapshots it publishes.
+Owns the consumed positions, for the application thread. Of the network thread it knows only the published snapshots.
 Invariants: records come only from partitions that are held, not paused and not being revoked, in the epoch that is current; a
 partition's records come in order and without a gap or a repetition, from its position on; a position that is committed by itself
 never covers a record that was not handed out, nor, while records are walked one by one, one that is not done with, unless the
@@ -139,7 +139,7 @@ class _Open(NamedTuple):
 
 
 class _Waiting(NamedTuple):
-    """A partition response that is to be read, or to be read on."""
+    """A partition response that has not been read to its end."""
 
     number: int
     part: FetchedPartition
@@ -220,16 +220,19 @@ class FetchCollector:
         self._committed: dict[TopicPartition, tuple[int, OffsetAndMetadata]] = {}
         """What the application has committed by its own calls since the last poll: it has processed the records before that."""
         self._edges: dict[TopicPartition, tuple[int, tuple[int, int]]] = {}
-        """Epoch, and where the log begins and ends, when a broker last told."""
+        """Epoch, and the first and last offset of the log in the latest response."""
         self._open: _Open | None = None
         self._aside: deque[_Waiting] = deque()
-        """Not to be handed out for the time being, in the order they came: dropped, they would leave a gap."""
+        """Responses of partitions that are paused or about to be revoked, in the order in which they came.
+
+        The fetch position is already behind them: if they were dropped and the partition stays, their records would be skipped.
+        """
         self._ready: deque[_Waiting] = deque()
-        """What was set aside and may be looked at again."""
+        """Responses that were set aside, to be looked at again since the subscription has changed."""
         self._corrupt: list[_Open] = []
         self._leftover: deque[HandedOut] = deque()
         self._read_out: list[int] = []
-        """The response of each partition that was read to its end and whose last records the application may still hold."""
+        """Numbers of the responses that were read to their end, and whose last records the application may still hold."""
 
     def __repr__(self) -> str:
         return f"<FetchCollector {len(self._positions)} positions, {self.buffer}>"
@@ -326,12 +329,12 @@ class FetchCollector:
             self.delivery.caller, self.delivery.finished = None, self.delivery.current
 
     def end(self, tp: TopicPartition) -> int | None:
-        """Up to where the partition could be read when a broker last told; ``None`` if none has."""
+        """Up to where the partition could be read at the latest response; ``None`` before the first one."""
         known = self._edges.get(tp)
         return known[1][1] if known is not None else None
 
     def begin(self, tp: TopicPartition) -> int | None:
-        """Where the partition's log begins, as far as a broker has told."""
+        """Where the partition's log begins, at the latest response; ``None`` if it is not known."""
         known = self._edges.get(tp)
         return known[1][0] if known is not None and known[1][0] >= 0 else None
 
@@ -403,7 +406,7 @@ class FetchCollector:
     def walk(self, delivery: Delivery, walk: Walk | None = None) -> Walk:
         """The records of a delivery one by one, without those of partitions that are taken away or sought elsewhere meanwhile.
 
-        ``walk`` goes on with them, if it is given.
+        ``walk`` continues with them, if it is given.
         """
         walk = Walk(self.go_on) if walk is None else walk
         walk.take(())
@@ -411,7 +414,7 @@ class FetchCollector:
         return walk
 
     def go_on(self, walk: Walk) -> bool:
-        """Let a walk go on where it is, if that is still wanted, or with what comes next; False: with nothing of this delivery."""
+        """Continue a walk in its part, if that is still wanted, or with the next part; False: the delivery has no more records."""
         delivery = self.delivery
         if delivery is None or delivery.walk is not walk:
             walk.take(())
@@ -501,7 +504,8 @@ class FetchCollector:
         """Some records of the open response, which is closed at its end, or where it is damaged or no longer wanted; how many."""
         number, part, reader = opened
         if not self._is_wanted(part.tp, part.epoch):
-            # Looked at again by ``_open_next``: dropped where it is of the past, else set aside.
+            # A listener or a seek between two polls has changed the subscription. ``_open_next`` decides: a response of an older
+            # epoch is dropped, one of a paused partition is set aside.
             self._open = None
             self._ready.appendleft(_Waiting(number, part, reader))
             return 0
@@ -520,8 +524,8 @@ class FetchCollector:
         if count:
             self.consumption.read(number, part.tp.topic, count, reader.bytes_read - before)
         if reader.exhausted:
-            # Not released yet: until the application has processed these records, its position in the log must not be moved
-            # by a truncation or a reset, which would skip the rest of them, or commit behind them.
+            # Not released yet. ``PositionValidator`` moves the position of a truncated log (KIP-320) only while no response of the
+            # partition is held: moved now, it would skip the rest of these records, or be committed behind them.
             self._open = None
             self._read_out.append(number)
         return count
@@ -535,7 +539,7 @@ class FetchCollector:
                 self.buffer.release(number)
 
     def _raise_corrupt(self) -> None:
-        """Nothing else is left: say what is damaged, the next partition each time."""
+        """No other records are left: raise for a damaged batch, of the next partition each time."""
         for opened in list(self._corrupt):
             if not self._is_current(opened.part.tp, opened.part.epoch):
                 self._corrupt.remove(opened)

@@ -1,8 +1,8 @@
 """The application's end of the two queues: commands out, notifications in, and how a call waits for what it asked.
 
-Owns the inbox, the time of the call that runs, and the wake-up. Must not know what is asked or told. Invariants: notifications
-are taken in order, and each is in the inbox until it was handled; a wake-up ends exactly one waiting call, this
-one or the next, and never one that ignores wake-ups.
+Owns the inbox, the time of the call that runs, and the wake-up. Must not know any one command or notification. Invariants:
+notifications are taken in order, and each is in the inbox until it was handled; a wake-up ends exactly one waiting call, this one
+or the next, and never one that ignores wake-ups.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ News = deque[Any] | list[Any]
 
 
 class Wait(NamedTuple):
-    """What a call waits for. ``for_`` tells a reader, ``until`` (monotonic ms, ``None``: no limit) the driver."""
+    """What a call waits for. ``for_`` is for debugging; the driver obeys ``until`` (monotonic ms, ``None``: no limit)."""
 
     for_: object
     until: int | None
@@ -60,7 +60,7 @@ class Mailbox:
     ) -> None:
         self.submit = submit
         self.now = Now(0, 0)
-        """The time, as the running call was last told."""
+        """The time when the running call was last resumed."""
         self.wakeups_enabled = True
         self._news = news
         self._handlers = {

@@ -142,7 +142,7 @@ class Consumption:
             del self._distances[tp]
 
     def arrived(self, response: FetchedResponse, position: Callable[[TopicPartition], int | None], now: Now) -> None:
-        """A broker sent records. ``position`` tells what is to be handed out next."""
+        """A broker sent records. ``position`` returns the offset of the next record to hand out."""
         sizes: dict[str, int] = {}
         for part in response.partitions:
             if not part.data:

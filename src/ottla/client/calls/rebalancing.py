@@ -138,7 +138,11 @@ class Rebalancing:
         self._question: AssignmentNeeded | None = None
         self._assignment: AssignmentReceived | None = None
         self._unanswered: tuple[RebalanceNeeded | AssignmentReceived, frozenset[TopicPartition]] | None = None
-        """What was done as it was asked, but not said to be done: that too can be interrupted by the handler of a signal."""
+        """The notification that was carried out but not answered yet, with its partitions.
+
+        The handler of a signal may raise between the end of the listener and the answer. The next poll then sends the answer, and
+        does not call the listener again.
+        """
         self._commit: _RevocationCommit | None = None
         """Sent for this rebalance or an earlier one. It outlives the poll that sent it, which may end at any time."""
         self.given_up = GivenUp()
@@ -171,7 +175,7 @@ class Rebalancing:
 
     @property
     def lost(self) -> bool:
-        """Whether the partitions are gone already, though the listener was not told yet."""
+        """Whether the partitions are lost already, though ``on_lost`` was not called yet."""
         return self._rebalance is not None and self._rebalance.lost
 
     def subscribe(self, command: commands.Subscribe, listeners: Listeners) -> None:
@@ -199,17 +203,17 @@ class Rebalancing:
             self._question = None
 
     def asked(self, item: AssignmentNeeded) -> None:
-        """Partitions are to be assigned to all members of the group."""
+        """The application is to assign partitions to all members of the group."""
         if self._is_subscribed:
             self._question = item
 
     def received(self, item: AssignmentReceived) -> None:
-        """Partitions are to be taken."""
+        """The application is to take new partitions."""
         if self._is_subscribed:
             self._assignment = item
 
     def serve(self) -> Call[None]:
-        """Do what is asked, until nothing is."""
+        """Carry out all pending notifications."""
         while self.pending:
             self._in_listeners = 0
             if self._unanswered is not None:
