@@ -13,5 +13,5 @@ USUAL = 100
 
 
 def examples(count: int) -> int:
-    """The loaded profile's share of ``count``, for ``@settings(max_examples=...)``."""
+    """The loaded profile's share of ``count``, for ``@settings(max_examples=...)`` or the seeds of a test that draws by itself."""
     return max(1, count * settings.default.max_examples // USUAL)

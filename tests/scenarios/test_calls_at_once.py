@@ -13,6 +13,7 @@ import pytest
 from ottla.client.calls.mailbox import Wait
 from ottla.errors import CommitFailedError, IllegalStateError, OttlaTimeoutError, WakeupError, error_class
 from ottla.types import OffsetAndMetadata, TopicPartition
+from tests.drawing import examples
 from tests.simulation.app import App, Program, Sleep, member
 from tests.simulation.world import World
 
@@ -122,7 +123,7 @@ def by_partition(app: App) -> dict[int, list[int]]:
     return {tp.partition: [record.offset for record in app.handled if record.partition == tp.partition] for tp in ALL}
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(examples(5)))
 def test_one_reads_and_others_ask_commit_pause_cancel_and_wake(world: World, seed: int) -> None:
     chance = random.Random(seed)
     app = world.app("a", group_id="g", group_protocol=world.protocol, max_poll_records=7)
@@ -138,7 +139,7 @@ def test_one_reads_and_others_ask_commit_pause_cancel_and_wake(world: World, see
     assert world.committed("g", "t", PARTITIONS) == dict.fromkeys(range(PARTITIONS), RECORDS)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(examples(5)))
 def test_others_ask_and_commit_while_the_group_rebalances(world: World, seed: int) -> None:
     chance = random.Random(seed)
     app = world.app("a", group_id="g", group_protocol=world.protocol, max_poll_records=7)
@@ -167,7 +168,7 @@ def test_others_ask_and_commit_while_the_group_rebalances(world: World, seed: in
     assert world.committed("g", "t", PARTITIONS) == dict.fromkeys(range(PARTITIONS), RECORDS)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(examples(5)))
 def test_a_wakeup_ends_one_call_and_a_poll_before_any_other(world: World, seed: int) -> None:
     chance = random.Random(seed)
     app = world.app("a", group_id="g", group_protocol=world.protocol)

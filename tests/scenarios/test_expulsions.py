@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from ottla.client.calls.rebalancing import Listeners, Partitions
+from tests.drawing import examples
 from tests.simulation.app import App, Program, Sleep, member
 from tests.simulation.world import World
 
@@ -26,7 +27,7 @@ KINDS = {
     "consumer": {"group_protocol": "consumer"},
 }
 
-SEEDS = range(6)
+SEEDS = range(examples(6))
 
 
 class Expulsions(logging.Handler):
