@@ -14,7 +14,7 @@ from typing import NamedTuple
 import pytest
 
 from ottla.broker.log import PartitionLog
-from ottla.broker.resources import Change, ResourceType, alter
+from ottla.broker.resources import AlterConfigOp, ResourceType, alter
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import offset_commit_request
 from ottla.records import NewRecord, encode_batch, read_header
@@ -187,7 +187,7 @@ def _pass(broker: CoreUnderTest, minutes: int) -> None:
 
 
 def _change_policy(broker: CoreUnderTest) -> None:
-    changes = [("cleanup.policy", Change.SET, "delete"), ("retention.ms", Change.SET, "-1")]
+    changes = [("cleanup.policy", AlterConfigOp.SET, "delete"), ("retention.ms", AlterConfigOp.SET, "-1")]
     alter(
         broker.core.catalog,
         ResourceType.TOPIC,
