@@ -7,6 +7,7 @@ test that stands in ``NEVER_SKIPPED`` ends as skipped: it fails and says why it 
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Generator
 from pathlib import Path
@@ -54,6 +55,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         kinds[any(path.is_relative_to(folder) for folder in NEVER_SKIPPED)].append(path)
     placed = [((number + 0.5) / len(paths), path) for paths in kinds for number, path in enumerate(paths)]
     items[:] = [item for _, path in sorted(placed) for item in files[path]]
+
+
+def pytest_collection_finish() -> None:
+    """Spare each full garbage collection the millions of objects of the collected tests, which live as long as the run."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)
