@@ -102,24 +102,29 @@ def frame(api: Api, version: int, message: Any, correlation_id: int = 1) -> byte
     return data.replace(NOT_UTF8.encode(), _BROKEN)
 
 
-def _entity(cls: type[Any], known: Known) -> st.SearchStrategy[Any]:
-    return st.builds(cls, **{field.name: _field(field, known) for field in dataclasses.fields(cls)})
+def _entity(cls: type[Any], known: Known, giant: bool = True) -> st.SearchStrategy[Any]:
+    return st.builds(cls, **{field.name: _field(field, known, giant) for field in dataclasses.fields(cls)})
 
 
-def _field(field: dataclasses.Field[Any], known: Known) -> st.SearchStrategy[Any]:
+def _field(field: dataclasses.Field[Any], known: Known, giant: bool) -> st.SearchStrategy[Any]:
     inner = nested_class(field.type)
     kind = field.metadata.get("kafka_type", "")
-    value = _entity(inner, known) if inner is not None else st.sampled_from(_EDGES[kind](known))
-    if is_tuple(field.type):
-        value = _array(value)
-    return st.none() | value if is_nullable(field.type) and kind != "uuid" else value
+
+    def value(giant: bool) -> st.SearchStrategy[Any]:
+        return _entity(inner, known, giant) if inner is not None else st.sampled_from(_EDGES[kind](known))
+
+    found = _array(value(giant), value(False) if giant else None) if is_tuple(field.type) else value(giant)
+    return st.none() | found if is_nullable(field.type) and kind != "uuid" else found
 
 
-def _array(item: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, ...]]:
-    """None, some, the same twice, very many times the same."""
+def _array(item: st.SearchStrategy[Any], of_giant: st.SearchStrategy[Any] | None) -> st.SearchStrategy[tuple[Any, ...]]:
+    """None, some, the same twice, very many times the same.
+
+    ``of_giant``: the items of the last, without giant arrays in them: one of 3,000 in another is 9 million items, and took minutes.
+    """
     some = st.lists(item, max_size=3).map(tuple)
     twice = item.map(lambda one: (one, one))
-    many = item.map(lambda one: (one,) * MANY)
+    many = of_giant.map(lambda one: (one,) * MANY) if of_giant is not None else twice
     return st.integers(0, 60).flatmap(lambda dice: many if dice == 60 else twice if dice > 50 else some)
 
 
