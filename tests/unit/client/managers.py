@@ -23,7 +23,7 @@ from ottla.client.calls.calls import ConsumerCalls
 from ottla.client.calls.rebalancing import Listeners
 from ottla.client.cluster.metadata import MetadataManager
 from ottla.client.effects import Send, ToCoordinator
-from ottla.client.groups.membership import NOBODY, MemberIdentity
+from ottla.client.groups.membership import NO_MEMBER, MemberIdentity
 from ottla.config import ConsumerConfig
 from ottla.errors import OttlaError, broker_error
 from ottla.protocol import ErrorCode
@@ -186,7 +186,7 @@ class FixedMembership:
 
     def __init__(self) -> None:
         self.signs: MemberIdentity | OttlaError = MemberIdentity(7, "member", None)
-        self.reads: MemberIdentity = NOBODY
+        self.reads: MemberIdentity = NO_MEMBER
         self.refusals: list[tuple[int, MemberIdentity]] = []
         self.may_sign_anew = False
 
@@ -229,8 +229,8 @@ class Replies:
 
 __all__ = [
     "LEADERS",
-    "NOBODY",
     "NODES",
+    "NO_MEMBER",
     "NO_THROTTLE",
     "T0",
     "T1",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ottla.broker.api.registry import serves
 from ottla.broker.effects import Effect, Reply, RequestContext
-from ottla.broker.resources import KNOWN_TYPES, AlterConfigOp, DescribedConfig, ResourceType, alter, describe, names
+from ottla.broker.resources import KNOWN_TYPES, AlterConfigOp, Changes, DescribedConfig, ResourceType, alter, describe, names
 from ottla.broker.slices import SIZE, Slices
 from ottla.coordinator.api_error import ApiError
 from ottla.protocol import NO_THROTTLE, ErrorCode
@@ -44,31 +44,17 @@ def alter_configs(
     return state.sliced.begin(context, _alter_configs_slices(state, context, request), now)
 
 
-def _alter_configs_slices(
-    state: BrokerState, context: RequestContext, request: alter_configs_request.AlterConfigsRequest
-) -> Slices:
-
-    def change(resource: alter_configs_request.AlterConfigsResource) -> None:
-        changes = [(config.name, AlterConfigOp.SET, config.value) for config in resource.configs]
-        alter(
-            state.catalog,
-            resource.resource_type,
-            resource.resource_name,
-            changes,
-            state.alter_settings,
-            replacing=True,
-            validate_only=request.validate_only,
-        )
-
-    responses = yield from each_once(request.resources, change, alter_configs_response.AlterConfigsResourceResponse)
-    return [Reply(context.ticket, alter_configs_response.AlterConfigsResponse(throttle_time=NO_THROTTLE, responses=responses))]
-
-
-def each_once(
-    resources: Sequence[Any], change: Callable[[Any], None], told: Callable[..., T]
+def _altered(
+    state: BrokerState,
+    resources: Sequence[Any],
+    changes_of: Callable[[Any], Changes],
+    told: Callable[..., T],
+    *,
+    replacing: bool,
+    validate_only: bool,
 ) -> Generator[list[Effect], None, tuple[T, ...]]:
     """Change each resource, in slices, and return the results; a resource that occurs twice in the request is refused both
-    times."""
+    times. ``changes_of``: the changes of one resource."""
     times = Counter((one.resource_type, one.resource_name) for one in resources)
     responses = []
     for number, resource in enumerate(resources):
@@ -79,11 +65,41 @@ def each_once(
         try:
             if times[kind, name] > 1:
                 raise ApiError(ErrorCode.invalid_request, "Each resource must appear at most once.")
-            change(resource)
+            changes = changes_of(resource)
+            alter(state.catalog, kind, name, changes, state.alter_settings, replacing=replacing, validate_only=validate_only)
         except ApiError as api_error:
             code, message = api_error.code, api_error.message
         responses.append(told(error_code=code, error_message=message, resource_type=kind, resource_name=name))
     return tuple(responses)
+
+
+def _alter_configs_slices(
+    state: BrokerState, context: RequestContext, request: alter_configs_request.AlterConfigsRequest
+) -> Slices:
+    responses = yield from _altered(
+        state,
+        request.resources,
+        lambda resource: [(config.name, AlterConfigOp.SET, config.value) for config in resource.configs],
+        alter_configs_response.AlterConfigsResourceResponse,
+        replacing=True,
+        validate_only=request.validate_only,
+    )
+    return [Reply(context.ticket, alter_configs_response.AlterConfigsResponse(throttle_time=NO_THROTTLE, responses=responses))]
+
+
+def _incremental_alter_configs_slices(
+    state: BrokerState, context: RequestContext, request: incremental_alter_configs_request.IncrementalAlterConfigsRequest
+) -> Slices:
+    responses = yield from _altered(
+        state,
+        request.resources,
+        lambda resource: [(config.name, config.config_operation, config.value) for config in resource.configs],
+        incremental_alter_configs_response.AlterConfigsResourceResponse,
+        replacing=False,
+        validate_only=request.validate_only,
+    )
+    response = incremental_alter_configs_response.IncrementalAlterConfigsResponse(throttle_time=NO_THROTTLE, responses=responses)
+    return [Reply(context.ticket, response)]
 
 
 @serves(Api.INCREMENTAL_ALTER_CONFIGS)
@@ -92,27 +108,6 @@ def incremental_alter_configs(
 ) -> list[Effect]:
     """Set, delete, append to or subtract from settings."""
     return state.sliced.begin(context, _incremental_alter_configs_slices(state, context, request), now)
-
-
-def _incremental_alter_configs_slices(
-    state: BrokerState, context: RequestContext, request: incremental_alter_configs_request.IncrementalAlterConfigsRequest
-) -> Slices:
-
-    def change(resource: incremental_alter_configs_request.AlterConfigsResource) -> None:
-        changes = [(config.name, config.config_operation, config.value) for config in resource.configs]
-        alter(
-            state.catalog,
-            resource.resource_type,
-            resource.resource_name,
-            changes,
-            state.alter_settings,
-            replacing=False,
-            validate_only=request.validate_only,
-        )
-
-    responses = yield from each_once(request.resources, change, incremental_alter_configs_response.AlterConfigsResourceResponse)
-    response = incremental_alter_configs_response.IncrementalAlterConfigsResponse(throttle_time=NO_THROTTLE, responses=responses)
-    return [Reply(context.ticket, response)]
 
 
 @serves(Api.DESCRIBE_CONFIGS)

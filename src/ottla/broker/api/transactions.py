@@ -94,13 +94,13 @@ def write_txn_markers(
 ) -> list[Effect]:
     """Write each marker to each of its partitions, or say why not; the answer has each producer once, with what was said last."""
     said: dict[int, dict[TopicPartition, ErrorCode]] = {}
-    nobody = any(wanted.producer_id < 0 or wanted.producer_epoch < 0 for wanted in request.markers)
+    no_producer = any(wanted.producer_id < 0 or wanted.producer_epoch < 0 for wanted in request.markers)
     for wanted in request.markers:
         marker = NewMarker(wanted.transaction_result, wanted.producer_id, wanted.producer_epoch, wanted.coordinator_epoch)
         of_producer = said.setdefault(wanted.producer_id, {})
         for partition in (TopicPartition(topic.name, number) for topic in wanted.topics for number in topic.partition_indexes):
             # There is no marker without a producer; Kafka fails at it, and the whole request with it.
-            of_producer[partition] = ErrorCode.unknown_server_error if nobody else _written(state, marker, partition, now)
+            of_producer[partition] = ErrorCode.unknown_server_error if no_producer else _written(state, marker, partition, now)
     results = tuple(_result(producer_id, codes) for producer_id, codes in said.items())
     return [Reply(context.ticket, write_txn_markers_response.WriteTxnMarkersResponse(markers=results))]
 

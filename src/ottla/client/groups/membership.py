@@ -31,7 +31,7 @@ class MemberIdentity(NamedTuple):
     instance_id: str | None = None
 
 
-NOBODY = MemberIdentity()
+NO_MEMBER = MemberIdentity()
 
 DEFAULT = GroupMembershipOperation.DEFAULT
 
@@ -140,7 +140,7 @@ class Membership(Protocol):
         """The identity for a commit. Raises the error that the commit would get if it were sent."""
 
     def reader(self) -> MemberIdentity:
-        """The identity to send when commits are fetched; ``NOBODY`` if the member needs none, or has none yet."""
+        """The identity to send when commits are fetched; ``NO_MEMBER`` if the member needs none, or has none yet."""
 
     def commit_refused(self, code: int, sent_by: MemberIdentity, now: Now) -> OttlaError:
         """The coordinator refused a commit because of who signed it: do what has to be done and give the error for the caller.

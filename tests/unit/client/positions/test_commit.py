@@ -17,8 +17,8 @@ from ottla.protocol.apis import Api
 from ottla.protocol.messages import offset_commit_request, offset_commit_response, offset_fetch_request, offset_fetch_response
 from ottla.types import OffsetAndMetadata, TopicPartition
 from tests.unit.client.managers import (
+    NO_MEMBER,
     NO_THROTTLE,
-    NOBODY,
     T0,
     T1,
     TOPIC_ID,
@@ -194,7 +194,7 @@ def test_who_signed_is_the_business_of_the_membership(commits: Commits, code: in
     replies = commits.commit()
     send = commits.one(Api.OFFSET_COMMIT)
     signed = commits.membership.identity()
-    commits.membership.signs = NOBODY
+    commits.membership.signs = NO_MEMBER
     commits.answer(send, committed((T0, code)))
     assert commits.membership.refusals == [(code, signed)]
     assert type(replies.error) is error_class(code)
@@ -360,7 +360,7 @@ def test_auto_commit_is_still_where_it_may_not_or_has_nothing(commits: Commits) 
     commits.membership.signs = CommitFailedError("no")
     commits.manager.polled(AT_5, commits.now)
     assert commits.poll() == []
-    commits.membership.signs = NOBODY
+    commits.membership.signs = NO_MEMBER
     commits.manager.polled(AT_5, commits.now)
     commits.one(Api.OFFSET_COMMIT)
 

@@ -46,7 +46,7 @@ from ottla.client.groups.classic.states import (
     Tag,
     reaction_to,
 )
-from ottla.client.groups.membership import DEFAULT, NOBODY, MemberIdentity, MembershipContext, MemberStatus, not_a_member
+from ottla.client.groups.membership import DEFAULT, NO_MEMBER, MemberIdentity, MembershipContext, MemberStatus, not_a_member
 from ottla.client.notifications import AssignmentReceived, ErrorNotification, RebalanceNeeded
 from ottla.client.poll_watch import PollWatch
 from ottla.client.subscription import Mode, Subscription
@@ -194,7 +194,7 @@ class ClassicMembership:
     def identity(self) -> MemberIdentity:
         """See ``Membership``."""
         if self._subscription.mode is not Mode.TOPICS:
-            return NOBODY
+            return NO_MEMBER
         if self.failure is not None:
             raise self.failure.afresh()
         if self.state in (State.STABLE, State.REVOKING, State.PREPARING) and self.generation.number >= 0:
@@ -205,13 +205,13 @@ class ClassicMembership:
 
     def reader(self) -> MemberIdentity:
         """See ``Membership``. Any client may look up the commits of a classic group."""
-        return NOBODY
+        return NO_MEMBER
 
     def commit_refused(self, code: int, sent_by: MemberIdentity, now: Now) -> OttlaError:
         """See ``Membership``."""
         what = f"committing offsets of group {self._config.group_id!r}"
         unchanged = (sent_by.generation, sent_by.member_id) == self.generation[:2]
-        if sent_by == NOBODY:
+        if sent_by == NO_MEMBER:
             return broker_error(code, what)
         if code == ErrorCode.rebalance_in_progress:
             self._begin_rebalance("the group is already rebalancing")

@@ -38,7 +38,15 @@ from ottla.client.groups.consumer.states import (
     Reaction,
     State,
 )
-from ottla.client.groups.membership import DEFAULT, NOBODY, MemberIdentity, MembershipContext, MemberStatus, Refusals, not_a_member
+from ottla.client.groups.membership import (
+    DEFAULT,
+    NO_MEMBER,
+    MemberIdentity,
+    MembershipContext,
+    MemberStatus,
+    Refusals,
+    not_a_member,
+)
 from ottla.client.notifications import ErrorNotification
 from ottla.client.subscription import Mode
 from ottla.errors import (
@@ -199,7 +207,7 @@ class ConsumerMembership:
     def identity(self) -> MemberIdentity:
         """See ``Membership``."""
         if self._subscription.mode is not Mode.TOPICS:
-            return NOBODY
+            return NO_MEMBER
         if self.failure is not None:
             raise self.failure.afresh()
         if self._is_member:
@@ -208,12 +216,12 @@ class ConsumerMembership:
 
     def reader(self) -> MemberIdentity:
         """See ``Membership``."""
-        return MemberIdentity(self.epoch, self.member_id) if self._is_member else NOBODY
+        return MemberIdentity(self.epoch, self.member_id) if self._is_member else NO_MEMBER
 
     def commit_refused(self, code: int, sent_by: MemberIdentity, now: Now) -> OttlaError:
         """See ``Membership``. The next heartbeat may bring the current epoch, so a commit with an old one may be retried."""
         error = broker_error(code, f"committing offsets of group {self._config.group_id!r}")
-        if sent_by == NOBODY:
+        if sent_by == NO_MEMBER:
             return error
         if code == ErrorCode.fenced_instance_id and self._is_member:
             self._fail(error)

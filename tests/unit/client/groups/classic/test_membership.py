@@ -10,7 +10,7 @@ import pytest
 from ottla.assignors import ConsumerPartitionAssignor, MemberAssignment
 from ottla.client.commands import Assigned
 from ottla.client.groups.classic.states import TRANSITIONS, Input, State
-from ottla.client.groups.membership import NOBODY
+from ottla.client.groups.membership import NO_MEMBER
 from ottla.client.notifications import AssignmentNeeded, AssignmentReceived, ErrorNotification, RebalanceNeeded
 from ottla.errors import AuthenticationError, CommitFailedError, DisconnectedError, OttlaError, OttlaTimeoutError, error_class
 from ottla.protocol import ErrorCode, milliseconds
@@ -640,7 +640,7 @@ def test_who_signs_a_commit(member: Member) -> None:
     assert member.manager.identity() == signed, "on_revoke may commit"
     member.subscription.unsubscribe()
     member.subscription.assign([T0])
-    assert member.manager.identity() == NOBODY
+    assert member.manager.identity() == NO_MEMBER
 
 
 def test_a_refused_commit_of_the_present_generation_loses_the_place(member: Member) -> None:
@@ -679,7 +679,7 @@ def test_a_commit_that_meets_a_rebalance_sets_it_going(member: Member) -> None:
 
 
 def test_a_refused_commit_of_a_manual_assignment_is_no_business_of_the_group(member: Member) -> None:
-    assert type(member.manager.commit_refused(25, NOBODY, member.now)) is error_class(25)
+    assert type(member.manager.commit_refused(25, NO_MEMBER, member.now)) is error_class(25)
     assert member.told == []
 
 

@@ -17,7 +17,7 @@ from hypothesis import given, settings, strategies as st
 from ottla.client.effects import Send
 from ottla.client.groups.consumer.requests import new_member_id
 from ottla.client.groups.consumer.states import BEATING, TRANSITIONS, Input, State
-from ottla.client.groups.membership import NOBODY
+from ottla.client.groups.membership import NO_MEMBER
 from ottla.client.notifications import AssignmentReceived, ErrorNotification, RebalanceNeeded
 from ottla.errors import CommitFailedError, DisconnectedError, UnsupportedApiError, error_class
 from ottla.protocol import milliseconds
@@ -297,7 +297,7 @@ def test_a_refused_commit_is_tried_again_only_for_an_epoch_that_is_out_of_date(m
     unknown = member.manager.commit_refused(25, signed, member.now)
     assert isinstance(unknown, CommitFailedError)
     assert not unknown.retriable
-    assert type(member.manager.commit_refused(25, NOBODY, member.now)) is error_class(25)
+    assert type(member.manager.commit_refused(25, NO_MEMBER, member.now)) is error_class(25)
     assert member.state is State.STABLE
     member.manager.commit_refused(82, signed, member.now)
     assert member.state is State.FATAL
