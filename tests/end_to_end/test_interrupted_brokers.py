@@ -33,7 +33,8 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for topic in TOPICS:
             create(client, topic)
             produce(client, topic, batch(count=RECORDS))
-        shutil.copytree(path, copy)
+        # Its checkpoints are renamed from .tmp files, which may vanish before they are copied.
+        shutil.copytree(path, copy, ignore=shutil.ignore_patterns("*.tmp"))
     return copy
 
 
