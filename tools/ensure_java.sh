@@ -1,6 +1,6 @@
 #!/bin/sh
-# Java 17 or newer for Spark: says nothing and exits 0 when it is there. When it is missing, installs it if that needs no answer from
-# anybody (Debian or Ubuntu, root, nobody at a terminal); else says in one line what to install and exits 1.
+# Checks for Java 17 or newer, for Spark. If it is missing, installs it where that needs no prompt (Debian or Ubuntu, as root, without a
+# terminal); otherwise prints one line that says what to install, and exits with 1.
 set -u
 
 wanted=17

@@ -1,6 +1,6 @@
 #!/bin/sh
 # tools/make_venv.sh PYTHON DIR: a virtual environment in DIR made by PYTHON (3.11 or newer), or one line that says what is missing.
-# Where Debian keeps venv in a package of its own, that is installed if it needs no answer from anybody (root, nobody at a terminal).
+# Debian has venv in a separate package: the script installs it where that needs no prompt (as root, without a terminal).
 set -u
 
 python=$1

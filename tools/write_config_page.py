@@ -1,6 +1,6 @@
 """Write docs/config.md from the tables of settings in ``ottla.config``: ``python tools/write_config_page.py``.
 
-A test compares the page with what this would write.
+A test compares the page with this tool's output.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ SECTIONS = (
 OTHERS = """
 ## Settings of other clients
 
-confluent-kafka, kafka-python and aiokafka have settings with other names. A consumer refuses them, and says what Ottla
-calls them or why they are not needed.
+confluent-kafka, kafka-python and aiokafka have settings with other names. A consumer refuses them with an error
+that has Ottla's name for the setting, or says why it is not needed.
 
 | setting | in Ottla |
 |---|---|
@@ -55,8 +55,8 @@ def descriptions(cls: type[Any]) -> dict[str, str]:
     found: dict[str, str] = {}
     for field, following in zip(body.body, [*body.body[1:], None], strict=True):
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
-            told = isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant)
-            found[field.target.id] = inspect.cleandoc(following.value.value) if told else ""  # type: ignore[union-attr]
+            has_docstring = isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant)
+            found[field.target.id] = inspect.cleandoc(following.value.value) if has_docstring else ""  # type: ignore[union-attr]
     return found
 
 

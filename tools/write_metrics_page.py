@@ -1,6 +1,6 @@
 """Write docs/metrics.md from the table of metrics in ``ottla.client.health.names``: ``python tools/write_metrics_page.py``.
 
-A test compares the page with what this would write.
+A test compares the page with this tool's output.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Write docs/states.md from the tables of states in the code: ``python tools/write_states_page.py``.
 
-A test compares the page with what this would write, and checks that it has all tables.
+A test compares the page with this tool's output, and checks that it has all tables.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ OPENING = """# State machines
 
 This page is written by `tools/write_states_page.py` from the tables that the code itself uses, all of them named
 `TRANSITIONS`. An arrow is labelled with the event. Arrows to one state from four others or more are drawn once, from a dashed
-box that names them. A transition without an arrow does not happen: it would be a bug in Ottla, not in the other side.
+box that names them. A transition without an arrow does not happen: it would be a bug in Ottla, whatever the peer sends.
 """
 
 COMMON = 4
@@ -64,7 +64,7 @@ MACHINES = (
     Machine("A classic group", "The coordinator's side. Clients see Kafka's names of the states.", classic_group),
     Machine(
         "A member of a consumer group, for its coordinator",
-        "Each heartbeat is a step towards the target, from where the last one ended.",
+        "Each heartbeat moves the member one step towards its target assignment.",
         reconcile,
     ),
     Machine("A transactional id", "The coordinator's side of a transactional producer.", transaction),
@@ -75,12 +75,12 @@ def meanings(kind: type[enum.Enum]) -> dict[str, str]:
     """What each member of an enumeration means: the docstring below it, or else its value."""
     body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
     assert isinstance(body, ast.ClassDef)
-    told = {member.name: str(member.value) for member in kind}
+    texts = {member.name: str(member.value) for member in kind}
     for line, below in pairwise(body.body):
         match line, below:
             case ast.Assign(targets=[ast.Name(name)]), ast.Expr(ast.Constant(str(text))):
-                told[name] = " ".join(text.split()).rstrip(".")
-    return told
+                texts[name] = " ".join(text.split()).rstrip(".")
+    return texts
 
 
 def box(sources: list[str], states: list[str]) -> str:
@@ -90,24 +90,24 @@ def box(sources: list[str], states: list[str]) -> str:
 
 
 def arrows(table: Table) -> dict[tuple[str, str], list[str]]:
-    """(from, to) -> what happens, where it has a name. ``from`` is a state or a box."""
+    """(from, to) -> the names of the events. ``from`` is a state or a box."""
     sources: dict[tuple[str, str], list[str]] = {}
     for state, row in table.items():
-        for target, happening in row_of(row):
-            sources.setdefault((target, happening), []).append(state.name)
+        for target, event in row_of(row):
+            sources.setdefault((target, event), []).append(state.name)
     drawn: dict[tuple[str, str], list[str]] = {}
-    for (target, happening), names in sources.items():
+    for (target, event), names in sources.items():
         others = [name for name in names if name != target]
         begins = [box(others, [state.name for state in table])] if len(others) >= COMMON else others
         for begin in begins + [name for name in names if name == target]:
-            drawn.setdefault((begin, target), []).append(happening)
+            drawn.setdefault((begin, target), []).append(event)
     return drawn
 
 
 def row_of(row: Row) -> list[tuple[str, str]]:
-    """(state, what leads there) for each arrow from one state."""
+    """(target state, event) for each arrow from one state."""
     if isinstance(row, Mapping):
-        return [(target.name, happening.name) for happening, target in row.items()]
+        return [(target.name, event.name) for event, target in row.items()]
     return [(target.name, "") for target in type(next(iter(row))) if target in row]
 
 
@@ -118,8 +118,8 @@ def picture(table: Table) -> list[str]:
     boxes = {begin: f"several{number}" for number, begin in enumerate(dict.fromkeys(a for a, _ in drawn if a not in names), 1)}
     lines = ["stateDiagram-v2", f"    [*] --> {names[0]}"]
     lines += [f'    state "{words}" as {name}' for words, name in boxes.items()]
-    for (begin, end), happenings in drawn.items():
-        label = f" : {', '.join(happenings)}" if any(happenings) else ""
+    for (begin, end), events in drawn.items():
+        label = f" : {', '.join(events)}" if any(events) else ""
         lines.append(f"    {boxes.get(begin, begin)} --> {end}{label}")
     if boxes:
         lines += ["    classDef several stroke-dasharray: 4", f"    class {','.join(boxes.values())} several"]
@@ -139,8 +139,8 @@ def page() -> str:
         where = "/".join(module.__name__.split("."))
         lines += [f"## {title}", "", words, f"The table is in `src/{where}.py`.", "", "```mermaid", *picture(table), "```", ""]
         lines += [*legend("state", type(next(iter(table)))), ""]
-        happenings = {type(happening) for row in table.values() if isinstance(row, Mapping) for happening in row}
-        for kind in happenings:
+        events = {type(event) for row in table.values() if isinstance(row, Mapping) for event in row}
+        for kind in events:
             lines += [*legend("event", kind), ""]
     return "\n".join(lines)
 
