@@ -34,5 +34,8 @@ def test_every_definition_is_in_its_file() -> None:
 
 def test_a_definition_of_another_class_is_not_found() -> None:
     module = ast.parse("class A:\n    def f(self): ...\nclass B: ...\ndef g(): ...")
-    assert defines(module, "A.f") and defines(module, "g")
-    assert not defines(module, "B.f") and not defines(module, "f") and not defines(module, "A.g")
+    assert defines(module, "A.f")
+    assert defines(module, "g")
+    assert not defines(module, "B.f")
+    assert not defines(module, "f")
+    assert not defines(module, "A.g")
