@@ -198,13 +198,13 @@ class Judge:
 
     @property
     def _is_like_new(self) -> bool:
-        """Whether the partition cannot be told from one that was never written to."""
+        """Whether the partition looks like one that was never written to."""
         is_gone = (self._fault.kind, self._fault.how) in (("folder", "removed"), ("metadata", "replaced by another"))
         return is_gone and not self._known_end and self._hit is not None
 
     @property
     def _may_be_compacted(self) -> bool:
-        """Whether what is missing cannot be told from what compaction removes: whole batches, from the end of a file on."""
+        """Whether the missing batches may have been removed by compaction: whole batches, from the end of a file on."""
         return self._fault.how == "truncated" and self._hit is not None and self._hit[0] in (*_COMPACTED, "former")
 
     @property

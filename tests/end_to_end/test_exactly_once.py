@@ -59,8 +59,8 @@ while True:
         sys.exit("something went wrong")
     producer.commit_transaction(30)
 """
-"""Whatever goes wrong ends it: whoever watches starts another, as one does in production. Why its
-metadata is recovered by nothing: ``LIBRDKAFKA_PATIENT``."""
+"""Any error ends it, and the test starts another one, as a supervisor does in production. For the
+reason of ``metadata.recovery.strategy`` see ``LIBRDKAFKA_PATIENT``."""
 
 
 class Worker:

@@ -1,6 +1,6 @@
 """Our own consumer in the shape of the peers', so that it can be one member among them.
 
-Owns how ``Consumer`` is told to join a group. Must not know what is tested.
+Owns how ``Consumer`` joins a group. Must not know what is tested.
 """
 
 from __future__ import annotations

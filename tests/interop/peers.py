@@ -1,6 +1,6 @@
 """The peers' clients behind one shape, so that each test runs with each of them: confluent-kafka, kafka-python, aiokafka.
 
-Owns how each peer is told to produce, to consume and to join a group. Must not know what is tested. Invariant: a peer runs with
+Owns how each peer produces, consumes and joins a group. Must not know what is tested. Invariant: a peer runs with
 its own defaults but for what a test needs.
 """
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class Message(NamedTuple):
-    """A record as a test sees it, whoever read it."""
+    """A record in the same form for each client."""
 
     partition: int
     offset: int
@@ -34,7 +34,7 @@ class Message(NamedTuple):
 
 
 class Member(Protocol):
-    """A member of a group, whoever it is."""
+    """A member of a group, with any client."""
 
     def poll(self, seconds: float) -> list[Message]: ...
     def assignment(self) -> set[int]: ...

@@ -52,7 +52,7 @@ PROTOCOLS = [
 """No two of them vote against each other: where that ends in a draw Kafka decides by the hash of names."""
 NOBODY = "nobody"
 WAITS = "somebody who waits"
-"""The name of who has not been told its id yet."""
+"""The name of a member that does not know its id yet."""
 PARKED = (Api.JOIN_GROUP, Api.SYNC_GROUP)
 """The requests whose answers may come later."""
 
@@ -216,7 +216,7 @@ class Side:
         return head, told.authorized_operations, sorted(members, key=str)
 
     def leader(self) -> str | None:
-        """The leader of the newest generation that someone was told of."""
+        """The leader of the newest generation in an answer."""
         joined = [answer for _, api, answer in self.news if api is Api.JOIN_GROUP and answer.error_code is ErrorCode.none]
         told = [(answer.generation_id, self._name(answer.leader)) for answer in joined]
         self._newest = max([*told, self._newest or (-1, "")])

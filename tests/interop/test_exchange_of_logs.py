@@ -1,7 +1,7 @@
 """Groups move between Apache Kafka and our broker: the folders of ``__consumer_offsets`` are copied, and the groups are there.
 
-Each way, for classic and for consumer groups, with members and without: what the admin client is told of them, and what they have
-committed, is the same on both sides, and a new member goes on where the group had stopped.
+In both directions, for classic and for consumer groups, with members and without: the admin client's descriptions and the committed
+offsets are the same on both sides, and a new member continues where the group had stopped.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def commit_with_notes(servers: str, group: str) -> None:
 
 
 def seen(servers: str, seconds: float = 20.0) -> dict[str, object]:
-    """What the admin client is told of the groups, as soon as the coordinator has loaded them."""
+    """The admin client's descriptions of the groups, as soon as the coordinator has loaded them."""
     end = time.monotonic() + seconds
     while True:
         try:

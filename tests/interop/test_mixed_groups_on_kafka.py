@@ -1,6 +1,6 @@
-"""Groups of ours and of others' clients on a real Kafka, each member a process: whoever leads, leaves or is killed.
+"""Groups of our and of other clients on a real Kafka, each member a process: each of them leads, leaves and is killed.
 
-What must hold is in ``groups/verdict.py``, what happens in ``groups/scenarios.py``.
+The rules are in ``groups/verdict.py``, the events in ``groups/scenarios.py``.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ OTHER_DEFAULTS = {
     "log.roll.ms",
 }
 OF_THE_NODE = {"advertised.listeners", "node.id", "group.initial.rebalance.delay.ms"}
-"""What the node that we start is told, too."""
+"""Settings that the started node gets in addition."""
 
 
 @pytest.fixture(scope="module")

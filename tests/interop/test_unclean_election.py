@@ -33,7 +33,7 @@ Found = list[tuple[int, bytes]]
 
 
 class Reader:
-    """One of our consumers, all that it was given, and how it was told that the log was cut."""
+    """One of our consumers, its records, and the truncation errors that it raised."""
 
     def __init__(self, servers: str, group: str, policy: str, **settings: object) -> None:
         self.consumer = Consumer(

@@ -72,7 +72,7 @@ def installs(world: World, since: int = 0) -> list[Any]:
 
 
 class Slow(Weighted):
-    """It takes its time when it is told to, and whatever ``meanwhile`` says happens in the middle of that."""
+    """Its next ``assign()`` takes ``takes`` milliseconds."""
 
     def __init__(self, world: World, app: str, takes: int = 0) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
 """Members of a group at work, in either protocol: joining, settling, and what each protocol's requests look like to the broker.
 
-Owns the topic that they read and the one table of how a protocol joins, beats and says good-bye. Must not know what goes wrong
-with them. Invariant: what a listener was told, in turns, is what its consumer holds.
+Owns the topic that they read and the one table of how a protocol joins, heartbeats and leaves. Must not know which faults they
+meet. Invariant: the calls of a listener add up to the partitions that its consumer owns.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def settle(world: World, *apps: App, limit: int = 60_000) -> None:
 
 
 def told_to_hold(app: App) -> set[TopicPartition]:
-    """What a listener was told comes to this; each partition was assigned, then revoked or lost, in turns."""
+    """The partitions to which the calls of a listener add up; each was assigned, then revoked or lost, in turns."""
     held: set[TopicPartition] = set()
     for what, partitions in app.told:
         if what == "assign":
@@ -70,7 +70,7 @@ def told_to_hold(app: App) -> set[TopicPartition]:
 
 
 def check_told(app: App) -> None:
-    """A listener was told all that came and went, in turns, and nothing else."""
+    """Check that the calls of a listener add up to the owned partitions."""
     assert told_to_hold(app) == app.calls.owned
 
 
@@ -132,7 +132,7 @@ def beats(world: World, member_id: str, since: int = 0) -> list[tuple[int, Any]]
 
 
 def goodbyes(world: World) -> list[Goodbye]:
-    """Whoever has left."""
+    """The requests with which members left."""
     wording = WORDINGS[world.protocol]
     said = [wording.goodbye(at, message) for at, message in sent(world, wording.leaves)]
     return [one for one in said if one is not None]

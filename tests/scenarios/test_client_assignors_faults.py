@@ -54,7 +54,7 @@ def the_error(app: App) -> AssignmentError:
 
 
 class Moody(Weighted):
-    """It fails when it is told to."""
+    """It fails on demand."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -32,7 +32,7 @@ def world(tmp_path: Path) -> World:
 
 
 class Ledger:
-    """Who has what by what listeners were told: no one may be given what another one still has."""
+    """The owners of partitions by the calls of listeners: no partition may be assigned while another member owns it."""
 
     def __init__(self) -> None:
         self.owners: dict[TopicPartition, str] = {}

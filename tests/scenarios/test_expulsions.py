@@ -31,7 +31,7 @@ SEEDS = range(examples(6))
 
 
 class Expulsions(logging.Handler):
-    """When an application was told that it has left its group."""
+    """The times of the log lines that say that a member has left its group."""
 
     def __init__(self, world: World) -> None:
         super().__init__()

@@ -131,7 +131,7 @@ def test_a_handler_beyond_the_poll_interval_leaves_once_and_is_told_why(world: W
     assert the_goodbye(world).reason == reason(world, "consumer poll timeout has expired.")
     assert {what for what, _ in slow.told} == {"assign"}, "it sleeps still"
     settle(world, slow, quick)
-    # A member of a consumer group may be told as well that nothing came.
+    # In a consumer group ``on_assign`` may also run without partitions.
     told = [what for what, partitions in slow.told if partitions or what != "assign" or world.protocol == "classic"]
     assert told == ["assign", "polls again", "lost", "assign"]
     check_told(slow)
@@ -165,7 +165,7 @@ def test_a_commit_by_nobody_of_the_group_is_refused(world: World) -> None:
 
 
 def test_a_topic_that_appears_later_is_assigned(world: World) -> None:
-    # A classic member finds it itself, as its view of the cluster ages; the members of a consumer group are told.
+    # A classic member finds it with the next metadata refresh; the members of a consumer group learn it from the coordinator.
     ages = {"metadata_max_age_ms": 2_000} if world.protocol == "classic" else {}
     app = join(world, "a", topics=("t", "later"), allow_auto_create_topics=False, **ages)
     settle(world, app)

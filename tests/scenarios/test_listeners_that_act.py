@@ -69,7 +69,7 @@ def world(tmp_path: Path) -> World:
 
 
 def reader(app: App) -> Program:
-    """Reads until it is told to stop, or is out."""
+    """Read until ``app.stop`` is set, or the member is out of its group."""
     yield from app.calls.subscribe(["t"], acting(app), app.now)
     while not app.stop:
         try:

@@ -1,4 +1,4 @@
-"""Questions that are given no time: what is known is told, what a broker would have to be asked for is an error, never ``None``."""
+"""Queries with ``timeout=0``: known values are returned; a value that only a broker knows is an error, never ``None``."""
 
 from __future__ import annotations
 

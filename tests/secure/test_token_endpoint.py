@@ -170,7 +170,7 @@ def poll_on(consumer: Consumer) -> None:
 
 
 def refused_by_every_call(url: str, trusted: Authority | None, says: str) -> None:
-    """Each call is told why, long before its timeout."""
+    """Each call raises the reason, long before its timeout."""
     with broker() as (address, arrived):
         consumer = Consumer(settings(address, url, trusted))
         try:

@@ -152,7 +152,7 @@ class App:
             self._resume()
 
     def _notified(self) -> None:
-        """What was told wakes a call that waits, but no program that sleeps."""
+        """A notification wakes a call that waits, but no program that sleeps."""
         if self._program is not None and not self._sleeping:
             number = self._wait_number
             self._clock.after(0, lambda: self._resume_if(number))
@@ -276,9 +276,10 @@ class App:
         return max(LATENCY, self._held.get(number, 0) - self.now.mono)
 
     def hold(self, target: ToCoordinator, duration: int) -> None:
-        """The broker does not read the connection to it for a while; then it reads all that came, and that it was closed.
+        """The broker does not read the connection to it for a while; then it reads all that has arrived, and the close.
 
-        Kafka reads nothing more of a connection while it owes it an answer, and does read it in the end, whoever has closed it.
+        Kafka does not read a connection before it has answered its last request; then it reads the rest, even if the client has
+        closed the connection.
         """
         link = self.assembly.core.connections.links.get(target)
         self._held[self._numbers[link.connection_id]] = self.now.mono + duration
@@ -319,7 +320,7 @@ def member(
     commits: bool = False,
     timeout: int = 500,
 ) -> Program:
-    """A member of a group that handles records until it is told to stop: ``work`` ms after each poll, then maybe a commit."""
+    """A member of a group that handles records until ``app.stop`` is set: ``work`` ms after each poll, then maybe a commit."""
     yield from app.calls.subscribe(() if pattern is not None else topics, app.listeners(), app.now, pattern)
     while not app.stop:
         try:

@@ -1,4 +1,4 @@
-"""Each setting of another client is accepted, or its user is told what it is called here or why it is not needed."""
+"""Each setting of another client is accepted, or refused with Ottla's name for it or the reason why it is not needed."""
 
 from __future__ import annotations
 

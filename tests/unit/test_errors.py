@@ -1,4 +1,4 @@
-"""What every error can do, whoever raises it."""
+"""Properties of all errors."""
 
 from __future__ import annotations
 

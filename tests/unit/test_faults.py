@@ -1,4 +1,4 @@
-"""``broker.faults`` over real sockets: what a client sees, from which thread, and that ``clear`` mends it all."""
+"""``broker.faults`` over real sockets: what a client sees, from which thread, and that ``clear`` ends them all."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def use(consumer: Consumer | AsyncConsumer, name: str) -> Any:
 
 
 def in_child(action: Callable[[], object]) -> int:
-    """The exit code of a forked child that does this: 0 where it is told that it is one, with a hint."""
+    """The exit code of a forked child that does this: 0 if it gets a ``ForkedError`` with a hint."""
     child = os.fork()
     if not child:
         code = 1

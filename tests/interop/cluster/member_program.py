@@ -3,7 +3,7 @@
 Owns how the consumer is set up and how partitions are named. Must not know what happens to the cluster. Invariant: SIGTERM lets the
 member leave well; the process ends with 0 then.
 
-A partition that is owned is told as ``topic-partition``, one that was read as ``topic.incarnation-partition``: the incarnation is
+The lines name an owned partition ``topic-partition``, and one that was read ``topic.incarnation-partition``: the incarnation is
 in the value of each record, since a topic that was recreated has the same name and the same offsets as before.
 
     python member_program.py SETTINGS     SETTINGS: a JSON object with the fields of ``Settings``
@@ -26,7 +26,7 @@ from tests.interop.groups.life import POLL, Teller, live, log_to_stderr
 
 @dataclass(frozen=True)
 class Settings:
-    """What a member is told. Times in milliseconds."""
+    """The argument of a member. Times in milliseconds."""
 
     servers: str
     topics: list[str]

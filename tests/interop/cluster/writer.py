@@ -30,7 +30,7 @@ class Incarnation:
     number: int
 
     def key(self, partition: int) -> str:
-        """How a partition of this very incarnation is named in what is told and judged."""
+        """The name of a partition of this incarnation, in the members' lines and in the verdict."""
         return f"{self.topic}.{self.number}-{partition}"
 
 

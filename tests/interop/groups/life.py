@@ -1,8 +1,8 @@
 """How a member of a group lives, whichever Python client it is, and how it tells its life: as Kafka's VerifiableConsumer does.
 
 Owns the loop of poll and commit, and the lines. Must not know a client, nor what is tested. Invariants: each line on stdout is one
-JSON object, with ``name`` and ``timestamp`` (wall-clock milliseconds), in the order in which things happened; whatever was
-consumed is told before it is committed.
+JSON object, with ``name`` and ``timestamp`` (wall-clock milliseconds), in the order of the events; the line about consumed records
+precedes their commit.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ async def live(client: Client[Any], teller: Teller[Any], stopped: Callable[[], b
             teller.tell("error", error=_words(error))
             await asyncio.sleep(POLL)
             continue
-        await asyncio.sleep(0)  # whoever wants to stop it comes in here
+        await asyncio.sleep(0)  # here a task that stops the member can run
         if not offsets:
             continue
         teller.consumed(offsets)

@@ -38,7 +38,7 @@ Offsets = Mapping[int, tuple[int, str]]
 
 @dataclass(frozen=True)
 class Settings:
-    """What every client is told. Times in milliseconds."""
+    """The settings of every client. Times in milliseconds."""
 
     servers: str
     topic: str
@@ -218,7 +218,7 @@ class AiokafkaClient:
 
 
 def ottla_classic(settings: Settings) -> dict[str, object]:
-    """What Ottla's consumer is told in a classic group alone."""
+    """Settings of Ottla's consumer in classic groups only."""
     return {
         "session_timeout_ms": settings.session_timeout_ms,
         "heartbeat_interval_ms": settings.heartbeat_interval_ms,

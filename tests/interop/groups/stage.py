@@ -249,7 +249,7 @@ class Stage:
         return found
 
     def _misdescribed(self, live: int) -> list[str]:
-        """What an administrator is told of the group, if it is wrong. Who owns its partitions may say so only with a heartbeat."""
+        """What is wrong in the admin client's description of the group. It may lag by a heartbeat behind the owners."""
         admin = AdminClient({"bootstrap.servers": self._servers})  # an answer comes only while it is there
         end = time.monotonic() + SETTLED
         while True:

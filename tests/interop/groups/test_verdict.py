@@ -10,7 +10,7 @@ def commit(offset: int, note: str, partition: int = 0) -> Commit:
 
 
 def life(member: str, *offsets: int, owned: tuple[int, ...] = (), said: tuple[int, ...] = ()) -> Told:
-    """A member that consumed offsets of partition 0, and was told that those of ``said`` are committed."""
+    """A member that consumed offsets of partition 0, and whose commits of those in ``said`` have succeeded."""
     committed = tuple((0, offset, f"{member}/1", 1000 + offset) for offset in said)
     return Told(member, frozenset(owned), {0: frozenset(offsets)}, committed)
 

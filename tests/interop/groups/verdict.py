@@ -1,4 +1,4 @@
-"""What must hold of a group, whoever its members are: a pure judgement of what members told and what the log says.
+"""The rules that every group must keep, whatever its clients: a pure comparison of the members' lines with the log.
 
 Owns the rules. Must not know clients, brokers or processes. Invariant: a rule looks at facts alone (lines that members printed,
 records of ``__consumer_offsets``, acknowledgements), so that the same rules judge any broker.
@@ -33,7 +33,7 @@ class Told:
     owned: frozenset[int] = frozenset()
     consumed: Mapping[int, frozenset[int]] = field(default_factory=dict)
     committed: Sequence[tuple[int, int, str, int]] = ()
-    """Partition, offset, tenure and time of each commit that it was told has succeeded."""
+    """Partition, offset, tenure and time of each commit that has succeeded for it."""
     refused: int = 0
     """Commits that failed."""
 
@@ -73,7 +73,7 @@ def offsets_read(row: Mapping[str, int]) -> Iterable[int]:
 
 
 def signed(commits: Iterable[Commit], members: Iterable[Told]) -> list[Commit]:
-    """The commits, each with a note: whose client sends none is found by what it was told, the nearest in time."""
+    """The commits, each with a note. For a client that sends no notes it is that of the nearest successful commit."""
     claims: dict[tuple[int, int], list[tuple[int, str]]] = {}
     for member in members:
         for partition, offset, tenure, when in member.committed:
@@ -89,7 +89,7 @@ def signed(commits: Iterable[Commit], members: Iterable[Told]) -> list[Commit]:
 def two_owners(commits: Sequence[Commit]) -> list[str]:
     """Partitions with two owners whose commits were both accepted: a tenure that went on after another one had begun.
 
-    A commit that no one claims is of a member that was killed before it was told; it says nothing here.
+    A commit without a note is of a member that was killed before the response arrived; it is ignored.
     """
     found = []
     over: dict[int, dict[str, None]] = {}
@@ -116,7 +116,7 @@ def going_back(commits: Sequence[Commit]) -> list[str]:
 
 
 def forgotten(commits: Sequence[Commit], members: Iterable[Told]) -> list[str]:
-    """Commits that a member was told have succeeded and that the log does not have, or has with someone else's note."""
+    """Commits that have succeeded for a member and that the log does not have, or has with another member's note."""
     kept = {(commit.partition, commit.offset, commit.note) for commit in commits}
     return [
         f"partition {partition}: {tenure} was told that {offset} is committed"
@@ -193,7 +193,7 @@ def shared_badly(live: Sequence[Told], partitions: int) -> list[str]:
 def gave_up(client: str, said: str, away: float, session: float) -> bool:
     """Whether a member of Kafka's has ended because its session was over, the broker having been away for longer than one.
 
-    It ends so on a real Kafka too: whoever runs it starts it again. The Java consumer of a consumer group keeps the processors
+    It ends so on a real Kafka too, and the test starts it again. The Java consumer of a consumer group keeps the processors
     busy while no broker is there, so that a broker on two of them comes back late, and its members come back to it late.
     """
     return client == "java" and "UnknownMemberIdException" in said and away > session

@@ -1,6 +1,6 @@
-"""A fetch that waited is answered as one that comes just then, though only what changed was looked at meanwhile.
+"""A parked fetch gets the same response as a new one, although only changed logs were read meanwhile.
 
-And who has read everything is told where the log stands, though what it is told was mostly worked out earlier.
+A reader at the end of the log gets its current offsets, although most of the response is cached.
 """
 
 from __future__ import annotations

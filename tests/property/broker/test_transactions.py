@@ -134,7 +134,7 @@ class Transactional(RuleBasedStateMachine):
         model.forget(commit)
 
     def _asked_again(self, producer: Producer, commit: bool) -> None:
-        """A producer of the second version asks for the end that a transaction has had, and is told as whom to go on."""
+        """A producer of version 2 repeats EndTxn for an ended transaction; the answer has its next producer id and epoch."""
         model = self._model(producer)
         assert (producer.newest, commit) == (True, model.outcome)
         if model.owner is None:  # its own, for which it was too slow

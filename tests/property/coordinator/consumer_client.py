@@ -1,4 +1,4 @@
-"""A member of a consumer group, as far as the coordinator sees one: it does what it is told, though not always at once."""
+"""A member of a consumer group, as far as the coordinator sees it: it follows its assignment, though not always at once."""
 
 from __future__ import annotations
 

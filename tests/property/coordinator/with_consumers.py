@@ -1,7 +1,7 @@
-"""What members of consumer groups do in a state machine test, in whatever groups they are.
+"""The members of consumer groups in a state machine test, in groups of any type.
 
-Owns the clients of the newer protocol. Must not know with whom they share a group. Invariant: a client does what it is told, or is
-slow.
+Owns the clients of the newer protocol. Must not know the other members of a group. Invariant: a client follows its assignment, or
+is slow.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What surroundings do to a coordinator in a state machine test: its log takes long or fails, time passes, it moves, it is killed.
 
-Owns what is the same whoever the members are: logs, timers, commits and transactions. Must not know groups' protocols. Invariant:
-after each rule the oracle is asked.
+Owns the parts that do not depend on the members: logs, timers, commits and transactions. Must not know groups' protocols.
+Invariant: after each rule the oracle checks the state.
 """
 
 from __future__ import annotations

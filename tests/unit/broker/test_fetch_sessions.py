@@ -219,7 +219,7 @@ def test_there_are_no_sessions_while_a_fault_is_set(broker: CoreUnderTest) -> No
 
 
 class AClient(RuleBasedStateMachine):
-    """A client that believes what it was told, of partitions that it adds and forgets, knows what the broker knows."""
+    """A client that applies all answers, and adds and forgets partitions, has the same session state as the broker."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -84,6 +84,6 @@ def test_who_waits_for_the_disk_is_told_that_the_coordinator_has_moved(tmp_path:
     assert codes == {ErrorCode.not_coordinator}
     broker.run_jobs()
     remove(broker, 1)
-    assert state_of(broker) == ("CompleteCommit", 1)  # it was in the log, as who asks again is told
+    assert state_of(broker) == ("CompleteCommit", 1)  # it was in the log, so a repeated request succeeds
     assert producer.end() is ErrorCode.none
     broker.close()

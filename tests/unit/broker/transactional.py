@@ -1,7 +1,7 @@
 """A transactional producer and a reader made of bare requests, for tests of the broker's core.
 
-Owns the requests. Must not know what an answer should be. Invariant: a producer believes what it is told of its id and epoch, as
-clients do, and nothing else.
+Owns the requests. Must not know what an answer should be. Invariant: a producer takes its id and epoch from answers, as clients
+do, and from nowhere else.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def config(**settings: Any) -> ConsumerConfig:
 
 
 def subscribed(calls: ConsumerCalls, listeners: Listeners | None = None) -> None:
-    """Let a consumer's calls have subscribed: what they are told concerns the present membership."""
+    """Put a consumer's calls into the subscribed state, in which notifications concern the current membership."""
     command = commands.Subscribe(frozenset({"t"}))
     command.completion.settle(None, None)
     calls._rebalancing.subscribe(command, Listeners() if listeners is None else listeners)

@@ -32,7 +32,7 @@ def cluster(*nodes: int, error: int = 0) -> Any:
 
 
 class Manager:
-    """Asks for what it is told to ask for, and may be told to fail."""
+    """Sends the given requests, and fails on demand."""
 
     def __init__(self) -> None:
         self.wanted: list[Send] = []

@@ -21,7 +21,7 @@ STEP = 50
 
 
 class Observed(ClientOnNetwork):
-    """A consumer that wants to know its cluster, and what is told of that from time to time."""
+    """A consumer that requests metadata, and the problems that it reports."""
 
     def __init__(self, servers: str) -> None:
         super().__init__(ConsumerConfig.parse(bootstrap_servers=servers))
@@ -34,7 +34,7 @@ class Observed(ClientOnNetwork):
         return self.problems.present(self.network.now) is not None
 
     def until_told(self, limit: int = 30_000) -> int:
-        """Milliseconds from the beginning until a problem is told."""
+        """Milliseconds from the beginning until a problem is reported."""
         while not self.told:
             assert self.network.mono < self.began + limit
             self.network.advance(STEP)

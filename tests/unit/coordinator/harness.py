@@ -95,7 +95,7 @@ class Topics:
 
 
 class Telling(NamedTuple):
-    """One thing that a coordinator was told, and the topics as they were then."""
+    """One call of a coordinator, and the topics at that time."""
 
     what: str
     args: tuple[Any, ...]
@@ -127,7 +127,7 @@ class Harness:
         self.all_timers: dict[TimerKey, int] = {}
         self.trace: list[GroupCoordinatorEffect] = []
         self.told: list[Telling | None] = []
-        """All that coordinators were told; ``None``: another one was started."""
+        """All calls of coordinators; ``None``: another one was started."""
         self.said: list[list[GroupCoordinatorEffect]] = []
         """What they said to each."""
         self.jobs: list[tuple[str, ResolveRegexes]] = []
@@ -182,7 +182,7 @@ class Harness:
         self.perform(self.said[-1])
 
     def told_again(self) -> list[list[GroupCoordinatorEffect]]:
-        """What other coordinators say to all that was told to those before."""
+        """The effects that other coordinators return for the same calls."""
         topics, ids = Topics(), CountingIds()
         coordinator = GroupCoordinator(self.config, topics, ids)
         said = []
@@ -260,7 +260,7 @@ class Harness:
 
     @property
     def deadlines(self) -> dict[TimerKey, int]:
-        """When the coordinator's timers are due; the shell may have been told of an earlier time."""
+        """When the coordinator's timers are due; the shell's timer may be earlier."""
         return {key: at for key, at in self.coordinator.armed_timers().items() if isinstance(key[1], str)}
 
     def group(self, group_id: str = "g") -> ClassicGroup:
@@ -417,7 +417,7 @@ class Harness:
             self.log[partition].append(marker)
 
     def unstable(self, group: str, *partitions: tuple[str, int]) -> list[bool]:
-        """Of which partitions no committed offset is told to who wants a stable one."""
+        """For each partition, whether an OffsetFetch with ``require_stable`` gets no offset."""
         topics = tuple(
             offset_fetch_request.OffsetFetchRequestTopics(name=topic, partition_indexes=(number,)) for topic, number in partitions
         )

@@ -1,4 +1,4 @@
-"""OffsetCommit and OffsetFetch: who may commit what, and what is told."""
+"""OffsetCommit and OffsetFetch: the checks of commits, and the answers to fetches."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ def test_all_topics_by_id_are_those_that_have_one() -> None:
     assert [topic.name for topic in by_name.topics] == ["orders", "bills"]
 
 
-# What is told.
+# Answers to fetches.
 
 
 def test_nothing_committed_is_told_as_minus_one() -> None:

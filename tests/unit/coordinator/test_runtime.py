@@ -119,7 +119,7 @@ def test_an_append_from_before_a_partition_was_given_up_ends_no_later_one() -> N
 
 
 class Failing(Topics):
-    """Topics of which no one can be told while ``broken``."""
+    """Topics whose image raises while ``broken``."""
 
     broken = False
 

@@ -1,4 +1,4 @@
-"""Offsets that are committed in transactions: who may, what is told of them, and what counts in the end."""
+"""Offsets that are committed in transactions: the checks, pending offsets in answers, and the outcome."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FIRST, SECOND = 1, 2
 
 
 def told(harness: Harness, *args: object, **fields: object) -> ErrorCode:
-    """What a TxnOffsetCommit of one partition is told."""
+    """The error code in the answer to a TxnOffsetCommit of one partition."""
     answer = harness.answer(harness.commit_in_transaction(*args, **fields))  # type: ignore[arg-type]
     error = answer.topics[0].partitions[0].error_code
     assert isinstance(error, ErrorCode)
@@ -114,7 +114,7 @@ def test_an_absent_group_has_no_generation() -> None:
     assert told(harness, {PLACE: 5}, FIRST, group="absent") is ErrorCode.none
 
 
-# What is told of them, and what counts.
+# Pending offsets in answers, and the outcome.
 
 
 def test_until_the_end_the_offset_is_not_stable_and_then_it_counts() -> None:

@@ -1,4 +1,4 @@
-"""Whether figures add up, and how that is told."""
+"""Whether figures add up, and how that is reported."""
 
 from __future__ import annotations
 

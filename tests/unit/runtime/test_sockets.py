@@ -36,7 +36,7 @@ class Counting(Connections):
 
 
 class Nobody:
-    """Whoever asked does not listen."""
+    """A manager that ignores its answers."""
 
     def poll(self, now: Now) -> Poll:
         return Poll()

@@ -77,5 +77,5 @@ class Oracle:
         self.timers.report_early(number)
 
     def the_same_happens_again(self) -> None:
-        """Whatever was told to coordinators, others say the same to it."""
+        """Other coordinators return the same effects for the same calls."""
         assert self.harness.told_again() == self.harness.said

@@ -25,7 +25,7 @@ SLACK = 5_000
 
 
 def commit_error(answer: Any) -> ErrorCode:
-    """What a commit of one partition was told."""
+    """The error code in the answer to a commit of one partition."""
     error = answer.topics[0].partitions[0].error_code
     assert isinstance(error, ErrorCode)
     return error
@@ -58,7 +58,7 @@ class Answers:
             assert waiting == set(parked)
 
     def nobody_waits_for_ever(self) -> None:
-        """A round ends, whoever does not take part in it."""
+        """A rebalance ends, whichever members do not take part in it."""
         if self.harness.open:
             self._held_up_until = self.harness.mono
         for group in self._classic_groups():
@@ -94,12 +94,14 @@ class Answers:
                     assert all(self.log.deletions[group_id] for group_id in deleted)
 
     def what_was_refused_is_not(self) -> None:
-        """Whoever is told that nothing was committed can rely on it."""
+        """A commit that was refused is not in the log."""
         self.log.read_on()
         assert self._refused.isdisjoint(self.log.written_offsets)
 
     def a_generation_is_one_membership(self) -> None:
-        """Whoever is told and whenever; a static member counts by its instance id. A group that ended has had other leaders."""
+        """All answers of a generation have the same members; a static member counts by its instance id.
+
+        A deleted group may have had the same generation with another leader."""
         for request, answer in self._joined():
             if answer.members and not answer.skip_assignment:
                 names = frozenset(member.group_instance_id or member.member_id for member in answer.members)
@@ -107,7 +109,7 @@ class Answers:
                 assert known == names
 
     def generations_are_not_skipped(self) -> None:
-        """Each that members are told of is one more than one that they were told of, or that is in the log."""
+        """Each generation in an answer is one more than one in an earlier answer or in the log."""
         self.log.read_on()
         for request, answer in self._joined():
             known = self.log.generations.setdefault(request.group_id, set())

@@ -42,7 +42,7 @@ class ArmedTimers:
             assert needed <= armed <= needed | possible
 
     def the_shell_is_told_in_time(self) -> None:
-        """It may be told of an earlier time than the coordinator means, never of a later one; nothing is left over."""
+        """Its timer may be earlier than the coordinator's deadline, never later; no timer is left over."""
         if not self.harness.open:
             assert self.harness.timers.keys() >= self.harness.deadlines.keys()
             assert all(self.harness.timers[key] <= at for key, at in self.harness.deadlines.items()), "one is reported late"

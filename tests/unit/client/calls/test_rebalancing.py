@@ -32,7 +32,7 @@ POLL_INTERVAL, API_TIMEOUT = 10_000, 60_000
 
 
 class Held:
-    """A consumer's calls, with two partitions of known positions, whose network thread answers when it is told to."""
+    """A consumer's calls, with two partitions of known positions, whose network thread answers on demand."""
 
     def __init__(self) -> None:
         self.now = Now(1_000, 1_700_000_000_000)

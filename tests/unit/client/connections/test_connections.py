@@ -1,4 +1,4 @@
-"""Connections under a virtual clock: which broker, when again, who is told what."""
+"""Connections under a virtual clock: the choice of the broker, the times of retries, the errors of requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logins under a virtual clock: the dialogue, refusals that are told at once, and renewals during which requests wait."""
+"""Logins under a virtual clock: the handshake, refusals that fail requests at once, and renewals during which requests wait."""
 
 from __future__ import annotations
 

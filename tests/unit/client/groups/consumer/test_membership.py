@@ -83,7 +83,7 @@ def test_a_lost_acknowledgement_is_said_again_with_all_the_rest(member: Member) 
 
 
 def test_the_same_assignment_once_more_is_no_news(member: Member) -> None:
-    """A coordinator that was told everything says everything."""
+    """The coordinator answers a full heartbeat with the full assignment."""
     member.join(0, 1)
     member.told.clear()
     member.given(member.beat(member.mono + INTERVAL), {TOPIC_ID: (1, 0)})
