@@ -185,10 +185,10 @@ def _described_member(
 
 def _held(member: ConsumerGroupMember) -> dict[UUID, list[int]]:
     """All partitions that no other member may have, including those that the member still has to give up."""
-    held: dict[UUID, list[int]] = {}
-    for topic_id, numbers in member.held():
-        held.setdefault(topic_id, []).extend(numbers)
-    return held
+    owned_partitions: dict[UUID, list[int]] = {}
+    for topic_id, numbers in member.owned_partitions():
+        owned_partitions.setdefault(topic_id, []).extend(numbers)
+    return owned_partitions
 
 
 def _assignment(partitions: Mapping[UUID, Iterable[int]], image: TopicImage) -> consumer_group_describe_response.Assignment:

@@ -12,7 +12,7 @@ from collections.abc import Collection
 
 from ottla.coordinator.classic.group import ClassicGroup, ClassicGroupState
 from ottla.coordinator.classic.subscription import subscribed_topics
-from ottla.coordinator.consumer.fencing import deletion
+from ottla.coordinator.consumer.fencing import deletion_events
 from ottla.coordinator.consumer.group import ConsumerGroup, ConsumerGroupState
 from ottla.coordinator.effects import CancelTimer, RequestContext
 from ottla.coordinator.events import GroupMetadataDeleted, OffsetDeleted
@@ -193,6 +193,6 @@ def _removed(state: ShardState, group: Group, answer: delete_groups_response.Del
     written = dict.fromkeys((*state.offsets(group.group_id), *sorted(state.pending.of_group(group.group_id))))
     offsets = tuple(OffsetDeleted(group.group_id, partition) for partition in written)
     if isinstance(group, ConsumerGroup):
-        return Result((*offsets, *deletion(group)), (), answer)
+        return Result((*offsets, *deletion_events(group)), (), answer)
     timers = tuple(CancelTimer(session_timer(group.group_id, member_id)) for member_id in sorted(group.pending))
     return Result((*offsets, GroupMetadataDeleted(group.group_id)), timers, answer)

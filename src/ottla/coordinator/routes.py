@@ -16,7 +16,7 @@ from ottla.coordinator.classic.leave import leave_group
 from ottla.coordinator.classic.sync import sync_group, sync_not_stored
 from ottla.coordinator.consumer import client_runs
 from ottla.coordinator.consumer.answers import heartbeat_refused
-from ottla.coordinator.consumer.group import JOIN, ConsumerGroup
+from ottla.coordinator.consumer.group import JOIN_GROUP_EPOCH, ConsumerGroup
 from ottla.coordinator.consumer.heartbeat import consumer_group_heartbeat
 from ottla.coordinator.describe import (
     describe_consumer_group,
@@ -85,7 +85,7 @@ def _consumer_group_heartbeat(
     group = state.group(request.group_id)
     if isinstance(group, ClassicGroup):
         return join_classic_group(coordinator, group, context, request, now)
-    if request.member_epoch < JOIN:
+    if request.member_epoch < JOIN_GROUP_EPOCH:
         return leave_by_heartbeat(coordinator, group, context, request, now)
     return consumer_group_heartbeat(coordinator, group, context, request, now)
 
@@ -153,7 +153,7 @@ ROUTES: Mapping[Api, Route | SplitRoute] = {
         _of_consumer_group(client_runs.prepare_assignment), lambda context, request, error: client_runs.prepare_refused(error)
     ),
     Api.CONSUMER_GROUP_INSTALL_ASSIGNMENT: _route(
-        _of_consumer_group(client_runs.install_assignment), lambda context, request, error: client_runs.install_refused(error)
+        _of_consumer_group(client_runs.install_assignment), lambda context, request, error: client_runs.install_answer(error)
     ),
 }
 """API -> how it is served. ListGroups, which asks all shards at once, is the coordinator's own."""

@@ -109,9 +109,11 @@ class WithConsumers(WithLog):
             ticket = self.commit_in_transaction(producer_id, place, client.group, **who)
         if behind > 0 and not self.harness.waits(ticket) and commit_error(self.harness.answer(ticket)) is ErrorCode.none:
             topic_id = self.harness.topics.topic_id("orders")
-            held = {number: since for one, numbers in member.held() if one == topic_id for number, since in numbers.items()}
-            assert partition in held
-            assert held[partition] <= epoch
+            owned_partitions = {
+                number: since for one, numbers in member.owned_partitions() if one == topic_id for number, since in numbers.items()
+            }
+            assert partition in owned_partitions
+            assert owned_partitions[partition] <= epoch
 
     @rule()
     def regexes_are_matched(self) -> None:

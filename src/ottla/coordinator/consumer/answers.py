@@ -1,6 +1,6 @@
-"""The answers to a ConsumerGroupHeartbeat, and the one way to refuse it.
+"""The responses to a ConsumerGroupHeartbeat.
 
-Owns what is said to whom. Must not know when it is said.
+Owns their content. Must not know when they are sent.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ottla.protocol.messages import consumer_group_heartbeat_response
 def heartbeat_refused(
     code: ErrorCode, message: str | None = None
 ) -> consumer_group_heartbeat_response.ConsumerGroupHeartbeatResponse:
-    """The answer to a heartbeat that had no effect."""
+    """Return the response with an error."""
     return consumer_group_heartbeat_response.ConsumerGroupHeartbeatResponse(
         throttle_time=NO_THROTTLE,
         error_code=code,
@@ -37,9 +37,9 @@ def heartbeat_answer(
     compute: bool = False,
     message: AssignorMessage = NO_MESSAGE,
 ) -> consumer_group_heartbeat_response.ConsumerGroupHeartbeatResponse:
-    """The answer to a member: its epoch, the heartbeat interval, and its assignment if that is new.
+    """Return the response to a member: its epoch, the heartbeat interval, and its assignment if that is new.
 
-    ``compute``: it is asked to compute an assignment. ``message``: what the assignor of a member has to say to it.
+    ``compute``: the member shall compute an assignment. ``message``: the result of a client-side assignor for it.
     """
     return consumer_group_heartbeat_response.ConsumerGroupHeartbeatResponse(
         throttle_time=NO_THROTTLE,
@@ -59,13 +59,15 @@ def heartbeat_answer(
 
 
 @lru_cache(maxsize=20_000)
-def no_news(member_id: str, epoch: int, interval_ms: int) -> consumer_group_heartbeat_response.ConsumerGroupHeartbeatResponse:
-    """The constant answer to a member that has its target."""
+def unchanged_answer(
+    member_id: str, epoch: int, interval_ms: int
+) -> consumer_group_heartbeat_response.ConsumerGroupHeartbeatResponse:
+    """Return the response to a member for which nothing has changed; cached, since nearly all responses are of this kind."""
     return heartbeat_answer(member_id, epoch, interval_ms)
 
 
 def assignment_of(member: ConsumerGroupMember) -> consumer_group_heartbeat_response.Assignment:
-    """What a member may read: never what it is asked to give back."""
+    """Return the partitions that a member may read, without those that it must revoke."""
     return consumer_group_heartbeat_response.Assignment(
         topic_partitions=tuple(
             consumer_group_heartbeat_response.TopicPartitions(topic_id=topic_id, partitions=tuple(numbers))

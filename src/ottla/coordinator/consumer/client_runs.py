@@ -1,10 +1,10 @@
-"""A member computes the target assignment: it is shown the group (PrepareAssignment), it delivers (InstallAssignment).
+"""A member computes the target assignment: PrepareAssignment returns the group, InstallAssignment brings the assignment.
 
-Owns the requests of that member and what is accepted from it. Must not know why it was asked, or how it computes. Invariants: what
-is installed gives existing partitions to members who subscribed to them, each to one; an assignment is taken whole or not at all.
+Owns these two requests and the checks of the assignment. Must not know how the member was chosen or how it computes. Invariants: an
+installed assignment gives existing partitions to members that subscribe to them, each to one; it is accepted whole or not at all.
 
-Source: KIP-848, "Client side mode", which Apache Kafka never shipped. It has no error code for a bad assignment; here that is
-INVALID_REQUEST, and for one that was made for another group epoch ILLEGAL_GENERATION, each with a message.
+Source: KIP-848, "Client side mode", which Apache Kafka never shipped. The KIP has no error code for an invalid assignment; Ottla
+answers INVALID_REQUEST, or ILLEGAL_GENERATION for one that was computed for another group epoch, each with a message.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _Install = consumer_group_install_assignment_request.ConsumerGroupInstallAssignm
 def prepare_assignment(
     coordinator: GroupContext, group: ConsumerGroup | None, context: RequestContext, request: _Prepare, now: Now
 ) -> Result:
-    """Show the group to the member that was asked. It may ask again: what it was shown last is what it must install for."""
+    """Return the group to the member that computes. It may ask again: it must install an assignment for the last answer."""
     try:
         group, run = _run_of(group, request)
     except ApiError as api_error:
@@ -50,7 +50,7 @@ def prepare_assignment(
         error_code=ErrorCode.none,
         group_epoch=group.epoch,
         assignor_name=run.assignor,
-        members=tuple(_shown(group, run, member_id, wants.topics) for member_id, wants in spec.members.items()),
+        members=tuple(_member(group, run, member_id, member.topics) for member_id, member in spec.members.items()),
         topics=tuple(
             prepared.TopicMetadata(topic_id=topic_id, topic_name=topic.name, num_partitions=topic.partitions)
             for topic_id, topic in spec.topics.items()
@@ -62,39 +62,43 @@ def prepare_assignment(
 def install_assignment(
     coordinator: GroupContext, group: ConsumerGroup | None, context: RequestContext, request: _Install, now: Now
 ) -> Result:
-    """Take what the member has computed, whole or not at all; refused, it may try again until its time is over."""
+    """Install the assignment that the member has computed, whole or not at all.
+
+    After an error the member may send another one until its time is up.
+    """
     try:
         group, run = _run_of(group, request)
         targets = _targets(run, request)
     except ApiError as api_error:
-        return Result(answer=install_refused(api_error.code, api_error.message))
+        return Result(answer=install_answer(api_error.code, api_error.message))
     draft = ConsumerGroupDraft(group, now)
-    write_target(draft, {one: target for one, target in targets.items() if one in group.members}, run.group_epoch)
+    # Members may have left since the group was prepared.
+    write_target(draft, {member_id: target for member_id, target in targets.items() if member_id in group.members}, run.group_epoch)
     draft.apply(AssignorRunEnded(group.group_id, _messages(group, run, request)))
     draft.cancel_timer(run_timer(group.group_id, run.member_id))
-    return draft.result(install_refused(ErrorCode.none))
+    return draft.result(install_answer(ErrorCode.none))
 
 
 def prepare_refused(code: ErrorCode, message: str | None = None) -> Any:
-    """There is nothing to show."""
+    """Return the response with an error to a PrepareAssignment."""
     return prepared.ConsumerGroupPrepareAssignmentResponse(throttle_time=NO_THROTTLE, error_code=code, error_message=message)
 
 
-def install_refused(code: ErrorCode, message: str | None = None) -> Any:
-    """Nothing was installed, unless the code is NONE."""
+def install_answer(code: ErrorCode, message: str | None = None) -> Any:
+    """Return the response to an InstallAssignment: success, or an error."""
     return consumer_group_install_assignment_response.ConsumerGroupInstallAssignmentResponse(
         throttle_time=NO_THROTTLE, error_code=code, error_message=message
     )
 
 
 def _run_of(group: ConsumerGroup | None, request: _Prepare | _Install) -> tuple[ConsumerGroup, AssignorRun]:
-    """The group and its run, if this member was asked. Raises ``ApiError``."""
+    """Return the group and its run. Raises ``ApiError`` if the group did not choose this member to compute."""
     group_id, member_id = request.group_id, request.member_id
     if group is None:
         raise ApiError(ErrorCode.group_id_not_found, f"Consumer group {group_id} not found.")
     member, run = group.members.get(member_id), group.client.run
     if member is None or run is None or run.member_id != member_id:
-        raise ApiError(ErrorCode.unknown_member_id, f"Member {member_id} was not asked for an assignment of group {group_id}.")
+        raise ApiError(ErrorCode.unknown_member_id, f"Member {member_id} was not chosen to assign for group {group_id}.")
     if member.epoch != request.member_epoch:
         epochs = f"is in epoch {member.epoch}, not {request.member_epoch}"
         raise ApiError(ErrorCode.stale_member_epoch, f"Member {member_id} {epochs}.")
@@ -102,39 +106,42 @@ def _run_of(group: ConsumerGroup | None, request: _Prepare | _Install) -> tuple[
 
 
 def _targets(run: AssignorRun, request: _Install) -> dict[str, Assignment]:
-    """The targets of all members; empty if the assignor has failed: then all keep what they have. Raises ``ApiError``."""
+    """Return the targets of all members; none if the assignor failed: then all members keep theirs. Raises ``ApiError``."""
     if run.spec is None or request.group_epoch != run.group_epoch:
-        shown = "nothing" if run.spec is None else f"epoch {run.group_epoch}"
+        prepared_for = "no epoch" if run.spec is None else f"epoch {run.group_epoch}"
         raise ApiError(
-            ErrorCode.illegal_generation, f"This is an assignment for epoch {request.group_epoch}, but {shown} was shown."
+            ErrorCode.illegal_generation,
+            f"The assignment is for group epoch {request.group_epoch}, but {prepared_for} was prepared; prepare it again.",
         )
     if request.error:
         return {}
-    answer: dict[str, dict[Any, list[int]]] = {}
+    assignment: dict[str, dict[Any, list[int]]] = {}
     for member in request.members:
-        if member.member_id in answer:
+        if member.member_id in assignment:
             raise ApiError(ErrorCode.invalid_request, f"Member {member.member_id} is in the assignment twice.")
-        share = answer[member.member_id] = {}
+        partitions = assignment[member.member_id] = {}
         for topic in member.topic_partitions:
-            share.setdefault(topic.topic_id, []).extend(topic.partitions)
+            partitions.setdefault(topic.topic_id, []).extend(topic.partitions)
     try:
-        return checked(run.spec, answer)
+        return checked(run.spec, assignment)
     except AssignmentError as error:
         raise ApiError(ErrorCode.invalid_request, str(error)) from error
 
 
 def _messages(group: ConsumerGroup, run: AssignorRun, request: _Install) -> dict[str, AssignorMessage]:
-    """The assignor's error for each member that it was asked about; another run follows for members that have joined since."""
-    metadata = {one.member_id: (one.metadata_version, one.metadata) for one in request.members}
-    asked = () if run.spec is None else run.spec.members
+    """Return the assignor's result for each member that it assigned for. For members that have joined since, another run
+    follows.
+    """
+    metadata = {member.member_id: (member.metadata_version, member.metadata) for member in request.members}
+    members = () if run.spec is None else run.spec.members
     return {
-        one: AssignorMessage(request.error, *metadata.get(one, (0, b"")), request.error_message, run.assignor)
-        for one in asked
-        if one in group.members
+        member_id: AssignorMessage(request.error, *metadata.get(member_id, (0, b"")), request.error_message, run.assignor)
+        for member_id in members
+        if member_id in group.members
     }
 
 
-def _shown(group: ConsumerGroup, run: AssignorRun, member_id: str, topics: frozenset[Any]) -> prepared.Member:
+def _member(group: ConsumerGroup, run: AssignorRun, member_id: str, topics: frozenset[Any]) -> prepared.Member:
     member = group.members[member_id]
     offer = next((one for one in member.metadata.client_assignors if one.name == run.assignor), None)
     return prepared.Member(

@@ -1,8 +1,8 @@
-"""A decision about a consumer group in the making.
+"""A handler's working copy of a consumer group.
 
-Owns the way from a group to what it will be: a handler applies events to a draft, sees where they lead, and adds effects.
-Must not know any state but its own copy. Invariant: the events of the result lead from the group that the draft began with to the
-one that it shows now.
+A handler applies events to the draft, reads their outcome from it, and adds effects; the result has all of them. Owns these events
+and effects. Must not know any state but its own copy. Invariant: the events of the result, applied to the original group, give the
+draft's group.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ from ottla.types import Now
 
 
 class ConsumerGroupDraft:
-    """The group as it will be, at the time ``now``. ``replacing``: how a group of the other protocol, under the same id, ends."""
+    """A consumer group, the events applied to it at the time ``now``, and effects.
+
+    ``replacing``: the end of a classic group with the same id, which this one replaces.
+    """
 
     def __init__(self, group: ConsumerGroup, now: Now, replacing: Result = Result()) -> None:  # noqa: B008  # a frozen value
         self.group = group
@@ -30,7 +33,7 @@ class ConsumerGroupDraft:
         self._effects: list[GroupEffect] = list(replacing.effects)
 
     def apply(self, *events: ConsumerEvent) -> None:
-        """Apply events to the draft."""
+        """Apply events to the draft's group, and add them to the result."""
         self.group = apply(self.group, *events)
         self._events += events
 
@@ -42,10 +45,10 @@ class ConsumerGroupDraft:
         """Cancel a timer."""
         self._effects.append(CancelTimer(key))
 
-    def send(self, effect: ResolveRegexes) -> None:
-        """Have work done away from here."""
+    def resolve_regexes(self, effect: ResolveRegexes) -> None:
+        """Resolve regular expressions away from the event loop."""
         self._effects.append(effect)
 
     def result(self, answer: Any = None) -> Result:
-        """What was decided; ``answer`` is the response to the request at hand."""
+        """Return the events and effects; ``answer`` is the response to the current request."""
         return Result(tuple(self._events), tuple(self._effects), answer)

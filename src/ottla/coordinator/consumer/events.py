@@ -1,7 +1,7 @@
-"""What happens to a group of the consumer protocol, as values.
+"""The events of a group of the consumer protocol, as values.
 
-Owns the events that are not written, and the list of all that change a consumer group. Must not know who decides on an event or
-what it changes.
+Owns the volatile events, and the list of all that change a consumer group. Must not know which handler decides on an event or how
+it changes the group.
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ from ottla.coordinator.events import DurableConsumerEvent, VolatileEvent
 
 @dataclass(frozen=True, slots=True)
 class TopicMetadataRefreshed(VolatileEvent):
-    """The epoch of a consumer group takes account of the topics in this version of theirs."""
+    """The group has compared its topics with this version of the topic image."""
 
     image_version: int
 
 
 @dataclass(frozen=True, slots=True)
 class RegexResolutionStarted(VolatileEvent):
-    """The regular expressions of a consumer group are being matched with the topics in this version of theirs."""
+    """The group's regular expressions are being resolved against this version of the topic image."""
 
     image_version: int
 
 
 @dataclass(frozen=True, slots=True)
 class RegexResolutionEnded(VolatileEvent):
-    """They have been matched, or could not be."""
+    """The resolution of regular expressions has ended or failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class AssignorRunStarted(VolatileEvent):
-    """A member is asked to compute the next target assignment."""
+    """A member was chosen to compute the next target assignment."""
 
     run: AssignorRun
 
 
 @dataclass(frozen=True, slots=True)
 class AssignorRunPrepared(VolatileEvent):
-    """It has been shown the group."""
+    """PrepareAssignment has returned the group to that member."""
 
     group_epoch: int
     spec: GroupSpec
@@ -50,17 +50,17 @@ class AssignorRunPrepared(VolatileEvent):
 
 @dataclass(frozen=True, slots=True)
 class AssignorRunTimedOut(VolatileEvent):
-    """It has not delivered in time."""
+    """That member did not install an assignment in time."""
 
 
 @dataclass(frozen=True, slots=True)
 class AssignorRunEnded(VolatileEvent):
-    """The run has ended: the target assignment is written, or unchanged if the ``messages`` are errors."""
+    """That member has installed the target assignment, or has reported an error: then the ``messages`` are errors."""
 
     messages: Mapping[str, AssignorMessage]
 
 
 AssignorRunEvent = AssignorRunStarted | AssignorRunPrepared | AssignorRunTimedOut | AssignorRunEnded
-"""What happens where members run assignors themselves."""
+"""The events of client-side assignors."""
 ConsumerEvent = DurableConsumerEvent | TopicMetadataRefreshed | RegexResolutionStarted | RegexResolutionEnded | AssignorRunEvent
-"""What happens to one group of the consumer protocol."""
+"""The events of one group of the consumer protocol."""

@@ -1,6 +1,7 @@
-"""How members go: they leave, for good or for a while, or they are fenced.
+"""The end of a membership: a member leaves, for good or for a while, or is fenced.
 
-Owns the end of a membership. Invariant: what a member held is free the moment it is gone, and the group has a new epoch.
+Owns the events and timers of that. Invariant: when a member is removed its partitions are free at once, and a new group epoch
+begins.
 """
 
 from __future__ import annotations
@@ -10,7 +11,13 @@ from dataclasses import replace
 
 from ottla.coordinator.consumer.draft import ConsumerGroupDraft
 from ottla.coordinator.consumer.events import ConsumerEvent
-from ottla.coordinator.consumer.group import LEAVE_FOR_A_WHILE, ConsumerGroup, ConsumerGroupMember, MemberState, PartitionEpochs
+from ottla.coordinator.consumer.group import (
+    LEAVE_GROUP_STATIC_EPOCH,
+    ConsumerGroup,
+    ConsumerGroupMember,
+    MemberState,
+    PartitionEpochs,
+)
 from ottla.coordinator.consumer.machine import current_value
 from ottla.coordinator.consumer.settings import session_timeout
 from ottla.coordinator.consumer.subscription import begin_epoch_if_changed
@@ -30,15 +37,15 @@ from ottla.coordinator.timers import MEMBER_TIMERS, rebalance_timer, run_timer, 
 from ottla.types import Now
 
 _TIMERS = (session_timer, rebalance_timer)
-"""Those of a member that does not speak the classic protocol."""
+"""The timers of a member that does not use the classic protocol."""
 
 
-def remove(draft: ConsumerGroupDraft, coordinator: GroupContext, member_ids: Iterable[str]) -> None:
-    """Members are gone for good."""
+def fence_members(draft: ConsumerGroupDraft, coordinator: GroupContext, member_ids: Iterable[str]) -> None:
+    """Remove members from the group and begin a new group epoch."""
     group_id = draft.group.group_id
     for member_id in member_ids:
         member = draft.group.members[member_id]
-        if draft.group.client.is_asked(member_id):
+        if draft.group.client.is_computing(member_id):
             draft.cancel_timer(run_timer(group_id, member_id))
         draft.apply(
             CurrentAssignmentUpdated(group_id, member_id, None),
@@ -53,8 +60,8 @@ def remove(draft: ConsumerGroupDraft, coordinator: GroupContext, member_ids: Ite
     begin_epoch_if_changed(draft, coordinator.topics, changed=True)
 
 
-def expired(group: ConsumerGroup, key: TimerKey) -> str | None:
-    """The member that a timer removes: it was silent for too long, or did not give back in time what it was asked for."""
+def member_to_fence(group: ConsumerGroup, key: TimerKey) -> str | None:
+    """Return the member that a timer removes, if any: its session has expired, or it did not revoke or rejoin in time."""
     match key:
         case (_, _, "session", str(member_id)) if member_id in group.members:
             return member_id
@@ -66,7 +73,7 @@ def expired(group: ConsumerGroup, key: TimerKey) -> str | None:
 
 
 def on_loaded(coordinator: GroupContext, group: ConsumerGroup, now: Now) -> Result:
-    """A group that was loaded: its members have all the time that they would have after a heartbeat."""
+    """Set the timers of a loaded group. Each starts from the beginning, since the log does not hold deadlines."""
     draft = ConsumerGroupDraft(group, now)
     for member in group.members.values():
         classic = member.metadata.classic_member_metadata
@@ -77,20 +84,19 @@ def on_loaded(coordinator: GroupContext, group: ConsumerGroup, now: Now) -> Resu
     return draft.result()
 
 
-def deletion(group: ConsumerGroup) -> tuple[ConsumerEvent, ...]:
-    """The end of a group without members."""
+def deletion_events(group: ConsumerGroup) -> tuple[ConsumerEvent, ...]:
+    """Return the events that delete a group without members."""
     group_id = group.group_id
     return (TargetAssignmentEpochUpdated(group_id, None), PartitionMetadataDeleted(group_id), GroupEpochUpdated(group_id, None))
 
 
-def pause(draft: ConsumerGroupDraft, member: ConsumerGroupMember) -> None:
-    """A static member will return soon: it keeps its partitions, and other members notice nothing unless its session expires
-    first."""
+def mark_static_member_away(draft: ConsumerGroupDraft, member: ConsumerGroupMember) -> None:
+    """Mark a static member as away. It keeps its assigned partitions, and no epoch begins unless its session expires first."""
     group_id = draft.group.group_id
-    paused = replace(member, epoch=LEAVE_FOR_A_WHILE, assigned=_since_ever(member.assigned), revoking={})
-    draft.apply(CurrentAssignmentUpdated(group_id, member.member_id, current_value(paused)))
+    away = replace(member, epoch=LEAVE_GROUP_STATIC_EPOCH, assigned=_with_epoch_zero(member.assigned), revoking={})
+    draft.apply(CurrentAssignmentUpdated(group_id, member.member_id, current_value(away)))
     draft.cancel_timer(rebalance_timer(group_id, member.member_id))
 
 
-def _since_ever(holding: PartitionEpochs) -> PartitionEpochs:
-    return {topic_id: dict.fromkeys(partitions, 0) for topic_id, partitions in holding.items()}
+def _with_epoch_zero(assigned: PartitionEpochs) -> PartitionEpochs:
+    return {topic_id: dict.fromkeys(partitions, 0) for topic_id, partitions in assigned.items()}

@@ -1,11 +1,11 @@
-"""A group of the consumer protocol (KIP-848) as a value, and the questions that one asks of it.
+"""A group of the consumer protocol (KIP-848), as an immutable value.
 
-Owns the shape of a group and of its members. Must not know how they change (``machine``) nor what is answered to whom. Invariants:
-nothing here changes after it was made; a member's epoch is at most the assignment epoch, which is at most the group's epoch.
+Owns the fields of a group and of its members. Must not know how they change (``machine``) nor which responses follow. Invariants:
+nothing here changes after it was created; a member's epoch is at most the assignment epoch, which is at most the group epoch.
 
-Three epochs tell where a group stands. The *group epoch* grows with everything that may call for another assignment. The
-*assignment epoch* is the group epoch that the target assignment was made for. The *member epoch* is the assignment epoch that a
-member has reached: it owns nothing outside that target any more.
+Three epochs describe the progress of a group. The *group epoch* grows with every change that may call for another assignment. The
+*assignment epoch* is the group epoch that the target assignment was computed for. The *member epoch* is the assignment epoch that a
+member has reached: it owns no partitions outside that target.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from ottla.protocol.group_records import (
     CurrentTopicPartitions,
 )
 
-JOIN, LEAVE, LEAVE_FOR_A_WHILE = 0, -1, -2
-"""Special member epochs in requests, which no member reaches. The last is how a static member says that it will be back; it is
-stored, too."""
+JOIN_GROUP_EPOCH, LEAVE_GROUP_EPOCH, LEAVE_GROUP_STATIC_EPOCH = 0, -1, -2
+"""Special member epochs in requests. A static member that leaves for a while, to be restarted, sends the last; it is also stored as
+the epoch of the member until it returns."""
 
 PartitionEpochs = Mapping[UUID, Mapping[int, int]]
 """Partitions of topics, each with the epoch in which the member got it (KIP-1251)."""
 
 NO_PARTITIONS: Mapping[int, int] = {}
-"""Never to be written to."""
+"""A shared empty mapping; do not write to it."""
 
 
 class MemberState(enum.IntEnum):
     """What a member waits for; the numbers are those of its record."""
 
     STABLE = 0
-    """It has what the target of its epoch assigns to it."""
+    """It owns all partitions that the target of its epoch gives to it, and no others."""
     UNREVOKED_PARTITIONS = 1
-    """It must give up partitions, and has not yet acknowledged that."""
+    """It must revoke partitions and has not yet acknowledged that."""
     UNRELEASED_PARTITIONS = 2
-    """It gets partitions that others still own."""
+    """Its target has partitions that other members have not released yet."""
     UNKNOWN = 127
-    """A newer broker has written another number."""
+    """A newer broker wrote a number that this one does not know."""
 
 
 class ConsumerGroupState(enum.Enum):
@@ -54,32 +54,32 @@ class ConsumerGroupState(enum.Enum):
     ASSIGNING = "Assigning"
     """The target assignment is older than the group epoch."""
     RECONCILING = "Reconciling"
-    """Members are on their way to the target assignment."""
+    """Not all members have reached the target assignment."""
     STABLE = "Stable"
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroupMember:
-    """One member: what it asked for (``metadata``), and what it has."""
+    """One member: its subscription and settings (``metadata``), and its current assignment."""
 
     member_id: str
     metadata: ConsumerGroupMemberMetadataValue = field(default_factory=ConsumerGroupMemberMetadataValue)
-    epoch: int = JOIN
+    epoch: int = JOIN_GROUP_EPOCH
     previous_epoch: int = -1
     state: MemberState = MemberState.STABLE
     assigned: PartitionEpochs = field(default_factory=dict)
-    """What it may read."""
+    """The partitions that it may read."""
     revoking: PartitionEpochs = field(default_factory=dict)
-    """The partitions that it has to give up; no other member gets them before."""
+    """The partitions that it must revoke. Until it has acknowledged that, no other member gets them."""
 
     @property
     def instance_id(self) -> str | None:
-        """The name that a static member keeps across restarts."""
+        """The id that a static member keeps across restarts."""
         return self.metadata.instance_id
 
     @property
     def client_id(self) -> str:
-        """What its client calls itself."""
+        """The ``client.id`` of its client."""
         return self.metadata.client_id
 
     @property
@@ -87,50 +87,50 @@ class ConsumerGroupMember:
         """Whether it is a member of the classic protocol in a group that is being migrated."""
         return self.metadata.classic_member_metadata is not None
 
-    def held(self) -> Iterator[tuple[UUID, Mapping[int, int]]]:
-        """All partitions that no other member may have, by topic: those that it may read and those that it has not given up."""
+    def owned_partitions(self) -> Iterator[tuple[UUID, Mapping[int, int]]]:
+        """Yield the partitions that no other member may get, by topic: the assigned ones and those not yet revoked."""
         yield from self.assigned.items()
         yield from self.revoking.items()
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroup:
-    """One group. Mappings that could be computed from others are kept so that no step is linear in the members."""
+    """One group. Some mappings are indexes over others, so that no step is linear in the number of members."""
 
     group_id: str
     epoch: int = 1
     metadata_hash: int = 0
-    """Of the topics that its members are subscribed to, when they were looked at last."""
+    """The hash of the subscribed topics' metadata when the group epoch began."""
     assignment_epoch: int = 1
     assignment_timestamp: int = 0
-    """When the target assignment was made (wall-clock milliseconds); 0: by no assignor."""
+    """When an assignor computed the target assignment (wall-clock milliseconds); 0 if none did."""
     members: Mapping[str, ConsumerGroupMember] = field(default_factory=dict)
     target: Mapping[str, Assignment] = field(default_factory=dict)
-    """By member id what each shall have."""
+    """Member id -> the partitions that the member shall get."""
     regexes: Mapping[str, ConsumerGroupRegularExpressionValue] = field(default_factory=dict)
-    """What the regular expressions of members match, once that is known."""
+    """Regular expression -> the topics that it matches, for those that have been resolved."""
     owners: PartitionEpochs = field(default_factory=dict)
-    """Every partition that a member owns, with the epoch of that member."""
+    """Index: every partition that a member owns, with the epoch of that member."""
     static_members: Mapping[str, str] = field(default_factory=dict)
-    """Instance id -> member id."""
+    """Index: instance id -> member id."""
     subscribers: Mapping[str, int] = field(default_factory=dict)
-    """How many members named a topic."""
+    """Index: topic name -> number of members that subscribe to it by name."""
     regex_subscribers: Mapping[str, int] = field(default_factory=dict)
-    """How many members sent a regular expression."""
+    """Index: regular expression -> number of members that subscribe with it."""
     votes: Mapping[str, int] = field(default_factory=dict)
-    """How many members asked for an assignor."""
+    """Index: server-side assignor -> number of members that prefer it."""
     image_version: int | None = None
-    """The version of the topics for which ``metadata_hash`` holds. Volatile."""
+    """The version of the topic image for which ``metadata_hash`` was last compared. Volatile."""
     regex_version: int | None = None
-    """The version of the topics that the regular expressions were last matched with. Volatile."""
+    """The version of the topic image against which the regular expressions were last resolved. Volatile."""
     resolving: bool = False
-    """Whether regular expressions are being matched now. Volatile."""
+    """Whether regular expressions are being resolved. Volatile."""
     client: ClientAssignment = field(default_factory=ClientAssignment)
-    """Assignors that members run themselves. Volatile."""
+    """The state of assignors that members run themselves. Volatile."""
 
     @property
     def state(self) -> ConsumerGroupState:
-        """Where the group stands. Looks at all members."""
+        """The group's state. Linear in the number of members."""
         if not self.members:
             return ConsumerGroupState.EMPTY
         if self.epoch > self.assignment_epoch:
@@ -140,11 +140,11 @@ class ConsumerGroup:
         return ConsumerGroupState.RECONCILING
 
     def is_settled(self, member: ConsumerGroupMember) -> bool:
-        """Whether a member has reached the target assignment. One that is away for a while takes it up when it is back."""
+        """Whether a member has reached the target assignment. A static member that is away has not: it continues on its return."""
         return member.state is MemberState.STABLE and member.epoch == self.assignment_epoch
 
     def subscribed_topics(self) -> set[str]:
-        """The names of all topics that a member subscribes to, even if they do not exist."""
+        """Return the names of all topics that any member subscribes to, whether they exist or not."""
         topics = set(self.subscribers)
         for regex in self.regex_subscribers:
             if regex in self.regexes:
@@ -152,7 +152,7 @@ class ConsumerGroup:
         return topics
 
     def topics_of(self, metadata: ConsumerGroupMemberMetadataValue) -> set[str]:
-        """The names of the topics that a member wants."""
+        """Return the names of the topics that a member subscribes to."""
         topics = set(metadata.subscribed_topic_names)
         resolved = self.regexes.get(metadata.subscribed_topic_regex or "")
         if resolved is not None:
@@ -160,24 +160,24 @@ class ConsumerGroup:
         return topics
 
     def preferred_assignor(self) -> str | None:
-        """The assignor that most members asked for, ``None`` if no member asked for any. The name breaks a tie."""
+        """Return the server-side assignor that most members prefer, ``None`` if none prefers any. The name breaks a tie."""
         return max(sorted(self.votes), key=lambda name: self.votes[name], default=None)
 
 
 def partition_epochs_of(stored: tuple[CurrentTopicPartitions, ...], member_epoch: int) -> dict[UUID, dict[int, int]]:
-    """Partitions as their record has them; one without epochs is of before KIP-1251, and then the member's own is taken."""
-    holding: dict[UUID, dict[int, int]] = {}
+    """Return the partitions of a record. A record from before KIP-1251 has no epochs; the member epoch is used then."""
+    partitions: dict[UUID, dict[int, int]] = {}
     for topic in stored:
         epochs = topic.assignment_epochs
         if epochs is None or len(epochs) != len(topic.partitions):
             epochs = (member_epoch,) * len(topic.partitions)
-        holding[topic.topic_id] = dict(zip(topic.partitions, epochs, strict=True))
-    return holding
+        partitions[topic.topic_id] = dict(zip(topic.partitions, epochs, strict=True))
+    return partitions
 
 
-def stored_partitions(holding: PartitionEpochs) -> tuple[CurrentTopicPartitions, ...]:
-    """Partitions as a record has them."""
+def stored_partitions(partitions: PartitionEpochs) -> tuple[CurrentTopicPartitions, ...]:
+    """Return partitions in the form of a record."""
     return tuple(
         CurrentTopicPartitions(topic_id=topic_id, partitions=tuple(epochs), assignment_epochs=tuple(epochs.values()))
-        for topic_id, epochs in holding.items()
+        for topic_id, epochs in partitions.items()
     )

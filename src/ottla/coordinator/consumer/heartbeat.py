@@ -1,7 +1,7 @@
-"""ConsumerGroupHeartbeat: the one request by which members join, stay, learn what they may read, and give back.
+"""ConsumerGroupHeartbeat: the one request by which members join, stay, receive their assignment and acknowledge revocations.
 
-Owns the order of the steps. Invariants: a heartbeat that changes nothing costs the same in a group of any size; what a member is
-told is in the log before.
+Owns the order of the steps. Invariants: a heartbeat that changes nothing costs the same in a group of any size; an assignment is in
+the log before a response contains it.
 
 Source: KIP-848; the order of steps and of records is that of Apache Kafka 4.3.
 """
@@ -11,13 +11,13 @@ from __future__ import annotations
 import uuid
 
 from ottla.coordinator.api_error import ApiError
-from ottla.coordinator.consumer.answers import assignment_of, heartbeat_answer, heartbeat_refused, no_news
+from ottla.coordinator.consumer.answers import assignment_of, heartbeat_answer, heartbeat_refused, unchanged_answer
 from ottla.coordinator.consumer.client_side import NO_MESSAGE
 from ottla.coordinator.consumer.draft import ConsumerGroupDraft
-from ottla.coordinator.consumer.group import JOIN, ConsumerGroup, ConsumerGroupMember, MemberState
-from ottla.coordinator.consumer.membership import merged, new_member_id, sender
+from ottla.coordinator.consumer.group import JOIN_GROUP_EPOCH, ConsumerGroup, ConsumerGroupMember, MemberState
+from ottla.coordinator.consumer.membership import find_or_create_member, new_member_id, updated_metadata
 from ottla.coordinator.consumer.progress import advance
-from ottla.coordinator.consumer.reconcile import Owned
+from ottla.coordinator.consumer.reconcile import ReportedPartitions
 from ottla.coordinator.consumer.settings import heartbeat_interval, session_timeout
 from ottla.coordinator.consumer.subscription import is_resolution_due
 from ottla.coordinator.consumer.validate import check_request
@@ -36,17 +36,18 @@ _Heartbeat = consumer_group_heartbeat_request.ConsumerGroupHeartbeatRequest
 def consumer_group_heartbeat(
     coordinator: GroupContext, group: ConsumerGroup | None, context: RequestContext, request: _Heartbeat, now: Now
 ) -> Result:
-    """Answer a heartbeat of a member that joins or stays."""
+    """Handle a heartbeat of a member that joins or stays."""
     if group is not None and _changes_nothing(coordinator, group, context, request, now):
-        alive = SetTimer(session_timer(group.group_id, request.member_id), now.mono + session_timeout(coordinator, group.group_id))
-        return Result(
-            (), (alive,), no_news(request.member_id, request.member_epoch, heartbeat_interval(coordinator, group.group_id))
+        session = SetTimer(
+            session_timer(group.group_id, request.member_id), now.mono + session_timeout(coordinator, group.group_id)
         )
+        interval = heartbeat_interval(coordinator, group.group_id)
+        return Result((), (session,), unchanged_answer(request.member_id, request.member_epoch, interval))
     try:
         check_request(coordinator, context, request)
-        if group is None and request.member_epoch != JOIN:
+        if group is None and request.member_epoch != JOIN_GROUP_EPOCH:
             raise ApiError(ErrorCode.group_id_not_found, f"Consumer group {request.group_id} not found.")
-        return beat(ConsumerGroupDraft(group or ConsumerGroup(request.group_id), now), coordinator, context, request)
+        return process_heartbeat(ConsumerGroupDraft(group or ConsumerGroup(request.group_id), now), coordinator, context, request)
     except ApiError as api_error:
         return Result(answer=heartbeat_refused(api_error.code, api_error.message))
 
@@ -54,7 +55,10 @@ def consumer_group_heartbeat(
 def _changes_nothing(
     coordinator: GroupContext, group: ConsumerGroup, context: RequestContext, request: _Heartbeat, now: Now
 ) -> bool:
-    """Whether a member without news sends a heartbeat without news, as nearly all are. It looks at one member only."""
+    """Whether neither the heartbeat nor the group has anything new for the member. Nearly all heartbeats are of this kind.
+
+    This looks at one member only, so that its cost does not grow with the group.
+    """
     member = group.members.get(request.member_id)
     return (
         member is not None
@@ -75,13 +79,13 @@ def _changes_nothing(
     )
 
 
-def beat(draft: ConsumerGroupDraft, coordinator: GroupContext, context: RequestContext, request: _Heartbeat) -> Result:
-    """The sender joins the group, or takes its next step in it. Raises ``ApiError``."""
+def process_heartbeat(draft: ConsumerGroupDraft, coordinator: GroupContext, context: RequestContext, request: _Heartbeat) -> Result:
+    """Let the sender join the group or take its next step in it. Raises ``ApiError``."""
     group_id = request.group_id
     member_id = request.member_id or new_member_id(coordinator)
-    owned = _owned(request)
-    before = sender(draft, request, member_id, owned, coordinator.config.group_consumer_max_size)
-    after, stepped = advance(draft, coordinator, before, merged(coordinator, before, context, request), owned)
+    owned = _reported_partitions(request)
+    before = find_or_create_member(draft, request, member_id, owned, coordinator.config.group_consumer_max_size)
+    after, stepped = advance(draft, coordinator, before, updated_metadata(coordinator, before, context, request), owned)
     if stepped and after.state is MemberState.UNREVOKED_PARTITIONS:
         draft.set_timer(rebalance_timer(group_id, member_id), after.metadata.rebalance_timeout_ms)
     elif stepped:
@@ -90,16 +94,16 @@ def beat(draft: ConsumerGroupDraft, coordinator: GroupContext, context: RequestC
         for timer in (rejoin_timer, resync_timer):
             draft.cancel_timer(timer(group_id, member_id))
     draft.set_timer(session_timer(group_id, member_id), session_timeout(coordinator, group_id))
-    is_news = request.member_epoch == JOIN or _is_full(request) or _differ(before, after)
-    assignment = assignment_of(after) if is_news else None
+    with_assignment = request.member_epoch == JOIN_GROUP_EPOCH or _is_full_request(request) or _differ(before, after)
+    assignment = assignment_of(after) if with_assignment else None
     client = draft.group.client
     compute = client.run is not None and client.run.member_id == member_id and client.run.spec is None
-    message = client.message_to(member_id) if is_news or after.epoch != before.epoch else NO_MESSAGE
+    message = client.message_to(member_id) if with_assignment or after.epoch != before.epoch else NO_MESSAGE
     interval = heartbeat_interval(coordinator, group_id)
     return draft.result(heartbeat_answer(member_id, after.epoch, interval, assignment, compute=compute, message=message))
 
 
-def _owned(request: _Heartbeat) -> Owned | None:
+def _reported_partitions(request: _Heartbeat) -> ReportedPartitions | None:
     if request.topic_partitions is None:
         return None
     owned: dict[uuid.UUID, set[int]] = {}
@@ -109,14 +113,19 @@ def _owned(request: _Heartbeat) -> Owned | None:
     return owned
 
 
-def _is_full(request: _Heartbeat) -> bool:
-    """A client that says everything wants to hear everything: it may have missed an answer."""
+def _is_full_request(request: _Heartbeat) -> bool:
+    """Whether the heartbeat has all fields set. A client sends such a one after a response may have been lost:
+
+    1. The coordinator assigns new partitions, and the response with them is lost.
+    2. The client repeats the heartbeat with all fields. Its assignment has not changed since step 1, so the rule "only what
+       changed" would leave it out; it is sent because the request is full.
+    """
     subscribes = request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None
     return subscribes and request.topic_partitions is not None and request.rebalance_timeout != _UNCHANGED
 
 
 def _differ(before: ConsumerGroupMember, after: ConsumerGroupMember) -> bool:
-    """Whether a member may read other partitions than before."""
+    """Whether a member's assigned partitions have changed."""
     if before.assigned is after.assigned:
         return False
     return {topic_id: set(one) for topic_id, one in before.assigned.items()} != {

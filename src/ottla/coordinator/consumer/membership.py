@@ -1,7 +1,7 @@
-"""The sender of a heartbeat: a known member, a new one, or a static one that takes its own place.
+"""The sender of a heartbeat: an existing member, a new one, or a static one that returns.
 
-Owns the checks of identity and epoch, and what a member asks for. Invariant: an instance id belongs to one member; a member
-with a wrong epoch is fenced.
+Owns the checks of identity and epoch, and a member's subscription and settings. Invariant: an instance id belongs to one member; a
+member with a wrong epoch is fenced.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from dataclasses import replace
 
 from ottla.coordinator.api_error import ApiError
 from ottla.coordinator.consumer.draft import ConsumerGroupDraft
-from ottla.coordinator.consumer.group import JOIN, LEAVE_FOR_A_WHILE, ConsumerGroup, ConsumerGroupMember
+from ottla.coordinator.consumer.group import JOIN_GROUP_EPOCH, LEAVE_GROUP_STATIC_EPOCH, ConsumerGroup, ConsumerGroupMember
 from ottla.coordinator.consumer.machine import current_value, target_value
-from ottla.coordinator.consumer.reconcile import Owned
+from ottla.coordinator.consumer.reconcile import ReportedPartitions
 from ottla.coordinator.effects import RequestContext
 from ottla.coordinator.events import CurrentAssignmentUpdated, MemberSubscriptionUpdated, TargetAssignmentUpdated
 from ottla.coordinator.ports import GroupContext
@@ -26,48 +26,53 @@ from ottla.protocol.messages import consumer_group_heartbeat_request
 _Heartbeat = consumer_group_heartbeat_request.ConsumerGroupHeartbeatRequest
 
 
-def sender(draft: ConsumerGroupDraft, request: _Heartbeat, member_id: str, owned: Owned | None, limit: int) -> ConsumerGroupMember:
-    """The member as it was before this heartbeat; a new one, which is not in the group yet, has no epoch. Raises ``ApiError``."""
+def find_or_create_member(
+    draft: ConsumerGroupDraft, request: _Heartbeat, member_id: str, owned: ReportedPartitions | None, limit: int
+) -> ConsumerGroupMember:
+    """Return the member as it was before this heartbeat; a new one, which is not in the group yet, has no epoch.
+
+    Raises ``ApiError``.
+    """
     group, instance_id = draft.group, request.instance_id
-    known = group.members.get(member_id)
-    if known is None and request.member_epoch == JOIN and len(group.members) >= limit:
+    member = group.members.get(member_id)
+    if member is None and request.member_epoch == JOIN_GROUP_EPOCH and len(group.members) >= limit:
         raise ApiError(ErrorCode.group_max_size_reached, f"The consumer group has reached its maximum capacity of {limit} members.")
-    if instance_id is not None and request.member_epoch == JOIN:
-        holder = group.static_members.get(instance_id)
-        if holder is not None:
-            return _returning(draft, group.members[holder], member_id, instance_id)
+    if instance_id is not None and request.member_epoch == JOIN_GROUP_EPOCH:
+        current_id = group.static_members.get(instance_id)
+        if current_id is not None:
+            return _return_static_member(draft, group.members[current_id], member_id, instance_id)
     elif instance_id is not None:
-        known = static_member(group, member_id, instance_id)
-    if request.member_epoch == JOIN:
-        return known or ConsumerGroupMember(member_id)
-    if known is None:
+        member = static_member(group, member_id, instance_id)
+    if request.member_epoch == JOIN_GROUP_EPOCH:
+        return member or ConsumerGroupMember(member_id)
+    if member is None:
         raise unknown_member(group, member_id)
-    _check_epoch(known, request.member_epoch, owned)
-    return known
+    _check_epoch(member, request.member_epoch, owned)
+    return member
 
 
 def static_member(group: ConsumerGroup, member_id: str, instance_id: str) -> ConsumerGroupMember:
-    """The member of an instance id, if it is who it says it is. Raises ``ApiError``."""
-    holder = group.static_members.get(instance_id)
-    if holder is None:
+    """Return the member with an instance id. Raises ``ApiError`` if it has another member id: then the sender is fenced."""
+    current_id = group.static_members.get(instance_id)
+    if current_id is None:
         raise ApiError(ErrorCode.unknown_member_id, f"Instance id {instance_id} is unknown.")
-    if holder != member_id:
+    if current_id != member_id:
         raise ApiError(
             ErrorCode.fenced_instance_id,
-            f"Static member {member_id} with instance id {instance_id} was fenced by member {holder}.",
+            f"Static member {member_id} with instance id {instance_id} was fenced by member {current_id}.",
         )
-    return group.members[holder]
+    return group.members[current_id]
 
 
 def unknown_member(group: ConsumerGroup, member_id: str) -> ApiError:
-    """No member has this id."""
+    """Return the error for a member id that is not in the group."""
     return ApiError(ErrorCode.unknown_member_id, f"Member {member_id} is not a member of group {group.group_id}.")
 
 
-def merged(
+def updated_metadata(
     coordinator: GroupContext, member: ConsumerGroupMember, context: RequestContext, request: _Heartbeat
 ) -> ConsumerGroupMemberMetadataValue:
-    """What the member asks for now: a field without a value is as it was."""
+    """Return the member's metadata with the fields of the request; a field without a value keeps its previous one."""
     before = member.metadata
     offers = request.client_assignors if coordinator.config.group_consumer_client_assignors_enable else None
     names, regex = request.subscribed_topic_names, request.subscribed_topic_regex
@@ -88,25 +93,31 @@ def merged(
 
 
 def new_member_id(coordinator: GroupContext) -> str:
-    """As Kafka makes them: 16 random bytes in base64 that URLs can hold."""
+    """Return a random member id in Kafka's format: 16 bytes in URL-safe base64."""
     return base64.urlsafe_b64encode(uuid.UUID(coordinator.ids.new_id()).bytes).decode().rstrip("=")
 
 
-def _returning(draft: ConsumerGroupDraft, old: ConsumerGroupMember, member_id: str, instance_id: str) -> ConsumerGroupMember:
-    """A static member that has left for a while takes its place again. Raises ``ApiError`` if it has not left."""
-    if old.epoch != LEAVE_FOR_A_WHILE and not old.uses_classic_protocol:
+def _return_static_member(
+    draft: ConsumerGroupDraft, old: ConsumerGroupMember, member_id: str, instance_id: str
+) -> ConsumerGroupMember:
+    """Let a static member return under a new member id. Raises ``ApiError`` if its predecessor has not left.
+
+    A predecessor of the classic protocol is replaced at once: LeaveGroup has no way to leave for a while, so a restarted classic
+    member never leaves.
+    """
+    if old.epoch != LEAVE_GROUP_STATIC_EPOCH and not old.uses_classic_protocol:
         raise ApiError(
             ErrorCode.unreleased_instance_id,
             f"Static member {member_id} with instance id {instance_id} cannot join the group because the instance id is"
             f" owned by {old.member_id} member.",
         )
-    return replaced(draft, old, member_id)
+    return replace_member(draft, old, member_id)
 
 
-def replaced(draft: ConsumerGroupDraft, old: ConsumerGroupMember, member_id: str) -> ConsumerGroupMember:
-    """A static member is there again under a new member id, with all that it had under its old one."""
+def replace_member(draft: ConsumerGroupDraft, old: ConsumerGroupMember, member_id: str) -> ConsumerGroupMember:
+    """Move a static member to a new member id, with its metadata, target and current assignment."""
     group = draft.group
-    member = replace(old, member_id=member_id, epoch=JOIN, previous_epoch=JOIN)
+    member = replace(old, member_id=member_id, epoch=JOIN_GROUP_EPOCH, previous_epoch=JOIN_GROUP_EPOCH)
     target = group.target.get(old.member_id)
     draft.apply(
         CurrentAssignmentUpdated(group.group_id, old.member_id, None),
@@ -121,16 +132,22 @@ def replaced(draft: ConsumerGroupDraft, old: ConsumerGroupMember, member_id: str
     return member
 
 
-def _check_epoch(member: ConsumerGroupMember, epoch: int, owned: Owned | None) -> None:
-    """An epoch behind is in order if the last answer was lost: then the client has nothing that is not its own."""
+def _check_epoch(member: ConsumerGroupMember, epoch: int, owned: ReportedPartitions | None) -> None:
+    """Raise ``ApiError`` unless the member's epoch is the coordinator's, or the previous one after a lost response.
+
+    1. The member reaches a new epoch, and the response is lost.
+    2. The client repeats its heartbeat with the previous epoch and lists its partitions.
+    3. If all of them are still assigned to it, it reads nothing that another member may own, so the heartbeat is accepted and the
+       response brings the new epoch. Otherwise the member is fenced.
+    """
     if epoch > member.epoch:
         raise ApiError(
             ErrorCode.fenced_member_epoch,
             f"The consumer group member has a greater member epoch ({epoch}) than the one known by the group coordinator"
             f" ({member.epoch}). The member must abandon all its partitions and rejoin.",
         )
-    lost_answer = epoch == member.previous_epoch and owned is not None and _is_within(owned, member)
-    if epoch < member.epoch and not lost_answer:
+    response_was_lost = epoch == member.previous_epoch and owned is not None and _is_within(owned, member)
+    if epoch < member.epoch and not response_was_lost:
         raise ApiError(
             ErrorCode.fenced_member_epoch,
             f"The consumer group member has a smaller member epoch ({epoch}) than the one known by the group coordinator"
@@ -138,5 +155,5 @@ def _check_epoch(member: ConsumerGroupMember, epoch: int, owned: Owned | None) -
         )
 
 
-def _is_within(owned: Owned, member: ConsumerGroupMember) -> bool:
+def _is_within(owned: ReportedPartitions, member: ConsumerGroupMember) -> bool:
     return all(numbers <= member.assigned.get(topic_id, {}).keys() for topic_id, numbers in owned.items())

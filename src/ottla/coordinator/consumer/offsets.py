@@ -1,9 +1,9 @@
-"""Who may commit and fetch offsets of a consumer group.
+"""Checks of the sender of an OffsetCommit or OffsetFetch for a consumer group.
 
-Owns the checks; what is done then is the business of ``coordinator.offsets``. Invariant: a member whose partitions may belong to
-someone else by now changes no offset.
+Owns the checks; ``coordinator.offsets`` does the rest. Invariant: a member cannot commit an offset of a partition that another
+member may own by now.
 
-Source: KIP-848 for epochs; KIP-1251 for commits of an epoch behind.
+Source: KIP-848 for epochs; KIP-1251 for commits with an older epoch.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ def commit_error(
     partitions: Iterable[TopicPartition],
     image: TopicImage,
 ) -> ErrorCode | None:
-    """Why offsets of these partitions may not be committed; one partition that may not be spoils them all.
+    """Return the error of an OffsetCommit for these partitions, ``None`` if the sender may commit them all.
 
-    Without members any client may.
+    Any client may commit offsets of a group without members.
     """
     if epoch < 0 and not group.members:
         return None
@@ -43,12 +43,21 @@ def commit_error(
 
 
 def may_commit(member: ConsumerGroupMember, epoch: int, partitions: Iterable[TopicPartition], image: TopicImage) -> bool:
-    """Whether a member may commit: one of the present epoch any partition, one behind only what it has had since then."""
-    return epoch == member.epoch or (epoch < member.epoch and all(_since(member, one, image) <= epoch for one in partitions))
+    """Whether a member may commit these partitions with this epoch (KIP-1251).
+
+    With its current epoch it may commit any partition. With an older one it may commit the partitions that it has owned since then:
+
+    1. The member sends a commit with its epoch.
+    2. Meanwhile its heartbeat brings it to the next epoch, in which it keeps the partition.
+    3. The commit arrives with the older epoch. No other member has owned the partition in between, so the offset is valid.
+    """
+    return epoch == member.epoch or (
+        epoch < member.epoch and all(_assignment_epoch(member, partition, image) <= epoch for partition in partitions)
+    )
 
 
 def fetch_error(group: ConsumerGroup, member_id: str | None, epoch: int) -> ErrorCode | None:
-    """Why a member may not fetch offsets; a request without a member id may."""
+    """Return the error of an OffsetFetch by a member, ``None`` if it may fetch. A request without a member id always may."""
     if member_id is None and epoch < 0:
         return None
     member = group.members.get(member_id or "")
@@ -59,16 +68,16 @@ def fetch_error(group: ConsumerGroup, member_id: str | None, epoch: int) -> Erro
     return ErrorCode.illegal_generation if member.uses_classic_protocol else ErrorCode.stale_member_epoch
 
 
-_NEVER = 2**31
+_NOT_OWNED = 2**31
 
 
-def _since(member: ConsumerGroupMember, partition: TopicPartition, image: TopicImage) -> int:
-    """The epoch since which a member has a partition, given back or not."""
+def _assignment_epoch(member: ConsumerGroupMember, partition: TopicPartition, image: TopicImage) -> int:
+    """Return the epoch in which a member got a partition that it owns; greater than any epoch if it does not own it."""
     topic_id = image.topic_id(partition.topic)
     if topic_id is None:
-        return _NEVER
-    for holding in (member.assigned, member.revoking):
-        epoch = holding.get(topic_id, NO_PARTITIONS).get(partition.partition)
+        return _NOT_OWNED
+    for owned in (member.assigned, member.revoking):
+        epoch = owned.get(topic_id, NO_PARTITIONS).get(partition.partition)
         if epoch is not None:
             return epoch
-    return _NEVER
+    return _NOT_OWNED

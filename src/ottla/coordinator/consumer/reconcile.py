@@ -1,7 +1,7 @@
 """Reconciliation: one member's next step towards the target assignment.
 
 A pure function. Must not know requests, records or time. Invariants: no member gets a partition that another member owns; a
-member's epoch does not move while it owns anything outside the target; it never moves past the target's.
+member's epoch does not change while it owns a partition outside the target; it never exceeds the epoch of the target.
 
 A member moves from target to target in up to three steps, one for each of its heartbeats:
 
@@ -9,7 +9,7 @@ A member moves from target to target in up to three steps, one for each of its h
    longer lists them (UNREVOKED_PARTITIONS).
 2. It reaches the epoch of the target and gets those of its new partitions that have no owner. Others may still be in step 1 with
    the rest (UNRELEASED_PARTITIONS).
-3. Later heartbeats give it the rest, as the owners let go (STABLE).
+3. Later heartbeats give it the rest, as the owners revoke them (STABLE).
 
 Source: KIP-848, "Member epoch" and "Assignment reconciliation"; KIP-1251 for the epochs of single partitions. The same steps are in
 ``CurrentAssignmentBuilder`` of Apache Kafka.
@@ -24,8 +24,8 @@ from uuid import UUID
 from ottla.assignors import Assignment
 from ottla.coordinator.consumer.group import NO_PARTITIONS, ConsumerGroupMember, MemberState, PartitionEpochs
 
-Owned = Mapping[UUID, Set[int]]
-"""What a client says it has."""
+ReportedPartitions = Mapping[UUID, Set[int]]
+"""The partitions that a client lists in a heartbeat as its own."""
 
 _STABLE, _UNREVOKED, _UNRELEASED = MemberState.STABLE, MemberState.UNREVOKED_PARTITIONS, MemberState.UNRELEASED_PARTITIONS
 
@@ -35,16 +35,16 @@ TRANSITIONS: dict[MemberState, frozenset[MemberState]] = {
     _UNRELEASED: frozenset({_STABLE, _UNREVOKED, _UNRELEASED}),
     MemberState.UNKNOWN: frozenset({_STABLE, _UNREVOKED, _UNRELEASED}),
 }
-"""Where one step may lead from a state."""
+"""The states that one step may lead to."""
 
 
 class UnknownStateError(Exception):
-    """Only a newer broker would know what the member waits for; it must start again without partitions."""
+    """The member's state is one that only a newer broker understands; the member must rejoin without partitions."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReconciliationContext:
-    """What a member's step depends on besides the member."""
+    """The inputs of a member's step besides the member."""
 
     target_epoch: int
     target: Assignment
@@ -53,86 +53,96 @@ class ReconciliationContext:
     member has dropped since, and these are not given to it."""
     owners: PartitionEpochs
     """Every partition that a member owns."""
-    owned: Owned | None = None
+    owned: ReportedPartitions | None = None
     """The partitions in its heartbeat; ``None`` where the heartbeat does not list any, since nothing has changed for the client."""
     resubscribed: bool = False
     """Whether this heartbeat changed the subscription."""
 
 
 def reconcile(member: ConsumerGroupMember, context: ReconciliationContext) -> ConsumerGroupMember:
-    """The member after one step: the very same object if there is none to take. Raises ``UnknownStateError``."""
+    """Return the member after one step, or the same object if there is no step to take. Raises ``UnknownStateError``."""
     match member.state:
         case MemberState.STABLE if member.epoch == context.target_epoch:
-            # A member that unsubscribes has reached the target and owns partitions of the topic that it dropped. The next target,
-            # which takes them away, may be seconds off (``group.consumer.assignment.interval.ms``), so they are revoked now.
-            return _without_unwanted(member, context) if context.resubscribed else member
+            # The member has reached the newest target. A member that unsubscribes still owns partitions of the topic that it
+            # dropped. The next target, which takes them away, may be seconds off (``group.consumer.assignment.interval.ms``), so
+            # they are revoked now.
+            return _revoke_unsubscribed(member, context) if context.resubscribed else member
+        case MemberState.STABLE:
+            # There is a newer target: take the first step towards it.
+            pass
         case MemberState.UNREVOKED_PARTITIONS:
             if context.resubscribed:
-                member = _without_unwanted(member, context)
-            # A heartbeat that does not list partitions acknowledges nothing: it may have been sent before the client had learned
-            # what to revoke. So ``None`` counts as "owns all of them".
+                member = _revoke_unsubscribed(member, context)
+            # The partitions are revoked when a heartbeat no longer lists them. A heartbeat without a list acknowledges nothing: the
+            # client may have sent it before the answer with the revocation arrived. So ``None`` counts as "owns all of them".
             if _owns_any(context.owned, member.revoking):
                 return member
+            # The member moves on to the newest target, which may not be the one that made it revoke: what it revoked may be its own
+            # again, and there may be more to revoke.
+        case MemberState.UNRELEASED_PARTITIONS:
+            # Every heartbeat looks again, at the newest target: owners may have revoked the missing partitions meanwhile, or a
+            # newer target no longer gives them to this member.
+            pass
         case MemberState.UNKNOWN:
-            # Written by a newer broker, before a downgrade. Without partitions the member can take any step.
+            # A newer broker with more states wrote the record, and the broker was downgraded since. This broker cannot tell what
+            # the member waits for. A member without partitions can take any step; any other is fenced.
             if context.owned is None or any(context.owned.values()):
                 raise UnknownStateError
-    return _same_or(member, _next(member, context))
+    updated = _compute_next_assignment(member, context)
+    return member if updated == member else updated
 
 
-def _next(member: ConsumerGroupMember, context: ReconciliationContext) -> ConsumerGroupMember:
-    """The step of a member that has revoked all that it had to."""
-    kept: dict[UUID, Mapping[int, int]] = {}
-    surplus: dict[UUID, Mapping[int, int]] = {}
-    waits = False
+def _compute_next_assignment(member: ConsumerGroupMember, context: ReconciliationContext) -> ConsumerGroupMember:
+    """Return a member, which has revoked all that it had to, after its step towards the target."""
+    assigned: dict[UUID, Mapping[int, int]] = {}
+    revoking: dict[UUID, Mapping[int, int]] = {}
     for topic_id, partitions in member.assigned.items():
-        wanted = _target(context, topic_id)
-        _put(kept, topic_id, {number: epoch for number, epoch in partitions.items() if number in wanted})
-        _put(surplus, topic_id, {number: epoch for number, epoch in partitions.items() if number not in wanted})
-    # A client that has lost the surplus already, since it began again for example, need not acknowledge the revocation.
-    if surplus and _owns_any(context.owned, surplus):
-        return replace(member, previous_epoch=member.epoch, state=_UNREVOKED, assigned=kept, revoking=surplus)
+        target = _target_partitions(context, topic_id)
+        _put_nonempty(assigned, topic_id, {number: epoch for number, epoch in partitions.items() if number in target})
+        _put_nonempty(revoking, topic_id, {number: epoch for number, epoch in partitions.items() if number not in target})
+    # Step 1: revoke before anything is added. A client that does not list these partitions, since it has restarted for example, has
+    # nothing to revoke and skips the step.
+    if revoking and _owns_any(context.owned, revoking):
+        return replace(member, previous_epoch=member.epoch, state=_UNREVOKED, assigned=assigned, revoking=revoking)
+    # Steps 2 and 3: add the free partitions and reach the epoch of the target.
+    has_unreleased_partitions = False
     for topic_id in context.target:
-        has, others = kept.get(topic_id, NO_PARTITIONS), context.owners.get(topic_id, NO_PARTITIONS)
+        present, owners = assigned.get(topic_id, NO_PARTITIONS), context.owners.get(topic_id, NO_PARTITIONS)
         own = (member.assigned.get(topic_id, NO_PARTITIONS), member.revoking.get(topic_id, NO_PARTITIONS))
         # A partition is free if it has no owner, or if the owner is this member itself: a newer target may give back to it what it
         # was revoking.
-        missing = [number for number in _target(context, topic_id) if number not in has]
-        free = [number for number in missing if number not in others or any(number in mine for mine in own)]
-        waits = waits or len(free) < len(missing)
+        missing = [number for number in _target_partitions(context, topic_id) if number not in present]
+        free = [number for number in missing if number not in owners or any(number in partitions for partitions in own)]
+        has_unreleased_partitions = has_unreleased_partitions or len(free) < len(missing)
         if free:
-            kept[topic_id] = {**has, **dict.fromkeys(free, context.target_epoch)}
-    state = _UNRELEASED if waits else _STABLE
-    return replace(member, epoch=context.target_epoch, previous_epoch=member.epoch, state=state, assigned=kept, revoking={})
+            assigned[topic_id] = {**present, **dict.fromkeys(free, context.target_epoch)}
+    state = _UNRELEASED if has_unreleased_partitions else _STABLE
+    return replace(member, epoch=context.target_epoch, previous_epoch=member.epoch, state=state, assigned=assigned, revoking={})
 
 
-def _without_unwanted(member: ConsumerGroupMember, context: ReconciliationContext) -> ConsumerGroupMember:
-    """Topics that the member has just dropped are asked back at once, before there is a target that says so."""
-    unwanted = {topic_id: partitions for topic_id, partitions in member.assigned.items() if topic_id not in context.subscribed}
-    if not unwanted or not _owns_any(context.owned, unwanted):
+def _revoke_unsubscribed(member: ConsumerGroupMember, context: ReconciliationContext) -> ConsumerGroupMember:
+    """Start to revoke the topics that the member has just dropped, before there is a target without them."""
+    unsubscribed = {topic_id: partitions for topic_id, partitions in member.assigned.items() if topic_id not in context.subscribed}
+    if not unsubscribed or not _owns_any(context.owned, unsubscribed):
         return member
-    kept = {topic_id: partitions for topic_id, partitions in member.assigned.items() if topic_id not in unwanted}
+    assigned = {topic_id: partitions for topic_id, partitions in member.assigned.items() if topic_id not in unsubscribed}
     revoking = {**member.revoking}
-    for topic_id, partitions in unwanted.items():
+    for topic_id, partitions in unsubscribed.items():
         revoking[topic_id] = {**revoking.get(topic_id, NO_PARTITIONS), **partitions}
-    return replace(member, previous_epoch=member.epoch, state=_UNREVOKED, assigned=kept, revoking=revoking)
+    return replace(member, previous_epoch=member.epoch, state=_UNREVOKED, assigned=assigned, revoking=revoking)
 
 
-def _target(context: ReconciliationContext, topic_id: UUID) -> tuple[int, ...]:
+def _target_partitions(context: ReconciliationContext, topic_id: UUID) -> tuple[int, ...]:
     return context.target.get(topic_id, ()) if topic_id in context.subscribed else ()
 
 
-def _owns_any(owned: Owned | None, partitions: PartitionEpochs) -> bool:
-    """Whether the client has any of these. One that does not say may have all it was ever given."""
+def _owns_any(owned: ReportedPartitions | None, partitions: PartitionEpochs) -> bool:
+    """Whether the client owns any of these partitions. A heartbeat without a list leaves open which, so it counts as all."""
     if owned is None:
         return bool(partitions)
     return any(not owned[topic_id].isdisjoint(numbers) for topic_id, numbers in partitions.items() if topic_id in owned)
 
 
-def _put(into: dict[UUID, Mapping[int, int]], topic_id: UUID, partitions: Mapping[int, int]) -> None:
+def _put_nonempty(into: dict[UUID, Mapping[int, int]], topic_id: UUID, partitions: Mapping[int, int]) -> None:
     if partitions:
         into[topic_id] = partitions
-
-
-def _same_or(member: ConsumerGroupMember, stepped: ConsumerGroupMember) -> ConsumerGroupMember:
-    return member if stepped == member else stepped

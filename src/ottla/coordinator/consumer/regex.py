@@ -1,7 +1,7 @@
-"""Regular expressions in subscriptions: checked at once, matched with the topics by a job.
+"""Regular expressions in subscriptions: checked with the heartbeat, resolved against the topics away from the event loop.
 
-Owns the dialect: RE2, matched against whole names, as KIP-848 asks. Must not know groups. Invariant: matching takes time linear
-in the names, whatever the expression.
+Owns the dialect: RE2, matched against whole names, as KIP-848 requires. Must not know groups. Invariant: the time of a resolution
+is linear in the names, whatever the expression.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ from ottla.protocol import ErrorCode
 
 
 def check_regex(regex: str) -> None:
-    """Raise ``ApiError`` for an expression that RE2 does not take: bad syntax, or what needs going back, as ``\\\\1`` does."""
+    """Raise ``ApiError`` for an expression that RE2 does not accept: bad syntax, or one that needs backtracking, like ``\\\\1``."""
     re2 = _re2()
     try:
         re2.compile(regex, _options(re2))
     except re2.error as error:
         reason = error.args[0] if error.args else "no reason given"
-        told = reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)
+        text = reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)
         raise ApiError(
-            ErrorCode.invalid_regular_expression, f"SubscribedTopicRegex `{regex}` is not a valid regular expression: {told}."
+            ErrorCode.invalid_regular_expression, f"SubscribedTopicRegex `{regex}` is not a valid regular expression: {text}."
         ) from None
 
 
 def resolve_all(wanted: ResolveRegexes) -> ResolvedRegexes | None:
-    """The names, sorted, that each expression matches as a whole; ``None`` if there is nothing to match them with."""
+    """Return the names, sorted, that each expression matches as a whole; ``None`` if RE2 is not installed."""
     try:
         re2 = _re2()
     except ApiError:
         return None
-    found = {}
+    topics = {}
     for regex in wanted.regexes:
         compiled = re2.compile(regex, _options(re2))
-        found[regex] = tuple(sorted(name for name in wanted.names if compiled.fullmatch(name)))
-    return ResolvedRegexes(wanted.version, found)
+        topics[regex] = tuple(sorted(name for name in wanted.names if compiled.fullmatch(name)))
+    return ResolvedRegexes(wanted.version, topics)
 
 
 def _options(re2: ModuleType) -> object:

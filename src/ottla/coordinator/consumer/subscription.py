@@ -1,9 +1,10 @@
-"""What a consumer group is subscribed to: a number that tells its topics apart, and the matching of regular expressions.
+"""The topics of a consumer group: the hash of their metadata, and the resolution of regular expressions.
 
-Owns the hash of the topics, which is Kafka's, and when expressions are matched. Must not know requests. Invariant: a group whose
-topics come, go or grow gets a new epoch with the next heartbeat, and a group that they do not concern gets none.
+Owns the hash, which is Kafka's, and the times at which regular expressions are resolved. Must not know requests. Invariant: if a
+subscribed topic is created, is deleted or gets more partitions, the next heartbeat begins a new group epoch; other topics begin
+none.
 
-Source: KIP-1101 for the hash: XXH3 over what matters of each topic, then over these hashes in the order of names.
+Source: KIP-1101 for the hash: XXH3 over the id, name and partitions of each topic, then over these hashes in the order of names.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ except ImportError:
 
 
 def metadata_hash(group: ConsumerGroup, image: TopicImage) -> int:
-    """A number for the topics that a group is subscribed to, as they are now; 0 if there are none."""
+    """Return a hash of the metadata of the group's topics as they are now; 0 if there are none."""
     content = b""
     for name in sorted(group.subscribed_topics()):
         topic_id, count = image.topic_id(name), image.partition_count(name)
@@ -47,17 +48,20 @@ def _topic_hash(topic_id: UUID, name: str, partitions: int) -> bytes:
 
 
 def _digest(content: bytes) -> bytes:
-    """Without XXH3 another hash serves; a Kafka that reads this log finds other numbers and begins one epoch more than it need."""
+    """Hash with XXH3, or with BLAKE2 if ``xxhash`` is not installed.
+
+    An Apache Kafka that takes over a log with BLAKE2 hashes sees other numbers and begins one superfluous epoch per group.
+    """
     return hashlib.blake2b(content, digest_size=8).digest() if xxh3_64_digest is None else xxh3_64_digest(content)
 
 
 def begin_epoch_if_changed(draft: ConsumerGroupDraft, image: TopicImage, changed: bool) -> None:
-    """Begin a new group epoch if the subscription has ``changed``, or if what is subscribed to is not what it was."""
-    looked_at = draft.group.image_version == image.version
-    if not changed and looked_at:
+    """Begin a new group epoch if the subscription has ``changed``, or if the metadata of the subscribed topics has."""
+    is_current = draft.group.image_version == image.version
+    if not changed and is_current:
         return
     number = metadata_hash(draft.group, image)
-    if not looked_at:
+    if not is_current:
         draft.apply(TopicMetadataRefreshed(draft.group.group_id, image.version))
     if changed or number != draft.group.metadata_hash:
         value = ConsumerGroupMetadataValue(epoch=draft.group.epoch + 1, metadata_hash=number)
@@ -65,35 +69,37 @@ def begin_epoch_if_changed(draft: ConsumerGroupDraft, image: TopicImage, changed
 
 
 def is_resolution_due(group: ConsumerGroup, coordinator: GroupContext, now: Now) -> bool:
-    """Whether regular expressions must be matched: new ones, all of them when topics have come or gone, and now and then anyway."""
+    """Whether regular expressions must be resolved: there are new ones, topics have changed, or the refresh interval has passed."""
     if not group.regex_subscribers or group.resolving:
         return False
     if group.regex_version != coordinator.topics.version or not group.regex_subscribers.keys() <= group.regexes.keys():
         return True
-    matched_at = min((one.timestamp for one in group.regexes.values()), default=0)
-    return not _is_recent(coordinator, matched_at, now)
+    resolved_at = min((resolved.timestamp for resolved in group.regexes.values()), default=0)
+    return not _is_recent(coordinator, resolved_at, now)
 
 
 def resolve_if_due(draft: ConsumerGroupDraft, coordinator: GroupContext) -> None:
-    """Have the regular expressions matched, if it is time."""
+    """Start the resolution of the regular expressions if it is due."""
     group = draft.group
     if is_resolution_due(group, coordinator, draft.now):
         regexes = tuple(sorted(group.regex_subscribers))
         draft.apply(RegexResolutionStarted(group.group_id, coordinator.topics.version))
-        draft.send(ResolveRegexes(group.group_id, regexes, tuple(coordinator.topics.names()), coordinator.topics.version))
+        draft.resolve_regexes(
+            ResolveRegexes(group.group_id, regexes, tuple(coordinator.topics.names()), coordinator.topics.version)
+        )
 
 
 def regexes_resolved(coordinator: GroupContext, group: ConsumerGroup, matches: ResolvedRegexes | None, now: Now) -> Result:
-    """Apply what expressions match now. ``None``: unknown, so the next heartbeat resolves them again."""
+    """Store the topics that regular expressions match. ``None``: the resolution failed, and the next heartbeat starts it again."""
     draft = ConsumerGroupDraft(group, now)
     draft.apply(RegexResolutionEnded(group.group_id))
     if matches is None:
         return draft.result()
     changed = False
     for regex in sorted(group.regex_subscribers.keys() & matches.topics.keys()):
-        known, topics = group.regexes.get(regex), matches.topics[regex]
-        changed = changed or topics != (known.topics if known is not None else ())
-        if not _is_fresh(coordinator, known, topics, now):
+        old, topics = group.regexes.get(regex), matches.topics[regex]
+        changed = changed or topics != (old.topics if old is not None else ())
+        if not _is_stored(coordinator, old, topics, now):
             value = ConsumerGroupRegularExpressionValue(topics=topics, version=matches.version, timestamp=now.wall)
             draft.apply(ResolvedRegexUpdated(group.group_id, regex, value))
     if changed:
@@ -101,15 +107,17 @@ def regexes_resolved(coordinator: GroupContext, group: ConsumerGroup, matches: R
     return draft.result()
 
 
-def _is_fresh(
-    coordinator: GroupContext, known: ConsumerGroupRegularExpressionValue | None, topics: tuple[str, ...], now: Now
+def _is_stored(
+    coordinator: GroupContext, old: ConsumerGroupRegularExpressionValue | None, topics: tuple[str, ...], now: Now
 ) -> bool:
-    """Whether the record need not be written again."""
-    if known is None or known.topics != topics:
+    """Whether the last record has the same topics and a recent timestamp, so that it need not be written again."""
+    if old is None or old.topics != topics:
         return False
-    return _is_recent(coordinator, known.timestamp, now)
+    return _is_recent(coordinator, old.timestamp, now)
 
 
 def _is_recent(coordinator: GroupContext, timestamp: int, now: Now) -> bool:
-    """Whether it need not be matched again already. What was matched in the future, was before the clock was set back."""
+    """Whether a resolution is younger than the refresh interval. A timestamp in the future dates from before the clock was set back
+    and does not count as recent.
+    """
     return 0 <= now.wall - timestamp <= coordinator.config.group_consumer_regex_refresh_interval_ms

@@ -1,7 +1,7 @@
-"""Checks of a ConsumerGroupHeartbeat by itself, before looking at its group.
+"""Checks of a ConsumerGroupHeartbeat that do not depend on its group.
 
-Owns the rules for fields and their combinations. Source: KIP-848, "ConsumerGroupHeartbeat"; KIP-1082 for member ids; the answers
-are those of Apache Kafka 4.3.
+Owns the rules for fields and their combinations. Source: KIP-848, "ConsumerGroupHeartbeat"; KIP-1082 for member ids; the error
+messages are those of Apache Kafka 4.3.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ottla.coordinator.api_error import ApiError
-from ottla.coordinator.consumer.group import JOIN, LEAVE_FOR_A_WHILE
+from ottla.coordinator.consumer.group import JOIN_GROUP_EPOCH, LEAVE_GROUP_STATIC_EPOCH
 from ottla.coordinator.consumer.regex import check_regex
 from ottla.coordinator.effects import RequestContext
 from ottla.coordinator.ports import GroupContext
@@ -19,24 +19,25 @@ from ottla.protocol.messages import consumer_group_heartbeat_request
 
 _Heartbeat = consumer_group_heartbeat_request.ConsumerGroupHeartbeatRequest
 _LONGEST_STRING = 2**15 - 1
-"""What a record's key can hold of an id, in bytes."""
+"""The longest string that a record's key can hold, in bytes."""
 
 
 def check_request(coordinator: GroupContext, context: RequestContext, request: _Heartbeat) -> None:
-    """Raise ``ApiError`` for a request that no group could accept."""
+    """Raise ``ApiError`` for a request that is invalid for every group."""
     for text, is_wrong in _RULES:
         if is_wrong(context, request):
             raise ApiError(ErrorCode.invalid_request, text)
     assignor = request.server_assignor
     if assignor is not None and assignor not in coordinator.assignors:
-        known = ", ".join(coordinator.assignors)
-        raise ApiError(ErrorCode.unsupported_assignor, f"ServerAssignor {assignor} is not supported. Supported assignors: {known}.")
+        supported = ", ".join(coordinator.assignors)
+        message = f"ServerAssignor {assignor} is not supported. Supported assignors: {supported}."
+        raise ApiError(ErrorCode.unsupported_assignor, message)
     if request.subscribed_topic_regex:
         check_regex(request.subscribed_topic_regex)
 
 
 def _is_join(request: _Heartbeat) -> bool:
-    return request.member_epoch == JOIN
+    return request.member_epoch == JOIN_GROUP_EPOCH
 
 
 def _is_blank(text: str | None) -> bool:
@@ -76,8 +77,8 @@ _RULES: tuple[tuple[str, Callable[[RequestContext, _Heartbeat], bool]], ...] = (
     ),
     (
         "InstanceId can't be null.",
-        lambda context, request: request.member_epoch == LEAVE_FOR_A_WHILE and request.instance_id is None,
+        lambda context, request: request.member_epoch == LEAVE_GROUP_STATIC_EPOCH and request.instance_id is None,
     ),
-    ("MemberEpoch is invalid.", lambda context, request: request.member_epoch < LEAVE_FOR_A_WHILE),
+    ("MemberEpoch is invalid.", lambda context, request: request.member_epoch < LEAVE_GROUP_STATIC_EPOCH),
 )
-"""The error message -> its condition."""
+"""Error messages, each with the condition for it; the first that applies is returned."""

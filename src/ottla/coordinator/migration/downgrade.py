@@ -21,8 +21,8 @@ from ottla.coordinator.classic.rebalance import start_rebalance
 from ottla.coordinator.consumer.answers import heartbeat_answer, heartbeat_refused
 from ottla.coordinator.consumer.draft import ConsumerGroupDraft
 from ottla.coordinator.consumer.events import AssignorRunTimedOut, ConsumerEvent
-from ottla.coordinator.consumer.fencing import expired, pause, remove
-from ottla.coordinator.consumer.group import LEAVE_FOR_A_WHILE, ConsumerGroup, ConsumerGroupMember
+from ottla.coordinator.consumer.fencing import fence_members, mark_static_member_away, member_to_fence
+from ottla.coordinator.consumer.group import LEAVE_GROUP_STATIC_EPOCH, ConsumerGroup, ConsumerGroupMember
 from ottla.coordinator.consumer.membership import static_member, unknown_member
 from ottla.coordinator.consumer.validate import check_request
 from ottla.coordinator.effects import CancelTimer, RequestContext, TimerKey
@@ -60,10 +60,10 @@ def leave_group(
     except ApiError as api_error:
         return Result(answer=heartbeat_refused(api_error.code, api_error.message))
     answer = heartbeat_answer(member.member_id, request.member_epoch, 0)
-    if request.member_epoch != LEAVE_FOR_A_WHILE:
+    if request.member_epoch != LEAVE_GROUP_STATIC_EPOCH:
         return remove_members(coordinator, group, now, [member.member_id], answer)
     draft = ConsumerGroupDraft(group, now)
-    pause(draft, member)
+    mark_static_member_away(draft, member)
     return draft.result(answer)
 
 
@@ -78,11 +78,11 @@ def _leaver(group: ConsumerGroup, request: _Heartbeat) -> ConsumerGroupMember:
 
 def timer_fired(coordinator: GroupContext, group: ConsumerGroup, key: TimerKey, now: Now) -> Result:
     """A timer of a consumer group has fired: a member is removed, or the assignment that it was to compute is given up."""
-    member_id = expired(group, key)
+    member_id = member_to_fence(group, key)
     if member_id is not None:
         return remove_members(coordinator, group, now, [member_id])
     match key:
-        case (_, _, "run", str(member_id)) if group.client.is_asked(member_id):
+        case (_, _, "run", str(member_id)) if group.client.is_computing(member_id):
             return Result((AssignorRunTimedOut(group.group_id),))
     return Result()
 
@@ -94,7 +94,7 @@ def remove_members(
     if may_downgrade(coordinator, group, member_ids):
         return downgraded(coordinator, group, now, without=member_ids, answer=answer)
     draft = ConsumerGroupDraft(group, now)
-    remove(draft, coordinator, member_ids)
+    fence_members(draft, coordinator, member_ids)
     return draft.result(answer)
 
 

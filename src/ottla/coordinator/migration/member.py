@@ -16,11 +16,11 @@ from ottla.coordinator.classic.group import Protocols
 from ottla.coordinator.classic.join import join_group, request_error
 from ottla.coordinator.classic.sync import request_error as sync_request_error
 from ottla.coordinator.consumer.draft import ConsumerGroupDraft
-from ottla.coordinator.consumer.fencing import deletion
+from ottla.coordinator.consumer.fencing import deletion_events
 from ottla.coordinator.consumer.group import NO_PARTITIONS, ConsumerGroup, ConsumerGroupMember, MemberState
-from ottla.coordinator.consumer.membership import new_member_id, replaced, static_member, unknown_member
+from ottla.coordinator.consumer.membership import new_member_id, replace_member, static_member, unknown_member
 from ottla.coordinator.consumer.progress import advance
-from ottla.coordinator.consumer.target import is_due
+from ottla.coordinator.consumer.target import is_assignment_due
 from ottla.coordinator.effects import CancelTimer, RequestContext, SetTimer
 from ottla.coordinator.migration.blobs import assignment_blob, by_topic_id, member_metadata, protocols_of
 from ottla.coordinator.migration.downgrade import downgraded, may_downgrade, remove_members
@@ -53,7 +53,7 @@ def join_consumer_group(
         return Result(answer=join_refused(error, request.member_id))
     if not group.members:
         result = join_group(coordinator, None, context, request, now)
-        return replace(result, events=(*deletion(group), *result.events)) if result.events else result
+        return replace(result, events=(*deletion_events(group), *result.events)) if result.events else result
     member_id = request.member_id
     protocols = tuple((protocol.name, protocol.metadata) for protocol in request.protocols)
     try:
@@ -130,7 +130,7 @@ def _sender(draft: ConsumerGroupDraft, request: join_group_request.JoinGroupRequ
     if request.member_id:
         return static_member(group, member_id, instance_id)
     holder = group.static_members.get(instance_id)
-    return ConsumerGroupMember(member_id) if holder is None else replaced(draft, group.members[holder], member_id)
+    return ConsumerGroupMember(member_id) if holder is None else replace_member(draft, group.members[holder], member_id)
 
 
 def _join_answer(group: ConsumerGroup, member: ConsumerGroupMember) -> join_group_response.JoinGroupResponse:
@@ -238,7 +238,9 @@ def _known(group: ConsumerGroup, member_id: str, instance_id: str | None, genera
 
 def _is_behind(group: ConsumerGroup, coordinator: GroupContext, member: ConsumerGroupMember, now: Now) -> bool:
     """Whether there is a newer target, or one is due: the next JoinGroup would have it made."""
-    return member.epoch < group.assignment_epoch or (group.assignment_epoch < group.epoch and is_due(coordinator, group, now))
+    return member.epoch < group.assignment_epoch or (
+        group.assignment_epoch < group.epoch and is_assignment_due(coordinator, group, now)
+    )
 
 
 def _waits_for_others(group: ConsumerGroup, member: ConsumerGroupMember) -> bool:

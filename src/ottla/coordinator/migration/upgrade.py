@@ -16,8 +16,8 @@ from ottla.coordinator.classic.answers import join_refused, sync_refused
 from ottla.coordinator.classic.group import ClassicGroup, ClassicGroupMember, ClassicGroupState
 from ottla.coordinator.consumer.answers import heartbeat_refused
 from ottla.coordinator.consumer.draft import ConsumerGroupDraft
-from ottla.coordinator.consumer.group import JOIN, ConsumerGroup, ConsumerGroupMember, MemberState
-from ottla.coordinator.consumer.heartbeat import beat
+from ottla.coordinator.consumer.group import JOIN_GROUP_EPOCH, ConsumerGroup, ConsumerGroupMember, MemberState
+from ottla.coordinator.consumer.heartbeat import process_heartbeat
 from ottla.coordinator.consumer.machine import current_value, target_value
 from ottla.coordinator.consumer.subscription import metadata_hash
 from ottla.coordinator.consumer.validate import check_request
@@ -54,11 +54,11 @@ def join_classic_group(
     """A ConsumerGroupHeartbeat for a classic group. A joining member converts it, with all its members."""
     try:
         check_request(coordinator, context, request)
-        if request.member_epoch != JOIN:
+        if request.member_epoch != JOIN_GROUP_EPOCH:
             raise ApiError(ErrorCode.group_id_not_found, f"Group {request.group_id} is not a consumer group.")
         if group.state is not ClassicGroupState.EMPTY:
-            return beat(upgraded(coordinator, group, now), coordinator, context, request)
-        return beat(
+            return process_heartbeat(upgraded(coordinator, group, now), coordinator, context, request)
+        return process_heartbeat(
             ConsumerGroupDraft(ConsumerGroup(request.group_id), now, replacing=_ended(group)), coordinator, context, request
         )
     except ApiError as api_error:

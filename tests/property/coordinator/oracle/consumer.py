@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ottla.coordinator.consumer.group import LEAVE_FOR_A_WHILE, ConsumerGroup, MemberState
+from ottla.coordinator.consumer.group import LEAVE_GROUP_STATIC_EPOCH, ConsumerGroup, MemberState
 from ottla.types import TopicPartition
 from tests.property.coordinator.oracle.log import LogOfGroups
 from tests.unit.coordinator.harness import Harness
@@ -42,7 +42,7 @@ class ConsumerGroups:
         for group in self.groups():
             holders: dict[Any, int] = {}
             for member in group.members.values():
-                for topic_id, numbers in member.held():
+                for topic_id, numbers in member.owned_partitions():
                     for number in numbers:
                         assert (topic_id, number) not in holders, "two members hold it"
                         holders[topic_id, number] = member.epoch
@@ -56,15 +56,17 @@ class ConsumerGroups:
         for group_id, member_id, partitions in self._readings():
             member = groups[group_id].members.get(member_id) if group_id in groups else None
             if member is not None:
-                held = {TopicPartition(name_of(topic_id) or "", n) for topic_id, numbers in member.held() for n in numbers}
-                assert partitions <= held
+                owned_partitions = {
+                    TopicPartition(name_of(topic_id) or "", n) for topic_id, numbers in member.owned_partitions() for n in numbers
+                }
+                assert partitions <= owned_partitions
 
     def epochs_are_in_order(self) -> None:
         """Member epoch, assignment epoch, group epoch; and who must give nothing back owes nothing."""
         for group in self.groups():
             assert 1 <= group.assignment_epoch <= group.epoch
             for member in group.members.values():
-                assert member.epoch == LEAVE_FOR_A_WHILE or 0 < member.epoch <= group.assignment_epoch
+                assert member.epoch == LEAVE_GROUP_STATIC_EPOCH or 0 < member.epoch <= group.assignment_epoch
                 assert member.state is not MemberState.UNREVOKED_PARTITIONS or member.revoking
                 assert member.state is MemberState.UNREVOKED_PARTITIONS or not member.revoking
 

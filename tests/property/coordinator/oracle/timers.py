@@ -6,7 +6,7 @@ Owns which timers a state needs. Must not know what they do. Invariant: looks, a
 from __future__ import annotations
 
 from ottla.coordinator.classic.group import ClassicGroup, ClassicGroupState
-from ottla.coordinator.consumer.group import LEAVE_FOR_A_WHILE, ConsumerGroup, MemberState
+from ottla.coordinator.consumer.group import LEAVE_GROUP_STATIC_EPOCH, ConsumerGroup, MemberState
 from ottla.coordinator.effects import SetTimer, TimerKey
 from ottla.coordinator.timers import join_timer, rebalance_timer, rejoin_timer, resync_timer, run_timer, session_timer, sync_timer
 from tests.unit.coordinator.harness import Harness
@@ -78,7 +78,7 @@ class ArmedTimers:
             for member_id, member in group.members.items()
             if not member.uses_classic_protocol
             and member.state is MemberState.UNREVOKED_PARTITIONS
-            and member.epoch != LEAVE_FOR_A_WHILE
+            and member.epoch != LEAVE_GROUP_STATIC_EPOCH
         }
         return needed | ({run_timer(name, group.client.run.member_id)} if group.client.run is not None else set())
 

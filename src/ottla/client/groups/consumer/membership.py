@@ -25,7 +25,7 @@ from ottla.client.commands import Assigned, Reply, UserData
 from ottla.client.effects import Poll, Send
 from ottla.client.groups.consumer.client_assignors import AssignorTag, ClientAssignorManager
 from ottla.client.groups.consumer.reconciliation import Reconciliation
-from ottla.client.groups.consumer.requests import JOIN, AssignmentSource, Heartbeats, new_member_id
+from ottla.client.groups.consumer.requests import JOIN_GROUP_EPOCH, AssignmentSource, Heartbeats, new_member_id
 from ottla.client.groups.consumer.states import (
     ASSIGNOR_HINT,
     BEATING,
@@ -82,7 +82,7 @@ class ConsumerMembership:
     def __init__(self, context: MembershipContext) -> None:
         config, subscription, coordinator, metadata, notify, backoff, polls = context
         self.state = State.UNSUBSCRIBED
-        self.epoch = JOIN
+        self.epoch = JOIN_GROUP_EPOCH
         self.member_id = new_member_id(backoff.random)
         """Made once: the member keeps it however often it joins."""
         self.failure: OttlaError | None = None
@@ -100,7 +100,7 @@ class ConsumerMembership:
         self._reason = ""
         self._assignor = ""
         """The assignor of a member that computed what is assigned in this epoch; empty: the coordinator computed it."""
-        self._failed_in = JOIN
+        self._failed_in = JOIN_GROUP_EPOCH
         """The epoch in which the last failure of an assignor was received."""
         self._was_asked = False
         """Whether the coordinator may know this incarnation."""
@@ -130,12 +130,12 @@ class ConsumerMembership:
 
     @property
     def _is_member(self) -> bool:
-        return self.state in BEATING and self.epoch > JOIN
+        return self.state in BEATING and self.epoch > JOIN_GROUP_EPOCH
 
     @property
     def joins_as_new_member(self) -> bool:
         """See ``Membership``."""
-        return self.state is State.JOINING and self.epoch == JOIN and not self._in_flight
+        return self.state is State.JOINING and self.epoch == JOIN_GROUP_EPOCH and not self._in_flight
 
     # -- what the application does ----------------------------------------------------------------------------------------
 
@@ -144,7 +144,7 @@ class ConsumerMembership:
         group, instance = self._config.group_id or "", self._config.group_instance_id
         return (
             ConsumerGroupMetadata(group, self.epoch, self.member_id, instance)
-            if self.epoch > JOIN
+            if self.epoch > JOIN_GROUP_EPOCH
             else ConsumerGroupMetadata(group, group_instance_id=instance)
         )
 
@@ -297,14 +297,14 @@ class ConsumerMembership:
 
     def _due_at(self) -> int:
         """When the next heartbeat is due: at once to join or to acknowledge, but never within a back-off."""
-        urgent = self.state is State.ACKNOWLEDGING or (self.state is State.JOINING and self.epoch == JOIN)
+        urgent = self.state is State.ACKNOWLEDGING or (self.state is State.JOINING and self.epoch == JOIN_GROUP_EPOCH)
         return self._not_before if urgent else max(self._beat_at, self._not_before)
 
     def _heartbeat(self, now: Now) -> list[Send]:
         target = self._coordinator.target()
         if target is None or self._in_flight or self._due_at() > now.mono:
             return []
-        if self.epoch == JOIN and self._assignors.undecided:
+        if self.epoch == JOIN_GROUP_EPOCH and self._assignors.undecided:
             return []  # otherwise the group would be assigned without this member's assignors
         if self.state is State.JOINING:
             self._heartbeats.forget()
@@ -321,9 +321,9 @@ class ConsumerMembership:
         self._failures = self._not_before = 0
         self._refusals.accepted()
         self._beat_at = tag.sent_at + milliseconds(message.heartbeat_interval)
-        if message.member_epoch <= JOIN:
+        if message.member_epoch <= JOIN_GROUP_EPOCH:
             return
-        if self.epoch == JOIN:
+        if self.epoch == JOIN_GROUP_EPOCH:
             self._polls.joined()
         moved = message.member_epoch != self.epoch
         if moved:
@@ -378,7 +378,7 @@ class ConsumerMembership:
 
     def _of_group_gone(self) -> Reaction:
         """The group was deleted, or has become a classic one; a choice that came too late is made again before the next attempt."""
-        if self.epoch > JOIN:
+        if self.epoch > JOIN_GROUP_EPOCH:
             return Reaction.FENCED
         return Reaction.LATER if self._config.group_protocol == "auto" else Reaction.FATAL
 
@@ -452,7 +452,7 @@ class ConsumerMembership:
         """Answers to earlier requests no longer matter."""
         self._incarnation += 1
         self._in_flight = False
-        self.epoch = self._failed_in = JOIN
+        self.epoch = self._failed_in = JOIN_GROUP_EPOCH
         self._assignor = ""
         self._assignors.forget()
 

@@ -21,7 +21,7 @@ from ottla.protocol import duration
 from ottla.protocol.messages import consumer_group_heartbeat_request
 from ottla.types import ConsumerGroupMetadata, GroupMembershipOperation
 
-JOIN, LEAVE, LEAVE_FOR_A_WHILE = 0, -1, -2
+JOIN_GROUP_EPOCH, LEAVE_GROUP_EPOCH, LEAVE_GROUP_STATIC_EPOCH = 0, -1, -2
 """Member epochs that ask for something. The last is a static member's: its partitions wait for it."""
 
 _UNCHANGED = -1
@@ -90,8 +90,8 @@ class Heartbeats:
         """The last heartbeat; ``None`` where there is none. For a static member that remains its partitions are kept."""
         self.forget()
         if leaves(self._config, operation):
-            return self._message(LEAVE)
-        return None if self._config.group_instance_id is None else self._message(LEAVE_FOR_A_WHILE)
+            return self._message(LEAVE_GROUP_EPOCH)
+        return None if self._config.group_instance_id is None else self._message(LEAVE_GROUP_STATIC_EPOCH)
 
     def _wish(self) -> dict[str, Any]:
         """What the member wants to read and from where, and who is to share it out."""
