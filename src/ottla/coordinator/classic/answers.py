@@ -1,6 +1,6 @@
-"""The responses of the classic protocol, made of a group.
+"""The responses of the classic protocol.
 
-Owns the content of answers: only the leader gets the list of members. Must not know when they are sent.
+Owns their content: only the leader gets the list of members. Must not know when they are sent.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ottla.protocol.messages import (
 
 
 def join_refused(error: ErrorCode, member_id: str = "") -> join_group_response.JoinGroupResponse:
-    """The answer to a JoinGroup that did not create a member."""
+    """Return the response with an error to a JoinGroup."""
     return join_group_response.JoinGroupResponse(
         throttle_time=NO_THROTTLE, error_code=error, protocol_name=None, leader="", member_id=member_id, members=()
     )
@@ -26,18 +26,18 @@ def join_refused(error: ErrorCode, member_id: str = "") -> join_group_response.J
 def join_accepted(
     group: ClassicGroup, member_id: str, leader: str | None = None, skip_assignment: bool = False
 ) -> join_group_response.JoinGroupResponse:
-    """The current generation, as a member sees it. ``leader`` is the leader in the answer, if not the real one."""
-    told_leader = leader or group.leader or ""
+    """Return the response with the current generation. ``leader`` overrides the group's leader in it."""
+    leader = leader or group.leader or ""
     return join_group_response.JoinGroupResponse(
         throttle_time=NO_THROTTLE,
         error_code=ErrorCode.none,
         generation_id=group.generation,
         protocol_type=group.protocol_type,
         protocol_name=group.protocol,
-        leader=told_leader,
+        leader=leader,
         skip_assignment=skip_assignment,
         member_id=member_id,
-        members=_members(group) if member_id == told_leader else (),
+        members=_members(group) if member_id == leader else (),
     )
 
 
@@ -51,12 +51,12 @@ def _members(group: ClassicGroup) -> tuple[join_group_response.JoinGroupResponse
 
 
 def sync_refused(error: ErrorCode) -> sync_group_response.SyncGroupResponse:
-    """The answer to a SyncGroup that gets no assignment."""
+    """Return the response with an error to a SyncGroup."""
     return sync_group_response.SyncGroupResponse(throttle_time=NO_THROTTLE, error_code=error, assignment=b"")
 
 
 def sync_accepted(group: ClassicGroup, assignment: bytes) -> sync_group_response.SyncGroupResponse:
-    """A member's assignment."""
+    """Return the response with a member's assignment."""
     return sync_group_response.SyncGroupResponse(
         throttle_time=NO_THROTTLE,
         error_code=ErrorCode.none,
@@ -67,19 +67,19 @@ def sync_accepted(group: ClassicGroup, assignment: bytes) -> sync_group_response
 
 
 def heartbeat_answer(error: ErrorCode) -> heartbeat_response.HeartbeatResponse:
-    """The answer to a Heartbeat."""
+    """Return the response to a Heartbeat."""
     return heartbeat_response.HeartbeatResponse(throttle_time=NO_THROTTLE, error_code=error)
 
 
 def leave_answer(
     error: ErrorCode, members: tuple[leave_group_response.MemberResponse, ...] = ()
 ) -> leave_group_response.LeaveGroupResponse:
-    """The answer to a LeaveGroup: an error of the whole request, or one for each member."""
+    """Return the response to a LeaveGroup: an error of the whole request, or a result for each member."""
     return leave_group_response.LeaveGroupResponse(throttle_time=NO_THROTTLE, error_code=error, members=members)
 
 
 def leave_result(identity: leave_group_request.MemberIdentity, error: ErrorCode) -> leave_group_response.MemberResponse:
-    """What became of one member that a LeaveGroup names."""
+    """Return the result for one member of a LeaveGroup."""
     return leave_group_response.MemberResponse(
         member_id=identity.member_id, group_instance_id=identity.group_instance_id, error_code=error
     )

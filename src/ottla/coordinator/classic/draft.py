@@ -1,8 +1,8 @@
-"""A decision in the making.
+"""A handler's working copy of a classic group.
 
-Owns the way from a group to what it will be: a handler applies events to a draft, sees where they lead, and adds effects; the
-draft's result is what it has decided. Must not know any state but its own copy. Invariant: the events of the result lead from the
-group that the draft began with to the one that it shows now.
+A handler applies events to the draft, reads their outcome from it, and adds effects; the result has all of them. Owns these events
+and effects. Must not know any state but its own copy. Invariant: the events of the result, applied to the original group, give the
+draft's group.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ottla.types import Now
 
 
 class ClassicGroupDraft:
-    """The group as it will be, at the time ``now``."""
+    """A classic group, the events applied to it at the time ``now``, and effects."""
 
     def __init__(self, group: ClassicGroup, now: Now) -> None:
         self.group = group
@@ -28,7 +28,7 @@ class ClassicGroupDraft:
         self._effects: list[GroupEffect] = []
 
     def apply(self, event: ClassicEvent) -> None:
-        """Apply an event to the draft."""
+        """Apply an event to the draft's group, and add it to the result."""
         self.group = apply(self.group, event)
         self._events.append(event)
 
@@ -46,9 +46,9 @@ class ClassicGroupDraft:
         self._effects.append(CancelTimer(key))
 
     def refresh_session(self, member: ClassicGroupMember) -> None:
-        """The member is alive: its session restarts."""
+        """Restart the session timer of a member that has shown that it is alive."""
         self.set_timer(session_timer(self.group.group_id, member.member_id), member.session_timeout)
 
     def result(self, answer: Any = None) -> Result:
-        """What was decided; ``answer`` is the response to the request at hand, ``None`` if it is not answered now."""
+        """Return the events and effects; ``answer`` is the response to the current request, ``None`` if that is parked."""
         return Result(tuple(self._events), tuple(self._effects), answer)

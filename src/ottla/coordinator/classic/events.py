@@ -1,7 +1,7 @@
-"""What happens to a group of the classic protocol, as values.
+"""The events of a group of the classic protocol, as values.
 
-Owns the events that are not written, and the list of all that change a classic group. Must not know who decides on an event or what
-it changes.
+Owns the volatile events, and the list of all that change a classic group. Must not know which handler decides on an event or how it
+changes the group.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from ottla.coordinator.events import GroupMetadataDeleted, GroupMetadataUpdated,
 
 @dataclass(frozen=True, slots=True)
 class PendingMemberAdded(VolatileEvent):
-    """A client was sent away with a member id, under which it is expected to come back (KIP-394)."""
+    """A client got a member id, with which it must join again (KIP-394)."""
 
     member_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class PendingMemberRemoved(VolatileEvent):
-    """A client that was given a member id does not come any more."""
+    """A client with a member id is no longer expected: it took too long, has left, or the group is full."""
 
     member_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class MemberJoined(VolatileEvent):
-    """A new member, which makes the first one the leader and its protocol type the group's."""
+    """A new member joined. The first one becomes the leader, and its protocol type the group's."""
 
     member: ClassicGroupMember
     protocol_type: str
@@ -37,7 +37,7 @@ class MemberJoined(VolatileEvent):
 
 @dataclass(frozen=True, slots=True)
 class MemberUpdated(VolatileEvent):
-    """A member rejoined, maybe with other protocols and timeouts (milliseconds)."""
+    """A member rejoined, possibly with other protocols and timeouts (milliseconds)."""
 
     member_id: str
     protocols: Protocols
@@ -47,7 +47,7 @@ class MemberUpdated(VolatileEvent):
 
 @dataclass(frozen=True, slots=True)
 class MemberReplaced(VolatileEvent):
-    """A static member came back under a new member id and takes the place and the assignment of its old self."""
+    """A static member returned under a new member id, and keeps its assignment."""
 
     old_member_id: str
     member: ClassicGroupMember
@@ -85,12 +85,12 @@ class SyncParked(VolatileEvent):
 
 @dataclass(frozen=True, slots=True)
 class SyncsCompleted(VolatileEvent):
-    """No SyncGroup waits any more."""
+    """All parked SyncGroups were answered."""
 
 
 @dataclass(frozen=True, slots=True)
 class RebalanceStarted(VolatileEvent):
-    """A join phase begins; ``initial_delay`` is set if the group was empty. No member has an assignment of an unfinished round."""
+    """A join phase begins; ``initial_delay`` is set if the group was empty. Assignments of an unfinished rebalance are dropped."""
 
     at: int
     initial_delay: InitialDelay | None = None
@@ -98,14 +98,14 @@ class RebalanceStarted(VolatileEvent):
 
 @dataclass(frozen=True, slots=True)
 class InitialDelayExtended(VolatileEvent):
-    """The join phase of a group that was empty goes on for another delay."""
+    """The join phase of a group that was empty is extended by another delay."""
 
     initial_delay: InitialDelay
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationStarted(VolatileEvent):
-    """The join phase has ended, with members: all JoinGroups are answered, all SyncGroups are due."""
+    """The join phase has ended with members: all JoinGroups are answered, and each member must send a SyncGroup."""
 
     at: int
     generation: int
@@ -130,4 +130,4 @@ ClassicEvent = (
     | InitialDelayExtended
     | GenerationStarted
 )
-"""What happens to one group of the classic protocol."""
+"""The events of one group of the classic protocol."""

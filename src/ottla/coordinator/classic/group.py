@@ -1,7 +1,7 @@
-"""A group of the classic protocol as a value, and the questions that one asks of it.
+"""A group of the classic protocol, as an immutable value.
 
-Owns the shape of a group and of its members. Must not know how they change (``machine``) nor what is answered to whom. Invariant:
-nothing here changes after it was made; mappings are replaced, never written to.
+Owns the fields of a group and of its members. Must not know how they change (``machine``) nor which responses follow. Invariant:
+nothing here changes after it was created; mappings are replaced, never written to.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from ottla.coordinator.effects import Ticket
 from ottla.protocol.group_records import GroupMetadataValue
 
 Protocols = tuple[tuple[str, bytes], ...]
-"""Assignors that a member knows, most wanted first, each with the member's metadata for it."""
+"""The assignors that a member supports, in order of preference, each with the member's metadata for it."""
 
 
 class ClassicGroupState(enum.Enum):
-    """Where a group stands between two assignments; the values are the names that DescribeGroups and ListGroups use."""
+    """The state of a group; the values are the names that DescribeGroups and ListGroups use."""
 
     EMPTY = "Empty"
-    """No members. It may have offsets, and members that have an id and have not joined yet."""
+    """No members. It may have offsets, and member ids that clients have not joined with yet."""
     PREPARING_REBALANCE = "PreparingRebalance"
-    """The join phase: members have to rejoin, and those that have rejoined wait for the others."""
+    """The join phase: all members must rejoin, and those that have wait for the others."""
     COMPLETING_REBALANCE = "CompletingRebalance"
     """The sync phase: a generation has begun, and its members wait for the leader's assignment."""
     STABLE = "Stable"
-    """Each member has, or can get, its assignment."""
+    """The assignment is stored; each member has it or gets it with its SyncGroup."""
     DEAD = "Dead"
     """The group does not exist, or no longer exists."""
 
@@ -46,22 +46,23 @@ class ClassicGroupMember:
     protocols: Protocols
     assignment: bytes = b""
     is_new: bool = False
-    """It waits in its first join phase and does not know its generation, so it cannot send heartbeats yet."""
+    """It is in its first join phase and does not know its generation, so it cannot send heartbeats yet."""
     join: Ticket | None = None
-    """The JoinGroup that waits for the end of the join phase."""
+    """The parked JoinGroup, which waits for the end of the join phase."""
     sync: Ticket | None = None
-    """The SyncGroup that waits for the leader's."""
+    """The parked SyncGroup, which waits for the leader's."""
 
     def metadata(self, protocol: str | None) -> bytes:
-        """What the member sent along for one protocol."""
+        """Return the member's metadata for one protocol."""
         return next((metadata for name, metadata in self.protocols if name == protocol), b"")
 
 
 @dataclass(frozen=True, slots=True)
 class InitialDelay:
-    """An empty group waits for more members than the first.
+    """The time for which the first rebalance of an empty group waits for more members (milliseconds).
 
-    ``delay``: the current wait; ``remaining``: how much it may still be extended; ``extend``: a member joined meanwhile.
+    ``delay``: the current wait; ``remaining``: the time by which it may still be extended; ``extend``: another member joined during
+    the wait.
     """
 
     delay: int
@@ -71,12 +72,12 @@ class InitialDelay:
 
 @dataclass(frozen=True, slots=True)
 class ClassicGroup:
-    """One group. Without a ``stored`` record it is *simple*: it exists because offsets were committed under its name."""
+    """One group. Without a ``stored`` record it is *simple*: it exists only because offsets were committed with its id."""
 
     group_id: str
     state: ClassicGroupState = ClassicGroupState.EMPTY
     since: int = -1
-    """When it came to its state (wall-clock milliseconds)."""
+    """When it entered its state (wall-clock milliseconds)."""
     protocol_type: str | None = None
     """``consumer`` for consumers; ``None`` until a member has joined."""
     generation: int = 0
@@ -86,11 +87,11 @@ class ClassicGroup:
     members: Mapping[str, ClassicGroupMember] = field(default_factory=dict)
     """By member id, in the order in which they joined."""
     pending: frozenset[str] = frozenset()
-    """Member ids that were given out and have not joined yet (KIP-394)."""
+    """Member ids that clients got and have not joined with yet (KIP-394)."""
     pending_sync: frozenset[str] = frozenset()
     """Members of this generation that have not sent their SyncGroup yet."""
     subscriptions: tuple[bytes, ...] | None = None
-    """What the members of the last generation told the assignor; ``None`` before the first."""
+    """The members' metadata for the assignor in the last generation; ``None`` before the first."""
     initial_delay: InitialDelay | None = None
     """Set in a join phase that began with an empty group."""
     stored: GroupMetadataValue | None = None
@@ -98,32 +99,35 @@ class ClassicGroup:
 
     @property
     def rebalance_timeout(self) -> int:
-        """How long a join phase may take: what the slowest member asked for."""
+        """The longest rebalance timeout of a member (milliseconds): the limit of a join phase."""
         return max((member.rebalance_timeout for member in self.members.values()), default=0)
 
     @property
     def has_all_joined(self) -> bool:
-        """Whether no member is missing in the join phase."""
+        """Whether all members have rejoined in the join phase, and no client with a new member id is missing."""
         return not self.pending and all(member.join is not None for member in self.members.values())
 
     def static_member_id(self, instance_id: str) -> str | None:
-        """The member id that an instance has now."""
+        """Return the current member id of an instance id."""
         return next((member.member_id for member in self.members.values() if member.instance_id == instance_id), None)
 
     def supports(self, protocol_type: str, protocols: Protocols) -> bool:
-        """Whether a member with these protocols could join. A round keeps its type when all its members have left."""
+        """Whether a member with these protocols can join. A rebalance keeps its protocol type even if all its members leave."""
         if self.state is ClassicGroupState.EMPTY:
             return bool(protocol_type) and bool(protocols)
         common = self.common_protocols()
         return protocol_type == self.protocol_type and any(not self.members or name in common for name, _ in protocols)
 
     def common_protocols(self) -> frozenset[str]:
-        """The protocols that every member knows."""
-        known = Counter(name for member in self.members.values() for name in dict(member.protocols))
-        return frozenset(name for name, count in known.items() if count == len(self.members))
+        """Return the protocols that every member supports."""
+        counts = Counter(name for member in self.members.values() for name in dict(member.protocols))
+        return frozenset(name for name, count in counts.items() if count == len(self.members))
 
     def elect_protocol(self) -> str:
-        """Each member votes for the first of its protocols that all know; most votes win, and the leader's order breaks a tie."""
+        """Return the protocol with the most votes: each member votes for the first of its protocols that all members support.
+
+        The leader's order breaks a tie.
+        """
         common = self.common_protocols()
         votes = Counter(next(name for name, _ in member.protocols if name in common) for member in self.members.values())
         order = [name for name, _ in self.members[self.leader or ""].protocols]

@@ -1,6 +1,6 @@
-"""Heartbeat, and what happens when none comes.
+"""Heartbeat, and the expiry of sessions.
 
-Owns the table of answers by state, and the end of a session.
+Owns the table of responses by state, and the end of a session.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from ottla.coordinator.classic.answers import heartbeat_answer
 from ottla.coordinator.classic.draft import ClassicGroupDraft
 from ottla.coordinator.classic.group import ClassicGroup, ClassicGroupState
-from ottla.coordinator.classic.rebalance import complete_if_all_joined, drop_pending, rebalance_or_complete, remove_member
+from ottla.coordinator.classic.rebalance import complete_if_all_joined, rebalance_or_complete, remove_member, remove_pending_member
 from ottla.coordinator.classic.validate import generation_error
 from ottla.coordinator.effects import RequestContext
 from ottla.coordinator.ports import GroupContext
@@ -22,7 +22,7 @@ _ANSWERS = {
     ClassicGroupState.COMPLETING_REBALANCE: ErrorCode.none,
     ClassicGroupState.STABLE: ErrorCode.none,
 }
-"""The answer to a member of the current generation. An empty group has no members."""
+"""State -> the response to a member of the current generation. An empty group has no members."""
 
 
 def heartbeat(
@@ -32,7 +32,7 @@ def heartbeat(
     request: heartbeat_request.HeartbeatRequest,
     now: Now,
 ) -> Result:
-    """Answer a Heartbeat, and restart the session of the member."""
+    """Answer a Heartbeat, and restart the member's session."""
     if not request.group_id:
         return Result(answer=heartbeat_answer(ErrorCode.invalid_group_id))
     if group is None:
@@ -46,14 +46,15 @@ def heartbeat(
 
 
 def session_expired(draft: ClassicGroupDraft, coordinator: GroupContext, member_id: str) -> None:
-    """Nothing was heard of a member, or of a client with a member id, for as long as its session may last.
+    """Remove a member, or a member id that no client has joined with, whose session timeout has passed.
 
-    A member that waits in a JoinGroup or SyncGroup is alive and cannot send heartbeats; only a new member may expire there.
+    A member with a parked JoinGroup or SyncGroup cannot send heartbeats, so its session restarts. Only a new member expires there:
+    its timer is ``new_member_join_timeout_ms``, and its client may never have seen the group.
     """
     member = draft.group.members.get(member_id)
     if member is None:
         if member_id in draft.group.pending:
-            drop_pending(draft, member_id)
+            remove_pending_member(draft, member_id)
             complete_if_all_joined(draft)
         return
     if not member.is_new and (member.join is not None or member.sync is not None):

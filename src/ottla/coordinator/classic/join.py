@@ -1,7 +1,7 @@
-"""JoinGroup: who becomes a member, and whether that makes the group rebalance.
+"""JoinGroup: new and existing members join, and the group rebalances if that changes anything.
 
-Owns the decision about one JoinGroup. Must not know how a round goes on (``rebalance``). Source: KIP-62, KIP-345 (static members),
-KIP-394 (member ids), KIP-814 (static leaders).
+Owns the decision about one JoinGroup. Must not know the further course of a rebalance (``rebalance``). Source: KIP-62, KIP-345
+(static members), KIP-394 (member ids), KIP-814 (static leaders).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from ottla.protocol.messages import join_group_request
 from ottla.types import Now
 
 _LONGEST_STRING = 2**15 - 1
-"""What a record's string can hold, in bytes."""
+"""The longest string that a record can hold, in bytes."""
 
 
 def join_group(
@@ -42,7 +42,7 @@ def join_group(
     request: join_group_request.JoinGroupRequest,
     now: Now,
 ) -> Result:
-    """Answer, park or refuse a JoinGroup."""
+    """Answer or park a JoinGroup."""
     error = request_error(coordinator, context, request)
     if error is not None:
         return Result(answer=join_refused(error, request.member_id))
@@ -51,19 +51,19 @@ def join_group(
     draft = ClassicGroupDraft(group or ClassicGroup(request.group_id), now)
     if group is None:
         draft.apply(GroupMetadataUpdated(request.group_id, empty_value(draft.group, 0, now.wall)))
-    if not _has_room(draft.group, request.member_id, coordinator.config.group_max_size):
-        return _turned_away(draft, request.member_id)
+    if not _accepts_member(draft.group, request.member_id, coordinator.config.group_max_size):
+        return _reject_in_full_group(draft, request.member_id)
     if not draft.group.supports(request.protocol_type, _protocols(request)):
         return draft.result(join_refused(ErrorCode.inconsistent_group_protocol, request.member_id))
     if request.member_id:
-        return _known_member(draft, coordinator, context, request)
-    return _new_member(draft, coordinator, context, request)
+        return _join_existing_member(draft, coordinator, context, request)
+    return _join_new_member(draft, coordinator, context, request)
 
 
 def request_error(
     coordinator: GroupContext, context: RequestContext, request: join_group_request.JoinGroupRequest
 ) -> ErrorCode | None:
-    """What is wrong with a JoinGroup whatever group it is for."""
+    """Return the error of a JoinGroup that is invalid for every group."""
     config = coordinator.config
     if not request.group_id:
         return ErrorCode.invalid_group_id
@@ -77,8 +77,12 @@ def request_error(
     return None
 
 
-def _has_room(group: ClassicGroup, member_id: str, limit: int) -> bool:
-    """In a join phase the first members stay, so a group that is too big loses the last ones to rejoin."""
+def _accepts_member(group: ClassicGroup, member_id: str, limit: int) -> bool:
+    """Whether the group has room for a member.
+
+    In a join phase the members that have already rejoined count, not all members. So a group that is too big, since the limit was
+    lowered, keeps those that rejoin first and loses the last.
+    """
     member = group.members.get(member_id)
     if group.state is ClassicGroupState.EMPTY:
         return True
@@ -89,7 +93,7 @@ def _has_room(group: ClassicGroup, member_id: str, limit: int) -> bool:
     return member is not None or len(group.members) < limit
 
 
-def _turned_away(draft: ClassicGroupDraft, member_id: str) -> Result:
+def _reject_in_full_group(draft: ClassicGroupDraft, member_id: str) -> Result:
     if member_id in draft.group.members:
         remove_member(draft, member_id)
     elif member_id in draft.group.pending:
@@ -98,7 +102,7 @@ def _turned_away(draft: ClassicGroupDraft, member_id: str) -> Result:
     return draft.result(join_refused(ErrorCode.group_max_size_reached))
 
 
-def _new_member(
+def _join_new_member(
     draft: ClassicGroupDraft, coordinator: GroupContext, context: RequestContext, request: join_group_request.JoinGroupRequest
 ) -> Result:
     instance_id = request.group_instance_id
@@ -106,43 +110,53 @@ def _new_member(
     if instance_id is not None:
         old_member_id = draft.group.static_member_id(instance_id)
         if old_member_id is not None:
-            return _returning_static(draft, coordinator, context, request, draft.group.members[old_member_id], member_id)
+            return _replace_static_member(draft, coordinator, context, request, draft.group.members[old_member_id], member_id)
     elif VersionRule.NEEDS_MEMBER_ID in context.version_rules:
+        # KIP-394: 1. A client joins and its connection breaks, so it never sees the response with its member id. 2. It joins as
+        # another new member. The first one stays in the group and holds up each rebalance until its session expires. So a client
+        # first gets an id, and becomes a member by the JoinGroup that has it.
         draft.apply(PendingMemberAdded(request.group_id, member_id))
         draft.set_timer(session_timer(request.group_id, member_id), milliseconds(request.session_timeout))
         return draft.result(join_refused(ErrorCode.member_id_required, member_id))
-    return _added(draft, coordinator, context, request, member_id)
+    return _add_member(draft, coordinator, context, request, member_id)
 
 
-def _known_member(
+def _join_existing_member(
     draft: ClassicGroupDraft, coordinator: GroupContext, context: RequestContext, request: join_group_request.JoinGroupRequest
 ) -> Result:
     group, member_id = draft.group, request.member_id
     if member_id in group.pending:
-        if request.group_instance_id is not None:  # ids are given to dynamic members only
+        if request.group_instance_id is not None:  # only dynamic members get ids this way
             return draft.result(join_refused(ErrorCode.unknown_server_error))
-        return _added(draft, coordinator, context, request, member_id)
+        return _add_member(draft, coordinator, context, request, member_id)
     error = sender_error(group, member_id, request.group_instance_id)
     if error is not None:
         return draft.result(join_refused(error, member_id))
     unchanged = group.members[member_id].protocols == _protocols(request)
     if group.state is ClassicGroupState.COMPLETING_REBALANCE and unchanged:
-        return draft.result(join_accepted(group, member_id))  # the answer to its JoinGroup was lost
-    if group.state is ClassicGroupState.STABLE and unchanged and member_id != group.leader:
+        # The response to its JoinGroup was lost: it gets the same generation again.
         return draft.result(join_accepted(group, member_id))
-    _update(draft, context, request, member_id)
+    if group.state is ClassicGroupState.STABLE and unchanged and member_id != group.leader:
+        # A follower without changes needs no rebalance. A leader that joins again asks for one, for example because topics have
+        # changed.
+        return draft.result(join_accepted(group, member_id))
+    _update_member(draft, context, request, member_id)
     rebalance_or_complete(draft, coordinator)
     return draft.result()
 
 
-def _added(
+def _add_member(
     draft: ClassicGroupDraft,
     coordinator: GroupContext,
     context: RequestContext,
     request: join_group_request.JoinGroupRequest,
     member_id: str,
 ) -> Result:
-    """It cannot send heartbeats before it knows its generation, so another timer than the session's watches it until then."""
+    """Add a new member and park its JoinGroup.
+
+    Until it knows its generation it cannot send heartbeats, so ``new_member_join_timeout_ms`` applies instead of its session
+    timeout.
+    """
     member = replace(_member(context, request, member_id), is_new=True, join=context.ticket)
     draft.apply(MemberJoined(request.group_id, member, request.protocol_type))
     draft.set_timer(session_timer(request.group_id, member_id), coordinator.config.new_member_join_timeout_ms)
@@ -150,10 +164,13 @@ def _added(
     return draft.result()
 
 
-def _update(
+def _update_member(
     draft: ClassicGroupDraft, context: RequestContext, request: join_group_request.JoinGroupRequest, member_id: str
 ) -> None:
-    """A JoinGroup of the same member that still waits is a lost one: the client has sent another."""
+    """Update a member and park its JoinGroup.
+
+    A JoinGroup of this member that is still parked came over a connection that the client has given up: it has sent another.
+    """
     draft.reply(draft.group.members[member_id].join, join_refused(ErrorCode.rebalance_in_progress, member_id))
     draft.apply(
         MemberUpdated(
@@ -167,7 +184,7 @@ def _update(
     draft.apply(JoinParked(request.group_id, member_id, context.ticket))
 
 
-def _returning_static(
+def _replace_static_member(
     draft: ClassicGroupDraft,
     coordinator: GroupContext,
     context: RequestContext,
@@ -175,9 +192,10 @@ def _returning_static(
     old: ClassicGroupMember,
     member_id: str,
 ) -> Result:
-    """A static member was restarted: it takes its own place, and its old self, should it still run, is fenced.
+    """Give the place of a static member to its successor after a restart (KIP-345).
 
-    A stable group does not even notice, unless the protocol that it would choose has changed.
+    The old member id is fenced, in case the old process still runs. A stable group does not rebalance, unless it would now elect
+    another protocol.
     """
     group_id, old_leader = request.group_id, draft.group.leader
     draft.reply(old.join, join_refused(ErrorCode.fenced_instance_id, old.member_id))
@@ -198,7 +216,8 @@ def _returning_static(
     draft.apply(GroupMetadataUpdated(group_id, metadata_value(group, assignments)))
     if VersionRule.SKIP_ASSIGNMENT in context.version_rules:
         return draft.result(join_accepted(draft.group, member_id, skip_assignment=member_id == group.leader))
-    # An older client would assign if it were the leader: the answer names its old id as the leader, which no member has.
+    # KIP-814: a returning leader must not assign again, since the group keeps its assignment. SKIP_ASSIGNMENT tells newer clients.
+    # An older client would assign if it were the leader: so the response names its old id as the leader, which no member has.
     return draft.result(join_accepted(draft.group, member_id, leader=old_leader))
 
 

@@ -1,6 +1,6 @@
-"""LeaveGroup: members go, by themselves or removed by an administrator.
+"""LeaveGroup: members leave, or an administrator removes them.
 
-Owns the decision about one LeaveGroup, member by member.
+Owns the decision about one LeaveGroup.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from ottla.coordinator.classic.answers import leave_answer, leave_result
 from ottla.coordinator.classic.draft import ClassicGroupDraft
 from ottla.coordinator.classic.group import ClassicGroup, ClassicGroupState
-from ottla.coordinator.classic.rebalance import drop_pending, rebalance_or_complete, remove_member
+from ottla.coordinator.classic.rebalance import rebalance_or_complete, remove_member, remove_pending_member
 from ottla.coordinator.classic.validate import sender_error
 from ottla.coordinator.effects import RequestContext
 from ottla.coordinator.ports import GroupContext
@@ -25,26 +25,26 @@ def leave_group(
     request: leave_group_request.LeaveGroupRequest,
     now: Now,
 ) -> Result:
-    """Remove members, one answer for each; the group rebalances once."""
+    """Remove members, with a result for each; the group rebalances once."""
     if not request.group_id:
         return Result(answer=leave_answer(ErrorCode.invalid_group_id))
     if group is None:
-        refused = tuple(leave_result(identity, ErrorCode.unknown_member_id) for identity in request.members)
-        return Result(answer=leave_answer(ErrorCode.none, refused))
+        unknown = tuple(leave_result(identity, ErrorCode.unknown_member_id) for identity in request.members)
+        return Result(answer=leave_answer(ErrorCode.none, unknown))
     draft = ClassicGroupDraft(group, now)
-    answers = tuple(leave_result(identity, _leave(draft, identity)) for identity in request.members)
-    if group.state is not ClassicGroupState.EMPTY and any(answer.error_code is ErrorCode.none for answer in answers):
+    results = tuple(leave_result(identity, _leave(draft, identity)) for identity in request.members)
+    if group.state is not ClassicGroupState.EMPTY and any(result.error_code is ErrorCode.none for result in results):
         rebalance_or_complete(draft, coordinator)
-    return draft.result(leave_answer(ErrorCode.none, answers))
+    return draft.result(leave_answer(ErrorCode.none, results))
 
 
 def _leave(draft: ClassicGroupDraft, identity: leave_group_request.MemberIdentity) -> ErrorCode:
-    """Without a member id, an administrator removes the member with an instance id."""
+    """Remove one member. A request with an instance id alone comes from an administrator and names no member id."""
     member_id: str | None = identity.member_id
     if not member_id and identity.group_instance_id is not None:
         member_id = draft.group.static_member_id(identity.group_instance_id)
     if member_id in draft.group.pending:
-        drop_pending(draft, member_id or "")
+        remove_pending_member(draft, member_id or "")
         return ErrorCode.none
     error = sender_error(draft.group, member_id or "", identity.group_instance_id)
     if error is None:

@@ -1,8 +1,8 @@
-"""The state machine of a classic group: the table of its states, and what each event does to the group.
+"""The state machine of a classic group: the table of its states, and how each event changes the group.
 
-Owns every change of a group. ``apply`` is a pure function; handlers use it to see where their decision leads, and ``replay`` to
-apply it, live and on load alike. Must not know requests, answers or timers. Invariant: a state changes by a row of ``TRANSITIONS``
-or not at all.
+Owns every change of a group. ``apply`` is a pure function: handlers use it to compute the outcome of their decision, and ``replay``
+to apply events, both live and on load. Must not know requests, responses or timers. Invariant: a state changes only by a row of
+``TRANSITIONS``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from ottla.protocol.group_records import GroupMetadataMember, GroupMetadataValue
 
 
 class ClassicGroupInput(enum.Enum):
-    """What moves a group from state to state."""
+    """The causes of a change of state."""
 
     REBALANCE = "a join, a leave, an expiry or new metadata"
     GENERATION = "all remaining members have joined"
@@ -47,7 +47,7 @@ TRANSITIONS: dict[ClassicGroupState, dict[ClassicGroupInput, ClassicGroupState]]
     ClassicGroupState.EMPTY: {
         ClassicGroupInput.REBALANCE: ClassicGroupState.PREPARING_REBALANCE,
         ClassicGroupInput.STORED_EMPTY: ClassicGroupState.EMPTY,
-        ClassicGroupInput.STORED_MEMBERS: ClassicGroupState.STABLE,  # on load alone: the log skips the phases of a round
+        ClassicGroupInput.STORED_MEMBERS: ClassicGroupState.STABLE,  # only on load: the log has no phases of a rebalance
         ClassicGroupInput.DELETED: ClassicGroupState.DEAD,
     },
     ClassicGroupState.PREPARING_REBALANCE: {
@@ -63,7 +63,7 @@ TRANSITIONS: dict[ClassicGroupState, dict[ClassicGroupInput, ClassicGroupState]]
     ClassicGroupState.STABLE: {
         ClassicGroupInput.REBALANCE: ClassicGroupState.PREPARING_REBALANCE,
         ClassicGroupInput.STORED_MEMBERS: ClassicGroupState.STABLE,
-        ClassicGroupInput.STORED_EMPTY: ClassicGroupState.EMPTY,  # on load alone
+        ClassicGroupInput.STORED_EMPTY: ClassicGroupState.EMPTY,  # only on load
         ClassicGroupInput.DELETED: ClassicGroupState.DEAD,
     },
     ClassicGroupState.DEAD: {},
@@ -71,45 +71,45 @@ TRANSITIONS: dict[ClassicGroupState, dict[ClassicGroupInput, ClassicGroupState]]
 
 
 def apply(group: ClassicGroup, event: ClassicEvent) -> ClassicGroup:
-    """The group after an event. Raises ``KeyError`` for an event that its state does not allow: a fault in the decision."""
+    """Return the group after an event. Raises ``KeyError`` for an event that its state does not allow: a bug in a handler."""
     match event:
         case PendingMemberAdded(_, member_id):
             return replace(group, pending=group.pending | {member_id})
         case PendingMemberRemoved(_, member_id):
             return replace(group, pending=group.pending - {member_id})
         case MemberJoined():
-            return _with_member(group, event)
+            return _add_member(group, event)
         case MemberUpdated(_, member_id, protocols, rebalance_timeout, session_timeout):
             times = {"rebalance_timeout": rebalance_timeout, "session_timeout": session_timeout}
-            return _changed(group, member_id, protocols=protocols, **times)
+            return _update_member(group, member_id, protocols=protocols, **times)
         case MemberReplaced(_, old_member_id, member):
-            return _with_replaced(group, old_member_id, member)
+            return _replace_member(group, old_member_id, member)
         case MemberRemoved(_, member_id):
-            return _without_member(group, member_id)
+            return _remove_member(group, member_id)
         case JoinParked(_, member_id, ticket):
-            return _changed(group, member_id, join=ticket)
+            return _update_member(group, member_id, join=ticket)
         case SyncReceived(_, member_id):
             return replace(group, pending_sync=group.pending_sync - {member_id})
         case SyncParked(_, member_id, ticket):
-            return _changed(group, member_id, sync=ticket)
+            return _update_member(group, member_id, sync=ticket)
         case SyncsCompleted():
-            return replace(group, members=_all_changed(group.members.values(), sync=None))
+            return replace(group, members=_updated_members(group.members.values(), sync=None))
         case RebalanceStarted():
-            return _preparing(group, event)
+            return _prepare_rebalance(group, event)
         case InitialDelayExtended(_, initial_delay):
             return replace(group, initial_delay=initial_delay)
         case GenerationStarted():
-            return _completing(group, event)
+            return _start_generation(group, event)
         case GroupMetadataUpdated(_, value):
-            return _stored(group, value)
+            return _apply_record(group, value)
         case GroupMetadataDeleted():
-            return replace(group, state=_next(group, ClassicGroupInput.DELETED), stored=None)
+            return replace(group, state=_next_state(group, ClassicGroupInput.DELETED), stored=None)
         case _:
             assert_never(event)
 
 
 def metadata_value(group: ClassicGroup, assignments: Mapping[str, bytes]) -> GroupMetadataValue:
-    """The record of a group, with what its members are to be given."""
+    """Return the record of a group with these assignments."""
     return GroupMetadataValue(
         protocol_type=group.protocol_type or "",
         generation=group.generation,
@@ -133,7 +133,7 @@ def metadata_value(group: ClassicGroup, assignments: Mapping[str, bytes]) -> Gro
 
 
 def empty_value(group: ClassicGroup, generation: int, at: int) -> GroupMetadataValue:
-    """The record of a group without members."""
+    """Return the record of a group without members."""
     return GroupMetadataValue(
         protocol_type=group.protocol_type or "",
         generation=generation,
@@ -144,20 +144,20 @@ def empty_value(group: ClassicGroup, generation: int, at: int) -> GroupMetadataV
     )
 
 
-def _next(group: ClassicGroup, happened: ClassicGroupInput) -> ClassicGroupState:
-    return TRANSITIONS[group.state][happened]
+def _next_state(group: ClassicGroup, cause: ClassicGroupInput) -> ClassicGroupState:
+    return TRANSITIONS[group.state][cause]
 
 
-def _changed(group: ClassicGroup, member_id: str, **changes: object) -> ClassicGroup:
+def _update_member(group: ClassicGroup, member_id: str, **changes: object) -> ClassicGroup:
     member = replace(group.members[member_id], **changes)  # type: ignore[arg-type]
     return replace(group, members={**group.members, member_id: member})
 
 
-def _all_changed(members: Iterable[ClassicGroupMember], **changes: object) -> dict[str, ClassicGroupMember]:
+def _updated_members(members: Iterable[ClassicGroupMember], **changes: object) -> dict[str, ClassicGroupMember]:
     return {member.member_id: replace(member, **changes) for member in members}  # type: ignore[arg-type]
 
 
-def _with_member(group: ClassicGroup, event: MemberJoined) -> ClassicGroup:
+def _add_member(group: ClassicGroup, event: MemberJoined) -> ClassicGroup:
     member = event.member
     initial_delay = group.initial_delay
     if initial_delay is not None:
@@ -172,7 +172,7 @@ def _with_member(group: ClassicGroup, event: MemberJoined) -> ClassicGroup:
     )
 
 
-def _with_replaced(group: ClassicGroup, old_member_id: str, member: ClassicGroupMember) -> ClassicGroup:
+def _replace_member(group: ClassicGroup, old_member_id: str, member: ClassicGroupMember) -> ClassicGroup:
     others = {other_id: other for other_id, other in group.members.items() if other_id != old_member_id}
     pending_sync = group.pending_sync
     if old_member_id in pending_sync:
@@ -185,19 +185,19 @@ def _with_replaced(group: ClassicGroup, old_member_id: str, member: ClassicGroup
     )
 
 
-def _without_member(group: ClassicGroup, member_id: str) -> ClassicGroup:
+def _remove_member(group: ClassicGroup, member_id: str) -> ClassicGroup:
     members = {other_id: other for other_id, other in group.members.items() if other_id != member_id}
     leader = next(iter(members), None) if group.leader == member_id else group.leader
     return replace(group, members=members, leader=leader, pending_sync=group.pending_sync - {member_id})
 
 
-def _preparing(group: ClassicGroup, event: RebalanceStarted) -> ClassicGroup:
+def _prepare_rebalance(group: ClassicGroup, event: RebalanceStarted) -> ClassicGroup:
     members: Mapping[str, ClassicGroupMember] = group.members
     if group.state is ClassicGroupState.COMPLETING_REBALANCE:
-        members = _all_changed(members.values(), sync=None, assignment=b"")
+        members = _updated_members(members.values(), sync=None, assignment=b"")
     return replace(
         group,
-        state=_next(group, ClassicGroupInput.REBALANCE),
+        state=_next_state(group, ClassicGroupInput.REBALANCE),
         since=event.at,
         members=members,
         pending_sync=frozenset(),
@@ -205,30 +205,32 @@ def _preparing(group: ClassicGroup, event: RebalanceStarted) -> ClassicGroup:
     )
 
 
-def _completing(group: ClassicGroup, event: GenerationStarted) -> ClassicGroup:
+def _start_generation(group: ClassicGroup, event: GenerationStarted) -> ClassicGroup:
     return replace(
         group,
-        state=_next(group, ClassicGroupInput.GENERATION),
+        state=_next_state(group, ClassicGroupInput.GENERATION),
         since=event.at,
         generation=event.generation,
         protocol=event.protocol,
         leader=event.leader,
-        members=_all_changed(group.members.values(), join=None, is_new=False),
+        members=_updated_members(group.members.values(), join=None, is_new=False),
         pending_sync=frozenset(group.members),
         subscriptions=tuple(member.metadata(event.protocol) for member in group.members.values()),
         initial_delay=None,
     )
 
 
-def _stored(group: ClassicGroup, value: GroupMetadataValue) -> ClassicGroup:
-    """The content of the record, plus what the live group knows in addition: the members' other protocols and waiting requests."""
+def _apply_record(group: ClassicGroup, value: GroupMetadataValue) -> ClassicGroup:
+    """Return the group of a record, plus what only the live group has: the members' other protocols and parked requests."""
     members = {stored.member_id: _stored_member(stored, value.protocol or "", group) for stored in value.members}
-    subscriptions = group.subscriptions  # of this generation, unless the record is the first that is heard of it
+    # A live group has the subscriptions of its generation since that began. On load the record is the first to mention the
+    # generation, and brings them.
+    subscriptions = group.subscriptions
     if value.protocol_type and (value.generation != group.generation or not members):
         subscriptions = tuple(stored.subscription for stored in value.members)
     return replace(
         group,
-        state=_next(group, ClassicGroupInput.STORED_MEMBERS if members else ClassicGroupInput.STORED_EMPTY),
+        state=_next_state(group, ClassicGroupInput.STORED_MEMBERS if members else ClassicGroupInput.STORED_EMPTY),
         since=value.current_state_timestamp,
         protocol_type=value.protocol_type or None,
         generation=value.generation,
@@ -244,7 +246,7 @@ def _stored(group: ClassicGroup, value: GroupMetadataValue) -> ClassicGroup:
 
 def _stored_member(stored: GroupMetadataMember, protocol: str, group: ClassicGroup) -> ClassicGroupMember:
     live = group.members.get(stored.member_id)
-    known = () if live is None else live.protocols
+    protocols = () if live is None else live.protocols
     return ClassicGroupMember(
         member_id=stored.member_id,
         instance_id=stored.group_instance_id,
@@ -252,7 +254,7 @@ def _stored_member(stored: GroupMetadataMember, protocol: str, group: ClassicGro
         client_host=stored.client_host,
         rebalance_timeout=stored.rebalance_timeout,
         session_timeout=stored.session_timeout,
-        protocols=known if (protocol, stored.subscription) in known else ((protocol, stored.subscription),),
+        protocols=protocols if (protocol, stored.subscription) in protocols else ((protocol, stored.subscription),),
         assignment=stored.assignment,
         is_new=live is not None and live.is_new,
         join=None if live is None else live.join,

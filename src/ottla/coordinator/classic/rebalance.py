@@ -1,7 +1,12 @@
-"""The round of a classic group: how a join phase begins, waits and ends, and how members go.
+"""The phases of a rebalance of a classic group, and the removal of members.
 
-Owns the steps that requests and timers share. Each takes a draft and carries it on; none looks at a request. Invariant: a
-removed member is answered first, and its timer is cancelled.
+Owns the steps that requests and timers share. Each changes a draft; none knows a request. Invariant: before a member is removed,
+its parked requests are answered and its timer is cancelled.
+
+A rebalance has two phases. In the join phase (PREPARING_REBALANCE) JoinGroups are parked until all members have joined or the
+rebalance timeout is over; then a generation starts, and all of them are answered at once. In the sync phase
+(COMPLETING_REBALANCE) SyncGroups are parked until the leader's brings the assignment. The same steps are in
+``GroupMetadataManager`` of Apache Kafka (``prepareRebalance``, ``completeClassicGroupJoin``).
 """
 
 from __future__ import annotations
@@ -28,7 +33,7 @@ from ottla.protocol import ErrorCode
 
 
 def rebalance_or_complete(draft: ClassicGroupDraft, coordinator: GroupContext) -> None:
-    """A member joined, left or changed: begin a join phase, or check whether the current one is complete."""
+    """After a member joined, left or changed: start a rebalance, or complete the current join phase if no member is missing."""
     if ClassicGroupInput.REBALANCE in TRANSITIONS[draft.group.state]:
         start_rebalance(draft, coordinator)
     else:
@@ -36,14 +41,18 @@ def rebalance_or_complete(draft: ClassicGroupDraft, coordinator: GroupContext) -
 
 
 def start_rebalance(draft: ClassicGroupDraft, coordinator: GroupContext) -> None:
-    """Begin a join phase. That of an empty group waits for more members, so that a group which starts up starts once."""
+    """Start a join phase.
+
+    That of an empty group waits for more members (``group.initial.rebalance.delay.ms``, KIP-134), so that ten consumers that start
+    together make one rebalance and not ten.
+    """
     group = draft.group
     answer_syncs(draft, ErrorCode.rebalance_in_progress)
     draft.cancel_timer(sync_timer(group.group_id))
     delay = coordinator.config.group_initial_rebalance_delay_ms
     if group.state is ClassicGroupState.EMPTY and delay > 0:
-        waiting = InitialDelay(delay, max(group.rebalance_timeout - delay, 0))
-        draft.apply(RebalanceStarted(group.group_id, draft.now.wall, waiting))
+        initial_delay = InitialDelay(delay, max(group.rebalance_timeout - delay, 0))
+        draft.apply(RebalanceStarted(group.group_id, draft.now.wall, initial_delay))
         draft.set_timer(join_timer(group.group_id), delay)
         return
     draft.apply(RebalanceStarted(group.group_id, draft.now.wall))
@@ -55,35 +64,40 @@ def start_rebalance(draft: ClassicGroupDraft, coordinator: GroupContext) -> None
 
 
 def complete_if_all_joined(draft: ClassicGroupDraft) -> None:
-    """End the join phase once no member is missing, but not before an initial delay."""
+    """Complete the join phase if no member is missing and the initial delay, if any, is over."""
     group = draft.group
     if group.state is ClassicGroupState.PREPARING_REBALANCE and group.initial_delay is None and group.has_all_joined:
         complete_join_phase(draft)
 
 
 def join_phase_expired(draft: ClassicGroupDraft, coordinator: GroupContext) -> None:
-    """The join phase has lasted as long as it may, or an initial delay has passed."""
+    """Handle the end of the rebalance timeout or of the initial delay: extend the delay, or complete the join phase."""
     group = draft.group
-    waiting = group.initial_delay
+    initial_delay = group.initial_delay
     if group.state is not ClassicGroupState.PREPARING_REBALANCE:
         return
-    if waiting is None or not waiting.extend or waiting.remaining == 0:
+    if initial_delay is None or not initial_delay.extend or initial_delay.remaining == 0:
         complete_join_phase(draft)
         return
-    delay = min(coordinator.config.group_initial_rebalance_delay_ms, waiting.remaining)
-    extended = InitialDelay(delay, max(waiting.remaining - waiting.delay, 0))
+    # More members joined during the delay: wait once more, at most until the rebalance timeout.
+    delay = min(coordinator.config.group_initial_rebalance_delay_ms, initial_delay.remaining)
+    extended = InitialDelay(delay, max(initial_delay.remaining - initial_delay.delay, 0))
     draft.apply(InitialDelayExtended(group.group_id, extended))
     draft.set_timer(join_timer(group.group_id), delay)
 
 
 def complete_join_phase(draft: ClassicGroupDraft) -> None:
-    """End the join phase. Members that did not rejoin are removed, except static ones: their session decides."""
+    """End the join phase and start a generation.
+
+    Dynamic members that did not rejoin are removed. Static ones stay until their session expires: a static member that restarts
+    takes its time, and its partitions wait for it (KIP-345).
+    """
     for member in draft.group.members.values():
         if member.join is None and member.instance_id is None:
             remove_member(draft, member.member_id)
     group = draft.group
     joined = [member for member in group.members.values() if member.join is not None]
-    if group.members and not joined:
+    if group.members and not joined:  # only static members are left, and all of them are away: wait for one to return
         draft.set_timer(join_timer(group.group_id), group.rebalance_timeout)
         return
     draft.cancel_timer(join_timer(group.group_id))
@@ -100,7 +114,7 @@ def complete_join_phase(draft: ClassicGroupDraft) -> None:
 
 
 def sync_phase_expired(draft: ClassicGroupDraft, coordinator: GroupContext) -> None:
-    """Members of this generation that never sent their SyncGroup are removed, and the others begin again."""
+    """Remove the members of this generation that did not send their SyncGroup in time, and start another rebalance."""
     missing = draft.group.pending_sync
     if not missing or ClassicGroupInput.REBALANCE not in TRANSITIONS[draft.group.state]:
         return
@@ -111,14 +125,14 @@ def sync_phase_expired(draft: ClassicGroupDraft, coordinator: GroupContext) -> N
 
 
 def sync_received(draft: ClassicGroupDraft, member_id: str) -> None:
-    """A member has sent its SyncGroup; once all have, the timer is cancelled."""
+    """Note that a member has sent its SyncGroup; after the last one, cancel the timer of the sync phase."""
     draft.apply(SyncReceived(draft.group.group_id, member_id))
     if not draft.group.pending_sync:
         draft.cancel_timer(sync_timer(draft.group.group_id))
 
 
 def answer_syncs(draft: ClassicGroupDraft, error: ErrorCode) -> None:
-    """Answer every parked SyncGroup with an error. Their senders are alive, so their sessions restart."""
+    """Answer every parked SyncGroup with an error, and restart the sessions of their senders, which are alive."""
     parked = [member for member in draft.group.members.values() if member.sync is not None]
     for member in parked:
         draft.reply(member.sync, sync_refused(error))
@@ -128,7 +142,7 @@ def answer_syncs(draft: ClassicGroupDraft, error: ErrorCode) -> None:
 
 
 def remove_member(draft: ClassicGroupDraft, member_id: str, join_error: ErrorCode = ErrorCode.unknown_member_id) -> None:
-    """Take a member out of the group. What it still waits for is answered: if it is alive, it has to join again."""
+    """Remove a member, and answer its parked requests with an error: if it is alive, it must join again."""
     group = draft.group
     member = group.members[member_id]
     draft.reply(member.join, join_refused(join_error))
@@ -137,7 +151,7 @@ def remove_member(draft: ClassicGroupDraft, member_id: str, join_error: ErrorCod
     draft.apply(MemberRemoved(group.group_id, member_id))
 
 
-def drop_pending(draft: ClassicGroupDraft, member_id: str) -> None:
-    """Do not expect a client any more that was given a member id."""
+def remove_pending_member(draft: ClassicGroupDraft, member_id: str) -> None:
+    """Forget a member id that was given to a client which has not joined with it."""
     draft.cancel_timer(session_timer(draft.group.group_id, member_id))
     draft.apply(PendingMemberRemoved(draft.group.group_id, member_id))

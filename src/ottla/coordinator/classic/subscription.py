@@ -1,7 +1,7 @@
-"""What the members of a classic group read, as far as the coordinator can tell.
+"""The topics that a classic group subscribes to.
 
-Owns the look into the members' metadata, which are the members' own business otherwise. Must not know what follows from it.
-Invariant: a blob that cannot be read makes the answer "not known", never an error.
+Owns the decoding of members' metadata, which is opaque to the rest of the coordinator. Must not know how callers use the topics.
+Invariant: metadata that cannot be decoded means "unknown", never an error.
 """
 
 from __future__ import annotations
@@ -12,7 +12,10 @@ from ottla.protocol.consumer_protocol import decode_subscription
 
 
 def subscribed_topics(group: ClassicGroup) -> frozenset[str] | None:
-    """The topics of the last generation; ``None`` where they cannot be known: another type, no generation yet, odd bytes."""
+    """Return the topics of the last generation; ``None`` if they are unknown.
+
+    They are unknown for another protocol type, before the first generation, and if metadata cannot be decoded.
+    """
     if group.protocol_type != "consumer" or group.subscriptions is None:
         return None
     try:

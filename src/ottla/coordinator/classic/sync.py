@@ -1,7 +1,7 @@
-"""SyncGroup: the leader brings the assignment, and each member gets its part.
+"""SyncGroup: the leader sends the assignment, and each member gets its part of it.
 
-Owns the decision about one SyncGroup, and what becomes of a round whose assignment could not be stored. Invariant: a share is
-handed out only after all shares are in the log.
+Owns the decision about one SyncGroup, and the new rebalance after an assignment that could not be stored. Invariant: no member
+gets its part before the whole assignment is in the log.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ottla.protocol.apis import VersionRule
 from ottla.protocol.messages import sync_group_request
 from ottla.types import Now
 
-_REFUSED = {
+_ERROR_IN_STATE = {
     ClassicGroupState.EMPTY: ErrorCode.unknown_member_id,
     ClassicGroupState.PREPARING_REBALANCE: ErrorCode.rebalance_in_progress,
 }
@@ -35,13 +35,13 @@ def sync_group(
     request: sync_group_request.SyncGroupRequest,
     now: Now,
 ) -> Result:
-    """Answer, park or refuse a SyncGroup."""
+    """Answer or park a SyncGroup."""
     error = request_error(context, request)
     if error is not None:
         return Result(answer=sync_refused(error))
     if group is None:
         return Result(answer=sync_refused(ErrorCode.unknown_member_id))
-    error = _sender_error(group, request) or _REFUSED.get(group.state)
+    error = _sender_error(group, request) or _ERROR_IN_STATE.get(group.state)
     if error is not None:
         return Result(answer=sync_refused(error))
     draft = ClassicGroupDraft(group, now)
@@ -50,15 +50,16 @@ def sync_group(
     if group.state is ClassicGroupState.STABLE:
         draft.refresh_session(member)
         return draft.result(sync_accepted(group, member.assignment))
-    draft.reply(member.sync, sync_refused(ErrorCode.rebalance_in_progress))  # a lost one: the client has sent another
+    # A SyncGroup of this member that is still parked came over a connection that the client has given up: it has sent another.
+    draft.reply(member.sync, sync_refused(ErrorCode.rebalance_in_progress))
     if member.member_id != group.leader:
         draft.apply(SyncParked(group.group_id, member.member_id, context.ticket))
         return draft.result()
-    return _assigned(draft, request)
+    return _store_assignment(draft, request)
 
 
 def request_error(context: RequestContext, request: sync_group_request.SyncGroupRequest) -> ErrorCode | None:
-    """What is wrong with a SyncGroup whatever group it is for."""
+    """Return the error of a SyncGroup that is invalid for every group."""
     if VersionRule.NAMES_PROTOCOL in context.version_rules and None in (request.protocol_type, request.protocol_name):
         return ErrorCode.inconsistent_group_protocol
     return None if request.group_id else ErrorCode.invalid_group_id
@@ -68,17 +69,17 @@ def _sender_error(group: ClassicGroup, request: sync_group_request.SyncGroupRequ
     error = generation_error(group, request.member_id, request.group_instance_id, request.generation_id)
     if error is not None:
         return error
-    told = ((request.protocol_type, group.protocol_type), (request.protocol_name, group.protocol))
-    if any(theirs is not None and ours is not None and theirs != ours for theirs, ours in told):
+    pairs = ((request.protocol_type, group.protocol_type), (request.protocol_name, group.protocol))
+    if any(sent is not None and current is not None and sent != current for sent, current in pairs):
         return ErrorCode.inconsistent_group_protocol
     return None
 
 
-def _assigned(draft: ClassicGroupDraft, request: sync_group_request.SyncGroupRequest) -> Result:
-    """The leader's assignment goes into the log, and then to all members that wait for it."""
+def _store_assignment(draft: ClassicGroupDraft, request: sync_group_request.SyncGroupRequest) -> Result:
+    """Store the leader's assignment, then answer all parked SyncGroups with it. A member that it does not name gets no bytes."""
     group = draft.group
-    given = {item.member_id: item.assignment for item in request.assignments}
-    assignments = {member_id: given.get(member_id, b"") for member_id in group.members}
+    sent = {item.member_id: item.assignment for item in request.assignments}
+    assignments = {member_id: sent.get(member_id, b"") for member_id in group.members}
     waiting = [member for member in group.members.values() if member.sync is not None and member.member_id != group.leader]
     draft.apply(GroupMetadataUpdated(group.group_id, metadata_value(group, assignments)))
     for member in waiting:
@@ -96,8 +97,8 @@ def sync_not_stored(
     error: ErrorCode,
     now: Now,
 ) -> Result:
-    """The assignment could not be stored: members that wait for it get an error, and the group begins again."""
-    assert group is not None, "nothing else happens to a group while its append is open"
+    """Answer all SyncGroups with an error and start another rebalance, since the assignment could not be stored."""
+    assert group is not None, "no other operation is carried out on a group while its append is open"
     draft = ClassicGroupDraft(group, now)
     answer_syncs(draft, error)
     start_rebalance(draft, coordinator)

@@ -1,6 +1,7 @@
-"""Checks of the sender of a group's request, shared by several requests.
+"""Checks of the sender of a request, shared by several requests.
 
-Owns the identity of a sender. Invariant: a check only looks, and says ``None`` if there is nothing to object.
+Owns the check of member ids, instance ids and generations. Invariant: a check changes nothing, and returns ``None`` if the sender
+is valid.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from ottla.protocol import ErrorCode
 
 
 def sender_error(group: ClassicGroup, member_id: str, instance_id: str | None) -> ErrorCode | None:
-    """What is wrong with a member's identity: it is not known, or another process took its instance id over."""
+    """Return the error for a sender that is no member, or that another process with its instance id has replaced."""
     if instance_id is not None:
         current = group.static_member_id(instance_id)
         if current is None:
@@ -21,7 +22,7 @@ def sender_error(group: ClassicGroup, member_id: str, instance_id: str | None) -
 
 
 def generation_error(group: ClassicGroup, member_id: str, instance_id: str | None, generation: int) -> ErrorCode | None:
-    """What is wrong with a member's identity, or with the generation that it believes to be in."""
+    """Return the error for a sender that is no valid member or names another generation."""
     error = sender_error(group, member_id, instance_id)
     if error is None and generation != group.generation:
         return ErrorCode.illegal_generation
