@@ -48,8 +48,8 @@ def heartbeat(
 def session_expired(draft: ClassicGroupDraft, coordinator: GroupContext, member_id: str) -> None:
     """Remove a member, or a member id that no client has joined with, whose session timeout has passed.
 
-    A member with a parked JoinGroup or SyncGroup cannot send heartbeats, so its session restarts. Only a new member expires there:
-    its timer is ``new_member_join_timeout_ms``, and its client may never have seen the group.
+    A member with a parked JoinGroup or SyncGroup cannot send heartbeats, so its session restarts. Only a new member expires there,
+    after ``new_member_join_timeout_ms``.
     """
     member = draft.group.members.get(member_id)
     if member is None:

@@ -1,1 +1,1 @@
-"""Groups that change their protocol while their members go on reading, and members of both protocols in one group (KIP-848)."""
+"""Groups that change their protocol while their members continue to read, and groups with members of both protocols (KIP-848)."""

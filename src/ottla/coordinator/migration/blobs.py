@@ -1,7 +1,7 @@
-"""What members of the classic protocol say to one another, put into the terms of consumer groups and back.
+"""Conversion between the blobs of the classic consumer protocol and the values of consumer groups.
 
-Owns the mapping between blobs, which name topics, and assignments, which hold their ids. Must not know groups. Invariant: a member
-is answered in the version of the blob that it wrote itself.
+Owns the mapping between blobs, which have names of topics, and assignments, which have their ids. Must not know groups. Invariant:
+an assignment for a member is encoded in the version of the subscription that the member sent.
 
 Source: KIP-848, "Consumer protocol upgrade/downgrade".
 """
@@ -21,17 +21,17 @@ Partitions = dict[UUID, set[int]]
 
 
 def by_topic_id(partitions: Iterable[TopicPartition], image: TopicImage) -> Partitions:
-    """Partitions of topics that exist."""
-    found: Partitions = {}
+    """Return the partitions by topic id, without those of unknown topics."""
+    by_id: Partitions = {}
     for topic, partition in partitions:
         topic_id = image.topic_id(topic)
         if topic_id is not None:
-            found.setdefault(topic_id, set()).add(partition)
-    return found
+            by_id.setdefault(topic_id, set()).add(partition)
+    return by_id
 
 
 def assignment_blob(partitions: Mapping[UUID, Iterable[int]], image: TopicImage, subscription: bytes) -> bytes:
-    """An assignment as the member reads it that wrote this ``subscription``."""
+    """Return the encoded assignment for a member, in the version of its ``subscription``."""
     named = tuple(
         TopicPartition(name, number)
         for topic_id, numbers in partitions.items()
@@ -51,14 +51,14 @@ def member_metadata(
     rebalance_timeout: int,
     session_timeout: int,
 ) -> ConsumerGroupMemberMetadataValue:
-    """What a member of the classic protocol asks for, as a consumer group keeps it. Raises ``ProtocolError`` for odd bytes."""
-    wanted = decode_subscription(subscription)
+    """Return a classic member's metadata in the form of a consumer group. Raises ``ProtocolError`` for malformed bytes."""
+    decoded = decode_subscription(subscription)
     return ConsumerGroupMemberMetadataValue(
         instance_id=instance_id,
-        rack_id=wanted.rack,
+        rack_id=decoded.rack,
         client_id=client_id,
         client_host=client_host,
-        subscribed_topic_names=tuple(sorted(set(wanted.topics))),
+        subscribed_topic_names=tuple(sorted(set(decoded.topics))),
         rebalance_timeout_ms=rebalance_timeout,
         classic_member_metadata=ClassicMemberMetadata(
             session_timeout_ms=session_timeout,
@@ -68,6 +68,6 @@ def member_metadata(
 
 
 def protocols_of(metadata: ConsumerGroupMemberMetadataValue) -> Protocols:
-    """The assignors that a member of the classic protocol knows."""
+    """Return the assignors that a member of the classic protocol supports; none for a member of the consumer protocol."""
     classic = metadata.classic_member_metadata
     return () if classic is None else tuple((one.name, one.metadata) for one in classic.supported_protocols)

@@ -1,9 +1,9 @@
-"""Members leave a consumer group, which becomes a classic group again when no member with the newer protocol is left.
+"""Members leave a consumer group, which becomes a classic group when its last member of the consumer protocol has left.
 
-Owns the ways by which members leave, when the conversion takes place, and the conversion. Invariant: every member keeps what it
-has until the round that follows.
+Owns the ways in which members leave, the condition of the downgrade, and the conversion. Invariant: every member keeps its
+partitions until the rebalance that follows.
 
-Source: KIP-848, "Online migration"; what is written is what Apache Kafka 4.3 writes.
+Source: KIP-848, "Online migration"; the records are those of Apache Kafka 4.3.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _POLICIES = ("downgrade", "bidirectional")
 def leave_group(
     coordinator: GroupContext, group: ConsumerGroup | None, context: RequestContext, request: _Heartbeat, now: Now
 ) -> Result:
-    """A member leaves by a ConsumerGroupHeartbeat, for good or, if it is static, for a while."""
+    """Handle a ConsumerGroupHeartbeat by which a member leaves: for good or, if it is static, for a while."""
     try:
         check_request(coordinator, context, request)
         if group is None:
@@ -68,7 +68,7 @@ def leave_group(
 
 
 def _leaver(group: ConsumerGroup, request: _Heartbeat) -> ConsumerGroupMember:
-    """The sender. Raises ``ApiError`` if it is not who it says it is."""
+    """Return the sender. Raises ``ApiError`` for an unknown or fenced member."""
     if request.instance_id is not None:
         return static_member(group, request.member_id, request.instance_id)
     if request.member_id not in group.members:
@@ -77,7 +77,7 @@ def _leaver(group: ConsumerGroup, request: _Heartbeat) -> ConsumerGroupMember:
 
 
 def timer_fired(coordinator: GroupContext, group: ConsumerGroup, key: TimerKey, now: Now) -> Result:
-    """A timer of a consumer group has fired: a member is removed, or the assignment that it was to compute is given up."""
+    """Handle a timer of a consumer group: remove a member, or give up the assignment that a member should compute."""
     member_id = member_to_fence(group, key)
     if member_id is not None:
         return remove_members(coordinator, group, now, [member_id])
@@ -90,54 +90,60 @@ def timer_fired(coordinator: GroupContext, group: ConsumerGroup, key: TimerKey, 
 def remove_members(
     coordinator: GroupContext, group: ConsumerGroup, now: Now, member_ids: Collection[str], answer: Any = None
 ) -> Result:
-    """Members are gone for good: by themselves, or because they were fenced. Those who are left may make a classic group again."""
+    """Remove members that leave or are fenced, and downgrade the group if only members of the classic protocol remain."""
     if may_downgrade(coordinator, group, member_ids):
-        return downgraded(coordinator, group, now, without=member_ids, answer=answer)
+        return downgrade_group(coordinator, group, now, without=member_ids, answer=answer)
     draft = ConsumerGroupDraft(group, now)
     fence_members(draft, coordinator, member_ids)
     return draft.result(answer)
 
 
 def may_downgrade(coordinator: GroupContext, group: ConsumerGroup, without: Collection[str] = ()) -> bool:
-    """Whether the group becomes a classic one once these members are gone."""
+    """Whether the group becomes a classic group when these members are removed."""
     if any(not member.uses_classic_protocol for member_id, member in group.members.items() if member_id not in without):
         return False
-    left = len(group.members) - len(without)
-    return coordinator.config.group_consumer_migration_policy in _POLICIES and 0 < left <= coordinator.config.group_max_size
+    remaining = len(group.members) - len(without)
+    return coordinator.config.group_consumer_migration_policy in _POLICIES and 0 < remaining <= coordinator.config.group_max_size
 
 
-def downgraded(
+def downgrade_group(
     coordinator: GroupContext,
     group: ConsumerGroup,
     now: Now,
     without: Collection[str] = (),
     answer: Any = None,
 ) -> Result:
-    """The classic group that takes the place of a consumer group; it rebalances unless all its members are in the assignment."""
-    rest = [member for member_id, member in group.members.items() if member_id not in without]
+    """Replace a consumer group by a classic group without these members.
+
+    The classic group is stable with the target assignment as its own, and rebalances at once if that is out of date: members were
+    removed, or there was no target for the group epoch yet.
+    """
+    remaining = [member for member_id, member in group.members.items() if member_id not in without]
     draft = ClassicGroupDraft(ClassicGroup(group.group_id), now)
-    draft.apply(GroupMetadataUpdated(group.group_id, _value(coordinator, group, rest, now)))
-    for member in rest:  # the record has but one of the protocols that each of them knows
-        known = _classic_member(member)
-        draft.apply(MemberUpdated(group.group_id, known.member_id, known.protocols, known.rebalance_timeout, known.session_timeout))
+    draft.apply(GroupMetadataUpdated(group.group_id, _value(coordinator, group, remaining, now)))
+    for member in remaining:  # the record has only the elected protocol of each member, not the others that it supports
+        classic = _classic_member(member)
+        draft.apply(
+            MemberUpdated(group.group_id, classic.member_id, classic.protocols, classic.rebalance_timeout, classic.session_timeout)
+        )
     timers = tuple(CancelTimer(timer(group.group_id, member_id)) for member_id in group.members for timer in MEMBER_TIMERS)
-    for one in draft.group.members.values():
-        draft.refresh_session(one)
+    for classic in draft.group.members.values():
+        draft.refresh_session(classic)
     if without or group.epoch > group.assignment_epoch:
         start_rebalance(draft, coordinator)
     result = draft.result(answer)
-    return replace(result, events=(*_end(group), *result.events), effects=(*timers, *result.effects))
+    return replace(result, events=(*_tombstones(group), *result.events), effects=(*timers, *result.effects))
 
 
-def _value(coordinator: GroupContext, group: ConsumerGroup, rest: list[ConsumerGroupMember], now: Now) -> Any:
-    """The record of a stable group whose generation is the epoch, with what the target gives each member."""
-    members = {member.member_id: _classic_member(member) for member in rest}
+def _value(coordinator: GroupContext, group: ConsumerGroup, remaining: list[ConsumerGroupMember], now: Now) -> Any:
+    """Return the record of a stable group with the group epoch as its generation and the target assignment as its own."""
+    members = {member.member_id: _classic_member(member) for member in remaining}
     classic = ClassicGroup(
         group.group_id,
         since=now.wall,
         protocol_type="consumer",
         generation=group.epoch,
-        leader=rest[0].member_id,
+        leader=remaining[0].member_id,
         members=members,
     )
     classic = replace(classic, protocol=classic.elect_protocol())
@@ -161,7 +167,7 @@ def _classic_member(member: ConsumerGroupMember) -> ClassicGroupMember:
     )
 
 
-def _end(group: ConsumerGroup) -> tuple[ConsumerEvent, ...]:
+def _tombstones(group: ConsumerGroup) -> tuple[ConsumerEvent, ...]:
     group_id = group.group_id
     return (
         *(CurrentAssignmentUpdated(group_id, member_id, None) for member_id in group.members),

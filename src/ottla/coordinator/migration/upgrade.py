@@ -1,9 +1,9 @@
-"""A classic group becomes a consumer group, because a member with the newer protocol joins it.
+"""A classic group becomes a consumer group when a member of the consumer protocol joins it.
 
-Owns the conversion, and when it is refused. Must not know what a heartbeat does in the group. Invariant: no member loses a
-partition by it; waiting requests are answered with a request to join again.
+Owns the conversion, and its conditions. Must not know how a heartbeat continues in the new group. Invariant: no member loses a
+partition by the conversion; parked requests are answered with REBALANCE_IN_PROGRESS, so that their members join again.
 
-Source: KIP-848, "Online migration"; what is written is what Apache Kafka 4.3 writes.
+Source: KIP-848, "Online migration"; the records are those of Apache Kafka 4.3.
 """
 
 from __future__ import annotations
@@ -51,58 +51,67 @@ _POLICIES = ("upgrade", "bidirectional")
 def join_classic_group(
     coordinator: GroupContext, group: ClassicGroup, context: RequestContext, request: _Heartbeat, now: Now
 ) -> Result:
-    """A ConsumerGroupHeartbeat for a classic group. A joining member converts it, with all its members."""
+    """Handle a ConsumerGroupHeartbeat for a classic group. A joining member converts the group with all its members."""
     try:
         check_request(coordinator, context, request)
         if request.member_epoch != JOIN_GROUP_EPOCH:
             raise ApiError(ErrorCode.group_id_not_found, f"Group {request.group_id} is not a consumer group.")
         if group.state is not ClassicGroupState.EMPTY:
-            return process_heartbeat(upgraded(coordinator, group, now), coordinator, context, request)
+            return process_heartbeat(upgrade_group(coordinator, group, now), coordinator, context, request)
         return process_heartbeat(
-            ConsumerGroupDraft(ConsumerGroup(request.group_id), now, replacing=_ended(group)), coordinator, context, request
+            ConsumerGroupDraft(ConsumerGroup(request.group_id), now, replacing=_delete_empty_group(group)),
+            coordinator,
+            context,
+            request,
         )
     except ApiError as api_error:
         return Result(answer=heartbeat_refused(api_error.code, api_error.message))
 
 
-def _ended(group: ClassicGroup) -> Result:
-    """The end of a classic group without members in favour of a consumer group."""
+def _delete_empty_group(group: ClassicGroup) -> Result:
+    """Return the tombstone and the cancelled timers of a classic group without members."""
     timers = tuple(CancelTimer(session_timer(group.group_id, member_id)) for member_id in sorted(group.pending))
     return Result((GroupMetadataDeleted(group.group_id),) if group.stored is not None else (), timers)
 
 
-def upgraded(coordinator: GroupContext, group: ClassicGroup, now: Now) -> ConsumerGroupDraft:
-    """The group with its members, their assignments and its generation as the epoch of all. Raises ``ApiError``."""
-    _check(coordinator, group)
-    draft = ConsumerGroupDraft(ConsumerGroup(group.group_id), now, replacing=_end(group, now))
+def upgrade_group(coordinator: GroupContext, group: ClassicGroup, now: Now) -> ConsumerGroupDraft:
+    """Return the consumer group with the members of a classic group and their assignments. Raises ``ApiError``.
+
+    The generation becomes the group epoch, the assignment epoch and the epoch of every member: so all of them have reached the
+    target, and their next heartbeats with the generation remain valid.
+    """
+    _check_upgrade(coordinator, group)
+    draft = ConsumerGroupDraft(ConsumerGroup(group.group_id), now, replacing=_delete_group(group, now))
     epoch = max(group.generation, 1)
     members = _members(coordinator, group, epoch)
     group_id = group.group_id
-    draft.apply(*(MemberSubscriptionUpdated(group_id, one.member_id, one.metadata) for one in members))
-    number = metadata_hash(draft.group, coordinator.topics)
-    draft.apply(GroupEpochUpdated(group_id, ConsumerGroupMetadataValue(epoch=epoch, metadata_hash=number)))
-    for one in members:
-        target = {topic_id: tuple(sorted(partitions)) for topic_id, partitions in one.assigned.items()}
-        draft.apply(TargetAssignmentUpdated(group_id, one.member_id, target_value(target)))
+    draft.apply(*(MemberSubscriptionUpdated(group_id, member.member_id, member.metadata) for member in members))
+    value = ConsumerGroupMetadataValue(epoch=epoch, metadata_hash=metadata_hash(draft.group, coordinator.topics))
+    draft.apply(GroupEpochUpdated(group_id, value))
+    for member in members:
+        target = {topic_id: tuple(sorted(partitions)) for topic_id, partitions in member.assigned.items()}
+        draft.apply(TargetAssignmentUpdated(group_id, member.member_id, target_value(target)))
     draft.apply(TargetAssignmentEpochUpdated(group_id, ConsumerGroupTargetAssignmentMetadataValue(assignment_epoch=epoch)))
-    draft.apply(*(CurrentAssignmentUpdated(group_id, one.member_id, current_value(one)) for one in members))
+    draft.apply(*(CurrentAssignmentUpdated(group_id, member.member_id, current_value(member)) for member in members))
     return draft
 
 
-def _check(coordinator: GroupContext, group: ClassicGroup) -> None:
-    why = None
+def _check_upgrade(coordinator: GroupContext, group: ClassicGroup) -> None:
+    reason = None
     if coordinator.config.group_consumer_migration_policy not in _POLICIES:
-        why = "group.consumer.migration.policy does not allow it to become one"
+        reason = "group.consumer.migration.policy does not allow the upgrade"
     elif group.protocol_type != "consumer":
-        why = f"its members are of type {group.protocol_type}"
+        reason = f"its protocol type is {group.protocol_type}"
     elif len(group.members) > coordinator.config.group_consumer_max_size:
-        why = "it has more members than a consumer group may have"
-    if why is not None:
-        raise _refused(group, why)
+        reason = "it has more members than group.consumer.max.size"
+    if reason is not None:
+        raise _not_upgradable(group, reason)
 
 
-def _refused(group: ClassicGroup, why: str) -> ApiError:
-    return ApiError(ErrorCode.group_id_not_found, f"Group {group.group_id} is not a consumer group: {why}.")
+def _not_upgradable(group: ClassicGroup, reason: str) -> ApiError:
+    return ApiError(
+        ErrorCode.group_id_not_found, f"Group {group.group_id} is not a consumer group and cannot become one: {reason}."
+    )
 
 
 def _members(coordinator: GroupContext, group: ClassicGroup, epoch: int) -> list[ConsumerGroupMember]:
@@ -113,7 +122,7 @@ def _members(coordinator: GroupContext, group: ClassicGroup, epoch: int) -> list
 def _member(
     coordinator: GroupContext, group: ClassicGroup, member: ClassicGroupMember, epoch: int, taken: set[tuple[UUID, int]]
 ) -> ConsumerGroupMember:
-    """A member with what the leader gave it. A partition that the leader gave twice is kept by the first."""
+    """Return a member with the partitions that the leader assigned to it. The first of two members with a partition keeps it."""
     try:
         assignment = decode_assignment(member.assignment)
         metadata = member_metadata(
@@ -126,9 +135,9 @@ def _member(
             session_timeout=member.session_timeout,
         )
     except ProtocolError as error:
-        raise _refused(group, f"what member {member.member_id} says cannot be read ({error})") from error
+        raise _not_upgradable(group, f"the metadata or assignment of member {member.member_id} is malformed ({error})") from error
     if assignment.user_data:
-        raise _refused(group, "its assignor is one of its own, and what that keeps in assignments would be lost")
+        raise _not_upgradable(group, "its assignor stores user data in assignments, which would be lost")
     assigned: dict[UUID, dict[int, int]] = {}
     for topic_id, partitions in by_topic_id(assignment.partitions, coordinator.topics).items():
         free = [number for number in sorted(partitions) if (topic_id, number) not in taken]
@@ -144,9 +153,12 @@ def _member(
     )
 
 
-def _end(group: ClassicGroup, now: Now) -> Result:
-    """Waiting requests are answered with a request to join again; a member that has an id and has not joined yet finds the new
-    group."""
+def _delete_group(group: ClassicGroup, now: Now) -> Result:
+    """Return the tombstone of the classic group, and the effects that end it.
+
+    Parked requests are answered with REBALANCE_IN_PROGRESS, so that their members join again. A client with a member id that has
+    not joined yet will join the new group.
+    """
     effects: list[GroupEffect] = [CancelTimer(join_timer(group.group_id)), CancelTimer(sync_timer(group.group_id))]
     for member in group.members.values():
         if member.join is not None:
