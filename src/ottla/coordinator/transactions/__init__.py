@@ -1,1 +1,3 @@
-"""The transaction coordinator: who the producer of a transactional id is, what its transaction wrote to, how it ends (KIP-98)."""
+"""The transaction coordinator: the producer of each transactional id, the partitions of its transaction, and its outcome
+(KIP-98).
+"""

@@ -1,6 +1,6 @@
 """The responses of the transaction coordinator.
 
-Owns what each refusal looks like. Must not know when it is said.
+Owns their content. Must not know when they are sent.
 """
 
 from __future__ import annotations
@@ -20,34 +20,35 @@ from ottla.protocol.messages import (
 )
 from ottla.types import TopicPartition
 
-Part = add_partitions_to_txn_request.AddPartitionsToTxnTransaction
+AddedTransaction = add_partitions_to_txn_request.AddPartitionsToTxnTransaction
+"""One transaction of an AddPartitionsToTxn."""
 
 
 def producer_id_answer(
     error: ErrorCode, producer_id: int = NONE, epoch: int = NONE
 ) -> init_producer_id_response.InitProducerIdResponse:
-    """The answer to an InitProducerId."""
+    """Return the response to an InitProducerId."""
     return init_producer_id_response.InitProducerIdResponse(
         throttle_time=NO_THROTTLE, error_code=error, producer_id=producer_id, producer_epoch=epoch
     )
 
 
 def end_answer(error: ErrorCode, producer_id: int = NONE, epoch: int = NONE) -> end_txn_response.EndTxnResponse:
-    """The answer to an EndTxn; it includes the producer's new id and epoch if its version has them."""
+    """Return the response to an EndTxn, with the producer's new id and epoch from version 2 of transactions on."""
     return end_txn_response.EndTxnResponse(
         throttle_time=NO_THROTTLE, error_code=error, producer_id=producer_id, producer_epoch=epoch
     )
 
 
 def offsets_added_answer(error: ErrorCode) -> add_offsets_to_txn_response.AddOffsetsToTxnResponse:
-    """The answer to an AddOffsetsToTxn."""
+    """Return the response to an AddOffsetsToTxn."""
     return add_offsets_to_txn_response.AddOffsetsToTxnResponse(throttle_time=NO_THROTTLE, error_code=error)
 
 
 def added_answer(
-    part: Part, errors: ErrorCode | Mapping[TopicPartition, ErrorCode]
+    part: AddedTransaction, errors: ErrorCode | Mapping[TopicPartition, ErrorCode]
 ) -> add_partitions_to_txn_response.AddPartitionsToTxnResult:
-    """One transaction's part of the answer to an AddPartitionsToTxn."""
+    """Return one transaction's part of the response to an AddPartitionsToTxn: one error for all partitions, or one for each."""
     return add_partitions_to_txn_response.AddPartitionsToTxnResult(
         transactional_id=part.transactional_id,
         topic_results=tuple(
@@ -68,8 +69,8 @@ def added_answer(
     )
 
 
-def as_known(context: RequestContext, error: ErrorCode) -> ErrorCode:
-    """The error as the client's version knows it."""
+def error_for_version(context: RequestContext, error: ErrorCode) -> ErrorCode:
+    """Return the error, or the one that replaces it for a client whose version does not know it."""
     if error is ErrorCode.producer_fenced and VersionRule.PRODUCER_FENCED not in context.version_rules:
         return ErrorCode.invalid_producer_epoch
     return error

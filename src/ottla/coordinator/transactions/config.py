@@ -14,10 +14,10 @@ class TransactionConfig:
     """Times are milliseconds."""
 
     state_topic_partitions: int = 50
-    """Partitions of ``__transaction_state``; another number in an existing log hides the transactional ids that are in it."""
+    """Partitions of ``__transaction_state``. Do not change it for an existing log: ids would be looked up in other partitions."""
     max_timeout_ms: int = 900_000
-    """The longest transaction that a producer may ask for."""
+    """The largest ``transaction.timeout.ms`` that a producer may set."""
     id_expiration_ms: int = 604_800_000
-    """How long a transactional id is remembered that begins no transaction."""
+    """The time after which an unused transactional id is deleted."""
     append_retry_backoff_ms: int = 500
-    """How long until a step whose record could not be appended is retried, if no client will repeat the request."""
+    """The delay before an internal step is retried whose record could not be appended. Failed requests are retried by clients."""

@@ -1,6 +1,6 @@
-"""The transaction coordinator, as a broker's core sees it: requests, timers, appends and markers in, effects out.
+"""The transaction coordinator, as the broker's core uses it: requests, timers, outcomes of appends and markers in, effects out.
 
-Owns the requests that concern several transactional ids. Must not know what a request means, sockets, clocks or logs. Invariant:
+Owns the requests about several transactional ids. Must not know the handlers of single ids, sockets, clocks or logs. Invariant:
 every request is answered once.
 """
 
@@ -29,9 +29,9 @@ TransactionCoordinatorEffect = DecisionEffect | Append | Reply
 class TransactionCoordinator:
     """Serves transactional ids.
 
-    Each partition of ``__transaction_state`` must be loaded (``load``, with no records if it is new) before its ids are served. An
-    ``Append`` is told done by ``on_appended`` or failed by ``on_append_failed``, ``WriteMarkers`` by ``on_markers_written``, in any
-    order. A timer is told by ``on_timer``; its key begins with ``decision.TRANSACTIONS``.
+    Load each partition of ``__transaction_state`` (``load``, with no records if it is new) before its ids are served. Report the
+    outcome of an ``Append`` with ``on_appended`` or ``on_append_failed``, that of ``WriteMarkers`` with ``on_markers_written``, in
+    any order, and a timer with ``on_timer``; the keys of its timers begin with ``decision.TRANSACTIONS``.
     """
 
     APIS: ClassVar[frozenset[Api]] = frozenset({*ROUTES, Api.DESCRIBE_TRANSACTIONS, Api.LIST_TRANSACTIONS})
@@ -44,7 +44,7 @@ class TransactionCoordinator:
         )
 
     def partition_for(self, transactional_id: str) -> int:
-        """The partition of ``__transaction_state`` that a transactional id lives in."""
+        """Return the partition of ``__transaction_state`` with a transactional id."""
         return self._runtime.partition_for(transactional_id)
 
     def handle(self, context: RequestContext, request: Any, now: Now) -> list[TransactionCoordinatorEffect]:
@@ -56,63 +56,63 @@ class TransactionCoordinator:
         return self._runtime.handle(ROUTES[context.api], context, request, now)
 
     def on_timer(self, key: TimerKey, now: Now) -> list[TransactionCoordinatorEffect]:
-        """A timer has fired. One that is not armed any more does nothing."""
+        """Handle a timer that has fired; a stale one has no effect."""
         return self._runtime.submit(str(key[1]), TimerFired(key), now)
 
     def on_markers_written(self, transactional_id: str, now: Now) -> list[TransactionCoordinatorEffect]:
-        """Every partition of a transaction that still exists has its marker."""
+        """Complete a transaction: all of its partitions that still exist have their marker."""
         return self._runtime.submit(transactional_id, BackgroundTask(completion_timer(transactional_id)), now)
 
     def on_appended(self, partition: int, batch: int, now: Now) -> list[TransactionCoordinatorEffect]:
-        """The records of an ``Append`` are in the log."""
+        """Apply and answer an operation whose records are in the log now."""
         return self._runtime.on_appended(partition, batch, now)
 
     def on_append_failed(self, partition: int, batch: int, error: ErrorCode, now: Now) -> list[TransactionCoordinatorEffect]:
-        """The records of an ``Append`` are not in the log: nothing of it has happened, and its client shall ask again."""
+        """Answer an operation whose records could not be appended with a retriable error; the state does not change."""
         return self._runtime.on_append_failed(partition, batch, error, now)
 
     def start_loading(self, partition: int) -> None:
-        """The log of a partition is being read: requests for its ids are answered with "loading"."""
+        """Answer requests for a partition's ids with COORDINATOR_LOAD_IN_PROGRESS while its log is read."""
         self._runtime.start_loading(partition)
 
     def unload(self, partition: int) -> list[TransactionCoordinatorEffect]:
-        """Stop serving a partition's ids: waiting requests are answered with NOT_COORDINATOR, and timers are removed."""
+        """Stop serving a partition's ids: answer waiting requests with NOT_COORDINATOR, and cancel timers."""
         return self._runtime.unload(partition)
 
     def load(self, partition: int, records: Iterable[tuple[bytes, bytes | None]], now: Now) -> list[TransactionCoordinatorEffect]:
-        """Take a partition over with the records of its log, oldest first, and serve its ids from now on.
+        """Load a partition from the records of its log, oldest first, and serve its ids from now on.
 
-        Transactions that were prepared are completed. Raises ``ProtocolError`` for a damaged record; the partition is not served
-        then, and can be loaded again.
+        Prepared transactions are completed. Raises ``ProtocolError`` for a malformed record; the partition is not served then, and
+        can be loaded again.
         """
         shard = TransactionShard(self._context)
         shard.state.load(records)
         return self._runtime.load(partition, shard, now)
 
     def transactions(self) -> dict[str, Transaction]:
-        """All transactional ids as they are now."""
-        return {name: one for state in self._states() for name, one in state.transactions().items()}
+        """Return all transactional ids with their current state."""
+        return {name: transaction for state in self._states() for name, transaction in state.transactions().items()}
 
     def durable_state(self) -> dict[str, TransactionLogValue]:
-        """What the log holds of each transactional id."""
+        """Return the part of the state that the log holds: the last record of each transactional id."""
         return {name: value for state in self._states() for name, value in state.durable().items()}
 
     def armed_timers(self) -> dict[TimerKey, int]:
-        """All timers that are set, and when they are due (milliseconds on the monotonic clock)."""
+        """Return all timers that are set, with their deadlines (milliseconds on the monotonic clock)."""
         return self._runtime.armed_timers()
 
     def _states(self) -> list[PartitionState]:
         return [served.shard.state for served in self._runtime.all_served()]
 
     def _described(self, transactional_ids: Iterable[str]) -> describe_transactions_response.DescribeTransactionsResponse:
-        told = []
+        described = []
         for transactional_id in transactional_ids:
             served = self._runtime.served(self.partition_for(transactional_id))
-            error = self._runtime.absence(transactional_id) if transactional_id else ErrorCode.invalid_request
+            error = self._runtime.unavailable_error(transactional_id) if transactional_id else ErrorCode.invalid_request
             transaction = served.shard.state.transactions().get(transactional_id) if served is not None else None
-            told.append(describe_transaction(transactional_id, transaction if error is None else None, error))
+            described.append(describe_transaction(transactional_id, transaction if error is None else None, error))
         return describe_transactions_response.DescribeTransactionsResponse(
-            throttle_time=NO_THROTTLE, transaction_states=tuple(told)
+            throttle_time=NO_THROTTLE, transaction_states=tuple(described)
         )
 
     def _listed(self, request: Any, now: Now) -> Any:

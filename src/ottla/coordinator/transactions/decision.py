@@ -1,8 +1,7 @@
-"""A decision about one transactional id, in the making and made.
+"""The decision of a handler about one transactional id, and the draft in which the handler prepares it.
 
-Owns what a handler returns, the ports it may look at, and the way from a transaction to what it will be. Must not know any state
-but its own copy. Invariant: the events of a decision lead from the transaction that the draft began with to the one that it shows
-now.
+Owns the value that a handler returns, the ports that it may use, and its working copy of a transaction. Must not know any other
+state. Invariant: the events of a decision, applied to the original transaction, give the draft's transaction.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ TRANSACTIONS = "transactions"
 
 @dataclass(frozen=True, slots=True)
 class WriteMarkers:
-    """Write the markers that end a transaction to all its partitions, then tell ``on_markers_written``; there is no way back."""
+    """Write the markers that end a transaction to all its partitions, then call ``on_markers_written``. It cannot be cancelled."""
 
     transactional_id: str
     state_partition: int
-    """The partition of ``__transaction_state`` whose leader epoch is the coordinator's epoch in the markers."""
+    """The partition of ``__transaction_state`` with the id; its leader epoch is the coordinator epoch in the markers."""
     producer_id: int
     producer_epoch: int
     commit: bool
@@ -37,24 +36,24 @@ class WriteMarkers:
 
 
 class ProducerIdSource(Protocol):
-    """Where producer ids come from."""
+    """The source of producer ids."""
 
     def new_producer_id(self) -> int | None:
-        """An id that was never given out; ``None`` where that cannot be stored now."""
+        """Return an id that was never used before; ``None`` if its allocation cannot be stored now."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionContext:
-    """All that a decision may look at besides the transaction itself."""
+    """The inputs of a decision besides the transaction."""
 
     config: TransactionConfig
     topics: TopicImage
     producer_ids: ProducerIdSource
     offsets_partition_of: Callable[[str], TopicPartition]
-    """The partition of ``__consumer_offsets`` that a group lives in."""
+    """Group id -> its partition of ``__consumer_offsets``."""
     internal_topics: frozenset[str] = frozenset()
-    """Topics that no producer may write to."""
+    """Topics that producers cannot write to."""
 
 
 DecisionEffect = SetTimer | CancelTimer | WriteMarkers
@@ -62,7 +61,7 @@ DecisionEffect = SetTimer | CancelTimer | WriteMarkers
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """``answer`` is the response to the request at hand, if there is one."""
+    """What a handler has decided. ``answer`` is the response to the current request, if there is one."""
 
     events: tuple[Event, ...] = ()
     effects: tuple[DecisionEffect, ...] = ()
@@ -70,7 +69,7 @@ class Decision:
 
 
 class TransactionDraft:
-    """The transaction as it will be, at the time ``now``."""
+    """A handler's working copy of a transaction, the events applied to it at the time ``now``, and effects."""
 
     def __init__(self, transaction: Transaction, now: Now) -> None:
         self.transaction = transaction
@@ -79,41 +78,41 @@ class TransactionDraft:
         self._effects: list[DecisionEffect] = []
 
     def apply(self, event: Event) -> None:
-        """Apply an event to the draft."""
+        """Apply an event to the draft's transaction, and add it to the decision."""
         self.transaction = apply(self.transaction, event)
         self._events.append(event)
 
-    def write(self, state: TransactionState, **changes: Any) -> None:
-        """Bring the transaction to a state, with changes, as a record of now."""
+    def transition_to(self, state: TransactionState, **changes: Any) -> None:
+        """Move the transaction to a state with these changes; this adds a record."""
         before = self.transaction
-        made: dict[str, Any] = {"previous_producer_id": before.producer_id, "updated_at": self.now.wall, **changes}
-        after = replace(before, state=state, **made)
+        fields: dict[str, Any] = {"previous_producer_id": before.producer_id, "updated_at": self.now.wall, **changes}
+        after = replace(before, state=state, **fields)
         self.apply(TransactionMetadataUpdated(before.transactional_id, value_of(after)))
 
     def keep_last_epoch(self, epoch: int) -> None:
-        """Remember the epoch before the present one."""
+        """Remember the producer's previous epoch."""
         if self.transaction.last_epoch != epoch:
             self.apply(LastProducerEpochUpdated(self.transaction.transactional_id, epoch))
 
     def add(self, effect: DecisionEffect) -> None:
-        """Ask for an effect."""
+        """Add an effect."""
         self._effects.append(effect)
 
     def decision(self, answer: Any = None) -> Decision:
-        """What was decided."""
+        """Return the events and effects as a decision; ``answer`` is the response to the current request."""
         return Decision(tuple(self._events), tuple(self._effects), answer)
 
 
 def timeout_timer(transactional_id: str) -> TimerKey:
-    """The end of the time that a producer has for its transaction."""
+    """The transaction timeout: the time by which the producer must end its transaction."""
     return (TRANSACTIONS, transactional_id, "timeout")
 
 
 def completion_timer(transactional_id: str) -> TimerKey:
-    """The next attempt to write down that all markers are written."""
+    """The next attempt to store the completion of a transaction whose markers are written."""
     return (TRANSACTIONS, transactional_id, "complete")
 
 
 def expiration_timer(transactional_id: str) -> TimerKey:
-    """The time after which an unused id expires."""
+    """The time at which an unused id expires."""
     return (TRANSACTIONS, transactional_id, "expire")

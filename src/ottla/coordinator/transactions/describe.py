@@ -1,6 +1,6 @@
-"""DescribeTransactions and ListTransactions: what the coordinator knows, for operators.
+"""DescribeTransactions and ListTransactions.
 
-Owns the descriptions of transactional ids. Reads state, writes none.
+Owns the descriptions of transactional ids. Invariant: a description changes nothing.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _NAMES = {state.value for state in STATUS}
 
 
 def describe_transaction(
-    transactional_id: str, transaction: Transaction | None, refused: ErrorCode | None
+    transactional_id: str, transaction: Transaction | None, error: ErrorCode | None
 ) -> describe_transactions_response.TransactionState:
-    """One transactional id, or why it cannot be described."""
+    """Return the description of one transactional id, or the error if there is none."""
     if transaction is None:
         return describe_transactions_response.TransactionState(
-            error_code=refused or ErrorCode.transactional_id_not_found,
+            error_code=error or ErrorCode.transactional_id_not_found,
             transactional_id=transactional_id,
             transaction_state="",
             transaction_timeout=timedelta(0),
@@ -54,37 +54,37 @@ def describe_transaction(
 def list_transactions(
     request: list_transactions_request.ListTransactionsRequest, transactions: Iterable[Transaction], now: Now
 ) -> list_transactions_response.ListTransactionsResponse:
-    """The transactional ids that pass all filters of the request; an empty filter lets everything pass."""
+    """Return the transactional ids that pass all filters of the request; an empty filter passes everything."""
     unknown = tuple(name for name in request.state_filters if name not in _NAMES)
-    known = list(transactions)
+    candidates = list(transactions)
     try:
-        fitting = _fitting(request.transactional_id_pattern, tuple(one.transactional_id for one in known))
+        matching = _matching_ids(request.transactional_id_pattern, tuple(one.transactional_id for one in candidates))
     except ApiError:
         return list_refused(ErrorCode.invalid_regular_expression)
-    found = tuple(
+    listed = tuple(
         list_transactions_response.TransactionState(
             transactional_id=one.transactional_id, producer_id=one.producer_id, transaction_state=one.state.value
         )
-        for one in known
+        for one in candidates
         if (not request.state_filters or one.state.value in request.state_filters)
         and (not request.producer_id_filters or one.producer_id in request.producer_id_filters)
         and (request.duration_filter < 0 or _runs_longer(one, request.duration_filter, now))
-        and (fitting is None or one.transactional_id in fitting)
+        and (matching is None or one.transactional_id in matching)
     )
     return list_transactions_response.ListTransactionsResponse(
-        throttle_time=NO_THROTTLE, error_code=ErrorCode.none, unknown_state_filters=unknown, transaction_states=found
+        throttle_time=NO_THROTTLE, error_code=ErrorCode.none, unknown_state_filters=unknown, transaction_states=listed
     )
 
 
 def list_refused(error: ErrorCode) -> list_transactions_response.ListTransactionsResponse:
-    """The answer where nothing can be listed."""
+    """Return the response with an error to a ListTransactions."""
     return list_transactions_response.ListTransactionsResponse(
         throttle_time=NO_THROTTLE, error_code=error, unknown_state_filters=(), transaction_states=()
     )
 
 
-def _fitting(pattern: str | None, transactional_ids: tuple[str, ...]) -> frozenset[str] | None:
-    """The ids that a pattern matches as a whole; ``None`` where there is no pattern. Raises ``ApiError`` for a bad one."""
+def _matching_ids(pattern: str | None, transactional_ids: tuple[str, ...]) -> frozenset[str] | None:
+    """Return the ids that a pattern matches as a whole; ``None`` if there is no pattern. Raises ``ApiError`` for an invalid one."""
     if not pattern:
         return None
     check_regex(pattern)

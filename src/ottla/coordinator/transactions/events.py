@@ -1,7 +1,7 @@
 """The events of a transactional id, as values.
 
-*Durable* events are the records of ``__transaction_state``; *volatile* ones are never written. Owns the vocabulary and the mapping
-between durable events and records; must not know who decides on an event or what it changes. Invariant:
+*Durable* events are the records of ``__transaction_state``; *volatile* ones are never written. Owns the events and the mapping
+between durable events and records; must not know which handler decides on an event or how it changes the state. Invariant:
 ``event_of(*record_of(event)) == event``.
 """
 
@@ -17,7 +17,7 @@ from ottla.protocol.transaction_records import TransactionLogValue, decode_recor
 
 @dataclass(frozen=True, slots=True)
 class TransactionMetadataUpdated:
-    """The transactional id stands where the record says."""
+    """The transactional id has the state of this record."""
 
     transactional_id: str
     value: TransactionLogValue
@@ -25,7 +25,7 @@ class TransactionMetadataUpdated:
 
 @dataclass(frozen=True, slots=True)
 class TransactionDeleted:
-    """The transactional id is gone."""
+    """The transactional id was deleted."""
 
     transactional_id: str
 
@@ -35,14 +35,14 @@ class TransactionDeleted:
 
 @dataclass(frozen=True, slots=True)
 class ProducerFenced:
-    """The coordinator takes the transaction out of its producer's hands."""
+    """The coordinator is about to abort the transaction and fence its producer."""
 
     transactional_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class LastProducerEpochUpdated:
-    """The previous epoch, to recognise repeated requests."""
+    """The producer's previous epoch, by which repeated requests are recognized."""
 
     transactional_id: str
     epoch: int
@@ -53,12 +53,12 @@ Event = DurableEvent | ProducerFenced | LastProducerEpochUpdated
 
 
 def record_of(event: DurableEvent) -> tuple[bytes, bytes | None]:
-    """The record of a durable event. Raises ``ProtocolError`` if the record cannot hold what the event says."""
+    """Return the record of a durable event. Raises ``ProtocolError`` if a field is too long for the record."""
     return encode_record(event.transactional_id, event.value if isinstance(event, TransactionMetadataUpdated) else None)
 
 
 def event_of(key: bytes, value: bytes | None) -> DurableEvent | None:
-    """The event of a record; ``None`` for a type of record that is unknown. Raises ``ProtocolError`` for bad bytes."""
+    """Return the event of a record; ``None`` for an unknown type of record. Raises ``ProtocolError`` for malformed bytes."""
     decoded = decode_record(key, value)
     if decoded is None:
         return None
@@ -66,5 +66,7 @@ def event_of(key: bytes, value: bytes | None) -> DurableEvent | None:
     if stored is None:
         return TransactionDeleted(transactional_id)
     if not 0 <= stored.transaction_status <= 7:
-        raise ProtocolError(f"the record of {transactional_id!r} has status {stored.transaction_status}, known are 0 to 7")
+        raise ProtocolError(
+            f"the record of transactional id {transactional_id!r} has status {stored.transaction_status}; 0 to 7 are valid"
+        )
     return TransactionMetadataUpdated(transactional_id, stored)

@@ -1,8 +1,9 @@
-"""The state machine of a transactional id: the table of its states, and what each event does to it.
+"""The state machine of a transactional id: the table of its states, and how each event changes it.
 
-Owns every change of a transaction. ``apply`` is a pure function; handlers use it to see where their decision leads, and ``replay``
-to apply it, live and on load alike. Must not know requests, answers or timers. Invariants: a state changes by a row of
-``TRANSITIONS`` or not at all; a transaction that was prepared to commit is never aborted, nor the other way round.
+Owns every change of a transaction. ``apply`` is a pure function: handlers use it to compute the outcome of their decision, and
+``replay`` to apply events live (``PartitionState.load`` takes the last record of each id instead). Must not know requests,
+responses or timers. Invariants: a state changes only by a row of ``TRANSITIONS``; a transaction that is prepared to commit is
+never aborted, nor the other way round.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from ottla.coordinator.transactions.transaction import STATE, Transaction, Trans
 
 
 class TransactionInput(enum.Enum):
-    """What moves a transactional id from state to state."""
+    """The causes of a change of state."""
 
     INITIALIZED = "a producer got its epoch"
     PARTITIONS_ADDED = "the transaction has new partitions"
@@ -37,19 +38,19 @@ class TransactionInput(enum.Enum):
 
 _STATE, _INPUT = TransactionState, TransactionInput
 
-_AT_REST = {
+_WITHOUT_TRANSACTION = {
     _INPUT.INITIALIZED: _STATE.EMPTY,
     _INPUT.PARTITIONS_ADDED: _STATE.ONGOING,
-    _INPUT.ABORT: _STATE.PREPARE_ABORT,  # from version 2 on: a producer may abort before anything was added
+    _INPUT.ABORT: _STATE.PREPARE_ABORT,  # from version 2 on: a producer may abort before any partition was added
     _INPUT.EXPIRED: _STATE.DEAD,
 }
 
 TRANSITIONS: Mapping[TransactionState, Mapping[TransactionInput, TransactionState]] = MappingProxyType(
     {
         _STATE.DEAD: {_INPUT.INITIALIZED: _STATE.EMPTY},
-        _STATE.EMPTY: _AT_REST,
-        _STATE.COMPLETE_COMMIT: _AT_REST,
-        _STATE.COMPLETE_ABORT: _AT_REST,
+        _STATE.EMPTY: _WITHOUT_TRANSACTION,
+        _STATE.COMPLETE_COMMIT: _WITHOUT_TRANSACTION,
+        _STATE.COMPLETE_ABORT: _WITHOUT_TRANSACTION,
         _STATE.ONGOING: {
             _INPUT.PARTITIONS_ADDED: _STATE.ONGOING,
             _INPUT.COMMIT: _STATE.PREPARE_COMMIT,
@@ -71,17 +72,17 @@ _INPUT_TO: Mapping[TransactionState, TransactionInput] = {
     _STATE.COMPLETE_ABORT: _INPUT.MARKERS_WRITTEN,
     _STATE.DEAD: _INPUT.EXPIRED,
 }
-"""What must have happened where a record shows a state."""
+"""State in a record -> the cause that leads to it."""
 
 
 def apply(transaction: Transaction, event: Event) -> Transaction:
-    """The transaction after an event. Raises ``KeyError`` for an event that its state does not allow: a fault in the decision."""
+    """Return the transaction after an event. Raises ``KeyError`` for an event that its state does not allow: a bug in a handler."""
     match event:
         case TransactionMetadataUpdated(_, value):
-            _move(transaction, STATE[value.transaction_status])
+            _check_transition(transaction, STATE[value.transaction_status])
             return replace(of_value(transaction.transactional_id, value), last_epoch=transaction.last_epoch)
         case TransactionDeleted(transactional_id):
-            _move(transaction, TransactionState.DEAD)
+            _check_transition(transaction, TransactionState.DEAD)
             return Transaction(transactional_id)
         case ProducerFenced():
             return replace(transaction, state=TRANSITIONS[transaction.state][TransactionInput.FENCED])
@@ -91,6 +92,6 @@ def apply(transaction: Transaction, event: Event) -> Transaction:
             assert_never(event)
 
 
-def _move(transaction: Transaction, target: TransactionState) -> None:
+def _check_transition(transaction: Transaction, target: TransactionState) -> None:
     if TRANSITIONS[transaction.state][_INPUT_TO[target]] is not target:
         raise KeyError((transaction.state, target))

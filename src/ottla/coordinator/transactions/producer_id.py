@@ -1,9 +1,9 @@
-"""InitProducerId with a transactional id: an epoch for the producer that comes, and an end for the one that was.
+"""InitProducerId with a transactional id: the new producer gets an epoch, and the previous one is fenced.
 
 Owns the decision about one InitProducerId. Must not know how producer ids are kept unique. Invariant: no two producers of a
-transactional id are given the same id and epoch, unless the second asks again for what it was given and did not hear.
+transactional id get the same producer id and epoch; only a repeated request gets the same again.
 
-Source: KIP-98, KIP-360 (a producer may ask with the id and epoch that it has), KIP-588.
+Source: KIP-98, KIP-360 (a producer may send its current id and epoch), KIP-588.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ottla.coordinator.effects import RequestContext
-from ottla.coordinator.transactions.answers import as_known, producer_id_answer
+from ottla.coordinator.transactions.answers import error_for_version, producer_id_answer
 from ottla.coordinator.transactions.decision import Decision, TransactionContext, TransactionDraft
-from ottla.coordinator.transactions.end import abort_by_coordinator, rest
+from ottla.coordinator.transactions.end import abort_by_coordinator, schedule_expiration
 from ottla.coordinator.transactions.transaction import MAX_EPOCH, NONE, PREPARED, Transaction, TransactionState
 from ottla.protocol import ErrorCode, milliseconds
 from ottla.protocol.messages import init_producer_id_request
@@ -21,7 +21,7 @@ from ottla.types import Now
 
 
 class _Producer(NamedTuple):
-    """Who a producer says it is."""
+    """The producer id and epoch in a request."""
 
     producer_id: int
     epoch: int
@@ -34,12 +34,16 @@ def init_producer_id(
     request: init_producer_id_request.InitProducerIdRequest,
     now: Now,
 ) -> Decision:
-    """Give the producer an epoch of its own; one that has a transaction open is fenced first, and the new one asks again."""
+    """Give the sender an epoch of its own.
+
+    If the previous producer has a transaction open, that is aborted first: the answer is CONCURRENT_TRANSACTIONS until the markers
+    are written, and the client repeats the request.
+    """
     timeout_ms = milliseconds(request.transaction_timeout)
     expected = _Producer(request.producer_id, request.producer_epoch)
     error = _request_error(coordinator, request, expected, timeout_ms) or _fencing_error(transaction, expected)
     if error is not None:
-        return Decision(answer=producer_id_answer(as_known(context, error)))
+        return Decision(answer=producer_id_answer(error_for_version(context, error)))
     if transaction.state in PREPARED:
         return Decision(answer=producer_id_answer(ErrorCode.concurrent_transactions))
     draft = TransactionDraft(transaction, now)
@@ -49,8 +53,8 @@ def init_producer_id(
         return draft.decision(producer_id_answer(ErrorCode.concurrent_transactions))
     error = _initialize(draft, coordinator, expected, timeout_ms)
     if error is not None:
-        return Decision(answer=producer_id_answer(as_known(context, error)))
-    rest(draft, coordinator)
+        return Decision(answer=producer_id_answer(error_for_version(context, error)))
+    schedule_expiration(draft, coordinator)
     return draft.decision(producer_id_answer(ErrorCode.none, draft.transaction.producer_id, draft.transaction.epoch))
 
 
@@ -65,7 +69,10 @@ def _request_error(
 
 
 def _fencing_error(transaction: Transaction, expected: _Producer) -> ErrorCode | None:
-    """Whether the producer is the one that we know, or was until its epochs were used up. Its epoch is looked at later."""
+    """Return an error unless the sender's producer id is the current one, or the previous one with exhausted epochs.
+
+    ``_initialize`` checks the epoch.
+    """
     if expected.producer_id == NONE or transaction.epoch == NONE or expected.producer_id == transaction.producer_id:
         return None
     if expected.producer_id == transaction.previous_producer_id and expected.epoch >= MAX_EPOCH - 1:
@@ -74,22 +81,24 @@ def _fencing_error(transaction: Transaction, expected: _Producer) -> ErrorCode |
 
 
 def _initialize(draft: TransactionDraft, coordinator: TransactionContext, expected: _Producer, timeout_ms: int) -> ErrorCode | None:
-    known = draft.transaction
-    by_name = expected.producer_id == NONE
-    is_current = by_name or expected.epoch == known.epoch
+    transaction = draft.transaction
+    is_anonymous = expected.producer_id == NONE
+    is_current = is_anonymous or expected.epoch == transaction.epoch
     changes = {"timeout_ms": timeout_ms, "partitions": frozenset(), "started_at": NONE}
-    if known.epoch == NONE or (known.epochs_used_up and is_current):
+    if transaction.epoch == NONE or (transaction.is_epoch_exhausted and is_current):
         producer_id = coordinator.producer_ids.new_producer_id()
         if producer_id is None:
             return ErrorCode.coordinator_not_available
-        changes["previous_producer_id"] = producer_id if known.epoch == NONE else known.producer_id
-        draft.write(TransactionState.EMPTY, producer_id=producer_id, epoch=0, **changes)
-        draft.keep_last_epoch(NONE if by_name else known.epoch)
+        changes["previous_producer_id"] = producer_id if transaction.epoch == NONE else transaction.producer_id
+        draft.transition_to(TransactionState.EMPTY, producer_id=producer_id, epoch=0, **changes)
+        draft.keep_last_epoch(NONE if is_anonymous else transaction.epoch)
     elif is_current:
-        draft.write(TransactionState.EMPTY, epoch=known.epoch + 1, **changes)
-        draft.keep_last_epoch(NONE if by_name else known.epoch)
-    elif expected.epoch == known.last_epoch:
-        draft.write(TransactionState.EMPTY, **changes)
+        draft.transition_to(TransactionState.EMPTY, epoch=transaction.epoch + 1, **changes)
+        draft.keep_last_epoch(NONE if is_anonymous else transaction.epoch)
+    elif expected.epoch == transaction.last_epoch:
+        # The response to its InitProducerId was lost, and the producer repeats the request with its previous epoch: it gets the
+        # same epoch again (KIP-360).
+        draft.transition_to(TransactionState.EMPTY, **changes)
     else:
         return ErrorCode.producer_fenced
     return None

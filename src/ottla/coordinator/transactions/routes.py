@@ -1,4 +1,4 @@
-"""The one table of the APIs that are decided for one transactional id: the handler, the form of a refusal, the id.
+"""The table of the APIs that concern one transactional id: the handler, the response with an error, the id.
 
 Owns the mapping; must not know partitions or appends.
 """
@@ -10,10 +10,10 @@ from typing import Any
 
 from ottla.coordinator.effects import RequestContext
 from ottla.coordinator.runtime import Route, SplitRoute
+from ottla.coordinator.transactions.add_partitions import add_offsets, add_partitions
 from ottla.coordinator.transactions.answers import added_answer, end_answer, offsets_added_answer, producer_id_answer
 from ottla.coordinator.transactions.decision import Decision, TransactionContext
 from ottla.coordinator.transactions.end import end_transaction
-from ottla.coordinator.transactions.enlist import add_offsets, add_partitions
 from ottla.coordinator.transactions.producer_id import init_producer_id
 from ottla.coordinator.transactions.transaction import Transaction
 from ottla.protocol import NO_THROTTLE, ErrorCode
@@ -42,4 +42,4 @@ ROUTES: Mapping[Api, Route | SplitRoute] = {
     Api.ADD_OFFSETS_TO_TXN: _route(add_offsets, lambda request, error: offsets_added_answer(error)),
     Api.END_TXN: _route(end_transaction, lambda request, error: end_answer(error)),
 }
-"""API -> how it is served, for one transactional id at a time."""
+"""API -> its handler, for one transactional id at a time."""

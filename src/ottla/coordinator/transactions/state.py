@@ -1,8 +1,7 @@
-"""What one partition of ``__transaction_state`` knows: its transactional ids.
+"""The state of one partition of ``__transaction_state``: its transactional ids.
 
-Owns the state, and ``replay``, the only function that writes it, live and on load alike. Must not know requests, answers or timers.
-Invariant: replaying the durable events alone gives the durable part of the state; a log from which compaction has dropped any
-superseded records gives the same.
+Owns the state; only ``replay`` and ``load`` write it. Must not know requests, responses or timers. Invariant: loading the durable
+events alone gives the durable part of the state; a log from which compaction has dropped any superseded records gives the same.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ class PartitionState:
         self._transactions: dict[str, Transaction] = {}
 
     def get(self, transactional_id: str) -> Transaction:
-        """A transactional id; one that is not there is ``DEAD``."""
+        """Return a transactional id; an unknown one is ``DEAD``."""
         return self._transactions.get(transactional_id) or Transaction(transactional_id)
 
     def transactions(self) -> Mapping[str, Transaction]:
-        """All transactional ids."""
+        """Return a read-only view of all transactional ids."""
         return MappingProxyType(self._transactions)
 
     def durable(self) -> dict[str, TransactionLogValue]:
-        """What the log holds: for each id its last record."""
+        """Return the last record of each id: the part of the state that the log holds."""
         return {transactional_id: value_of(transaction) for transactional_id, transaction in self._transactions.items()}
 
     def replay(self, event: Event) -> None:
@@ -43,9 +42,10 @@ class PartitionState:
             self._transactions[event.transactional_id] = after
 
     def load(self, records: Iterable[tuple[bytes, bytes | None]]) -> None:
-        """Take over what a log says, oldest first. Raises ``ProtocolError`` for a damaged record.
+        """Load the records of a log, oldest first. Raises ``ProtocolError`` for a malformed record.
 
-        Of each id the last record counts: those before it may have been compacted away, so that no step between two can be checked.
+        The last record of each id counts. Compaction may have dropped any before it, so transitions between records cannot be
+        checked.
         """
         for key, value in records:
             match event_of(key, value):

@@ -1,7 +1,7 @@
-"""A transactional id as a value: its producer, its transaction, and the record that says so.
+"""A transactional id as an immutable value: its producer and its transaction.
 
-Owns the shape and its form in ``__transaction_state``. Must not know how it changes (``machine``) nor what is answered to whom.
-Invariant: ``of_value(id, value_of(transaction))`` is the transaction, but for ``last_epoch``, which no record holds.
+Owns the fields and their record in ``__transaction_state``. Must not know how it changes (``machine``) nor which responses follow.
+Invariant: ``of_value(id, value_of(transaction))`` is the transaction, except ``last_epoch``, which no record holds.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from ottla.protocol.transaction_records import TopicPartitions, TransactionLogVa
 from ottla.types import TopicPartition
 
 NONE = -1
-"""No producer id, no epoch, no time."""
+"""No producer id, no epoch, or no time."""
 
 MAX_EPOCH = 2**15 - 1
 
 
 class TransactionState(enum.Enum):
-    """Where a transactional id stands; the values are the names that DescribeTransactions and ListTransactions use."""
+    """The state of a transactional id; the values are the names that DescribeTransactions and ListTransactions use."""
 
     EMPTY = "Empty"
-    """It has a producer, which has not begun a transaction."""
+    """It has a producer that has not begun a transaction."""
     ONGOING = "Ongoing"
     """The transaction has partitions."""
     PREPARE_COMMIT = "PrepareCommit"
@@ -35,7 +35,7 @@ class TransactionState(enum.Enum):
     COMPLETE_ABORT = "CompleteAbort"
     """The last transaction was aborted in all partitions."""
     PREPARE_EPOCH_FENCE = "PrepareEpochFence"
-    """The coordinator aborts the transaction by itself: its producer is fenced. A transient state, never written."""
+    """The coordinator is about to abort the transaction and fence its producer. A transient state, never written."""
     DEAD = "Dead"
     """The id does not exist, or no longer exists."""
 
@@ -56,15 +56,15 @@ STATUS = MappingProxyType(
 STATE = MappingProxyType({number: state for state, number in STATUS.items()})
 
 PREPARED = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT})
-"""States from which there is one way on: markers, then the completion."""
+"""The states with a fixed outcome: the markers and the completion follow."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
     """A transactional id. Times are wall-clock milliseconds.
 
-    ``next_producer_id`` is set while a transaction ends whose producer has used up its epochs. ``version`` is that of the
-    protocol of transactions (KIP-890) that the last change was made with.
+    ``next_producer_id`` is set while a transaction ends whose producer has exhausted its epochs. ``version`` is the version of
+    transactions (KIP-890) of the last change.
     """
 
     transactional_id: str
@@ -74,7 +74,7 @@ class Transaction:
     next_producer_id: int = NONE
     epoch: int = NONE
     last_epoch: int = NONE
-    """The epoch before the last one: a producer that asks with it asks again, as it has not heard the answer."""
+    """The producer's previous epoch: a request with it repeats one whose response was lost."""
     timeout_ms: int = 0
     partitions: frozenset[TopicPartition] = frozenset()
     started_at: int = NONE
@@ -82,13 +82,13 @@ class Transaction:
     version: int = 0
 
     @property
-    def epochs_used_up(self) -> bool:
-        """Whether the next producer needs another id. The largest epoch is kept for the markers of the last transaction."""
+    def is_epoch_exhausted(self) -> bool:
+        """Whether the next producer needs another id. The largest epoch is reserved for the markers of the last transaction."""
         return self.epoch >= MAX_EPOCH - 1
 
 
 def value_of(transaction: Transaction) -> TransactionLogValue:
-    """The record of a transaction."""
+    """Return the record of a transaction."""
     by_topic: dict[str, list[int]] = {}
     for topic, partition in sorted(transaction.partitions):
         by_topic.setdefault(topic, []).append(partition)
@@ -108,7 +108,7 @@ def value_of(transaction: Transaction) -> TransactionLogValue:
 
 
 def of_value(transactional_id: str, value: TransactionLogValue) -> Transaction:
-    """The transaction that a record tells of."""
+    """Return the transaction of a record."""
     return Transaction(
         transactional_id=transactional_id,
         state=STATE[value.transaction_status],
