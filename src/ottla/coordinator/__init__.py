@@ -1,1 +1,1 @@
-"""The event-sourced group coordinator: decides with values, then applies events; never acts itself."""
+"""The event-sourced group and transaction coordinators: handlers return events and effects as values, and perform no I/O."""

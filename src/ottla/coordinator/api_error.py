@@ -1,7 +1,7 @@
-"""How a handler refuses a request, or a part of one: the protocol's error code and a sentence for the client.
+"""The exception by which code of the broker rejects a request or a part of one: an error code and a message for the client.
 
-Owns the exception that handlers raise inside the broker and its coordinators. Must not know which API it ends up in. Invariant: it
-never leaves the broker; every handler turns it into the error fields of its own response.
+Must not know which response it ends up in. Invariant: it never leaves the broker; every handler turns it into the error fields of
+its own response.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from ottla.protocol import ErrorCode
 
 
 class ApiError(Exception):
-    """A part of a request cannot be served, and nothing of it has happened; ``code`` is the wire's, ``message`` says why."""
+    """A request or a part of one was rejected without any effect; ``code`` is the protocol's error code, ``message`` the reason."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)

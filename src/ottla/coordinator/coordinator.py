@@ -1,7 +1,7 @@
-"""The group coordinator, as a broker's core sees it: requests, timers and appends in, effects out.
+"""The group coordinator, as the broker's core uses it: requests, timers and outcomes of appends in, effects out.
 
-Owns what concerns several groups of the runtime's partitions. Must not know what a request means to a group (``classic``,
-``offsets``, ``describe``), nor sockets, clocks or logs. Invariant: every request gets one answer.
+Owns the operations on several groups (ListGroups, expiration of offsets, deleted topics). Must not know the handlers of single
+groups (``classic``, ``consumer``, ``offsets``), nor sockets, clocks or logs. Invariant: every request gets one answer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,15 @@ from ottla.coordinator.ports import GroupConfigs, GroupContext, Ids, NoGroupConf
 from ottla.coordinator.removal import has_offsets_of
 from ottla.coordinator.result import GroupEffect, Result
 from ottla.coordinator.routes import ROUTES
-from ottla.coordinator.runtime import BackgroundTask, CoordinatorRuntime, Part, PartitionRuntime, Route, SplitRoute, TimerFired
+from ottla.coordinator.runtime import (
+    BackgroundTask,
+    CoordinatorRuntime,
+    PartialAnswer,
+    PartitionRuntime,
+    Route,
+    SplitRoute,
+    TimerFired,
+)
 from ottla.coordinator.shard import GroupShard, RegexesResolved
 from ottla.coordinator.state import Group
 from ottla.coordinator.timers import deleted_topics_timer, offset_expiration_timer, session_timer
@@ -38,9 +46,9 @@ DurableGroup = tuple[object, dict[TopicPartition, OffsetCommitValue]]
 class GroupCoordinator:
     """Serves groups of both protocols and their offsets.
 
-    Each partition of ``__consumer_offsets`` must be loaded (``load``, with no records if it is new) before its groups are
-    served. An ``Append`` is told done by ``on_appended`` or failed by ``on_append_failed``, in any order. A timer is told by
-    ``on_timer``; its key begins with ``timers.COORDINATOR``.
+    Load each partition of ``__consumer_offsets`` (``load``, with no records if it is new) before its groups are served. Report the
+    outcome of an ``Append`` with ``on_appended`` or ``on_append_failed``, in any order, and a timer with ``on_timer``; the keys of
+    its timers begin with ``timers.COORDINATOR``.
     """
 
     APIS: ClassVar[Mapping[Api, Route | SplitRoute | None]] = MappingProxyType({**ROUTES, Api.LIST_GROUPS: None})
@@ -62,27 +70,27 @@ class GroupCoordinator:
         )
 
     def reconfigure(self, config: GroupConfig) -> None:
-        """Let other settings hold from now on; the number of partitions stays."""
+        """Use other settings from now on, except the number of partitions."""
         self._context.config = replace(config, offsets_topic_partitions=self._config.offsets_topic_partitions)
 
     def partition_for(self, group_id: str) -> int:
-        """The partition of ``__consumer_offsets`` that a group lives in."""
+        """Return the partition of ``__consumer_offsets`` of a group."""
         return self._runtime.partition_for(group_id)
 
     def handle(self, context: RequestContext, request: Any, now: Now) -> list[GroupCoordinatorEffect]:
-        """Serve a request of one of ``APIS``; its ``Reply`` is among these effects or among those of a later call."""
+        """Handle a request of one of ``APIS``; its ``Reply`` is among the returned effects or among those of a later call."""
         if context.api is Api.LIST_GROUPS:
             return [Reply(context.ticket, self._list_groups(request))]
         return self._runtime.handle(ROUTES[context.api], context, request, now)
 
     def on_timer(self, key: TimerKey, now: Now) -> list[GroupCoordinatorEffect]:
-        """A timer has fired. One that is not armed any more does nothing."""
+        """Handle a timer that has fired; a stale one has no effect."""
         if isinstance(key[1], int):
-            return self._look_for_expired(key[1], key, now)
+            return self._expire_offsets(key[1], key, now)
         return self._runtime.submit(str(key[1]), TimerFired(key), now)
 
-    def _look_for_expired(self, partition: int, key: TimerKey, now: Now) -> list[GroupCoordinatorEffect]:
-        """The retention timer has fired: every group of the partition lets go of what has expired."""
+    def _expire_offsets(self, partition: int, key: TimerKey, now: Now) -> list[GroupCoordinatorEffect]:
+        """Handle the retention timer: expire offsets of every group of the partition."""
         served = self._runtime.served(partition)
         if served is None:
             return []
@@ -90,64 +98,67 @@ class GroupCoordinator:
         if not served.timers.take_if_due(key, now.mono):
             return []
         again = SetTimer(key, now.mono + self._context.config.offsets_retention_check_interval_ms)
-        chores = [(group_id, offset_expiration_timer(group_id)) for group_id in served.shard.state.groups()]
-        return self._runtime.collect([*served.apply(Result(effects=(again,))), *_do(served, chores, now)])
+        tasks = [(group_id, offset_expiration_timer(group_id)) for group_id in served.shard.state.groups()]
+        return self._runtime.collect([*served.apply(Result(effects=(again,))), *_submit_tasks(served, tasks, now)])
 
     def on_topics_changed(self, topics: Collection[str], now: Now) -> list[GroupCoordinatorEffect]:
-        """Topics were created, were deleted or have more partitions; the topic image has it already. Groups forget what is gone."""
-        gone = tuple(name for name in topics if self._context.topics.topic_id(name) is None)
+        """Delete the groups' offsets of deleted topics. Call this after the topic image has changed.
+
+        Groups with an open append are included whatever their offsets are: the append may be a commit for a deleted topic.
+        """
+        deleted = tuple(name for name in topics if self._context.topics.topic_id(name) is None)
         effects: list[GroupCoordinatorEffect] = []
-        for served in self._runtime.all_served() if gone else ():
-            committing = dict.fromkeys(served.open_keys())
+        for served in self._runtime.all_served() if deleted else ():
+            appending = dict.fromkeys(served.open_keys())
             state = served.shard.state
-            concerned = [name for name in state.groups() if name not in committing and has_offsets_of(state, name, gone)]
-            chores = [(group_id, deleted_topics_timer(group_id, gone)) for group_id in (*committing, *concerned)]
-            effects += self._runtime.collect(_do(served, chores, now))
+            with_offsets = [name for name in state.groups() if name not in appending and has_offsets_of(state, name, deleted)]
+            tasks = [(group_id, deleted_topics_timer(group_id, deleted)) for group_id in (*appending, *with_offsets)]
+            effects += self._runtime.collect(_submit_tasks(served, tasks, now))
         return effects
 
     def on_regexes_resolved(self, group_id: str, matches: ResolvedRegexes | None, now: Now) -> list[GroupCoordinatorEffect]:
-        """What a ``ResolveRegexes`` has found; ``None`` if that could not be done."""
+        """Handle the result of a ``ResolveRegexes``; ``None`` if that failed."""
         return self._runtime.submit(group_id, RegexesResolved(matches), now)
 
     def on_appended(self, partition: int, batch: int, now: Now) -> list[GroupCoordinatorEffect]:
-        """The records of an ``Append`` are in the log."""
+        """Apply and answer an operation whose records are in the log now."""
         return self._runtime.on_appended(partition, batch, now)
 
     def on_append_failed(self, partition: int, batch: int, error: ErrorCode, now: Now) -> list[GroupCoordinatorEffect]:
-        """The records of an ``Append`` are not in the log, and never will be; ``error`` is the log's."""
+        """Fail an operation whose records are not in the log and never will be; ``error`` is the log's."""
         return self._runtime.on_append_failed(partition, batch, error, now)
 
     def start_loading(self, partition: int) -> None:
-        """The log of a partition is being read: requests for its groups are answered with "loading"."""
+        """Answer requests for a partition's groups with COORDINATOR_LOAD_IN_PROGRESS while its log is read."""
         self._runtime.start_loading(partition)
 
     def load(self, partition: int, events: Iterable[DurableEvent], now: Now) -> list[GroupCoordinatorEffect]:
-        """Take a partition over with what its log says (``events_of`` its records), and serve its groups from now on."""
+        """Load a partition from the events of its log (``events_of``), and serve its groups from now on."""
         shard = GroupShard(partition, self._context)
         shard.replay(events)
         return self._runtime.load(partition, shard, now)
 
     def end_transaction(self, partition: int, producer_id: int, commit: bool, now: Now) -> list[GroupCoordinatorEffect]:
-        """The marker that ends a producer's transaction is in a partition: the offsets that it wrote count, or are forgotten."""
+        """Apply a transaction marker that was written to a partition: its pending offsets become committed, or are dropped."""
         served = self._runtime.served(partition)
         if served is not None:
             served.shard.end_transaction(producer_id, commit, served.open_producers())
         return []
 
     def pending_offsets(self) -> dict[int, dict[GroupTopicPartition, OffsetCommitValue | None]]:
-        """What the log holds of open transactions, by producer id; ``None`` for what cannot count any more."""
-        found: dict[int, dict[GroupTopicPartition, OffsetCommitValue | None]] = {}
+        """Return the pending offsets of open transactions, by producer id; ``None`` for superseded ones."""
+        pending: dict[int, dict[GroupTopicPartition, OffsetCommitValue | None]] = {}
         for served in self._runtime.all_served():
-            for producer_id, places in served.shard.state.pending.durable().items():
-                found.setdefault(producer_id, {}).update(places)
-        return found
+            for producer_id, offsets in served.shard.state.pending.durable().items():
+                pending.setdefault(producer_id, {}).update(offsets)
+        return pending
 
     def unload(self, partition: int) -> list[GroupCoordinatorEffect]:
-        """Stop serving a partition's groups; waiting requests are answered with NOT_COORDINATOR."""
+        """Stop serving a partition's groups, and answer their waiting requests with NOT_COORDINATOR."""
         return self._runtime.unload(partition)
 
     def expire_members(self, group_id: str, fits: Callable[[Any], bool], now: Now) -> tuple[int, list[GroupCoordinatorEffect]]:
-        """Let the sessions of those members of a group that fit be over now; also returns how many they are."""
+        """Expire the sessions of the members for which ``fits`` is true. Return their number, and the effects."""
         served = self._runtime.served(self.partition_for(group_id))
         group = served.shard.state.group(group_id) if served is not None else None
         if group is None or served is None:
@@ -159,20 +170,20 @@ class GroupCoordinator:
         return len(members), self._runtime.collect(effects)
 
     def on_disconnect(self, connection: int, now: Now) -> list[GroupCoordinatorEffect]:
-        """A connection is gone. What it asked for stays parked: its client may come back under the same member id, or time out."""
+        """Do nothing. Parked requests of a closed connection stay: the client may join again with its member id, or time out."""
         return []
 
     def groups(self) -> dict[str, Group]:
-        """All groups as they are now, by id."""
+        """Return all groups by id."""
         return {group_id: group for served in self._runtime.all_served() for group_id, group in served.shard.state.groups().items()}
 
     def durable_state(self) -> dict[str, DurableGroup]:
-        """What the log holds of each group: its last record and its offsets."""
+        """Return the part of the state that the log holds: for each group its last record and its offsets."""
         states = [served.shard.state for served in self._runtime.all_served()]
         return {group_id: durable for state in states for group_id, durable in state.durable().items()}
 
     def armed_timers(self) -> dict[TimerKey, int]:
-        """All timers that are set, and when they are due (milliseconds on the monotonic clock)."""
+        """Return all timers that are set, with their deadlines (milliseconds on the monotonic clock)."""
         return self._runtime.armed_timers()
 
     def _list_groups(self, request: Any) -> Any:
@@ -181,7 +192,7 @@ class GroupCoordinator:
         return list_groups(request, self.groups().values())
 
 
-def _do(
-    served: PartitionRuntime[GroupShard, GroupEffect], chores: Iterable[tuple[str, TimerKey]], now: Now
-) -> list[GroupEffect | Append | Reply | Part]:
-    return [effect for group_id, key in chores for effect in served.submit(group_id, BackgroundTask(key), now)]
+def _submit_tasks(
+    served: PartitionRuntime[GroupShard, GroupEffect], tasks: Iterable[tuple[str, TimerKey]], now: Now
+) -> list[GroupEffect | Append | Reply | PartialAnswer]:
+    return [effect for group_id, key in tasks for effect in served.submit(group_id, BackgroundTask(key), now)]

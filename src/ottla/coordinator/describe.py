@@ -1,6 +1,6 @@
-"""DescribeGroups, ConsumerGroupDescribe and ListGroups: what tools ask of groups.
+"""DescribeGroups, ConsumerGroupDescribe and ListGroups.
 
-Owns how a group is shown to people. Invariant: looking at a group changes nothing.
+Owns the descriptions of groups. Invariant: a description changes nothing.
 """
 
 from __future__ import annotations
@@ -29,36 +29,36 @@ from ottla.protocol.messages import (
 from ottla.types import Now
 
 _CLASSIC, _CONSUMER = "classic", "consumer"
-"""The types of groups that ListGroups names."""
+"""The types of groups in ListGroups."""
 _CLASSIC_MEMBER, _CONSUMER_MEMBER = 0, 1
-"""The types of members that ConsumerGroupDescribe names."""
+"""The types of members in ConsumerGroupDescribe."""
 _ALL_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
-"""Read, delete, describe, describe and alter configs: a bit for each, at its number in Kafka's AclOperation."""
-_OPERATIONS_NOT_ASKED = -(2**31)
+"""Read, delete, describe, describe and alter configs: one bit each, at the number of the operation in Kafka's AclOperation."""
+_OPERATIONS_OMITTED = -(2**31)
 
 
 @dataclass(frozen=True, slots=True)
 class DescribeTarget:
-    """One group of a DescribeGroups or ConsumerGroupDescribe, and whether its operations are asked for."""
+    """One group of a DescribeGroups or ConsumerGroupDescribe, and whether the request includes the authorized operations."""
 
     group_id: str
     with_operations: bool
 
     @property
     def operations(self) -> int:
-        """What the client may do, as bits; everything, since there is no authorizer."""
-        return _ALL_OPERATIONS if self.with_operations else _OPERATIONS_NOT_ASKED
+        """The operations that the client may perform, as bits: all of them, since there is no authorizer."""
+        return _ALL_OPERATIONS if self.with_operations else _OPERATIONS_OMITTED
 
 
 def described_groups(request: describe_groups_request.DescribeGroupsRequest) -> tuple[DescribeTarget, ...]:
-    """The parts of a DescribeGroups."""
+    """Return the parts of a DescribeGroups."""
     return tuple(DescribeTarget(group_id, request.include_authorized_operations) for group_id in request.groups)
 
 
 def describe_group(
     coordinator: GroupContext, state: ShardState, context: RequestContext, wanted: DescribeTarget, now: Now
 ) -> Result:
-    """One group and its members; the user data for the assignor is shown while it is in use."""
+    """Describe one group and its members; with the members' metadata only while the group is stable."""
     group = state.classic_group(wanted.group_id)
     if group is None and VersionRule.GROUP_NOT_FOUND in context.version_rules:
         reason = "not found" if state.group(wanted.group_id) is None else "is not a classic group"
@@ -93,7 +93,7 @@ def describe_group(
 
 
 def describe_refused(context: RequestContext, wanted: DescribeTarget, error: ErrorCode) -> describe_groups_response.DescribedGroup:
-    """The answer for a group that cannot be looked at."""
+    """Return the description with an error for a group that is not served here."""
     return _undescribed(wanted.group_id, error, None)
 
 
@@ -112,14 +112,14 @@ def _undescribed(
 
 
 def described_consumer_groups(request: consumer_group_describe_request.ConsumerGroupDescribeRequest) -> tuple[DescribeTarget, ...]:
-    """The parts of a ConsumerGroupDescribe."""
+    """Return the parts of a ConsumerGroupDescribe."""
     return tuple(DescribeTarget(group_id, request.include_authorized_operations) for group_id in request.group_ids)
 
 
 def describe_consumer_group(
     coordinator: GroupContext, state: ShardState, context: RequestContext, wanted: DescribeTarget, now: Now
 ) -> Result:
-    """One group, its members, what they have and what they shall have."""
+    """Describe one group and its members, with their current and target assignments."""
     if not wanted.group_id:
         return Result(answer=_consumer_group_undescribed(wanted.group_id, ErrorCode.invalid_group_id))
     group = state.group(wanted.group_id)
@@ -145,7 +145,7 @@ def describe_consumer_group(
 def describe_consumer_group_refused(
     context: RequestContext, wanted: DescribeTarget, error: ErrorCode
 ) -> consumer_group_describe_response.DescribedGroup:
-    """The answer for a group that cannot be looked at."""
+    """Return the description with an error for a group that is not served here."""
     return _consumer_group_undescribed(wanted.group_id, error)
 
 
@@ -167,32 +167,32 @@ def _consumer_group_undescribed(
 def _described_member(
     group: ConsumerGroup, member: ConsumerGroupMember, image: TopicImage
 ) -> consumer_group_describe_response.Member:
-    wants = member.metadata
+    metadata = member.metadata
     return consumer_group_describe_response.Member(
         member_id=member.member_id,
-        instance_id=wants.instance_id,
-        rack_id=wants.rack_id,
+        instance_id=metadata.instance_id,
+        rack_id=metadata.rack_id,
         member_epoch=member.epoch,
-        client_id=wants.client_id,
-        client_host=wants.client_host,
-        subscribed_topic_names=wants.subscribed_topic_names,
-        subscribed_topic_regex=wants.subscribed_topic_regex,
-        assignment=_assignment(_held(member), image),
+        client_id=metadata.client_id,
+        client_host=metadata.client_host,
+        subscribed_topic_names=metadata.subscribed_topic_names,
+        subscribed_topic_regex=metadata.subscribed_topic_regex,
+        assignment=_assignment(_owned_partitions(member), image),
         target_assignment=_assignment(group.target.get(member.member_id, {}), image),
         member_type=_CLASSIC_MEMBER if member.uses_classic_protocol else _CONSUMER_MEMBER,
     )
 
 
-def _held(member: ConsumerGroupMember) -> dict[UUID, list[int]]:
-    """All partitions that no other member may have, including those that the member still has to give up."""
-    owned_partitions: dict[UUID, list[int]] = {}
+def _owned_partitions(member: ConsumerGroupMember) -> dict[UUID, list[int]]:
+    """Return the partitions that no other member may get: the assigned ones and those not yet revoked."""
+    owned: dict[UUID, list[int]] = {}
     for topic_id, numbers in member.owned_partitions():
-        owned_partitions.setdefault(topic_id, []).extend(numbers)
-    return owned_partitions
+        owned.setdefault(topic_id, []).extend(numbers)
+    return owned
 
 
 def _assignment(partitions: Mapping[UUID, Iterable[int]], image: TopicImage) -> consumer_group_describe_response.Assignment:
-    """Partitions by topic; a topic that is gone has no name any more and is left out."""
+    """Return partitions by topic. A deleted topic has no name and is left out."""
     return consumer_group_describe_response.Assignment(
         topic_partitions=tuple(
             consumer_group_describe_response.TopicPartitions(topic_id=topic_id, topic_name=name, partitions=tuple(numbers))
@@ -203,7 +203,7 @@ def _assignment(partitions: Mapping[UUID, Iterable[int]], image: TopicImage) -> 
 
 
 def list_groups(request: list_groups_request.ListGroupsRequest, groups: Iterable[Group]) -> list_groups_response.ListGroupsResponse:
-    """The groups in any of the states and of any of the types asked for; no filter lets all through, an unknown name none."""
+    """Return the groups that pass the filters for states and types. An empty filter passes all groups, an unknown name none."""
     states = {name.strip().lower() for name in request.states_filter}
     types = {name.strip().lower() for name in request.types_filter}
     listed = tuple(
@@ -221,5 +221,5 @@ def list_groups(request: list_groups_request.ListGroupsRequest, groups: Iterable
 
 
 def list_refused(error: ErrorCode) -> list_groups_response.ListGroupsResponse:
-    """The answer while groups are being loaded."""
+    """Return the response with an error to a ListGroups, while groups are loaded."""
     return list_groups_response.ListGroupsResponse(throttle_time=NO_THROTTLE, error_code=error, groups=())

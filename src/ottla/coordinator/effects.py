@@ -1,7 +1,7 @@
-"""What a broker's core asks its shell to do, as values, and what it knows about a request.
+"""The effects of the broker's core, as values, and the context of a request.
 
-Owns the vocabulary that the coordinator and the rest of the broker share. Must not know who performs an effect. Invariant: every
-request that came in with a ticket gets exactly one ``Reply`` or one ``CloseConnection`` with that ticket, sooner or later.
+Owns the effects that the coordinators and the rest of the broker share. Must not know how the shell performs an effect. Invariant:
+every request with a ticket gets exactly one ``Reply``, ``NoReply`` or ``CloseConnection`` with that ticket, now or later.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from ottla.protocol.apis import Api, VersionRule
 from ottla.values import light_dataclass
 
 Ticket = int
-"""Names one request that waits for its reply; given out by the shell, never reused while it runs."""
+"""The id of one request; assigned by the shell and never reused while it runs."""
 
 TimerKey = tuple[Hashable, ...]
-"""Names a timer: setting a key again moves the timer, so that there is one at most for each key."""
+"""The id of a timer. Setting the timer of a key again moves it, so there is at most one timer for each key."""
 
 
 @light_dataclass(frozen=True, slots=True)
 class RequestContext:
-    """Where a request came from and what its version implies."""
+    """The sender of a request, and the rules of its version."""
 
     ticket: Ticket
     api: Api
     connection: int
     client_id: str
     client_host: str
-    """As Kafka writes it into group metadata: ``/127.0.0.1``."""
+    """The client's address as in Kafka's group metadata: ``/127.0.0.1``."""
     version_rules: frozenset[VersionRule] = frozenset()
 
 
@@ -43,14 +43,14 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class NoReply:
-    """The request is done and wants no answer (Produce with acks=0)."""
+    """Finish a request that has no response (Produce with acks=0)."""
 
     ticket: Ticket
 
 
 @dataclass(frozen=True, slots=True)
 class CloseConnection:
-    """Close the connection that a request came from; ``reason`` goes into one log line."""
+    """Close the connection of a request; ``reason`` is logged."""
 
     ticket: Ticket
     reason: str
@@ -60,7 +60,7 @@ class CloseConnection:
 class SetTimer:
     """Call ``on_timer(key)`` once the monotonic clock reaches ``at`` (milliseconds); replaces a timer with the same key.
 
-    ``unless_set``: leave a timer as it is that the coordinator has set already. Such an effect does not leave the coordinator then.
+    ``unless_set``: keep the deadline of a timer that is already set; the effect does not leave the coordinator then.
     """
 
     key: TimerKey
@@ -70,14 +70,14 @@ class SetTimer:
 
 @dataclass(frozen=True, slots=True)
 class CancelTimer:
-    """Forget a timer; nothing happens if there is none."""
+    """Cancel a timer; a no-op if it is not set."""
 
     key: TimerKey
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerStamp:
-    """The producer of a batch; none by default."""
+    """The producer id and epoch of a batch; without a producer by default."""
 
     producer_id: int = -1
     epoch: int = -1
@@ -85,23 +85,23 @@ class ProducerStamp:
 
 @light_dataclass(frozen=True, slots=True)
 class Append:
-    """Write records to one partition of the coordinator's own topic as one batch, then tell ``Appended`` or ``AppendFailed``.
+    """Write records to one partition of the coordinator's topic as one batch, then call ``on_appended`` or ``on_append_failed``.
 
-    ``records`` are encoded (key, value) pairs, ``None`` for a tombstone.
+    ``records`` are encoded (key, value) pairs; the value of a tombstone is ``None``.
     """
 
     partition: int
     batch: int
     records: tuple[tuple[bytes, bytes | None], ...]
     producer: ProducerStamp | None = None
-    """In whose transaction, if in one."""
+    """The producer of the transaction that the records belong to, if any."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResolveRegexes:
-    """Find out, away from the loop, which of ``names`` the regular expressions of a group match; then tell ``on_regexes_resolved``.
+    """Match the regular expressions of a group with ``names`` away from the event loop, then call ``on_regexes_resolved``.
 
-    ``version`` is that of the topics whose names they are.
+    ``version`` is the version of the topic image with these names.
     """
 
     group_id: str
@@ -112,7 +112,7 @@ class ResolveRegexes:
 
 @dataclass(frozen=True, slots=True)
 class ResolvedRegexes:
-    """What came of it: by regular expression the names that it matches, sorted."""
+    """The result of ``ResolveRegexes``: regular expression -> the names that it matches, sorted."""
 
     version: int
     topics: Mapping[str, tuple[str, ...]]

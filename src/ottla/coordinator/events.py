@@ -1,9 +1,9 @@
 """The events of groups and offsets, as values.
 
-*Durable* events are the records of ``__consumer_offsets``, one record each; what they say survives a restart. *Volatile* events are
-never written: parked requests, assigned ids, the state of a round. Owns the durable events and the mapping between them and
-records; must not know the protocols, who decides on an event or what it changes. Invariant:
-``event_of(*record_of(event)) == event``, where a record of a transaction is read as what it is once that is committed.
+*Durable* events are the records of ``__consumer_offsets``, one record each; they survive a restart. *Volatile* events are never
+written: parked requests, assigned ids, the progress of a rebalance. Owns the durable events and the mapping between them and
+records; must not know the protocols, which handler decides on an event or how it changes the state. Invariant:
+``event_of(*record_of(event)) == event``; a transactional commit has the record of a plain one, so it also needs its producer.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from ottla.values import light_dataclass
 
 @dataclass(frozen=True, slots=True)
 class GroupMetadataUpdated:
-    """The group has finished a round, lost its last member, was created, or a static member has a new id."""
+    """A classic group was created, has a new assignment, has lost its last member, or a static member has a new id."""
 
     group_id: str
     value: GroupMetadataValue
@@ -54,14 +54,14 @@ class GroupMetadataUpdated:
 
 @dataclass(frozen=True, slots=True)
 class GroupMetadataDeleted:
-    """The group is gone."""
+    """A classic group was deleted."""
 
     group_id: str
 
 
 @light_dataclass(frozen=True, slots=True)
 class OffsetCommitted:
-    """A committed offset of a partition."""
+    """An offset was committed."""
 
     group_id: str
     partition: TopicPartition
@@ -70,7 +70,7 @@ class OffsetCommitted:
 
 @dataclass(frozen=True, slots=True)
 class OffsetDeleted:
-    """The committed offset of a partition is gone."""
+    """A committed offset was deleted."""
 
     group_id: str
     partition: TopicPartition
@@ -78,7 +78,7 @@ class OffsetDeleted:
 
 @light_dataclass(frozen=True, slots=True)
 class TransactionalOffsetCommitted:
-    """An offset that a transaction will have committed, if it is committed itself."""
+    """An offset was committed in a transaction: it is pending until the transaction ends."""
 
     group_id: str
     partition: TopicPartition
@@ -88,18 +88,18 @@ class TransactionalOffsetCommitted:
 
 @dataclass(frozen=True, slots=True)
 class TransactionEnded:
-    """The marker of a transaction is in this partition. The transaction coordinator has written it."""
+    """The transaction coordinator has written the marker of a transaction to this partition."""
 
     producer_id: int
     commit: bool
 
 
-# Durable, of consumer groups. Without a value what the event is about is gone.
+# Durable, of consumer groups. Without a value the event is a deletion (a tombstone).
 
 
 @dataclass(frozen=True, slots=True)
 class GroupEpochUpdated:
-    """A consumer group has a new epoch, or is no more."""
+    """A consumer group has a new group epoch, or was deleted."""
 
     group_id: str
     value: ConsumerGroupMetadataValue | None
@@ -107,14 +107,14 @@ class GroupEpochUpdated:
 
 @dataclass(frozen=True, slots=True)
 class PartitionMetadataDeleted:
-    """Nothing of what older brokers kept of a consumer group's topics counts."""
+    """The topic metadata of a consumer group, as older brokers stored it, was deleted."""
 
     group_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class MemberSubscriptionUpdated:
-    """What a member of a consumer group asks for."""
+    """The subscription and settings of a member of a consumer group."""
 
     group_id: str
     member_id: str
@@ -123,7 +123,7 @@ class MemberSubscriptionUpdated:
 
 @dataclass(frozen=True, slots=True)
 class TargetAssignmentEpochUpdated:
-    """The target assignment of a consumer group is that of an epoch."""
+    """The assignment epoch of a consumer group: the group epoch of its target assignment."""
 
     group_id: str
     value: ConsumerGroupTargetAssignmentMetadataValue | None
@@ -131,7 +131,7 @@ class TargetAssignmentEpochUpdated:
 
 @dataclass(frozen=True, slots=True)
 class TargetAssignmentUpdated:
-    """What a member of a consumer group shall have."""
+    """The target assignment of a member of a consumer group."""
 
     group_id: str
     member_id: str
@@ -140,7 +140,7 @@ class TargetAssignmentUpdated:
 
 @dataclass(frozen=True, slots=True)
 class CurrentAssignmentUpdated:
-    """What a member of a consumer group has."""
+    """The current assignment of a member of a consumer group: its epoch, state and partitions."""
 
     group_id: str
     member_id: str
@@ -149,7 +149,7 @@ class CurrentAssignmentUpdated:
 
 @dataclass(frozen=True, slots=True)
 class ResolvedRegexUpdated:
-    """What a regular expression of a consumer group's members matches."""
+    """The topics that a regular expression of a consumer group matches."""
 
     group_id: str
     regex: str
@@ -161,7 +161,7 @@ class ResolvedRegexUpdated:
 
 @dataclass(frozen=True, slots=True)
 class VolatileEvent:
-    """What happens to a group and is never written. Each protocol has its own (``classic.events``, ``consumer.events``)."""
+    """An event of a group that is never written. Each protocol has its own (``classic.events``, ``consumer.events``)."""
 
     group_id: str
 
@@ -184,7 +184,7 @@ DurableEvent = (
     | DurableConsumerEvent
 )
 OffsetEvent = OffsetCommitted | OffsetDeleted | TransactionalOffsetCommitted | TransactionEnded
-"""What happens to committed offsets."""
+"""The events of committed offsets."""
 Event = DurableEvent | TransactionEnded | VolatileEvent
 
 
@@ -192,13 +192,13 @@ _DURABLE: frozenset[type[Any]] = frozenset(get_args(DurableEvent))
 
 
 def is_durable(event: Event) -> TypeGuard[DurableEvent]:
-    """Whether there is a record of an event."""
+    """Whether an event has a record."""
     return type(event) in _DURABLE
 
 
 def record_of(event: DurableEvent) -> tuple[bytes, bytes | None]:
-    """The record of a durable event. Raises ``ProtocolError`` if the record cannot hold what the event says."""
-    if type(event) is OffsetCommitted:  # nearly all there are
+    """Return the record of a durable event. Raises ``ProtocolError`` if a field is too long for the record."""
+    if type(event) is OffsetCommitted:  # nearly all events
         return _offset_key(event.group_id, event.partition), encode_value(event.value)
     match event:
         case OffsetCommitted(group_id, partition, offset) | TransactionalOffsetCommitted(group_id, partition, offset):
@@ -226,17 +226,17 @@ def record_of(event: DurableEvent) -> tuple[bytes, bytes | None]:
 
 
 GroupRecord = tuple[bytes, bytes | None] | tuple[bytes, bytes | None, ProducerStamp]
-"""Key and value of a record, ``None`` for a tombstone; and whose transaction it belongs to while that has not ended."""
+"""Key and value of a record (``None`` for a tombstone), and the producer of the open transaction that it belongs to, if any."""
 
 
 def event_of(key: bytes, value: bytes | None, producer: ProducerStamp | None = None) -> DurableEvent | None:
-    """The event of a record; ``None`` for a type of record that is unknown. Raises ``ProtocolError`` for bad bytes."""
+    """Return the event of a record; ``None`` for an unknown type of record. Raises ``ProtocolError`` for malformed bytes."""
     decoded, content = decode_record(key, value)
     of_key = _EVENT_OF_KEY.get(type(decoded))  # there is none for ``Unknown``
     event = None if of_key is None else of_key(decoded, content)
     if producer is None:
         return event
-    # Nothing else is written in transactions.
+    # Only commits are written in transactions.
     return (
         TransactionalOffsetCommitted(event.group_id, event.partition, event.value, producer)
         if isinstance(event, OffsetCommitted)
@@ -245,9 +245,9 @@ def event_of(key: bytes, value: bytes | None, producer: ProducerStamp | None = N
 
 
 def events_of(records: Iterable[GroupRecord], errors: list[ProtocolError] | None = None) -> list[DurableEvent]:
-    """The events of a log's records, in their order, without those that are not known here.
+    """Return the events of a log's records in order, without unknown types of records.
 
-    Records that cannot be decoded are left out, with their errors in ``errors``; without that, the first raises ``ProtocolError``.
+    With ``errors``, a malformed record is left out and its error is added to that list; otherwise it raises ``ProtocolError``.
     """
     events: list[DurableEvent] = []
     for record in records:
@@ -270,7 +270,7 @@ def _offset_event(key: OffsetCommitKey, value: OffsetCommitValue | None) -> Dura
 
 @lru_cache(maxsize=8192)
 def topic_partition(topic: str, partition: int) -> TopicPartition:
-    """One value for all groups that read a partition: a log tells of few partitions, many times."""
+    """Return one shared value for each partition: a log names few partitions, each many times."""
     return TopicPartition(topic, partition)
 
 
@@ -291,5 +291,5 @@ _EVENT_OF_KEY: Mapping[type[Any], Callable[[Any, Any], DurableEvent]] = {
 
 @lru_cache(maxsize=8192)
 def _offset_key(group_id: str, partition: TopicPartition) -> bytes:
-    """The key of an offset's record, cached: an offset that was committed is soon committed again."""
+    """Return the key of an offset's record; cached, since a group commits the offset of a partition again and again."""
     return encode_key(OffsetCommitKey(group=group_id, topic=partition.topic, partition=partition.partition))

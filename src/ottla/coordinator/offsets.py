@@ -1,7 +1,7 @@
-"""OffsetCommit and OffsetFetch: where a group stands in each partition.
+"""OffsetCommit and OffsetFetch: the committed offsets of a group.
 
-Owns who may commit what, and the answers with committed offsets. Must not know how they are stored. Invariant: what one partition
-is refused for does not touch the others; what the group refuses, no partition of the request gets.
+Owns the checks of a commit, and the responses with committed offsets. Must not know how they are stored. Invariant: an error of one
+partition does not affect the others; an error of the group applies to all partitions of the request.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from ottla.protocol.messages import (
 from ottla.types import Now, TopicPartition
 
 _NO_ERROR = ErrorCode.none
-_NOT_THERE = (ErrorCode.unknown_topic_id, ErrorCode.unknown_topic_or_partition)
-"""What is wrong with a partition whatever the group says."""
-Told = Mapping[TopicPartition, OffsetCommitValue | None]
-"""Committed offsets; ``None`` where an open transaction may commit another."""
+_NOT_EXISTING = (ErrorCode.unknown_topic_id, ErrorCode.unknown_topic_or_partition)
+"""The errors of partitions that do not exist; they take precedence over an error of the group."""
+_FetchedOffsets = Mapping[TopicPartition, OffsetCommitValue | None]
+"""Committed offsets; ``None`` for an unstable one, which an open transaction may replace."""
 
 _NONE_COMMITTED = -1
 _BROKER_DECIDES = -1
@@ -49,22 +49,22 @@ def commit_offsets(
     request: offset_commit_request.OffsetCommitRequest,
     now: Now,
 ) -> Result:
-    """Store offsets, or say for each partition why not."""
-    verdicts = [_verdicts(coordinator, context, topic) for topic in request.topics]
+    """Store offsets, or answer with an error for each partition."""
+    checked = [_check_partitions(coordinator, context, topic) for topic in request.topics]
     group = state.group(request.group_id)
     if isinstance(group, ConsumerGroup):
         member_id, epoch = request.member_id, request.generation_id_or_member_epoch
-        refused = commit_error(group, context, member_id, epoch, _there(request, verdicts), coordinator.topics)
+        group_error = commit_error(group, context, member_id, epoch, _existing(request, checked), coordinator.topics)
     else:
-        refused = _group_error(group, context, request)
-    if refused is not None:
-        verdicts = [(name, [error if error in _NOT_THERE else refused for error in errors]) for name, errors in verdicts]
-    answer = _commit_answer(request, [errors for _, errors in verdicts])
+        group_error = _group_error(group, context, request)
+    if group_error is not None:
+        checked = [(name, [error if error in _NOT_EXISTING else group_error for error in errors]) for name, errors in checked]
+    answer = _commit_answer(request, [errors for _, errors in checked])
     committed = tuple(
         [
             event
-            for topic, (name, errors) in zip(request.topics, verdicts, strict=True)
-            for event in _committed_of(coordinator, request, topic, name, errors, now)
+            for topic, (name, errors) in zip(request.topics, checked, strict=True)
+            for event in _commit_events(coordinator, request, topic, name, errors, now)
         ]
     )
     if not isinstance(group, ClassicGroup) or not committed:
@@ -78,14 +78,14 @@ def commit_offsets(
 def commit_refused(
     request: offset_commit_request.OffsetCommitRequest, error: ErrorCode
 ) -> offset_commit_response.OffsetCommitResponse:
-    """The answer to an OffsetCommit of which nothing was stored."""
+    """Return the response with an error for all partitions of an OffsetCommit."""
     return _commit_answer(request, [[error] * len(topic.partitions) for topic in request.topics])
 
 
-def _verdicts(
+def _check_partitions(
     coordinator: GroupContext, context: RequestContext, topic: offset_commit_request.OffsetCommitRequestTopic
 ) -> tuple[str, list[ErrorCode]]:
-    """The name of a topic, and what is wrong with each of its partitions."""
+    """Return the name of a topic, and the error code of each of its partitions."""
     by_id = VersionRule.BY_TOPIC_ID in context.version_rules
     name = _name_of(coordinator.topics, topic.topic_id) if by_id else topic.name
     if name is None:
@@ -106,10 +106,9 @@ def _verdicts(
 def _group_error(
     group: ClassicGroup | None, context: RequestContext, request: offset_commit_request.OffsetCommitRequest
 ) -> ErrorCode | None:
-    """Whether the sender may commit for the group.
+    """Return the error of a sender that may not commit for the group.
 
-    A negative generation is that of a consumer without membership, or of an administrator: both may commit while there are no
-    members.
+    Consumers with manual assignment and administrators send a negative generation; they may commit while the group has no members.
     """
     generation, member_id = request.generation_id_or_member_epoch, request.member_id
     if group is None:
@@ -126,17 +125,17 @@ def _group_error(
     return error
 
 
-def _there(
-    request: offset_commit_request.OffsetCommitRequest, verdicts: Iterable[tuple[str, list[ErrorCode]]]
+def _existing(
+    request: offset_commit_request.OffsetCommitRequest, checked: Iterable[tuple[str, list[ErrorCode]]]
 ) -> Iterator[TopicPartition]:
-    """The partitions of a request that exist."""
-    for topic, (name, errors) in zip(request.topics, verdicts, strict=True):
+    """Yield the partitions of a request that exist."""
+    for topic, (name, errors) in zip(request.topics, checked, strict=True):
         for partition, error in zip(topic.partitions, errors, strict=True):
-            if error not in _NOT_THERE:
+            if error not in _NOT_EXISTING:
                 yield TopicPartition(name, partition.partition_index)
 
 
-def _committed_of(
+def _commit_events(
     coordinator: GroupContext,
     request: offset_commit_request.OffsetCommitRequest,
     topic: offset_commit_request.OffsetCommitRequestTopic,
@@ -144,7 +143,11 @@ def _committed_of(
     errors: list[ErrorCode],
     now: Now,
 ) -> list[OffsetCommitted]:
-    """Old clients may say how long offsets are to be kept (milliseconds); a record with that has no field for the topic's id."""
+    """Return the events of a topic's partitions without an error.
+
+    Clients before version 5 may set a retention time (milliseconds). It is stored as the time of expiry, in a version of the record
+    that has no leader epoch and no topic id.
+    """
     retention = request.retention_time_ms
     expires = _java_long(now.wall + retention) if retention != _BROKER_DECIDES else -1
     topic_id = coordinator.topics.topic_id(name) if expires == -1 else None
@@ -167,7 +170,7 @@ def _committed_of(
 
 
 def _java_long(number: int) -> int:
-    """A sum in Java's 64-bit arithmetic: it overflows from the largest number to the smallest, as in Kafka's own coordinator."""
+    """Return a sum as in Java's 64-bit arithmetic, which overflows from the largest to the smallest number, as Kafka's does."""
     return (number + 2**63) % 2**64 - 2**63
 
 
@@ -189,78 +192,82 @@ def _commit_answer(
 
 @lru_cache(maxsize=8192)
 def _answered(partition: int, error: ErrorCode) -> offset_commit_response.OffsetCommitResponsePartition:
-    """What is said of a partition: there is little to say, and nothing in it that changes."""
+    """Return the result for a partition; cached, since there are few different ones and they are immutable."""
     return offset_commit_response.OffsetCommitResponsePartition(partition_index=partition, error_code=error)
 
 
 @dataclass(frozen=True, slots=True)
 class FetchPart:
-    """One group's part of an OffsetFetch. ``require_stable``: offsets that an open transaction may change are not returned."""
+    """One group's part of an OffsetFetch. ``require_stable``: an offset that an open transaction may replace is an error
+    (KIP-447).
+    """
 
     group: offset_fetch_request.OffsetFetchRequestGroup
     require_stable: bool
 
     @property
     def group_id(self) -> str:
-        """Whose offsets are wanted."""
+        """The group's id."""
         return self.group.group_id
 
 
 def fetch_parts(request: offset_fetch_request.OffsetFetchRequest) -> tuple[FetchPart, ...]:
-    """An OffsetFetch, group by group."""
+    """Return the parts of an OffsetFetch, one for each group."""
     return tuple(FetchPart(group, request.require_stable) for group in request.groups)
 
 
 def fetch_offsets(coordinator: GroupContext, state: ShardState, context: RequestContext, part: FetchPart, now: Now) -> Result:
-    """The committed offsets of one group; a group that is not there has committed none."""
-    wanted = part.group
-    group = state.group(wanted.group_id)
-    refused = fetch_error(group, wanted.member_id, wanted.member_epoch) if isinstance(group, ConsumerGroup) else None
-    if refused is not None:
-        return Result(answer=fetch_refused(context, part, refused))
+    """Return the committed offsets of one group; a group that does not exist has none."""
+    request = part.group
+    group = state.group(request.group_id)
+    error = fetch_error(group, request.member_id, request.member_epoch) if isinstance(group, ConsumerGroup) else None
+    if error is not None:
+        return Result(answer=fetch_refused(context, part, error))
     unstable = state.pending.of_group(part.group_id) if part.require_stable else frozenset[TopicPartition]()
-    offsets: Told = {**state.offsets(wanted.group_id), **dict.fromkeys(unstable)}
+    offsets: _FetchedOffsets = {**state.offsets(request.group_id), **dict.fromkeys(unstable)}
     by_id = VersionRule.BY_TOPIC_ID in context.version_rules
-    if wanted.topics is None:
+    if request.topics is None:
         topics = _all_topics(coordinator.topics, offsets, by_id)
     else:
-        topics = tuple(_fetched(coordinator.topics, topic, offsets, by_id) for topic in wanted.topics)
-    return Result(answer=offset_fetch_response.OffsetFetchResponseGroup(group_id=wanted.group_id, topics=topics))
+        topics = tuple(_fetched_topic(coordinator.topics, topic, offsets, by_id) for topic in request.topics)
+    return Result(answer=offset_fetch_response.OffsetFetchResponseGroup(group_id=request.group_id, topics=topics))
 
 
 def fetch_refused(context: RequestContext, part: FetchPart, error: ErrorCode) -> offset_fetch_response.OffsetFetchResponseGroup:
-    """The answer for a group whose offsets are not available: the oldest clients look for the error in each partition."""
-    wanted = part.group
+    """Return the response with an error for a group. The oldest versions have no error for a group, so each partition gets it."""
+    request = part.group
     topics: tuple[offset_fetch_response.OffsetFetchResponseTopics, ...] = ()
     if VersionRule.GROUP_ERROR not in context.version_rules:
         topics = tuple(
-            _topic(topic.name, None, [_told(number, None, error) for number in topic.partition_indexes])
-            for topic in wanted.topics or ()
+            _topic(topic.name, None, [_partition(number, None, error) for number in topic.partition_indexes])
+            for topic in request.topics or ()
         )
-    return offset_fetch_response.OffsetFetchResponseGroup(group_id=wanted.group_id, topics=topics, error_code=error)
+    return offset_fetch_response.OffsetFetchResponseGroup(group_id=request.group_id, topics=topics, error_code=error)
 
 
-def _all_topics(image: TopicImage, offsets: Told, by_id: bool) -> tuple[offset_fetch_response.OffsetFetchResponseTopics, ...]:
-    """Every topic with offsets; a deleted one has no id and can only be returned by name."""
+def _all_topics(
+    image: TopicImage, offsets: _FetchedOffsets, by_id: bool
+) -> tuple[offset_fetch_response.OffsetFetchResponseTopics, ...]:
+    """Return all topics with offsets. A deleted topic has no id, so a response with ids leaves it out."""
     numbers: dict[str, list[int]] = {}
     for topic, partition in offsets:
         numbers.setdefault(topic, []).append(partition)
     return tuple(
-        _topic(name, image.topic_id(name), [_committed(TopicPartition(name, partition), offsets) for partition in found])
-        for name, found in numbers.items()
+        _topic(name, image.topic_id(name), [_committed(TopicPartition(name, number), offsets) for number in of_topic])
+        for name, of_topic in numbers.items()
         if not by_id or image.topic_id(name) is not None
     )
 
 
-def _fetched(
-    image: TopicImage, topic: offset_fetch_request.OffsetFetchRequestTopics, offsets: Told, by_id: bool
+def _fetched_topic(
+    image: TopicImage, topic: offset_fetch_request.OffsetFetchRequestTopics, offsets: _FetchedOffsets, by_id: bool
 ) -> offset_fetch_response.OffsetFetchResponseTopics:
     name = _name_of(image, topic.topic_id) if by_id else topic.name
     if name is None:
-        unknown = [_told(number, None, ErrorCode.unknown_topic_id) for number in topic.partition_indexes]
+        unknown = [_partition(number, None, ErrorCode.unknown_topic_id) for number in topic.partition_indexes]
         return _topic("", topic.topic_id, unknown)
-    told = [_committed(TopicPartition(name, number), offsets) for number in topic.partition_indexes]
-    return _topic(name, topic.topic_id, told)
+    partitions = [_committed(TopicPartition(name, number), offsets) for number in topic.partition_indexes]
+    return _topic(name, topic.topic_id, partitions)
 
 
 def _topic(
@@ -269,13 +276,13 @@ def _topic(
     return offset_fetch_response.OffsetFetchResponseTopics(name=name, topic_id=topic_id, partitions=tuple(partitions))
 
 
-def _committed(partition: TopicPartition, offsets: Told) -> offset_fetch_response.OffsetFetchResponsePartitions:
+def _committed(partition: TopicPartition, offsets: _FetchedOffsets) -> offset_fetch_response.OffsetFetchResponsePartitions:
     value = offsets.get(partition)
     is_unstable = value is None and partition in offsets
-    return _told(partition.partition, value, ErrorCode.unstable_offset_commit if is_unstable else ErrorCode.none)
+    return _partition(partition.partition, value, ErrorCode.unstable_offset_commit if is_unstable else ErrorCode.none)
 
 
-def _told(
+def _partition(
     number: int, value: OffsetCommitValue | None, error: ErrorCode = ErrorCode.none
 ) -> offset_fetch_response.OffsetFetchResponsePartitions:
     return offset_fetch_response.OffsetFetchResponsePartitions(

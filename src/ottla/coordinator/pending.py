@@ -1,7 +1,7 @@
-"""What open transactions have written: it may count once they are committed.
+"""The writes of open transactions, which take effect when the transactions are committed.
 
-Owns what each producer's transaction would set at each place. Must not know groups, requests or logs. Invariant: of all that is
-committed at a place, in transactions or outside of them, what was written last counts, whichever transaction is committed last.
+Owns the value that each producer's transaction would set for each key. Must not know groups, requests or logs. Invariant: of all
+committed writes to a key, in transactions or outside of them, the last write wins, whichever transaction is committed last.
 """
 
 from __future__ import annotations
@@ -12,76 +12,81 @@ from typing import Generic, NamedTuple, TypeVar
 from ottla.protocol.group_records import OffsetCommitValue
 from ottla.types import TopicPartition
 
-P = TypeVar("P", bound=Hashable)
+K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
 class PendingWrite(NamedTuple, Generic[V]):
-    """One write of an open transaction. ``superseded``: something that was written later counts, whatever becomes of this."""
+    """One write of an open transaction. ``superseded``: a later write to the key is committed, so this one has no effect."""
 
     number: int
     value: V
     superseded: bool = False
 
 
-class PendingWrites(Generic[P, V]):
-    """What is written at places by open transactions, in the order of the writes."""
+class PendingWrites(Generic[K, V]):
+    """The pending writes by producer and key. Numbers tell the order of the writes:
+
+    1. Producer 1 writes offset 10 of a partition in a transaction.
+    2. Producer 2 writes offset 20 of the same partition in another, and commits first.
+    3. Producer 1 commits. The offset stays 20, since that write is the later one.
+    """
 
     def __init__(self) -> None:
-        self._open: dict[int, dict[P, PendingWrite[V]]] = {}
+        self._open: dict[int, dict[K, PendingWrite[V]]] = {}
         self._writes = 0
 
-    def write(self, producer_id: int, place: P, value: V) -> None:
-        """A transaction has written something; what it wrote there before is of no use any more."""
+    def write(self, producer_id: int, key: K, value: V) -> None:
+        """Add a write of a transaction; it replaces an earlier one of the same transaction."""
         self._writes += 1
-        self._open.setdefault(producer_id, {})[place] = PendingWrite(self._writes, value)
+        self._open.setdefault(producer_id, {})[key] = PendingWrite(self._writes, value)
 
-    def supersede(self, place: P) -> None:
-        """Something was written outside of transactions: it counts, and nothing that was written before it will."""
+    def supersede(self, key: K) -> None:
+        """Note a write outside of transactions, which takes effect at once and supersedes all pending writes to the key."""
         if self._open:
-            self._supersede(place, self._writes + 1)
+            self._supersede(key, self._writes + 1)
 
-    def forget(self, place: P) -> None:
-        """What is at a place was deleted, and what was to be there with it."""
-        for places in self._open.values():
-            places.pop(place, None)
+    def forget(self, key: K) -> None:
+        """Drop all pending writes to a key, whose value was deleted."""
+        for writes in self._open.values():
+            writes.pop(key, None)
 
-    def end(self, producer_id: int, *, commit: bool) -> list[tuple[P, V]]:
-        """A transaction has ended; returns what counts from now on."""
-        places = self._open.pop(producer_id, {})
-        counting = [(place, written) for place, written in places.items() if commit and not written.superseded]
-        for place, written in counting:
-            self._supersede(place, written.number)
-        return [(place, written.value) for place, written in counting]
+    def end(self, producer_id: int, *, commit: bool) -> list[tuple[K, V]]:
+        """End a transaction. Return the keys and values that take effect."""
+        writes = self._open.pop(producer_id, {})
+        effective = [(key, write) for key, write in writes.items() if commit and not write.superseded]
+        for key, write in effective:
+            self._supersede(key, write.number)
+        return [(key, write.value) for key, write in effective]
 
-    def by_producer(self) -> Iterator[tuple[int, Mapping[P, PendingWrite[V]]]]:
-        """The writes of each open transaction."""
+    def by_producer(self) -> Iterator[tuple[int, Mapping[K, PendingWrite[V]]]]:
+        """Yield the writes of each open transaction."""
         yield from self._open.items()
 
-    def _supersede(self, place: P, number: int) -> None:
-        for places in self._open.values():
-            written = places.get(place)
-            if written is not None and written.number < number:
-                places[place] = written._replace(superseded=True)
+    def _supersede(self, key: K, number: int) -> None:
+        for writes in self._open.values():
+            write = writes.get(key)
+            if write is not None and write.number < number:
+                writes[key] = write._replace(superseded=True)
 
 
 GroupTopicPartition = tuple[str, TopicPartition]
-"""A group, and a partition that it reads."""
+"""The key of an offset: a group and a partition."""
 
 
 class PendingTransactionalOffsets(PendingWrites[GroupTopicPartition, OffsetCommitValue]):
-    """The offsets of open transactions."""
+    """The offsets that open transactions have committed (TxnOffsetCommit)."""
 
     def of_group(self, group_id: str) -> frozenset[TopicPartition]:
-        """The partitions of a group that an open transaction has committed an offset of."""
+        """Return the partitions of a group with a pending offset."""
         if not self._open:
             return frozenset()
-        return frozenset(partition for places in self._open.values() for one, partition in places if one == group_id)
+        return frozenset(partition for writes in self._open.values() for group, partition in writes if group == group_id)
 
     def durable(self) -> dict[int, dict[GroupTopicPartition, OffsetCommitValue | None]]:
-        """What the log holds of each open transaction; ``None`` for what cannot count any more."""
+        """Return the part of the state that the log holds: producer id -> pending offsets, ``None`` for superseded ones."""
         return {
-            producer_id: {place: None if written.superseded else written.value for place, written in places.items()}
-            for producer_id, places in self._open.items()
-            if places
+            producer_id: {key: None if write.superseded else write.value for key, write in writes.items()}
+            for producer_id, writes in self._open.items()
+            if writes
         }

@@ -1,6 +1,6 @@
-"""What the coordinator asks of its surroundings: topics, fresh ids, settings of single groups, assignors.
+"""The interfaces that the coordinator needs: topics, random ids, settings of single groups, assignors.
 
-Owns the interfaces; the broker and the simulator implement them. Invariant: both answer at once and from memory.
+The broker and the tests' simulation implement them. Invariant: implementations answer from memory, without blocking.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ class TopicImage(Protocol):
     """The topics as they are now."""
 
     def topic_id(self, name: str) -> uuid.UUID | None:
-        """The id of a topic, ``None`` if there is no such topic."""
+        """Return the id of a topic, ``None`` if it does not exist."""
         ...
 
     def name_of(self, topic_id: uuid.UUID) -> str | None:
-        """The name of a topic, ``None`` if there is no such topic."""
+        """Return the name of a topic, ``None`` if it does not exist."""
         ...
 
     def partition_count(self, name: str) -> int | None:
-        """The number of partitions of a topic, ``None`` if there is no such topic."""
+        """Return the number of partitions of a topic, ``None`` if it does not exist."""
         ...
 
     def names(self) -> Collection[str]:
-        """The names of all topics."""
+        """Return the names of all topics."""
         ...
 
     @property
     def version(self) -> int:
-        """Grows whenever a topic comes, goes or gets more partitions."""
+        """A number that grows whenever a topic is created, is deleted or gets more partitions."""
         ...
 
 
 class Ids(Protocol):
-    """Where random ids come from."""
+    """The source of random ids."""
 
     def new_id(self) -> str:
-        """A random uuid (version 4) in its usual notation; never the same twice."""
+        """Return a random UUID (version 4) in its usual notation."""
         ...
 
 
@@ -52,7 +52,7 @@ class GroupConfigs(Protocol):
     """The settings of single groups (config resource type GROUP)."""
 
     def of_group(self, group_id: str) -> Mapping[str, int]:
-        """What was set on a group, by Kafka's names (``consumer.session.timeout.ms``); what was not set is not in there."""
+        """Return the group's own settings by Kafka's names (``consumer.session.timeout.ms``), without defaults."""
         ...
 
 
@@ -60,7 +60,7 @@ class NoGroupConfigs:
     """No group has settings of its own."""
 
     def of_group(self, group_id: str) -> Mapping[str, int]:
-        """Nothing was set."""
+        """Return an empty mapping."""
         return _NOTHING_SET
 
 
@@ -69,12 +69,12 @@ _NOTHING_SET: Mapping[str, int] = MappingProxyType({})
 
 @dataclass(slots=True)
 class GroupContext:
-    """All that a decision may look at besides the group itself."""
+    """The inputs of a decision besides the group."""
 
     config: GroupConfig
-    """Another one when a setting is changed (``GroupCoordinator.reconfigure``)."""
+    """Replaced when a setting changes (``GroupCoordinator.reconfigure``)."""
     topics: TopicImage
     ids: Ids
     assignors: Mapping[str, PartitionAssignor] = field(default_factory=lambda: SERVER_ASSIGNORS)
-    """The assignors of consumer groups by the name that members ask for, the default first."""
+    """The server-side assignors by name, the default first."""
     configs: GroupConfigs = field(default_factory=NoGroupConfigs)

@@ -1,7 +1,7 @@
-"""Removal of offsets and groups: with their topic, by age, or on request.
+"""Deletion of offsets and groups: with their topic, by age, or on request.
 
-Owns the rules of retention, of OffsetDelete and of DeleteGroups. Must not know how a decision is stored. Invariant: an offset is
-never taken from under a group that reads its topic unless the topic is gone, and no group that has members is removed.
+Owns the rules of retention, of OffsetDelete and of DeleteGroups. Must not know how a decision is stored. Invariant: the offsets of
+a topic that a group subscribes to are not deleted while the topic exists, and no group with members is deleted.
 
 Source: KIP-211 (retention), KIP-496 (OffsetDelete) and the behaviour of Apache Kafka 4.3.
 """
@@ -39,21 +39,21 @@ def has_offsets_of(state: ShardState, group_id: str, topics: Collection[str]) ->
 
 
 def delete_offsets_of_topics(coordinator: GroupContext, state: ShardState, group_id: str, topics: Collection[str]) -> Result:
-    """The offsets of topics that are gone go too, unless a topic is there again under the name and they were committed to it."""
-    gone = tuple(
+    """Delete a group's offsets of deleted topics, except those committed for a topic that was created again with the same name."""
+    deleted = tuple(
         OffsetDeleted(group_id, partition)
         for partition, value in state.offsets(group_id).items()
-        if partition.topic in topics and not _belongs(value, coordinator.topics.topic_id(partition.topic))
+        if partition.topic in topics and not _is_of_topic(value, coordinator.topics.topic_id(partition.topic))
     )
     pending = sorted(
         partition
         for partition in state.pending.of_group(group_id)
         if partition.topic in topics and coordinator.topics.topic_id(partition.topic) is None
     )
-    return Result(tuple(dict.fromkeys((*gone, *(OffsetDeleted(group_id, partition) for partition in pending)))))
+    return Result(tuple(dict.fromkeys((*deleted, *(OffsetDeleted(group_id, partition) for partition in pending)))))
 
 
-def _belongs(value: OffsetCommitValue, topic_id: object) -> bool:
+def _is_of_topic(value: OffsetCommitValue, topic_id: object) -> bool:
     return topic_id is not None and value.topic_id in (None, topic_id)
 
 
@@ -61,7 +61,7 @@ def _belongs(value: OffsetCommitValue, topic_id: object) -> bool:
 
 
 def expire_offsets(coordinator: GroupContext, state: ShardState, group_id: str, now: Now) -> Result:
-    """Remove the expired offsets of a group, and the group itself once nothing is left of it."""
+    """Delete the expired offsets of a group, and the group itself if it is empty and has no offsets left."""
     group = state.group(group_id)
     if group is None:
         return Result()
@@ -79,7 +79,7 @@ def expire_offsets(coordinator: GroupContext, state: ShardState, group_id: str, 
         and _has_expired(group, value, retention, now.wall)
     )
     if len(expired) == len(offsets) and not pending and group.state in _EMPTY:
-        return _removed(state, group)
+        return _delete(state, group)
     return Result(tuple(OffsetDeleted(group_id, partition) for partition in expired))
 
 
@@ -88,7 +88,7 @@ def _subscribed_topics(group: Group) -> Collection[str] | None:
 
 
 def _may_expire(group: Group) -> bool:
-    """While a classic group rebalances it is unknown what it will read."""
+    """Whether offsets of the group can expire. Those of a classic group that rebalances cannot: its next topics are unknown."""
     if isinstance(group, ConsumerGroup):
         return True
     reads = group.protocol_type == _CONSUMER and group.state is ClassicGroupState.STABLE and subscribed_topics(group) is not None
@@ -96,9 +96,9 @@ def _may_expire(group: Group) -> bool:
 
 
 def _has_expired(group: Group, value: OffsetCommitValue, retention: int, now: int) -> bool:
-    """Whether an offset has expired: since it was committed and since the group lost its last member.
+    """Whether the retention time has passed since the commit and, for a classic group, since the group became empty (KIP-211).
 
-    Old clients have said themselves until when they may want it.
+    Clients before OffsetCommit version 5 may have set their own retention time, which is stored as the time of expiry.
     """
     if value.expire_timestamp != -1:
         return value.expire_timestamp <= now
@@ -109,7 +109,7 @@ def _has_expired(group: Group, value: OffsetCommitValue, retention: int, now: in
 
 
 def _is_subscribed(group: Group, topics: Collection[str] | None, topic: str) -> bool:
-    """Consumers whose subscription cannot be read may be subscribed to anything."""
+    """Whether the group subscribes to a topic; ``True`` if its members are consumers with unknown topics."""
     if topics is not None:
         return topic in topics
     return isinstance(group, ClassicGroup) and group.protocol_type == _CONSUMER
@@ -125,7 +125,7 @@ def delete_offsets(
     request: offset_delete_request.OffsetDeleteRequest,
     now: Now,
 ) -> Result:
-    """Delete offsets of topics that the group does not read."""
+    """Handle an OffsetDelete: delete offsets of topics that the group does not subscribe to."""
     group = state.group(request.group_id)
     error = _offset_delete_error(request, group)
     if error is not None or group is None:
@@ -138,12 +138,12 @@ def delete_offsets(
         answers = []
         for one in topic.partitions:
             partition = TopicPartition(topic.name, one.partition_index)
-            verdict = _partition_verdict(coordinator, partition, is_subscribed)
+            error = _partition_error(coordinator, partition, is_subscribed)
             answers.append(
-                offset_delete_response.OffsetDeleteResponsePartition(partition_index=one.partition_index, error_code=verdict)
+                offset_delete_response.OffsetDeleteResponsePartition(partition_index=one.partition_index, error_code=error)
             )
-            written = partition in state.offsets(request.group_id) or partition in state.pending.of_group(request.group_id)
-            if verdict is ErrorCode.none and written:
+            exists = partition in state.offsets(request.group_id) or partition in state.pending.of_group(request.group_id)
+            if error is ErrorCode.none and exists:
                 deleted[partition] = None
         topics.append(offset_delete_response.OffsetDeleteResponseTopic(name=topic.name, partitions=tuple(answers)))
     answer = offset_delete_response.OffsetDeleteResponse(error_code=ErrorCode.none, throttle_time=NO_THROTTLE, topics=tuple(topics))
@@ -151,7 +151,7 @@ def delete_offsets(
 
 
 def offset_delete_refused(error: ErrorCode) -> offset_delete_response.OffsetDeleteResponse:
-    """The answer to an OffsetDelete of which nothing was done."""
+    """Return the response with an error to an OffsetDelete."""
     return offset_delete_response.OffsetDeleteResponse(error_code=error, throttle_time=NO_THROTTLE, topics=())
 
 
@@ -167,31 +167,31 @@ def _offset_delete_error(request: offset_delete_request.OffsetDeleteRequest, gro
     return None
 
 
-def _partition_verdict(coordinator: GroupContext, partition: TopicPartition, is_subscribed: bool) -> ErrorCode:
+def _partition_error(coordinator: GroupContext, partition: TopicPartition, is_subscribed: bool) -> ErrorCode:
     if not 0 <= partition.partition < (coordinator.topics.partition_count(partition.topic) or 0):
         return ErrorCode.unknown_topic_or_partition
     return ErrorCode.group_subscribed_to_topic if is_subscribed else ErrorCode.none
 
 
 def delete_group(coordinator: GroupContext, state: ShardState, context: RequestContext, group_id: str, now: Now) -> Result:
-    """Delete one group without members, and its offsets."""
+    """Handle a part of a DeleteGroups: delete one group without members, and its offsets."""
     group = state.group(group_id)
     if group is None:
         return Result(answer=delete_answer(group_id, ErrorCode.group_id_not_found))
     if group.state not in _EMPTY:
         return Result(answer=delete_answer(group_id, ErrorCode.non_empty_group))
-    return _removed(state, group, delete_answer(group_id, ErrorCode.none))
+    return _delete(state, group, delete_answer(group_id, ErrorCode.none))
 
 
 def delete_answer(group_id: str, error: ErrorCode) -> delete_groups_response.DeletableGroupResult:
-    """What became of one group."""
+    """Return the result for one group of a DeleteGroups."""
     return delete_groups_response.DeletableGroupResult(group_id=group_id, error_code=error)
 
 
-def _removed(state: ShardState, group: Group, answer: delete_groups_response.DeletableGroupResult | None = None) -> Result:
-    """Nothing of a group stays: neither its offsets, nor members that have an id and have not joined yet."""
-    written = dict.fromkeys((*state.offsets(group.group_id), *sorted(state.pending.of_group(group.group_id))))
-    offsets = tuple(OffsetDeleted(group.group_id, partition) for partition in written)
+def _delete(state: ShardState, group: Group, answer: delete_groups_response.DeletableGroupResult | None = None) -> Result:
+    """Delete a group with its offsets, also pending ones, and cancel the timers of clients that have not joined yet."""
+    partitions = dict.fromkeys((*state.offsets(group.group_id), *sorted(state.pending.of_group(group.group_id))))
+    offsets = tuple(OffsetDeleted(group.group_id, partition) for partition in partitions)
     if isinstance(group, ConsumerGroup):
         return Result((*offsets, *deletion_events(group)), (), answer)
     timers = tuple(CancelTimer(session_timer(group.group_id, member_id)) for member_id in sorted(group.pending))

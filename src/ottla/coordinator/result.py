@@ -1,7 +1,7 @@
-"""What a handler returns: events, effects and the answer.
+"""The result of a handler: events, effects and the answer.
 
-Owns the value that every handler returns. Must not know who applies it. Invariant: a result is carried out whole or not at all;
-nothing of one with durable events is, before they are in the log.
+Must not know how the runtime applies it. Invariant: a result is applied as a whole or not at all; one with durable events only
+after these are in the log.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from ottla.coordinator.events import Event
 from ottla.values import light_dataclass
 
 GroupEffect = Reply | SetTimer | CancelTimer | ResolveRegexes
-"""What a decision about a group may ask for: answers to requests that were parked, timers, and work away from the loop."""
+"""The effects of a decision about a group: answers to parked requests, timers, and work away from the event loop."""
 
 
 @light_dataclass(frozen=True, slots=True)
 class Result:
-    """``answer`` is the response to the request at hand; ``None``: it is parked, or its ``Reply`` is among the effects."""
+    """``answer`` is the response to the current request; ``None`` if it is parked or its ``Reply`` is among the effects."""
 
     events: tuple[Event, ...] = ()
     effects: tuple[GroupEffect, ...] = ()

@@ -1,6 +1,6 @@
-"""The one table of the APIs that the coordinator serves: the handler, the form of a refusal, the group.
+"""The table of the APIs of the group coordinator: the handler, the response with an error, the group.
 
-Owns the mapping; must not know shards or appends.
+Owns the mapping, and the choice between the protocols of a group; must not know shards or appends.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _route(
 
 
 def _by_protocol(classic: Callable[..., Result], consumer: Callable[..., Result]) -> Decide:
-    """A request of the classic protocol, by the group that it is for: ``classic`` also decides where there is none."""
+    """Return the handler of a classic request that chooses by the type of its group. ``classic`` also handles missing groups."""
 
     def decide(coordinator: GroupContext, state: ShardState, context: RequestContext, request: Any, now: Now) -> Result:
         group = state.group(request.group_id)
@@ -91,7 +91,7 @@ def _consumer_group_heartbeat(
 
 
 def _of_consumer_group(decide: Callable[..., Result]) -> Decide:
-    """A request that only consumer groups serve: a group of another type is as good as none."""
+    """Return the handler of a request for consumer groups alone, which treats a classic group as missing."""
     return lambda coordinator, state, context, request, now: decide(
         coordinator, state.consumer_group(request.group_id), context, request, now
     )
@@ -102,7 +102,7 @@ def _sync_not_stored(coordinator: GroupContext, state: ShardState, request: Any,
 
 
 def _heartbeat_refused(context: RequestContext, request: Any, error: ErrorCode) -> Any:
-    """While groups are being loaded a heartbeat is answered with success: the best that a member can do is to stay."""
+    """Return the response with an error. While groups are loaded it is a success, so that members stay instead of rejoining."""
     return heartbeat_answer(ErrorCode.none if error is ErrorCode.coordinator_load_in_progress else error)
 
 
@@ -156,4 +156,4 @@ ROUTES: Mapping[Api, Route | SplitRoute] = {
         _of_consumer_group(client_runs.install_assignment), lambda context, request, error: client_runs.install_answer(error)
     ),
 }
-"""API -> how it is served. ListGroups, which asks all shards at once, is the coordinator's own."""
+"""API -> its handler. ListGroups concerns all partitions; ``GroupCoordinator`` handles it."""

@@ -1,7 +1,7 @@
-"""One partition of ``__consumer_offsets``, as the runtime of the coordinator uses it: its groups, and what operations do to them.
+"""One partition of ``__consumer_offsets``, as the coordinator's runtime uses it.
 
-Owns the choice of the code that decides on a request or a timer, and the ends of transactions that wait for open appends. Must not
-know the order of operations (``runtime``), nor what a request means. Invariant: only ``replay`` changes the state.
+Owns the choice of the handler for a request or a timer, and the ends of transactions that wait for open appends. Must not know the
+order of operations (``runtime``), nor the meaning of a request. Invariant: only ``replay`` changes the state.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ottla.coordinator.migration.downgrade import timer_fired
 from ottla.coordinator.ports import GroupContext
 from ottla.coordinator.removal import delete_offsets_of_topics, expire_offsets
 from ottla.coordinator.result import Result
-from ottla.coordinator.runtime import BackgroundTask, Operation, Record, Request, TimerFired
+from ottla.coordinator.runtime import BackgroundTask, Operation, Record, RequestOperation, TimerFired
 from ottla.coordinator.state import Group, ShardState
 from ottla.coordinator.timers import retention_timer
 from ottla.protocol import ErrorCode
@@ -42,12 +42,13 @@ _APPEND_ERRORS = {
     ErrorCode.invalid_fetch_size: ErrorCode.unknown_server_error,
     ErrorCode.network_exception: ErrorCode.coordinator_load_in_progress,
 }
-"""The answer to a client when the log refused the coordinator's records; the client knows nothing about that log."""
+"""Error of an append -> error for the client. The client knows nothing about ``__consumer_offsets``, so an error of that log would
+mislead it."""
 
 
 @dataclass(frozen=True, slots=True)
 class RegexesResolved(Operation):
-    """The regular expressions of a group have been matched; ``None``: they could not be."""
+    """The regular expressions of a group have been resolved; ``None`` if that failed."""
 
     matches: ResolvedRegexes | None
 
@@ -68,25 +69,26 @@ class GroupShard:
         self.state.replay(events)
 
     def records_of(self, events: Sequence[Event]) -> tuple[Record, ...]:
-        """The records of the durable events. Raises ``ProtocolError``."""
+        """Return the records of the durable events. Raises ``ProtocolError``."""
         return tuple([record_of(event) for event in events if is_durable(event)])
 
     def producer_of(self, events: Sequence[Event]) -> ProducerStamp | None:
-        """In whose transaction offsets are committed."""
+        """Return the producer in whose transaction these offsets are committed, if any."""
         return next((event.producer for event in events if isinstance(event, TransactionalOffsetCommitted)), None)
 
     def error_for_clients(self, error: ErrorCode) -> ErrorCode:
-        """The answer when the log has refused records."""
+        """Return the error for clients after a failed append."""
         return _APPEND_ERRORS.get(error, error)
 
     def on_loaded(self, now: Now) -> Iterator[Result]:
-        """The timers that the groups need, and the one of retention."""
+        """Set the timers of the loaded groups, and the retention timer."""
         for group in list(self.state.groups().values()):
             yield self._on_group_loaded(group, now)
-        # Partitions take turns, so that a broker with many groups does not look at all of them at once.
+        # The first checks of the partitions are spread over the interval, so that a broker with many groups does not check all of
+        # them at once.
         interval = self._context.config.offsets_retention_check_interval_ms
-        turn = interval * (self._partition + 1) // self._context.config.offsets_topic_partitions
-        yield Result(effects=(SetTimer(retention_timer(self._partition), now.mono + turn),))
+        delay = interval * (self._partition + 1) // self._context.config.offsets_topic_partitions
+        yield Result(effects=(SetTimer(retention_timer(self._partition), now.mono + delay),))
 
     def _on_group_loaded(self, group: Group, now: Now) -> Result:
         if isinstance(group, ConsumerGroup):
@@ -98,8 +100,8 @@ class GroupShard:
             start_rebalance(draft, self._context)
         return draft.result()
 
-    def parked(self, error: ErrorCode) -> Iterator[Reply]:
-        """The answers to the JoinGroups and SyncGroups that wait for others."""
+    def answer_parked(self, error: ErrorCode) -> Iterator[Reply]:
+        """Answer all parked JoinGroups and SyncGroups with an error."""
         for group in self.state.groups().values():
             for member in group.members.values() if isinstance(group, ClassicGroup) else ():
                 if member.join is not None:
@@ -108,7 +110,13 @@ class GroupShard:
                     yield Reply(member.sync, sync_refused(error))
 
     def end_transaction(self, producer_id: int, commit: bool, open_producers: Collection[int]) -> None:
-        """The marker of a transaction is in the log. What it wrote and what is not known to be there yet is waited for."""
+        """Apply the marker of a transaction, after all offsets that the transaction wrote before it.
+
+        1. TxnOffsetCommit: the offsets go out as an append, which is open.
+        2. The marker is written to the partition, and this method called, before the append is reported.
+        3. Applied now, the transaction would end without these offsets, and they would stay pending for ever. So it ends after the
+           producer's last open append.
+        """
         event = TransactionEnded(producer_id, commit)
         if producer_id in open_producers:
             self._ended.append(event)
@@ -116,7 +124,7 @@ class GroupShard:
             self.state.replay((event,))
 
     def append_ended(self, open_producers: Callable[[], Collection[int]]) -> None:
-        """Let those transactions end of which nothing is waited for any more."""
+        """End the transactions that waited for open appends and have none left."""
         if not self._ended:
             return
         still_open = open_producers()
@@ -125,30 +133,30 @@ class GroupShard:
             self.state.replay((event,))
 
     def not_stored(self, group_id: str, operation: Operation, error: ErrorCode, now: Now) -> Result | None:
-        """What follows from records that could not be appended, besides an error for the sender of the request."""
+        """Return what follows when the records of an operation could not be appended, besides an error for the client."""
         match operation:
             case RegexesResolved():
                 return Result((RegexResolutionEnded(group_id),))
-            case Request(route, _, body) if route.not_stored is not None:
+            case RequestOperation(route, _, body) if route.not_stored is not None:
                 result: Result = route.not_stored(self._context, self.state, body, error, now)
-                assert not any(is_durable(event) for event in result.events), "what follows a failed append needs none"
+                assert not any(is_durable(event) for event in result.events), "after a failed append nothing is written"
                 return result
         return None
 
     def decide(self, group_id: str, operation: Operation, now: Now) -> Result:
-        """What an operation does to a group. Raises ``ProtocolError``."""
+        """Decide on an operation on a group. Raises ``ProtocolError``."""
         match operation:
-            case Request(route, context, body):
-                decided: Result = route.decide(self._context, self.state, context, body, now)
-                return decided
+            case RequestOperation(route, context, body):
+                decision: Result = route.decide(self._context, self.state, context, body, now)
+                return decision
             case RegexesResolved(matches):
                 group = self.state.group(group_id)
                 return regexes_resolved(self._context, group, matches, now) if isinstance(group, ConsumerGroup) else Result()
             case TimerFired(timer) | BackgroundTask(timer):
-                return self._due_result(group_id, timer, now)
-        raise AssertionError(f"no such operation: {operation}")
+                return self._on_timer(group_id, timer, now)
+        raise AssertionError(f"unknown operation: {operation}")
 
-    def _due_result(self, group_id: str, key: TimerKey, now: Now) -> Result:
+    def _on_timer(self, group_id: str, key: TimerKey, now: Now) -> Result:
         group = self.state.group(group_id)
         if group is None:
             return Result()

@@ -1,8 +1,8 @@
-"""What one shard knows: its groups and their offsets.
+"""The state of one partition of ``__consumer_offsets``: its groups and their offsets.
 
-Owns the state, and ``replay``, the only function that writes it, live and on load alike. Must not know requests, answers or timers.
-Invariant: replaying the durable events alone gives the durable part of the state; a log from which compaction has dropped any
-superseded records gives the same.
+Owns the state; only ``replay`` writes it, both live and on load. Must not know requests, responses or timers. Invariant: replaying
+the durable events alone gives the durable part of the state; a log from which compaction has dropped any superseded records gives
+the same.
 """
 
 from __future__ import annotations
@@ -49,75 +49,75 @@ class ShardState:
         self.pending = PendingTransactionalOffsets()
 
     def group(self, group_id: str) -> Group | None:
-        """A group, ``None`` if it is not there."""
+        """Return a group, ``None`` if there is none with this id."""
         return self._groups.get(group_id)
 
     def classic_group(self, group_id: str) -> ClassicGroup | None:
-        """A group of the classic protocol; ``None`` if there is none of that name, or one of the other protocol."""
+        """Return a group of the classic protocol; ``None`` if there is none with this id, or one of the consumer protocol."""
         group = self._groups.get(group_id)
         return group if isinstance(group, ClassicGroup) else None
 
     def consumer_group(self, group_id: str) -> ConsumerGroup | None:
-        """A group of the consumer protocol; ``None`` if there is none of that name, or one of the other protocol."""
+        """Return a group of the consumer protocol; ``None`` if there is none with this id, or one of the classic protocol."""
         group = self._groups.get(group_id)
         return group if isinstance(group, ConsumerGroup) else None
 
     def groups(self) -> Mapping[str, Group]:
-        """All groups by id."""
+        """Return a read-only view of all groups by id."""
         return MappingProxyType(self._groups)
 
     def offsets(self, group_id: str) -> Offsets:
-        """The committed offsets of a group."""
+        """Return the committed offsets of a group."""
         return self._offsets.get(group_id, _NO_OFFSETS)
 
     def durable(self) -> dict[str, tuple[object, dict[TopicPartition, OffsetCommitValue]]]:
-        """What the log holds: for each group what its records say, and its offsets."""
+        """Return the part of the state that the log holds: for each group its record and its offsets."""
         return {
-            group_id: (_stored(group), dict(self.offsets(group_id)))
+            group_id: (_durable_part(group), dict(self.offsets(group_id)))
             for group_id, group in self._groups.items()
-            if _stored(group) is not None or group_id in self._offsets  # else only its clients know of it so far
+            if _durable_part(group) is not None or group_id in self._offsets  # else nothing of it was written so far
         }
 
     def replay(self, events: Iterable[Event]) -> None:
-        """Apply events, in this order. Those of one consumer group are put together, and cost one copy of it."""
-        evolving: dict[str, ConsumerGroupUpdate] = {}
+        """Apply events in order. Consecutive events of one consumer group are applied to a single copy of it."""
+        updates: dict[str, ConsumerGroupUpdate] = {}
         for event in events:
-            if isinstance(event, OffsetCommitted) and not evolving:  # nearly all there is in most logs
+            if isinstance(event, OffsetCommitted) and not updates:  # nearly all events of most logs
                 self._commit(event)
                 continue
             if isinstance(event, ConsumerEvent):
-                self._replay_consumer(evolving, event)
+                self._replay_consumer(updates, event)
                 continue
-            if not isinstance(event, TransactionEnded) and event.group_id in evolving:
-                self._groups[event.group_id] = evolving.pop(event.group_id).group()
+            if not isinstance(event, TransactionEnded) and event.group_id in updates:
+                self._groups[event.group_id] = updates.pop(event.group_id).group()
             if isinstance(event, ClassicEvent):
                 self._replay_classic(event)
             else:
                 assert not isinstance(event, VolatileEvent), "each protocol lists its events"
                 self._replay_offset(event)
-        for group_id, evolution in evolving.items():
-            self._groups[group_id] = evolution.group()
+        for group_id, update in updates.items():
+            self._groups[group_id] = update.group()
 
-    def _replay_consumer(self, evolving: dict[str, ConsumerGroupUpdate], event: ConsumerEvent) -> None:
+    def _replay_consumer(self, updates: dict[str, ConsumerGroupUpdate], event: ConsumerEvent) -> None:
         group_id = event.group_id
-        is_there = group_id in evolving or isinstance(self._groups.get(group_id), ConsumerGroup)
-        if getattr(event, "value", None) is None and not is_there:
-            return  # what compaction has left of a group that is gone, or that was replaced by a classic one
+        exists = group_id in updates or isinstance(self._groups.get(group_id), ConsumerGroup)
+        if getattr(event, "value", None) is None and not exists:
+            return  # a tombstone that compaction has left of a group that was deleted, or replaced by a classic one
         if isinstance(event, GroupEpochUpdated) and event.value is None:
-            evolving.pop(group_id, None)
-            self._forget(group_id)
+            updates.pop(group_id, None)
+            self._delete_group(group_id)
             return
-        if group_id not in evolving:
+        if group_id not in updates:
             group = self._groups.get(group_id)
-            evolving[group_id] = ConsumerGroupUpdate(group if isinstance(group, ConsumerGroup) else ConsumerGroup(group_id))
-        evolving[group_id].apply(event)
+            updates[group_id] = ConsumerGroupUpdate(group if isinstance(group, ConsumerGroup) else ConsumerGroup(group_id))
+        updates[group_id].apply(event)
 
     def _replay_classic(self, event: ClassicEvent) -> None:
         if isinstance(event, GroupMetadataDeleted) and isinstance(self._groups.get(event.group_id), ConsumerGroup):
-            return  # the classic group that this one has replaced
+            return  # the tombstone of the classic group that this one has replaced
         group = apply(self.classic_group(event.group_id) or ClassicGroup(event.group_id), event)
         if group.state is ClassicGroupState.DEAD:
-            self._forget(group.group_id)
+            self._delete_group(group.group_id)
         else:
             self._groups[group.group_id] = group
 
@@ -135,8 +135,8 @@ class ShardState:
             case _:
                 assert_never(event)
 
-    def _forget(self, group_id: str) -> None:
-        """The group has ended. Its name stays as long as there are offsets under it."""
+    def _delete_group(self, group_id: str) -> None:
+        """Delete a group. If it has committed offsets, a simple group with its id remains."""
         if group_id in self._offsets:
             self._groups[group_id] = ClassicGroup(group_id)
         else:
@@ -156,10 +156,10 @@ class ShardState:
         offsets = self._offsets.get(group_id, {})
         offsets.pop(partition, None)
         if not offsets:
-            self._offsets.pop(group_id, None)  # the next search for expired offsets removes the group, as in Kafka 4
+            self._offsets.pop(group_id, None)  # the next expiration of offsets deletes the group, as in Kafka 4
 
 
-def _stored(group: Group) -> object:
+def _durable_part(group: Group) -> object:
     if isinstance(group, ClassicGroup):
         return group.stored
     return replace(group, image_version=None, regex_version=None, resolving=False, client=ClientAssignment())

@@ -1,9 +1,9 @@
-"""TxnOffsetCommit: where a group will stand if a producer's transaction is committed.
+"""TxnOffsetCommit: offsets that become committed when a producer's transaction is committed.
 
-Owns who may commit in a transaction, and what. Must not know whether there is such a transaction: that was asked before. Invariant:
-what is written here is invisible until the transaction's marker commits it.
+Owns the checks of the sender and of the offsets. Must not know whether the transaction exists: the transaction coordinator has
+verified that before. Invariant: these offsets are pending, and not visible, until the transaction's marker commits them.
 
-Source: KIP-98, KIP-447 (members say who they are, so that one that was replaced is fenced).
+Source: KIP-98, KIP-447 (the request has the member's id and generation, so that a replaced member is fenced).
 """
 
 from __future__ import annotations
@@ -25,70 +25,73 @@ from ottla.protocol.group_records import OffsetCommitValue
 from ottla.protocol.messages import txn_offset_commit_request, txn_offset_commit_response
 from ottla.types import Now, TopicPartition
 
-Request = txn_offset_commit_request.TxnOffsetCommitRequest
-Wanted = txn_offset_commit_request.TxnOffsetCommitRequestPartition
-Verdict = Callable[[str, Wanted], ErrorCode]
+_CommitRequest = txn_offset_commit_request.TxnOffsetCommitRequest
+_CommitPartition = txn_offset_commit_request.TxnOffsetCommitRequestPartition
+_ErrorOf = Callable[[str, _CommitPartition], ErrorCode]
 
 
 def commit_in_transaction(
-    coordinator: GroupContext, state: ShardState, context: RequestContext, request: Request, now: Now
+    coordinator: GroupContext, state: ShardState, context: RequestContext, request: _CommitRequest, now: Now
 ) -> Result:
-    """Write offsets that count once the transaction is committed, or say for each partition why not."""
+    """Store the offsets of a transaction as pending, or answer with an error for each partition."""
     group = state.group(request.group_id)
     if group is None and state.pending.of_group(request.group_id):
-        group = ClassicGroup(request.group_id)  # without members, and without committed offsets so far
-    there = [
+        group = ClassicGroup(request.group_id)  # without members and committed offsets so far
+    existing = [
         TopicPartition(topic.name, one.partition_index)
         for topic in request.topics
         for one in topic.partitions
         if _exists(coordinator.topics, topic.name, one)
     ]
-    refused = _group_error(group, request, there, coordinator.topics)
+    group_error = _group_error(group, request, existing, coordinator.topics)
 
-    def verdict(topic: str, partition: Wanted) -> ErrorCode:
+    def error_of(topic: str, partition: _CommitPartition) -> ErrorCode:
         if not _exists(coordinator.topics, topic, partition):
             return ErrorCode.unknown_topic_or_partition
-        if refused is not None:
-            return refused
+        if group_error is not None:
+            return group_error
         too_large = len(partition.committed_metadata or "") > coordinator.config.offset_metadata_max_bytes
         return ErrorCode.offset_metadata_too_large if too_large else ErrorCode.none
 
     producer = ProducerStamp(request.producer_id, request.producer_epoch)
-    written = tuple(
+    committed = tuple(
         TransactionalOffsetCommitted(request.group_id, TopicPartition(topic.name, one.partition_index), _value(one, now), producer)
         for topic in request.topics
         for one in topic.partitions
-        if verdict(topic.name, one) is ErrorCode.none
+        if error_of(topic.name, one) is ErrorCode.none
     )
-    answer = _answer(request, verdict)
-    if not isinstance(group, ClassicGroup) or not written or request.member_id not in group.members:
-        return Result(written, answer=answer)
+    answer = _answer(request, error_of)
+    if not isinstance(group, ClassicGroup) or not committed or request.member_id not in group.members:
+        return Result(committed, answer=answer)
     draft = ClassicGroupDraft(group, now)
     draft.refresh_session(group.members[request.member_id])
-    return Result(written, draft.result().effects, answer)
+    return Result(committed, draft.result().effects, answer)
 
 
 def commit_in_transaction_refused(
-    request: Request, topics: TopicImage | None, error: ErrorCode
+    request: _CommitRequest, topics: TopicImage | None, error: ErrorCode
 ) -> txn_offset_commit_response.TxnOffsetCommitResponse:
-    """The answer to a TxnOffsetCommit of which nothing was written; where the topics are known, it says which do not exist."""
+    """Return the response with an error to a TxnOffsetCommit; with ``topics``, partitions that do not exist get their own error."""
     unknown = ErrorCode.unknown_topic_or_partition
     return _answer(request, lambda topic, one: error if topics is None or _exists(topics, topic, one) else unknown)
 
 
-def names_nothing_known(request: Request, topics: TopicImage) -> bool:
-    """Whether no partition of the request exists: then its sender does not matter."""
+def has_only_unknown_partitions(request: _CommitRequest, topics: TopicImage) -> bool:
+    """Whether no partition of the request exists, so that its sender need not be verified."""
     return not any(_exists(topics, topic.name, one) for topic in request.topics for one in topic.partitions)
 
 
-def _exists(topics: TopicImage, topic: str, partition: Wanted) -> bool:
+def _exists(topics: TopicImage, topic: str, partition: _CommitPartition) -> bool:
     return 0 <= partition.partition_index < (topics.partition_count(topic) or 0)
 
 
 def _group_error(
-    group: Group | None, request: Request, partitions: Iterable[TopicPartition], image: TopicImage
+    group: Group | None, request: _CommitRequest, partitions: Iterable[TopicPartition], image: TopicImage
 ) -> ErrorCode | None:
-    """Whether the sender may commit for the group. One that names no member may: its transactional id alone fences it."""
+    """Return the error of a sender that may not commit for the group.
+
+    A request without a member is allowed: producers from before KIP-447 are fenced by their transactional id alone.
+    """
     is_anonymous = request.generation_id < 0 and not request.member_id and request.group_instance_id is None
     if is_anonymous:
         return None
@@ -104,7 +107,7 @@ def _group_error(
     return generation_error(group, request.member_id, request.group_instance_id, request.generation_id)
 
 
-def _value(partition: Wanted, now: Now) -> OffsetCommitValue:
+def _value(partition: _CommitPartition, now: Now) -> OffsetCommitValue:
     return OffsetCommitValue(
         offset=partition.committed_offset,
         leader_epoch=partition.committed_leader_epoch,
@@ -113,7 +116,7 @@ def _value(partition: Wanted, now: Now) -> OffsetCommitValue:
     )
 
 
-def _answer(request: Request, verdict: Verdict) -> txn_offset_commit_response.TxnOffsetCommitResponse:
+def _answer(request: _CommitRequest, error_of: _ErrorOf) -> txn_offset_commit_response.TxnOffsetCommitResponse:
     return txn_offset_commit_response.TxnOffsetCommitResponse(
         throttle_time=NO_THROTTLE,
         topics=tuple(
@@ -121,7 +124,7 @@ def _answer(request: Request, verdict: Verdict) -> txn_offset_commit_response.Tx
                 name=topic.name,
                 partitions=tuple(
                     txn_offset_commit_response.TxnOffsetCommitResponsePartition(
-                        partition_index=one.partition_index, error_code=verdict(topic.name, one)
+                        partition_index=one.partition_index, error_code=error_of(topic.name, one)
                     )
                     for one in topic.partitions
                 ),

@@ -15,7 +15,7 @@ from ottla.broker.markers import NewMarker
 from ottla.broker.topics import check_name
 from ottla.broker.verdicts import Writer, verdict_for
 from ottla.coordinator.api_error import ApiError
-from ottla.coordinator.transactional_offsets import commit_in_transaction_refused, names_nothing_known
+from ottla.coordinator.transactional_offsets import commit_in_transaction_refused, has_only_unknown_partitions
 from ottla.protocol import NO_THROTTLE, ErrorCode
 from ottla.protocol.apis import Api
 from ottla.protocol.messages import (
@@ -72,7 +72,9 @@ def txn_offset_commit(
         log.producers.check_epoch(request.producer_id, request.producer_epoch)
     except ApiError as api_error:
         return [Reply(context.ticket, refused(api_error.code))]
-    if names_nothing_known(request, state.catalog.topics) or log.producers.is_writing(request.producer_id, request.producer_epoch):
+    if has_only_unknown_partitions(request, state.catalog.topics) or log.producers.is_writing(
+        request.producer_id, request.producer_epoch
+    ):
         state.groups.handle(context, request, now)
         return []
     writer = Writer(request.transactional_id, request.producer_id, request.producer_epoch)

@@ -1,1 +1,1 @@
-"""Consumer groups (KIP-848): members send heartbeats, and the coordinator assigns the partitions."""
+"""Groups of the consumer protocol (KIP-848): members send heartbeats, and the coordinator assigns the partitions."""
