@@ -63,14 +63,14 @@ def test_a_step(row: Row) -> None:
     member = ConsumerGroupMember(
         "m", epoch=4, previous_epoch=3, state=row.state, assigned=holding(row.assigned), revoking=holding(row.revoking)
     )
-    question = ReconciliationContext(
+    context = ReconciliationContext(
         target_epoch=5,
         target={A: tuple(sorted(row.target))} if row.target else {},
         subscribed={A},
         owners={A: dict.fromkeys(row.held, 4) | dict.fromkeys(row.assigned | row.revoking, 4)},
         owned=None if row.owned is None else {A: row.owned},
     )
-    after = reconcile(member, question)
+    after = reconcile(member, context)
     assert (after.state, after.epoch) == (row.then, row.epoch)
     assert set(after.assigned.get(A, {})) == row.assigned_then
     assert set(after.revoking.get(A, {})) == row.revoking_then
@@ -81,16 +81,16 @@ def test_a_step(row: Row) -> None:
 
 def test_a_member_that_has_arrived_is_left_alone() -> None:
     member = ConsumerGroupMember("m", epoch=5, assigned=holding({0, 1}))
-    question = ReconciliationContext(target_epoch=5, target={A: (0, 1)}, subscribed={A}, owners={})
-    assert reconcile(member, question) is member
+    context = ReconciliationContext(target_epoch=5, target={A: (0, 1)}, subscribed={A}, owners={})
+    assert reconcile(member, context) is member
 
 
 @pytest.mark.parametrize("state", [STABLE, UNREVOKED])
 def test_a_topic_that_is_not_wanted_any_more_is_asked_back_before_there_is_a_target(state: MemberState) -> None:
     revoking = {} if state is STABLE else {B: {7: 3}}
     member = ConsumerGroupMember("m", epoch=5, state=state, assigned={A: {0: 5}, B: {1: 5}}, revoking=revoking)
-    question = ReconciliationContext(target_epoch=5, target={A: (0,), B: (1,)}, subscribed={A}, owners={}, resubscribed=True)
-    after = reconcile(member, question)
+    context = ReconciliationContext(target_epoch=5, target={A: (0,), B: (1,)}, subscribed={A}, owners={}, resubscribed=True)
+    after = reconcile(member, context)
     assert (after.state, after.epoch) == (UNREVOKED, 5)
     assert after.assigned == {A: {0: 5}}
     assert after.revoking == {B: {1: 5, **revoking.get(B, {})}}
@@ -98,17 +98,17 @@ def test_a_topic_that_is_not_wanted_any_more_is_asked_back_before_there_is_a_tar
 
 def test_a_target_of_before_gives_nothing_that_is_not_wanted_now() -> None:
     member = ConsumerGroupMember("m", epoch=4)
-    question = ReconciliationContext(target_epoch=5, target={A: (0,), B: (1,)}, subscribed={A}, owners={}, resubscribed=True)
-    assert reconcile(member, question).assigned == {A: {0: 5}}
+    context = ReconciliationContext(target_epoch=5, target={A: (0,), B: (1,)}, subscribed={A}, owners={}, resubscribed=True)
+    assert reconcile(member, context).assigned == {A: {0: 5}}
 
 
 @pytest.mark.parametrize("owned", [None, {A: {0}}])
 def test_what_a_newer_broker_wrote_is_not_guessed(owned: dict[uuid.UUID, set[int]] | None) -> None:
     member = ConsumerGroupMember("m", epoch=4, state=MemberState.UNKNOWN, assigned=holding({0}))
-    question = ReconciliationContext(target_epoch=5, target={A: (0, 1)}, subscribed={A}, owners={}, owned=owned)
+    context = ReconciliationContext(target_epoch=5, target={A: (0, 1)}, subscribed={A}, owners={}, owned=owned)
     with pytest.raises(UnknownStateError):
-        reconcile(member, question)
-    assert reconcile(member, replace(question, owned={})).state is STABLE
+        reconcile(member, context)
+    assert reconcile(member, replace(context, owned={})).state is STABLE
 
 
 numbers = st.sets(st.integers(0, 5))
@@ -137,7 +137,7 @@ def test_a_step_takes_nothing_from_others_and_the_epoch_waits_for_the_client(
     revoking = revoking - assigned if state is UNREVOKED else set()
     held = held - assigned - revoking
     member = ConsumerGroupMember("m", epoch=4, state=state, assigned=holding(assigned), revoking=holding(revoking))
-    question = ReconciliationContext(
+    context = ReconciliationContext(
         target_epoch=5,
         target={A: tuple(sorted(target))} if target else {},
         subscribed={A} if subscribed else set(),
@@ -145,7 +145,7 @@ def test_a_step_takes_nothing_from_others_and_the_epoch_waits_for_the_client(
         owned=None if owned is None else {A: owned},
         resubscribed=resubscribed,
     )
-    after = reconcile(member, question)
+    after = reconcile(member, context)
     has, gives_back = set(after.assigned.get(A, {})), set(after.revoking.get(A, {}))
     assert after.state in TRANSITIONS[state]
     assert not (has | gives_back) & held

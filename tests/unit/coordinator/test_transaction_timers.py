@@ -23,7 +23,7 @@ def test_timers_of_forgotten_ids_are_forgotten(tmp_path: Path) -> None:
     assert len(coordinator.armed_timers()) == 20
     broker.pass_time(10 * EXPIRATION)
     assert coordinator.armed_timers() == {}
-    assert not [timers._told for served in coordinator._runtime.all_served() if (timers := served.timers)._told]
+    assert not [timers._in_shell for served in coordinator._runtime.all_served() if (timers := served.timers)._in_shell]
     broker.close()
 
 

@@ -15,7 +15,7 @@ from ottla.coordinator.classic.group import ClassicGroup, ClassicGroupMember, Cl
 from ottla.coordinator.classic.machine import empty_value, metadata_value
 from ottla.coordinator.classic.rebalance import (
     complete_if_all_joined,
-    drop_pending,
+    remove_pending_member,
     rebalance_or_complete,
     remove_member,
     start_rebalance,
@@ -97,7 +97,7 @@ def _reject_in_full_group(draft: ClassicGroupDraft, member_id: str) -> Result:
     if member_id in draft.group.members:
         remove_member(draft, member_id)
     elif member_id in draft.group.pending:
-        drop_pending(draft, member_id)
+        remove_pending_member(draft, member_id)
     complete_if_all_joined(draft)
     return draft.result(join_refused(ErrorCode.group_max_size_reached))
 
