@@ -281,13 +281,13 @@ class App:
         Kafka does not read a connection before it has answered its last request; then it reads the rest, even if the client has
         closed the connection.
         """
-        link = self.assembly.core.connections.links.get(target)
+        link = self.assembly.core.connections.brokers.get(target)
         self._held[self._numbers[link.connection_id]] = self.now.mono + duration
 
     def lose_coordinator(self) -> None:
         """The connection to the coordinator breaks."""
         coordinator = self.assembly.coordinator
-        link = self.assembly.core.connections.links.get(coordinator.target())
+        link = self.assembly.core.connections.brokers.get(coordinator.target())
         number = self._numbers[link.connection_id]
         self._broker.hang_up(number)
         self.lose(number, "the test broke it")

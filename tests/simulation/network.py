@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from ottla.client.connections.connections import Authenticate, Close, Connect, Effect, Resolve, Write
+from ottla.client.connections.connections import Authenticate, Close, Connect, ConnectionEffect, Resolve, Write
 from ottla.client.connections.node_connections import Address
 from ottla.client.core import ClientCore
 from ottla.config import AdminConfig, ClientConfig, ConsumerConfig
@@ -64,7 +64,7 @@ class Peer:
 class VirtualNetwork:
     """Drives whatever has ``poll(now) -> (effects, wake_at)`` and the ``Connections`` it reports to."""
 
-    def __init__(self, poll: Callable[[Now], tuple[list[Effect], int | None]], connections: Any) -> None:
+    def __init__(self, poll: Callable[[Now], tuple[list[ConnectionEffect], int | None]], connections: Any) -> None:
         self.clock = Clock(Now(1_000, START.wall + 1_000))
         self.names: dict[str, list[str]] = {}
         """Name -> numeric addresses; a name that is not here cannot be resolved."""
@@ -142,14 +142,14 @@ class VirtualNetwork:
             before = self._state
             self._connections.receive(connection_id, bytes((byte,)), self.now)
             # A shell polls only if there is a reason to: else no one may ever hear of what has changed.
-            assert self._state == before or not self._quiet.unfinished
+            assert self._state == before or not self._quiet.response_incomplete
 
     @property
     def _state(self) -> object:
         """What a poll would make something of."""
-        return self._quiet.has_completions, [link.state for link in self._quiet.links]
+        return self._quiet.has_completions, [link.state for link in self._quiet.brokers]
 
-    def _perform(self, effect: Effect) -> None:
+    def _perform(self, effect: ConnectionEffect) -> None:
         match effect:
             case Resolve(host, port):
                 self.log.append(f"{self.mono} resolve {host}")

@@ -54,11 +54,11 @@ class ConsumerAssembly:
         problems = Problems(core, self.subscription)
         backoff = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms, random)
         metadata = core.metadata_manager
-        unreachable = core.connections.links.unreachable
+        unreachable = core.connections.brokers.unreachable
         if config.group_id is not None:
             self.coordinator = CoordinatorManager(config, backoff, core.learn_node, core.connections.disconnect)
             context = MembershipContext(config, self.subscription, self.coordinator, metadata, core.notify, backoff, self.polls)
-            self.membership = membership_of(context, link_to=core.connections.links.get)
+            self.membership = membership_of(context, link_to=core.connections.brokers.get)
             self.commits = CommitManager(
                 config, self.coordinator, self.membership, metadata, backoff, unreachable, self.subscription.topic_id
             )

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from ottla.client.backoff import RandomPort
 from ottla.client.cluster.metadata import Metadata, MetadataManager
-from ottla.client.connections.connections import Connections, Effect
+from ottla.client.connections.connections import ConnectionEffect, Connections
 from ottla.client.connections.effects import Completion
 from ottla.client.effects import RequestManager
 from ottla.client.notifications import ErrorNotification
@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 class CorePoll(NamedTuple):
     """What the shell is to do now, and when to poll again at the latest (monotonic ms; ``None``: on the next event)."""
 
-    effects: list[Effect]
+    effects: list[ConnectionEffect]
     wake_at: int | None
     may_wait: frozenset[type[Any]] = frozenset()
     """Classes of commands that need not wake the shell before then: nothing would come of them."""
@@ -121,11 +121,11 @@ class ClientCore:
         wake_at = [at for manager in (*self._managers, self.metadata_manager) if (at := self._ask(manager, now)) is not None]
         effects, next_at = self.connections.poll(now)
         wake_at += [at for at in (next_at, *(self._ask(watcher, now) for watcher in self._watchers)) if at is not None]
-        if self.connections.has_completions or self.connections.lost != self._lost:
+        if self.connections.has_completions or self.connections.failures != self._lost:
             wake_at.append(now.mono)
         return CorePoll(effects, min(wake_at, default=None), self.may_wait())
 
-    def shut_down(self, error: OttlaError, now: Now) -> list[Effect]:
+    def shut_down(self, error: OttlaError, now: Now) -> list[ConnectionEffect]:
         """Close everything: whatever was asked and not answered fails with ``error``, and every manager hears of it."""
         self.connections.shut_down(error, now)
         self.deliver(now)
@@ -165,8 +165,8 @@ class ClientCore:
 
     def _watch_losses(self) -> None:
         """A broken connection often means that a broker moved or went: look again."""
-        if self.connections.lost != self._lost:
-            self._lost = self.connections.lost
+        if self.connections.failures != self._lost:
+            self._lost = self.connections.failures
             self.metadata_manager.request_update()
 
     def _surface(self, error: Exception, where: str) -> None:

@@ -103,7 +103,7 @@ class Problems:
         return (
             self._of_no_use()
             or self._unreachable(now)
-            or self._core.connections.links.refusal()
+            or self._core.connections.brokers.refusal()
             or self._missing_topics()
             or self._uncoordinated()
             or self._leaderless()
@@ -124,7 +124,7 @@ class Problems:
 
     def _unreachable(self, now: Now) -> OttlaError | None:
         """Why no broker is connected: once all that were tried have failed, or those that are under way have been for long."""
-        links = self._core.connections.links
+        links = self._core.connections.brokers
         failure = links.connection_failure()
         since = None if failure is None else links.first_try_since
         self._patient_until = None if since is None else since + PATIENCE
@@ -149,7 +149,7 @@ class Problems:
         if self.coordinator is None or not needed:
             return None
         named = self.coordinator.named
-        cut_off = named is not None and self._core.connections.links.unreachable(COORDINATOR, (ToCoordinator(named),))
+        cut_off = named is not None and self._core.connections.brokers.unreachable(COORDINATOR, (ToCoordinator(named),))
         return cut_off or self.coordinator.failure
 
     def _leaderless(self) -> OttlaError | None:
@@ -169,7 +169,7 @@ class Problems:
 
     def _cut_off(self) -> OttlaError | None:
         """Why nothing will come of an assignment: no leader of its partitions can be reached, though some broker answers."""
-        metadata, links = self._core.metadata, self._core.connections.links
+        metadata, links = self._core.metadata, self._core.connections.brokers
         targets: dict[ToNode, None] = {}
         for tp in self._subscription.partitions:
             leader = metadata.leader(tp)

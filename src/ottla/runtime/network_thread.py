@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ottla.client.connections.connections import Authenticate, Close, Connect, Effect, Resolve, Write
+from ottla.client.connections.connections import Authenticate, Close, Connect, ConnectionEffect, Resolve, Write
 from ottla.client.core import ClientCore
 from ottla.client.notifications import ErrorNotification
 from ottla.config import ClientConfig
@@ -170,7 +170,7 @@ class NetworkThread:
         else:
             self._core.handle_command(item, now)
 
-    def _perform(self, sockets: Sockets, effect: Effect) -> None:
+    def _perform(self, sockets: Sockets, effect: ConnectionEffect) -> None:
         match effect:
             case Write(connection_id, pieces):
                 sockets.write(connection_id, pieces)

@@ -244,7 +244,7 @@ class Sockets:
             self._received += count
             if not self._connections.on_received(link.connection_id, count, now):
                 return True  # the core has closed it: the effect follows
-            news = news or not self._connections.unfinished
+            news = news or not self._connections.response_incomplete
             if link.tls is None and (count < size or not link.connection.awaits_answers):
                 return news  # the socket is empty: asking again would only tell so
         if link.tls is not None:

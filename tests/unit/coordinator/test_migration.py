@@ -167,7 +167,7 @@ def test_a_group_that_cannot_become_one_stays_as_it_is(reason: str) -> None:
     before, timers = harness.coordinator.groups(), harness.deadlines
     answer = harness.cg_join("c", group="g")
     assert answer.error_code is ErrorCode.group_id_not_found
-    assert answer.error_message.startswith("Group g is not a consumer group: ")
+    assert answer.error_message.startswith("Group g is not a consumer group and cannot become one: ")
     assert (harness.coordinator.groups(), harness.deadlines) == (before, timers)
 
 

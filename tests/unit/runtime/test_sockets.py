@@ -143,11 +143,11 @@ def test_a_connection_that_breaks_the_protocol_is_read_no_further(line: Line) ->
 def test_the_end_of_the_stream_is_reported_once(line: Line) -> None:
     line.peer.close()
     line.step()
-    (reason,) = line.connections.links.failures().values()
+    (reason,) = line.connections.brokers.failures().values()
     assert reason.startswith("the peer closed the connection before it answered ApiVersions")
-    assert line.connections.lost == 1
+    assert line.connections.failures == 1
     line.sockets.wait(0)
-    assert line.connections.lost == 1
+    assert line.connections.failures == 1
 
 
 def test_buffers_are_the_operating_systems_unless_set() -> None:
@@ -177,7 +177,7 @@ def test_a_socket_that_cannot_be_watched_is_closed_and_has_not_connected(monkeyp
         monkeypatch.setattr(selectors.DefaultSelector, "register", register)
         mine.connect(effect.connection_id, effect.address, effect.connection, effect.host)
         mine.close_all()
-        assert "No space left on device" in str(connections.links.unreachable())
+        assert "No space left on device" in str(connections.brokers.unreachable())
         server.settimeout(30)
         peer, _ = server.accept()
         with peer:

@@ -1,5 +1,5 @@
-"""The ways to the brokers: which are open, and which request takes which.
+"""The connections to brokers, and the requests that are sent over them.
 
-Owns the links, the queue of requests that wait for one, and the effects that the shell carries out. Must not know what a request is
-about. Invariant: each request comes to exactly one end.
+Owns the state of each connection, the queue of requests that wait for one, and the effects that the shell performs. Must not know
+the meaning of a request. Invariant: each request has exactly one outcome.
 """

@@ -1,7 +1,10 @@
-"""What ``Connections`` asks of the shell, and what it tells the core, as values.
+"""The effects of ``Connections``, which the shell performs, and the completion of a request, as values.
 
-Owns the effects of connections and the completion of a request. Must not know why anything is asked. Invariant: a connection is
-named by a number that is never used again, so that a late report of a closed one does no harm.
+Must not know why an effect is needed. Invariant: the id of a connection is never used again, since reports may be late:
+
+1. The core closes connection 7, and opens connection 8 to the same broker.
+2. Before the shell performs the ``Close``, the peer ends connection 7, and the shell reports that.
+3. There is no connection 7 any more, so the report has no effect on connection 8.
 """
 
 from __future__ import annotations
@@ -9,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ottla.client.connections.node_connections import Address, Request
+from ottla.client.connections.node_connections import Address, PendingRequest
 from ottla.errors import OttlaError
 from ottla.protocol.connection import ClientConnection
 from ottla.protocol.framing import Piece
@@ -26,7 +29,7 @@ class Resolve:
 
 @dataclass(frozen=True, slots=True)
 class Connect:
-    """Open a connection to an address of ``host``. Bytes read belong in ``connection.get_buffer()``.
+    """Open a connection to an address of ``host``. Put received bytes into ``connection.get_buffer()``.
 
     Report ``on_connected`` or ``on_connect_failed``; with TLS ``on_securing`` when TCP is connected, then ``on_connected`` or
     ``on_tls_failed``.
@@ -40,7 +43,7 @@ class Connect:
 
 @dataclass(frozen=True, slots=True)
 class Authenticate:
-    """Answer what the mechanism of this client is asked; report ``on_proved`` or ``on_not_proved``. It may take a while."""
+    """Have the SASL mechanism compute its answer; report ``on_proved`` or ``on_not_proved``. This may take seconds."""
 
     connection_id: int
     question: Prove
@@ -48,7 +51,7 @@ class Authenticate:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Send these bytes, after all that were to be sent before."""
+    """Send these bytes, after those of earlier effects."""
 
     connection_id: int
     pieces: list[Piece]
@@ -56,25 +59,25 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Close the connection and report nothing more of it."""
+    """Close the connection, and report nothing more about it."""
 
     connection_id: int
     reason: str
 
 
-Effect = Resolve | Connect | Authenticate | Write | Close
+ConnectionEffect = Resolve | Connect | Authenticate | Write | Close
 
 
 class ConnectionsPoll(NamedTuple):
-    """What the shell is to do now, and when to poll again at the latest (monotonic ms; ``None``: on the next event)."""
+    """The effects to perform now, and the time of the next poll at the latest (monotonic ms; ``None``: on the next event)."""
 
-    effects: list[Effect]
+    effects: list[ConnectionEffect]
     wake_at: int | None
 
 
 class Completion(NamedTuple):
-    """What became of a ``Send``: an answer, or the error that stands for it."""
+    """The outcome of a ``Send``: a response, or an error."""
 
-    request: Request
+    request: PendingRequest
     message: Any
     error: OttlaError | None

@@ -1,9 +1,9 @@
-"""The connections to brokers: the state of each, which one serves a target, and why none is of use.
+"""The connections to brokers: the state of each, the choice of one for a target, and the errors that explain why none is usable.
 
-Owns the known brokers, the state of a node's connection and its transitions, and the choice between connections. Must not know
-sockets, nor open, close or send. Invariants: a ``NodeConnection`` has a connection exactly in the states from CONNECTING to
-RENEWING, and requests in flight only in READY and RENEWING; while a broker that the cluster named can be reached, no bootstrap
-server is asked.
+Owns the brokers of the cluster, the state of each connection and its transitions, and the choice between connections. Must not
+know sockets, and does not open, close or send. Invariants: a ``NodeConnection`` has a connection exactly in the states from
+CONNECTING to RENEWING, and requests in flight only in READY and RENEWING; bootstrap servers are used only while no broker of the
+cluster can be reached.
 
 ::
 
@@ -44,7 +44,7 @@ from ottla.types import Node
 
 
 class Address(NamedTuple):
-    """One numeric address: where a socket connects to."""
+    """One numeric address of a socket."""
 
     ip: str
     port: int
@@ -54,30 +54,30 @@ class Address(NamedTuple):
 
 
 class NodeState(enum.Enum):
-    """The state of a link."""
+    """The state of a node connection."""
 
     IDLE = "not needed yet"
     RESOLVING = "the name is being resolved"
     CONNECTING = "waiting for the TCP connection"
     SECURING = "waiting for the TLS handshake"
-    HANDSHAKE = "connected, no answer to ApiVersions yet"
+    HANDSHAKE = "connected, no response to ApiVersions yet"
     LOGIN = "waiting for the SASL login"
     READY = "requests can be sent"
-    RENEWING = "the login is being renewed: requests have to wait (KIP-368)"
+    RENEWING = "the login is being renewed: requests wait (KIP-368)"
     BACKOFF = "failed, waiting to try again"
 
 
 class NodeEvent(enum.Enum):
-    """What can happen to a link."""
+    """The events of a node connection."""
 
     WANTED = "a request needs it"
     RESOLVED = "the resolver returned addresses"
     SECURE = "TCP is connected, TLS begins"
     CONNECTED = "bytes of Kafka's protocol can be sent"
     LOGIN = "the broker sent its versions and needs a login"
-    READY = "the broker sent its versions, and the login is done or not needed"
+    READY = "the broker sent its versions, and the login has succeeded or is not needed"
     RENEW = "the login is about to expire"
-    NEXT = "this address failed, there is another"
+    NEXT = "this address failed, another one is left"
     FAILED = "no address is left, or the connection broke"
     RELEASED = "closed because it is idle or its broker moved"
 
@@ -116,29 +116,29 @@ TRANSITIONS: Mapping[NodeState, Mapping[NodeEvent, NodeState]] = {
 }
 
 SETUP_STATES = frozenset({NodeState.CONNECTING, NodeState.SECURING, NodeState.HANDSHAKE, NodeState.LOGIN})
-"""A connection is being made, within ``setup_deadline``."""
+"""The connection is being opened, within ``setup_deadline``."""
 ESTABLISHED_STATES = frozenset({NodeState.READY, NodeState.RENEWING})
 CONNECTED_STATES = SETUP_STATES | ESTABLISHED_STATES
 OPENING_STATES = SETUP_STATES | {NodeState.RESOLVING}
 
 NEXT_ADDRESS = 1_000
-"""Milliseconds after which the next address of a name is tried if there is no response. The time doubles with each failed round, up
-to the set-up time-out, since the network may just be slow. (Java's client spends the whole time-out on each address.)"""
+"""Milliseconds after which the next address of a name is tried if one does not respond. The time doubles with each failed round, up
+to the setup timeout, since the network may just be slow. (Java's client spends the whole timeout on each address.)"""
 
 _AWAITED: Mapping[NodeState, str] = {
     NodeState.RESOLVING: "the name is not resolved yet",
     NodeState.CONNECTING: "no TCP connection",
     NodeState.SECURING: "connected, but no answer to the TLS handshake",
-    NodeState.HANDSHAKE: "connected, but no answer to ApiVersions",
+    NodeState.HANDSHAKE: "connected, but no response to ApiVersions",
     NodeState.LOGIN: "connected, but the login has not finished",
 }
-"""What an opening link waits for, as an error says it."""
+"""State -> the missing event, for error messages about a connection that is being opened."""
 
 _DOUBTS: Mapping[NodeState, str] = {
     NodeState.SECURING: ": does this port speak TLS?",
     NodeState.HANDSHAKE: ": is it a Kafka port?",
 }
-"""What silence may mean at an address that has never been of use."""
+"""State -> a possible reason for the silence of an address that has never answered a request."""
 
 _HUNG_UP: Mapping[NodeState, tuple[str, str]] = {
     NodeState.SECURING: (" during the TLS handshake", ": does this port speak TLS?"),
@@ -146,26 +146,28 @@ _HUNG_UP: Mapping[NodeState, tuple[str, str]] = {
     NodeState.LOGIN: (" during the login", ""),
     NodeState.READY: (" at the first request", ": does this port ask for a login? See security.protocol"),
 }
-"""When a peer hung up, and what it may mean by it at an address that has never been of use."""
+"""State -> when the peer closed the connection, and a possible reason if the address has never answered a request."""
 
-_PROOF_AWAITED = "connected, but the login waits for a token: neither its provider nor an identity provider has given one yet"
+_AWAITING_TOKEN = "connected, but the login waits for a token: neither its provider nor an identity provider has given one yet"
 
 
 @dataclass(eq=False, slots=True)
-class Request:
-    """A ``Send`` on its way: who asked, until when it may take, and, once sent, since when it is in flight."""
+class PendingRequest:
+    """A ``Send`` without an outcome: its manager, its deadline, and the time at which it was sent, if it was."""
 
     manager: RequestManager
     send: Send
     deadline: int
     sent_at: int = 0
     done: bool = False
-    """Its manager already has an outcome; a late answer is dropped."""
+    """Whether its manager already has an outcome. A request that has timed out in flight stays in ``in_flight``, since responses
+    come
+    in the order of the requests; its late response is dropped."""
 
 
 @dataclass(eq=False, slots=True)
 class NodeConnection:
-    """One way to one broker: a name to resolve, addresses to try, at most one connection, and what is in flight on it.
+    """A broker to connect to: its name, its addresses, at most one connection, and the requests in flight on it.
 
     Only ``move`` writes ``state``.
     """
@@ -177,57 +179,62 @@ class NodeConnection:
     connection: ClientConnection | None = None
     connection_id: int | None = None
     addresses: deque[Address] = field(default_factory=deque)
-    """What is still to be tried in this round; the first is the one being tried."""
+    """The addresses left in this round; the first is the one being tried or used."""
     attempts: dict[str, str] = field(default_factory=dict)
-    """Why each address failed since a request was last answered."""
+    """Address -> the reason of its last failure since a request was last answered."""
     failures: int = 0
-    """Rounds that failed since a request was last answered."""
+    """Failed rounds since a request was last answered. A mere connection does not reset this: a peer that accepts connections and
+    closes them at once would be tried again and again without back-off."""
     refusal: AuthenticationError | None = None
-    """Why the broker, or we, refused to go on, if that was how the latest round failed."""
+    """The failed login or TLS handshake, if that was how the last round failed."""
     answered: bool = False
-    """Whether the present connection has answered a request: only then is it known to be of use."""
+    """Whether the present connection has answered a request: only then is it known to work."""
     worked: bool = False
-    """Whether some connection to the present address ever has: what fails there now is no question of settings."""
+    """Whether any connection to the present address has ever answered a request: then a failure is not due to the settings."""
     renew_at: int | None = None
-    """When the login has to be renewed."""
+    """When the login must be renewed (monotonic ms)."""
     retry_at: int = 0
     setup_deadline: int = 0
     setup_failures: int = 0
     opened_at: int = 0
-    """When it was last begun to resolve the name, or to connect to one of its addresses."""
+    """When the resolution of the name, or the connection to one of its addresses, was last started."""
     last_used: int = 0
     throttled_until: int = 0
-    """The broker asked to be left alone until then (KIP-219)."""
-    in_flight: deque[Request] = field(default_factory=deque)
+    """The end of the throttle time of the last response (KIP-219)."""
+    in_flight: deque[PendingRequest] = field(default_factory=deque)
 
     def __repr__(self) -> str:
         return f"<NodeConnection {self.name} {self.state.name}, {len(self.in_flight)} in flight>"
 
     @property
     def name(self) -> str:
-        """HOST:PORT as the user or the cluster's metadata spells it."""
+        """HOST:PORT as in the settings or the cluster's metadata."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @property
     def address(self) -> str:
-        """The name, and the address that is being tried or used where that says more."""
+        """The name, with the numeric address that is being tried or used if it differs."""
         if not self.addresses or self.addresses[0].ip == self.host:
             return self.name
         return f"{self.name} ({self.addresses[0]})"
 
     def move(self, event: NodeEvent) -> None:
-        """Take the transition; a ``KeyError`` is a bug of this room."""
+        """Apply an event to the state. Raises ``KeyError`` for an event that the state does not allow, which is a bug."""
         self.state = TRANSITIONS[self.state][event]
         if self.state not in CONNECTED_STATES:
             self.connection = self.connection_id = self.renew_at = None
             self.answered = False
 
     def usable(self, now: Now) -> bool:
-        """Whether it may be opened now."""
+        """Whether it may be opened now: it is not connected, and the back-off is over."""
         return self.state is NodeState.IDLE or (self.state is NodeState.BACKOFF and now.mono >= self.retry_at)
 
     def dead_at(self, patience: int) -> int:
-        """When the connection counts as broken for want of an answer to its oldest request, as answers come in order."""
+        """Return when the connection counts as broken because its oldest request has no response (monotonic ms).
+
+        Responses come in order, so no later request can be answered before that one. A request with a long timeout extends this:
+        a JoinGroup, for example, may be parked at the broker for the rebalance timeout.
+        """
         oldest = self.in_flight[0]
         return oldest.sent_at + max(patience, oldest.send.timeout)
 
@@ -236,7 +243,7 @@ class NodeConnection:
         return self.state is NodeState.READY and not self.in_flight and 0 <= patience <= now.mono - self.last_used
 
     def deadlines(self, patience: int, idle_after: int) -> Iterator[int]:
-        """When time alone will change something here; both settings in milliseconds, as ``dead_at`` and ``is_idle`` take them."""
+        """Yield the times at which something here is due; both settings in milliseconds, as for ``dead_at`` and ``is_idle``."""
         if self.state in SETUP_STATES or self.state is NodeState.RENEWING:
             yield self.setup_deadline
         elif self.renew_at is not None:
@@ -249,16 +256,16 @@ class NodeConnection:
 
     @property
     def awaited(self) -> str:
-        """What it waits for while it is being opened, as an error says it."""
+        """The missing event while it is being opened, for error messages."""
         proves = self.state is NodeState.LOGIN and self.connection is not None and self.connection.proves
-        return _PROOF_AWAITED if proves else _AWAITED[self.state] + self._doubt
+        return _AWAITING_TOKEN if proves else _AWAITED[self.state] + self._doubt
 
-    def in_vain(self, now: Now) -> str:
-        """The same of a link that has waited long enough."""
+    def timeout_reason(self, now: Now) -> str:
+        """Return the reason of the failure of a connection that was not opened in time."""
         return f"{_AWAITED[self.state]} after {(now.mono - self.opened_at) / 1000:g} s{self._doubt}"
 
-    def hung_up(self, reason: str) -> str:
-        """Why the peer, or the network, ended the connection, and when."""
+    def close_reason(self, reason: str) -> str:
+        """Return why and in which state the peer or the network ended the connection."""
         if self.answered or self.state not in _HUNG_UP:
             return reason
         moment, doubt = _HUNG_UP[self.state]
@@ -270,36 +277,38 @@ class NodeConnection:
 
     @property
     def who(self) -> str:
-        """What is at the other end, as an error says it."""
+        """The kind of peer, for error messages."""
         node_id = getattr(self.key, "node_id", None)
         return "the bootstrap server" if node_id is None else f"node {node_id}"
 
-    def opening(self, patience: int, now: Now) -> None:
-        """The first of ``addresses`` is tried, for so many milliseconds at most."""
+    def start_attempt(self, patience: int, now: Now) -> None:
+        """Set the deadline for connecting to the first of ``addresses``: at most ``patience`` milliseconds from now."""
         self.opened_at = now.mono
         if len(self.addresses) > 1:
             patience = min(patience, NEXT_ADDRESS << min(self.failures, 16))
         self.setup_deadline = now.mono + patience
 
     def tcp_connected(self, patience: int, now: Now) -> None:
-        """The peer has responded: from now on the full timeout applies."""
+        """Extend the deadline to the full setup timeout, since the address has responded."""
         if self.state is NodeState.CONNECTING and len(self.addresses) > 1:
             self.setup_deadline = now.mono + patience
 
-    def ready(self, part: float, now: Now) -> None:
-        """Requests may leave; a login that does not last for ever is renewed after this ``part`` of its lifetime."""
+    def on_ready(self, part: float, now: Now) -> None:
+        """Allow requests; a login with a limited lifetime is renewed after this ``part`` of it."""
         self.move(NodeEvent.READY)
         self.setup_failures = 0
         lifetime = self.connection.lifetime if self.connection is not None else 0
         self.renew_at = now.mono + round(lifetime * part) if lifetime > 0 else None
 
-    def sent(self, request: Request, now: Now) -> None:
-        """A request left."""
+    def on_sent(self, request: PendingRequest, now: Now) -> None:
+        """Note that a request was sent."""
         request.sent_at = self.last_used = now.mono
         self.in_flight.append(request)
 
-    def answer(self, throttle: timedelta | None, now: Now) -> Request:
-        """The oldest request was answered: whatever went wrong before is over. ``throttle``: how long to leave the broker alone."""
+    def on_response(self, throttle: timedelta | None, now: Now) -> PendingRequest:
+        """Return the oldest request, which was answered, and reset the failures. ``throttle``: the throttle time in the
+        response.
+        """
         self.last_used = now.mono
         if not self.answered:
             self.answered, self.refusal, self.failures = True, None, 0
@@ -309,9 +318,9 @@ class NodeConnection:
         return self.in_flight.popleft()
 
     def lacks(self, api: Api, feature: str) -> str | None:
-        """Why the broker does not offer what comes with a feature of the cluster; ``None``: it does.
+        """Return why an API cannot be used that needs a feature of the cluster; ``None`` if it can.
 
-        Raises ``DisconnectedError`` where that is not known, for want of a connection.
+        Raises ``DisconnectedError`` if there is no connection, so that the answer is unknown.
         """
         if self.connection is None or self.state is not NodeState.READY:
             raise DisconnectedError(f"{self.name} is not connected")
@@ -319,166 +328,182 @@ class NodeConnection:
             return f"the broker does not serve {api.name}"
         return None if self.connection.features.get(feature, 0) else f"{feature} of the cluster is 0"
 
-    def take_in_flight(self) -> list[Request]:
-        """What was in flight and will never be answered."""
+    def take_in_flight(self) -> list[PendingRequest]:
+        """Return the requests in flight that have no outcome yet, and forget all in flight: they will not be answered."""
         lost, self.in_flight = [request for request in self.in_flight if not request.done], deque()
         return lost
 
 
 STAGGER = 250
-"""Milliseconds after which, where any broker will do, another is tried beside one that has not answered yet (as RFC 8305)."""
+"""Milliseconds after which, for a request to any broker, another connection is opened beside one that is not ready yet (as in
+RFC 8305, "Happy Eyeballs"). A broker that does not respond so delays the request by this time and not by the setup timeout."""
 
 _ELSEWHERE = "clients connect to the addresses that the cluster advertises: check advertised.listeners and the network"
 
 
 class NodeConnections:
-    """All connections of a client: which one serves a target, which one is to be opened, and why none is of use."""
+    """All node connections of a client, and the choice of one for a target."""
 
     def __init__(self, config: ClientConfig, random: RandomPort) -> None:
         self.nodes: dict[int, Node] = {}
         self._config = config
         self._random = random
-        self._links: dict[HostPort | ToNode | ToCoordinator, NodeConnection] = {}
+        self._brokers: dict[HostPort | ToNode | ToCoordinator, NodeConnection] = {}
 
     def __iter__(self) -> Iterator[NodeConnection]:
-        return iter(list(self._links.values()))
+        return iter(list(self._brokers.values()))
 
     def get(self, key: HostPort | ToNode | ToCoordinator) -> NodeConnection | None:
-        """The link to a target, if there is one."""
-        return self._links.get(key)
+        """Return the node connection of a target, if there is one."""
+        return self._brokers.get(key)
 
     def set_nodes(self, nodes: Mapping[int, Node]) -> list[tuple[NodeConnection, Node]]:
-        """What the cluster's metadata says now; gives the links whose brokers have moved, and where they are now."""
+        """Take over the brokers of new metadata. Return the node connections whose brokers have moved, with their new nodes."""
         self.nodes = dict(nodes)
         moved: list[tuple[NodeConnection, Node]] = []
         for node in nodes.values():
             self._adopt(ToNode(node.node_id), node)
             for key in (ToNode(node.node_id), ToCoordinator(node.node_id)):
-                link = self._links.get(key)
-                if link is not None and (link.host, link.port) != (node.host, node.port):
-                    moved.append((link, node))
+                broker = self._brokers.get(key)
+                if broker is not None and (broker.host, broker.port) != (node.host, node.port):
+                    moved.append((broker, node))
         return moved
 
     def forget(self) -> None:
-        """Know nothing of the cluster any more."""
-        self._links.clear()
+        """Forget all brokers and node connections."""
+        self._brokers.clear()
         self.nodes = {}
 
     def to(self, target: ToNode | ToCoordinator) -> NodeConnection | None:
-        """The link to one broker; ``None`` where the cluster has no such broker."""
-        link = self._links.get(target)
+        """Return the node connection to one broker; ``None`` if the cluster has no such broker.
+
+        A broker that is missing in the newest metadata is still used while its connection works: the metadata may come from a
+        broker that has just lost sight of it.
+        """
+        broker = self._brokers.get(target)
         node = self.nodes.get(target.node_id)
-        if link is None and node is not None:
-            link = self._links[target] = NodeConnection(target, node.host, node.port)
-        return link if node is not None or (link is not None and link.state in ESTABLISHED_STATES) else None
+        if broker is None and node is not None:
+            broker = self._brokers[target] = NodeConnection(target, node.host, node.port)
+        return broker if node is not None or (broker is not None and broker.state in ESTABLISHED_STATES) else None
 
     def any(self, now: Now) -> NodeConnection | None:
-        """The least loaded link that is ready; else one to open, beside those that take long to answer."""
-        ready = [link for link in self._links.values() if link.state is NodeState.READY and link.throttled_until <= now.mono]
+        """Return the least loaded connection that is ready; else one to open, chosen at random among those that failed least.
+
+        ``None`` while another one is being opened for less than ``STAGGER`` milliseconds, or all are in back-off.
+        """
+        ready = [
+            broker for broker in self._brokers.values() if broker.state is NodeState.READY and broker.throttled_until <= now.mono
+        ]
         if ready:
-            return min(ready, key=lambda link: len(link.in_flight))
+            return min(ready, key=lambda broker: len(broker.in_flight))
         candidates = self._candidates()
-        if any(link.state in OPENING_STATES and now.mono < link.opened_at + STAGGER for link in candidates):
+        if any(broker.state in OPENING_STATES and now.mono < broker.opened_at + STAGGER for broker in candidates):
             return None
-        usable = [link for link in candidates if link.usable(now)]
+        usable = [broker for broker in candidates if broker.usable(now)]
         if not usable:
             return None
-        fewest = min(link.failures for link in usable)
-        usable = [link for link in usable if link.failures == fewest]
+        fewest = min(broker.failures for broker in usable)
+        usable = [broker for broker in usable if broker.failures == fewest]
         return usable[int(self._random.random() * len(usable))]
 
     def resolving(self, host: str, port: int) -> list[NodeConnection]:
-        """The links that wait for the addresses of a name."""
+        """Return the node connections that wait for the addresses of a name."""
         return [
-            link for link in self._links.values() if link.state is NodeState.RESOLVING and (link.host, link.port) == (host, port)
+            broker
+            for broker in self._brokers.values()
+            if broker.state is NodeState.RESOLVING and (broker.host, broker.port) == (host, port)
         ]
 
     def _candidates(self) -> list[NodeConnection]:
-        """NodeConnections to the brokers that are known; to the bootstrap servers while none is, or none of them can be reached."""
-        known = [link for node_id in self.nodes if (link := self.to(ToNode(node_id))) is not None]
-        rebootstrap = self._config.metadata_recovery_strategy == "rebootstrap" and all(link.failures for link in known)
+        """Return the connections to the cluster's brokers; while none is known or reachable, also those to bootstrap servers."""
+        known = [broker for node_id in self.nodes if (broker := self.to(ToNode(node_id))) is not None]
+        rebootstrap = self._config.metadata_recovery_strategy == "rebootstrap" and all(broker.failures for broker in known)
         if known and not rebootstrap:
             return known
         return known + [
-            self._links.setdefault(server, NodeConnection(server, *server)) for server in self._config.bootstrap_servers
+            self._brokers.setdefault(server, NodeConnection(server, *server)) for server in self._config.bootstrap_servers
         ]
 
     def _adopt(self, key: ToNode, node: Node) -> None:
-        """The connection to a bootstrap server that turns out to be this broker is kept as the broker's own."""
-        if key in self._links:
+        """Use the connection to a bootstrap server for a broker of the cluster with the same address.
+
+        The first metadata name the broker that sent them. Without this, the client would open a second connection to it and leave
+        the first one idle.
+        """
+        if key in self._brokers:
             return
-        place = (node.host, node.port)
-        for server, link in self._links.items():
-            if isinstance(server, HostPort) and link.state is NodeState.READY and place in (server, link.addresses[0]):
-                del self._links[server]
-                link.key, link.host, link.port = key, node.host, node.port
-                self._links[key] = link
+        address = (node.host, node.port)
+        for server, broker in self._brokers.items():
+            if isinstance(server, HostPort) and broker.state is NodeState.READY and address in (server, broker.addresses[0]):
+                del self._brokers[server]
+                broker.key, broker.host, broker.port = key, node.host, node.port
+                self._brokers[key] = broker
                 return
 
-    # -- why none is of use -----------------------------------------------------------------------------------------------
+    # -- errors -----------------------------------------------------------------------------------------------------------
 
     def failures(self) -> dict[str, str]:
-        """Every address that was tried without success since it last answered -> why it failed, or what is still awaited."""
+        """Return each address that has failed since it last answered, with the reason, or with the event that is missing so far."""
         failures: dict[str, str] = {}
-        for link in self._links.values():
-            failures.update(link.attempts)
-            if link.state in OPENING_STATES:
-                failures.setdefault(link.address, link.awaited)  # what went wrong the last time says more
+        for broker in self._brokers.values():
+            failures.update(broker.attempts)
+            if broker.state in OPENING_STATES:
+                failures.setdefault(broker.address, broker.awaited)  # the reason of the last failure is more precise
         return failures
 
     @property
     def first_try_since(self) -> int | None:
-        """Since when, at an address that was never tried before, an attempt is under way; ``None``: all have been tried."""
-        tries = [link.opened_at for link in self._links.values() if link.state in OPENING_STATES and not link.failures]
+        """When the latest attempt at an address without a failure so far was started; ``None`` if there is no such attempt."""
+        tries = [broker.opened_at for broker in self._brokers.values() if broker.state in OPENING_STATES and not broker.failures]
         return max(tries, default=None)
 
     def failures_of(self, target: ToNode | ToCoordinator) -> Mapping[str, str]:
-        """Why one broker cannot be reached, address by address; empty while it answers or was not tried."""
-        link = self._links.get(target)
-        return {} if link is None or link.answered else link.attempts
+        """Return the reason of failure of each address of a broker; empty if it answers or was not tried."""
+        broker = self._brokers.get(target)
+        return {} if broker is None or broker.answered else broker.attempts
 
     def unreachable(self, who: str = "", targets: Iterable[ToNode | ToCoordinator] = (), /) -> OttlaError | None:
-        """See ``effects.Unreachable``."""
+        """Return the error for ``effects.Unreachable``."""
         failures: dict[str, str] = {}
         for target in targets:
             failures.update(self.failures_of(target))
-        cut_off = ConnectionFailedError(f"{who} could not be reached", failures, hint=_ELSEWHERE) if failures else None
-        return self.connection_failure() or cut_off
+        unreachable = ConnectionFailedError(f"{who} could not be reached", failures, hint=_ELSEWHERE) if failures else None
+        return self.connection_failure() or unreachable
 
     def refusal(self) -> AuthenticationError | None:
-        """The login, or the TLS handshake, that was refused when a broker was last tried."""
-        return next((link.refusal for link in self._links.values() if link.refusal is not None), None)
+        """Return the last failed login or TLS handshake of a broker, if any."""
+        return next((broker.refusal for broker in self._brokers.values() if broker.refusal is not None), None)
 
     def refused_everywhere(self) -> AuthenticationError | None:
-        """A refusal, once every broker has been tried and none is of use: there is nothing to wait for."""
+        """Return a failed login or TLS handshake if all brokers have been tried and none is usable: waiting would not help."""
         refusal = self.refusal()
-        if refusal is None or not all(link.failures and link.state not in OPENING_STATES for link in self._candidates()):
+        if refusal is None or not all(broker.failures and broker.state not in OPENING_STATES for broker in self._candidates()):
             return None
         return refusal
 
     def connection_failure(self) -> ConnectionFailedError | AuthenticationError | None:
-        """An error that lists all that was tried, or ``None`` while some broker answers or nothing has failed yet."""
-        if any(link.answered for link in self._links.values()):
+        """Return an error with all failed addresses; ``None`` while any broker answers or nothing has failed yet."""
+        if any(broker.answered for broker in self._brokers.values()):
             return None
         failures = self.failures()
         if not failures:
             return None
         refusal = self.refusal()
-        if refusal is not None and all(link.failures for link in self._candidates()):
+        if refusal is not None and all(broker.failures for broker in self._candidates()):
             return refusal
         return ConnectionFailedError(
             "no broker could be reached", failures, hint="check bootstrap_servers and that the brokers are up"
         )
 
-    def not_sent(self, send: Send) -> OttlaError:
-        """Why a request could not be sent in its time."""
+    def unsent_error(self, send: Send) -> OttlaError:
+        """Return the error of a request that was not sent before its deadline."""
         within = f"within {send.timeout / 1000:g} s"
         if isinstance(send.target, AnyNode):
             failure = self.connection_failure()
             return failure or OttlaTimeoutError(f"{send.api.name} could not be sent {within}: no broker was ready for it")
-        link = self._links.get(send.target)
-        if link is not None and link.refusal is not None:
-            return link.refusal
-        said = "; ".join(f"{address}: {reason}" for address, reason in link.attempts.items()) if link is not None else ""
-        state = said or (link.state.value if link is not None else "unknown")
+        broker = self._brokers.get(send.target)
+        if broker is not None and broker.refusal is not None:
+            return broker.refusal
+        reasons = "; ".join(f"{address}: {reason}" for address, reason in broker.attempts.items()) if broker is not None else ""
+        state = reasons or (broker.state.value if broker is not None else "unknown")
         return OttlaTimeoutError(f"{send.api.name} could not be sent to node {send.target.node_id} {within}: {state}")

@@ -15,9 +15,9 @@ from ottla.coordinator.classic.group import ClassicGroup, ClassicGroupMember, Cl
 from ottla.coordinator.classic.machine import empty_value, metadata_value
 from ottla.coordinator.classic.rebalance import (
     complete_if_all_joined,
-    remove_pending_member,
     rebalance_or_complete,
     remove_member,
+    remove_pending_member,
     start_rebalance,
 )
 from ottla.coordinator.classic.validate import sender_error

@@ -61,7 +61,7 @@ def test_every_address_of_a_name_is_tried_in_order() -> None:
     world.network.settle()
     assert world.manager.answered == ["a"]
     assert [line.split()[-1] for line in world.connects] == ["[::1]:9092", "10.0.0.7:9092", "10.0.0.8:9092"]
-    assert world.connections.links.failures() == {}
+    assert world.connections.brokers.failures() == {}
 
 
 def test_a_failed_bootstrap_lists_every_address_and_why() -> None:
@@ -131,8 +131,8 @@ def test_settings_are_doubted_only_where_the_address_has_never_been_of_use(
     world.send("c", timeout=10_000)
     world.network.advance(3_000)
     assert "?" not in caplog.text
-    assert says in str(world.connections.links.connection_failure())
-    assert "?" not in str(world.connections.links.connection_failure())
+    assert says in str(world.connections.brokers.connection_failure())
+    assert "?" not in str(world.connections.brokers.connection_failure())
 
 
 def test_a_broker_that_hangs_up_before_it_answers_and_had_worked_wants_no_login(caplog: pytest.LogCaptureFixture) -> None:
@@ -230,7 +230,7 @@ def test_a_broken_connection_fails_what_was_in_flight_and_says_where() -> None:
     assert error.retriable
     assert "node 1 at 10.0.0.1:9092" in str(error)
     assert "Connection reset by peer" in str(error)
-    assert world.connections.lost == 1
+    assert world.connections.failures == 1
 
 
 def test_what_waits_for_a_broker_that_cannot_be_reached_fails_at_once() -> None:
@@ -395,7 +395,7 @@ def test_an_idle_connection_is_closed_and_opened_again_when_wanted() -> None:
     assert len(world.network.open) == 1
     world.network.advance(1)
     assert world.network.open == []
-    assert world.connections.lost == 0
+    assert world.connections.failures == 0
     world.send("b", ToNode(1))
     world.network.settle()
     assert world.manager.answered == ["a", "b"]

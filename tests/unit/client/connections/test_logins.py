@@ -80,7 +80,7 @@ class LoginsOnNetwork(ConnectionsOnNetwork):
 
     @property
     def states(self) -> list[NodeState]:
-        return [link.state for link in self.connections.links]
+        return [link.state for link in self.connections.brokers]
 
 
 def test_a_login_comes_before_the_first_request() -> None:
@@ -111,7 +111,7 @@ def test_a_refusal_is_told_at_once_and_tried_again_by_the_next_request() -> None
     world.network.settle()
     assert world.manager.outcomes["b"] is None
     assert peer.connects == 2
-    assert world.connections.links.refusal() is None
+    assert world.connections.brokers.refusal() is None
 
 
 def test_a_mechanism_that_is_not_offered_lists_those_that_are() -> None:
@@ -153,8 +153,8 @@ def test_who_waits_for_the_broker_that_refuses_is_told_and_nobody_else() -> None
     assert world.manager.outcomes["one"] is None
     assert isinstance(world.manager.outcomes["two"], AuthenticationError)
     assert "node 2" in str(world.manager.outcomes["two"])
-    assert world.connections.links.connection_failure() is None
-    assert isinstance(world.connections.links.refusal(), AuthenticationError)
+    assert world.connections.brokers.connection_failure() is None
+    assert isinstance(world.connections.brokers.refusal(), AuthenticationError)
 
 
 def test_no_token_is_a_refusal_too() -> None:
@@ -286,7 +286,7 @@ def test_a_renewal_that_is_refused_fails_what_is_on_its_way() -> None:
     world.network.settle()
     gate.password = b"changed"
     world.network.advance(9_700)
-    assert isinstance(world.connections.links.refusal(), AuthenticationError)
+    assert isinstance(world.connections.brokers.refusal(), AuthenticationError)
     world.send("b")
     world.network.settle()
     assert isinstance(world.manager.outcomes["b"], AuthenticationError)
@@ -315,6 +315,6 @@ def test_a_peer_that_hangs_up_at_the_first_request_may_want_a_login() -> None:
     world.send("a", timeout=3_000)
     world.network.settle()
     assert isinstance(world.manager.outcomes["a"], DisconnectedError)
-    failure = world.connections.links.connection_failure()
+    failure = world.connections.brokers.connection_failure()
     assert failure is not None
     assert "does this port ask for a login?" in str(failure)
