@@ -89,7 +89,7 @@ class Connections:
         self._effects: list[ConnectionEffect] = []
 
     def __repr__(self) -> str:
-        return f"<Connections {list(self.links)}, {len(self._requests)} unsent>"
+        return f"<Connections {list(self.brokers)}, {len(self._requests)} unsent>"
 
     # -- calls of the core ------------------------------------------------------------------------------------------------
 
@@ -372,7 +372,7 @@ class Connections:
         address = address or broker.name
         broker.attempts[address] = reason
         self._back_off(broker, reason, now, refusal)
-        error = refusal or DisconnectedError(f"{link.who} at {address} cannot be reached: {reason}")
+        error = refusal or DisconnectedError(f"{broker.who} at {address} cannot be reached: {reason}")
         self._requests.remove_if(
             lambda request: request.send.target == broker.key and self._requests.complete(request, error=error)
         )
@@ -385,7 +385,7 @@ class Connections:
         refusal = _with_address(broker, first) if isinstance(first, AuthenticationError) else None
         if not broker.answered or refusal is not None:
             broker.attempts[broker.address] = reason
-        error = refusal or DisconnectedError(f"the connection to {link.who} at {link.address} broke: {reason}")
+        error = refusal or DisconnectedError(f"the connection to {broker.who} at {broker.address} broke: {reason}")
         for request in broker.take_in_flight():
             self._requests.complete(request, error=refusal or first or error)
             first = None
@@ -409,7 +409,7 @@ class Connections:
 
     def _release(self, broker: NodeConnection, reason: str, now: Now) -> None:
         """Close a connection that has not failed: it may be opened again at once, without back-off."""
-        error = DisconnectedError(f"the connection to {link.who} at {link.name} was closed: {reason}")
+        error = DisconnectedError(f"the connection to {broker.who} at {broker.name} was closed: {reason}")
         for request in broker.take_in_flight():
             self._requests.complete(request, error=error)
         self._close(broker, reason)
@@ -468,12 +468,12 @@ class Connections:
         for request in broker.in_flight:
             if not request.done and request.deadline <= now.mono:
                 within = f"within {request.send.timeout / 1000:g} s"
-                text = f"{request.send.api.name} was not answered by {link.who} at {link.address} {within}"
+                text = f"{request.send.api.name} was not answered by {broker.who} at {broker.address} {within}"
                 self._requests.complete(request, error=OttlaTimeoutError(text))
         if broker.in_flight and broker.dead_at(self._config.request_timeout_ms) <= now.mono:
             api = broker.in_flight[0].send.api.name
             self._broken(
-                broker, DisconnectedError(f"no response to {api} for {(now.mono - link.in_flight[0].sent_at) / 1000:g} s"), now
+                broker, DisconnectedError(f"no answer to {api} for {(now.mono - broker.in_flight[0].sent_at) / 1000:g} s"), now
             )
         elif broker.is_idle(self._config.connections_max_idle_ms, now):
             self._release(broker, "idle", now)
@@ -491,7 +491,7 @@ class Connections:
 def _with_address(broker: NodeConnection, error: AuthenticationError) -> AuthenticationError:
     """Return the error with the address of the broker in its message."""
     kind = TlsError if isinstance(error, TlsError) else AuthenticationError  # a user's own class may need other arguments
-    return kind(f"{link.who} at {link.address}: {error.args[0]}", hint=error.hint, cause=error.cause)
+    return kind(f"{broker.who} at {broker.address}: {error.args[0]}", hint=error.hint, cause=error.cause)
 
 
 def _decoding_error(broker: NodeConnection, error: Exception) -> OttlaError:
@@ -514,9 +514,9 @@ __all__ = [
     "Close",
     "Completion",
     "Connect",
+    "ConnectionEffect",
     "Connections",
     "ConnectionsPoll",
-    "Effect",
     "Resolve",
     "Write",
 ]

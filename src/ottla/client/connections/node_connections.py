@@ -60,7 +60,7 @@ class NodeState(enum.Enum):
     RESOLVING = "the name is being resolved"
     CONNECTING = "waiting for the TCP connection"
     SECURING = "waiting for the TLS handshake"
-    HANDSHAKE = "connected, no response to ApiVersions yet"
+    HANDSHAKE = "connected, no answer to ApiVersions yet"
     LOGIN = "waiting for the SASL login"
     READY = "requests can be sent"
     RENEWING = "the login is being renewed: requests wait (KIP-368)"
@@ -129,7 +129,7 @@ _AWAITED: Mapping[NodeState, str] = {
     NodeState.RESOLVING: "the name is not resolved yet",
     NodeState.CONNECTING: "no TCP connection",
     NodeState.SECURING: "connected, but no answer to the TLS handshake",
-    NodeState.HANDSHAKE: "connected, but no response to ApiVersions",
+    NodeState.HANDSHAKE: "connected, but no answer to ApiVersions",
     NodeState.LOGIN: "connected, but the login has not finished",
 }
 """State -> the missing event, for error messages about a connection that is being opened."""
